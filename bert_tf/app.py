@@ -1,0 +1,57 @@
+"""What every program shares: flags in, one clear line and a proper exit status out."""
+
+import re
+import sys
+
+from absl import app, flags
+
+from bert_tf.errors import BertTfError
+
+
+def run(main):
+    """Runs `main(argv)` as an absl program.
+
+    Exit status: 0; 1 for a `BertTfError` of data or a full disk; 2 for a wrong flag or config field; 130 for Ctrl-C.
+    Each failure prints one line on standard error. Anything else is a defect and keeps its stack trace.
+    """
+
+    def guarded(argv):
+        if len(argv) > 1:
+            _fail(f"unexpected argument {argv[1]!r}: all arguments are flags, --name=value", 2)
+        try:
+            main(argv)
+        except BertTfError as error:
+            _fail(str(error), error.exit_status)
+        except OSError as error:
+            _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
+        except KeyboardInterrupt:
+            _fail("interrupted", 130)
+
+    app.run(guarded, flags_parser=_parse)
+
+
+def _parse(argv):
+    """Parses flags; errors that the config library raises as exceptions become one line as well."""
+    try:
+        rest = flags.FLAGS(argv)
+        for name in flags.FLAGS:
+            _ = flags.FLAGS[name].value
+        if "config" in flags.FLAGS:
+            vars(flags.FLAGS.config)  # a config file that could not be read only fails when it is looked at
+        return rest
+    except flags.Error as error:
+        _fail(f"{error}; --help lists the flags", 2)
+    except FileNotFoundError as error:
+        _fail(f"--config: no such file: {error.filename or error}", 2)
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        reason = error.args[0] if error.args else error
+        field = re.search(r"Field (\w+) not found on dataclass <class '(?:\w+\.)*(\w+)'>", str(reason))
+        if field:
+            reason = f"{field[2]} has no field {field[1]!r}; its fields are in the config file and bert_tf/config.py"
+        _fail(f"--config: {reason}", 2)
+
+
+def _fail(message, status):
+    line = " ".join(str(message).split())
+    print(f"bert_tf: error: {line}", file=sys.stderr, flush=True)
+    sys.exit(status)

@@ -1,0 +1,71 @@
+"""The BERT encoder as an ordinary Keras model, with the input and output names of the TF-Hub BERT models."""
+
+import keras
+
+from bert_tf.config import BertConfig, from_dict, to_dict
+from bert_tf.model.layers import AttentionBias, Embeddings, LayerNorm, TransformerBlock, initializer
+
+
+def encoder_inputs():
+    """The three inputs, int32 [batch, length]: input_word_ids, input_mask (1 at tokens), input_type_ids."""
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertEncoder(keras.Model):
+    """BERT without a head (Devlin et al., 2019, section 3).
+
+    Args:
+        config: BertConfig.
+        dtype: Keras dtype policy or its name, e.g. "mixed_bfloat16"; None for the global policy.
+
+    Called on a dict of int32 [batch, length] tensors (`input_word_ids`, `input_mask`, `input_type_ids`), it returns
+        sequence_output [batch, length, hidden]: the last layer;
+        pooled_output [batch, hidden]: tanh of a dense layer on the first position;
+        encoder_outputs: list of num_layers tensors [batch, length, hidden].
+
+    Raises:
+        ConfigError: if the config can not be built.
+
+    Example:
+        >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
+        >>> ones = np.ones((1, 5), "int32")
+        >>> encoder({"input_word_ids": ones, "input_mask": ones, "input_type_ids": 0 * ones})["pooled_output"].shape
+        TensorShape([1, 128])
+    """
+
+    def __init__(self, config, *, dtype=None, name="encoder", **kwargs):
+        config.check()
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        embeddings = Embeddings(config, name="embeddings", dtype=policy)
+        inputs = encoder_inputs()
+        bias = AttentionBias(name="attention_bias", dtype="float32")(inputs["input_mask"])
+        x = embeddings(inputs["input_word_ids"], inputs["input_type_ids"])
+        outputs = []
+        for index in range(config.num_layers):
+            x = TransformerBlock(config, name=f"layer_{index}", dtype=policy)(x, bias)
+            outputs.append(x)
+        if config.norm == "pre":
+            x = LayerNorm(config.layer_norm_epsilon, name="final_norm", dtype=policy)(x)
+        pooler = keras.layers.Dense(
+            config.hidden_size, "tanh", kernel_initializer=initializer(config), name="pooler", dtype=policy
+        )
+        super().__init__(
+            inputs=inputs,
+            outputs={"sequence_output": x, "pooled_output": pooler(x[:, 0]), "encoder_outputs": outputs},
+            name=name,
+            **kwargs,
+        )
+        self.config = config
+        self.policy = policy
+        self.embeddings = embeddings
+
+    def get_config(self):
+        """What `keras.saving` writes."""
+        return {"config": to_dict(self.config), "dtype": self.policy.name, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The encoder that `get_config` described."""
+        return cls(from_dict(BertConfig, config["config"]), dtype=config["dtype"], name=config["name"])

@@ -1,0 +1,161 @@
+"""The encoder's layers: embeddings, self-attention, transformer block (paper, section 3; Vaswani et al., 2017)."""
+
+import math
+
+import keras
+import tensorflow as tf
+
+from bert_tf.model.activations import activation
+from bert_tf.model.dropout import Dropout
+
+# Added to the scores of padding, as google-research/bert does; float16 can hold it, minus infinity would make NaN
+# of a row that is all padding.
+MASKED_SCORE = -10000.0
+
+
+def initializer(config):
+    """Truncated normal with the config's standard deviation."""
+    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class LayerNorm(keras.layers.Layer):
+    """Normalises the last axis in float32, then gamma x + beta."""
+
+    def __init__(self, epsilon, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape):
+        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="gamma", autocast=False)
+        self.beta = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="beta", autocast=False)
+
+    def call(self, inputs):
+        x = tf.cast(inputs, tf.float32)
+        centred = x - tf.reduce_mean(x, -1, keepdims=True)
+        deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + self.epsilon)
+        return tf.cast(centred * deviation * self.gamma + self.beta, self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Embeddings(keras.layers.Layer):
+    """Sum of word, position and segment embeddings, LayerNorm, dropout (paper, figure 2)."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
+        self.dropout = Dropout(config.dropout, dtype=self.dtype_policy)
+
+    def build(self, ids_shape, type_ids_shape=None):
+        config = self.config
+
+        def table(rows, name):
+            # autocast=False: looking rows up and casting those is much less than casting the whole table.
+            shape = (rows, config.hidden_size)
+            return self.add_weight(shape=shape, initializer=initializer(config), name=name, autocast=False)
+
+        self.word_embeddings = table(config.vocab_size, "word_embeddings")
+        self.position_embeddings = table(config.max_position_embeddings, "position_embeddings")
+        self.type_embeddings = table(config.type_vocab_size, "type_embeddings")
+        self.norm.build((None, None, config.hidden_size))
+
+    def call(self, ids, type_ids, training=False):
+        length = tf.shape(ids)[1]
+        words = tf.gather(self.word_embeddings, ids)  # [batch, length, hidden]
+        # A product with two or so rows: the gradient of a gather would add up [batch * length] rows one by one.
+        types = tf.matmul(tf.one_hot(type_ids, self.config.type_vocab_size), self.type_embeddings)
+        x = words + types + self.position_embeddings[:length]
+        return self.dropout(self.norm(x), training=training)
+
+    def compute_output_shape(self, ids_shape, type_ids_shape=None):
+        return (*ids_shape, self.config.hidden_size)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class SelfAttention(keras.layers.Layer):
+    """Multi-head self-attention with its output projection; query, key and value in one matmul."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        make = initializer(config)
+        # The kernel's columns are [3, heads, head_size]: query, key, value.
+        self.qkv = keras.layers.Dense(3 * config.hidden_size, kernel_initializer=make, name="qkv", dtype=self.dtype_policy)
+        self.output_projection = keras.layers.Dense(
+            config.hidden_size, kernel_initializer=make, name="output", dtype=self.dtype_policy
+        )
+        self.dropout = Dropout(config.attention_dropout, dtype=self.dtype_policy)
+
+    def build(self, inputs_shape, bias_shape=None):
+        self.qkv.build(inputs_shape)
+        self.output_projection.build(inputs_shape)
+
+    def call(self, inputs, bias, training=False):
+        config = self.config
+        batch, length = tf.shape(inputs)[0], tf.shape(inputs)[1]
+        head_size = config.hidden_size // config.num_heads
+        qkv = tf.reshape(self.qkv(inputs), [batch, length, 3, config.num_heads, head_size])
+        query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))  # each [batch, heads, length, head_size]
+        query *= tf.cast(1.0 / math.sqrt(head_size), query.dtype)
+        scores = tf.matmul(query, key, transpose_b=True)  # [batch, heads, length, length]
+        probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)
+        probabilities = self.dropout(tf.cast(probabilities, value.dtype), training=training)
+        context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
+        return self.output_projection(tf.reshape(context, [batch, length, config.hidden_size]))
+
+    def compute_output_shape(self, inputs_shape, bias_shape=None):
+        return inputs_shape
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class TransformerBlock(keras.layers.Layer):
+    """Self-attention and a two-layer feed-forward network, each with dropout, residual and LayerNorm."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        policy, make = self.dtype_policy, initializer(config)
+        self.attention = SelfAttention(config, name="attention", dtype=policy)
+        self.attention_norm = LayerNorm(config.layer_norm_epsilon, name="attention_norm", dtype=policy)
+        self.intermediate = keras.layers.Dense(
+            config.intermediate_size, kernel_initializer=make, name="intermediate", dtype=policy
+        )
+        self.output_projection = keras.layers.Dense(config.hidden_size, kernel_initializer=make, name="output", dtype=policy)
+        self.output_norm = LayerNorm(config.layer_norm_epsilon, name="output_norm", dtype=policy)
+        self.dropout = Dropout(config.dropout, dtype=policy)
+        self.activation = activation(config.activation)
+
+    def build(self, inputs_shape, bias_shape=None):
+        wide = (*inputs_shape[:-1], self.config.intermediate_size)
+        self.attention.build(inputs_shape)
+        self.attention_norm.build(inputs_shape)
+        self.intermediate.build(inputs_shape)
+        self.output_projection.build(wide)
+        self.output_norm.build(inputs_shape)
+
+    def call(self, inputs, bias, training=False):
+        if self.config.norm == "pre":
+            attended = self.attention(self.attention_norm(inputs), bias, training=training)
+            x = inputs + self.dropout(attended, training=training)
+            return x + self._feed_forward(self.output_norm(x), training)
+        attended = self.attention(inputs, bias, training=training)
+        x = self.attention_norm(inputs + self.dropout(attended, training=training))
+        return self.output_norm(x + self._feed_forward(x, training))
+
+    def _feed_forward(self, x, training):
+        return self.dropout(self.output_projection(self.activation(self.intermediate(x))), training=training)
+
+    def compute_output_shape(self, inputs_shape, bias_shape=None):
+        return inputs_shape
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class AttentionBias(keras.layers.Layer):
+    """input_mask [batch, length] -> float32 [batch, 1, 1, length]: 0 at tokens, a large negative number at padding."""
+
+    def call(self, mask):
+        return (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
