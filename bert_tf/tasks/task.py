@@ -1,0 +1,47 @@
+"""The one interface between a task and everything that trains, evaluates, predicts and exports."""
+
+import abc
+
+
+class Task(abc.ABC):
+    """One kind of task. A new task is a new file with a subclass, named in `tasks/__init__.py`.
+
+    Attributes:
+        name: what configs and saved models call it.
+        tokenizer: Tokenizer that its texts go through.
+        losses: names of the measures that training minimises the sum of.
+        best: (measure, "max" or "min") that says which checkpoint is better.
+    """
+
+    name: str
+    losses: tuple[str, ...]
+    best: tuple[str, str]
+
+    @abc.abstractmethod
+    def settings(self):
+        """JSON-ready dict from which `from_settings` makes the task again: saved with the model."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_settings(cls, settings, tokenizer):
+        """The task that `settings()` described."""
+
+    @abc.abstractmethod
+    def build(self, encoder):
+        """The keras.Model from feature dicts to output dicts that sits on `encoder`."""
+
+    @abc.abstractmethod
+    def weights(self, features):
+        """dict loss name -> float32 scalar: what the loss is divided by, from the features alone.
+
+        The loop adds it up over replicas and micro-batches before the first backward pass, so that the result does not
+        depend on how a batch was split.
+        """
+
+    @abc.abstractmethod
+    def measures(self, features, outputs):
+        """dict name -> (float32 sum, float32 weight) of losses and simple metrics of one batch."""
+
+    @abc.abstractmethod
+    def serving(self, model):
+        """tf.Module for a SavedModel: its `serve` is a tf.function from text to answer, signature given."""

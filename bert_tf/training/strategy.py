@@ -1,0 +1,47 @@
+"""Where training runs: tf.distribute strategies by name."""
+
+import tensorflow as tf
+
+from bert_tf.errors import ConfigError
+
+NAMES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
+
+
+def create(name="auto", tpu=""):
+    """The strategy called `name`.
+
+    Args:
+        name: "one_device"; "mirrored": all accelerators of this machine; "multi_worker": the machines that the
+            environment variable TF_CONFIG lists; "tpu": the TPU called `tpu`; "auto": mirrored if there are several
+            GPUs, else one device.
+        tpu: name or address of the TPU, "" or "local" for the one of this virtual machine.
+
+    Raises:
+        ConfigError: for another name, or a TPU that can not be reached.
+    """
+    gpus = tf.config.list_logical_devices("GPU") if name in ("auto", "one_device") else []
+    if name == "one_device" or (name == "auto" and len(gpus) < 2):
+        return tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/cpu:0")
+    if name in ("auto", "mirrored"):
+        return tf.distribute.MirroredStrategy([device.name for device in _best_devices()])
+    if name == "multi_worker":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if name == "tpu":
+        try:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu or "local")
+        except (ValueError, tf.errors.OpError) as error:
+            raise ConfigError(f"--strategy=tpu: no TPU {tpu or 'local'!r} can be reached: {error}") from None
+        return tf.distribute.TPUStrategy(resolver)
+    raise ConfigError(f"--strategy={name} is unknown; choose one of {', '.join(NAMES)}")
+
+
+def is_chief(strategy):
+    """True in the one process that writes checkpoints, summaries and results."""
+    resolver = strategy.cluster_resolver
+    return resolver is None or resolver.task_type in (None, "", "chief") or (
+        resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs
+    )
+
+
+def _best_devices():
+    return tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
