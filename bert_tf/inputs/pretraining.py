@@ -1,0 +1,181 @@
+"""Text files -> batches for pre-training: new pairs and new masks every epoch (BERT, section 3.1 and appendix A.2)."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from bert_tf.errors import ConfigError
+from bert_tf.inputs.batching import batch_by_length
+from bert_tf.inputs.documents import check_documents, sentence_pairs
+from bert_tf.inputs.masking import mask_tokens
+from bert_tf.inputs.packing import dense_features, pack
+from bert_tf.inputs.readers import LAYOUTS, check_text_file, read_documents
+
+_FILES_IN_TURN = 8
+_BATCHES_A_POOL = 32
+_SPECIALS = 3  # [CLS] first [SEP] second [SEP]
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingData:
+    """How text becomes examples; the defaults are google-research/bert's, but for its duplicates on disk.
+
+    Attributes:
+        layout: "sentences" (one a line, blank lines between documents) or "documents" (one a line).
+        max_length: tokens of a packed pair, at most, [CLS] and [SEP] counted.
+        max_predictions: masked tokens a sequence, at most.
+        masking_rate: share of the tokens of a sequence that is masked.
+        short_sequence_rate: share of documents that aim at shorter pairs.
+        group_size: documents that are shuffled together and lend each other random second parts.
+        length_multiple: None pads every batch to max_length; a number puts pairs of similar length into a batch and
+            pads it to a multiple of that number.
+    """
+
+    layout: str = "sentences"
+    max_length: int = 128
+    max_predictions: int = 20
+    masking_rate: float = 0.15
+    short_sequence_rate: float = 0.1
+    group_size: int = 1000
+    length_multiple: int | None = None
+
+    def check(self):
+        """Raises ConfigError for values that no run can have."""
+        if self.layout not in LAYOUTS:
+            raise ConfigError(f"data.layout {self.layout!r} is unknown; choose one of {', '.join(LAYOUTS)}")
+        # Two tokens are the shortest pair there is.
+        for field, least in (("max_length", _SPECIALS + 2), ("max_predictions", 1), ("group_size", 2)):
+            if getattr(self, field) < least:
+                raise ConfigError(f"data.{field} is {getattr(self, field)}; it must be at least {least}")
+        for field in ("masking_rate", "short_sequence_rate"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ConfigError(f"data.{field} is {getattr(self, field)}; it is a share, in [0, 1]")
+        if self.length_multiple is not None and self.length_multiple < 1:
+            raise ConfigError(f"data.length_multiple is {self.length_multiple}; it must be at least 1, or null")
+        return self
+
+
+def check_corpus(files, layout):
+    """Refuses files that cannot be pre-trained on; reads the first megabyte of each and two documents.
+
+    Args:
+        files: list of str.
+        layout: as in `PretrainingData`.
+
+    Raises:
+        DataError: a file is unreadable, empty or not UTF-8, or all of them together hold fewer than two documents.
+    """
+    for file in files:
+        check_text_file(file)
+    check_documents(read_documents(files, layout))
+
+
+def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, shard=(0, 1), drop_remainder=True):
+    """One epoch of pre-training batches, a pure function of its arguments.
+
+    Files are taken in a random order, eight in turn; the documents of a group (`data.group_size` of them) are paired
+    and their pairs shuffled. A corpus larger than a group should be several files, which mixes its groups.
+
+    Args:
+        files: list of str, UTF-8 text, compressed if the name ends in .gz.
+        tokenizer: bert_tf.Tokenizer.
+        data: PretrainingData, or any object with its fields.
+        seed: int; with `epoch` it decides order, pairs and masks, on every machine alike.
+        epoch: int or int64 scalar tensor; evaluation keeps it fixed and so sees the same masks every time.
+        batch_size: pairs a batch over all shards.
+        shard: (index, count): of each batch only rows [index * n, (index + 1) * n), n = batch_size / count. Every
+            shard prepares the whole batch, so that together they train on what a single one would.
+        drop_remainder: leave out the last batch if it is not full.
+
+    Returns:
+        tf.data.Dataset of dicts. int32 [batch, length]: input_word_ids, input_mask, input_type_ids; int32
+        [batch, max_predictions]: masked_lm_positions, masked_lm_ids; float32 [batch, max_predictions]:
+        masked_lm_weights; int32 [batch]: next_sentence_labels (1: the second segment is from another document).
+
+    Raises:
+        ConfigError: batch_size is not a multiple of the shard count, or the layout is unknown.
+        tf.errors.InvalidArgumentError: on reading, if the corpus makes no batch at all.
+    """
+    index, count = shard
+    if batch_size % count:
+        raise ConfigError(f"a batch of {batch_size} cannot be shared by {count} workers; make it a multiple of {count}")
+    epoch_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), tf.cast(epoch, tf.int64))
+    file_seed, pair_seed, order_seed, mask_seed = tf.unstack(tf.random.split(epoch_seed, 4))
+
+    files = tf.random.experimental.stateless_shuffle(tf.constant(files), file_seed)
+    documents = read_documents(files, data.layout, interleave=_FILES_IN_TURN)
+    documents = documents.map(tokenizer.tokenize, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    pairs = sentence_pairs(
+        documents,
+        pair_seed,
+        max_tokens=data.max_length - _SPECIALS,
+        short_sequence_rate=data.short_sequence_rate,
+        group_size=data.group_size,
+    )
+
+    def pack_pairs(pairs):
+        ids, type_ids = pack(pairs["first"], pairs["second"], cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
+        return {"ids": ids, "type_ids": type_ids, "labels": pairs["next_sentence_label"]}
+
+    pool_size = batch_size if data.length_multiple is None else batch_size * _BATCHES_A_POOL
+    batches = pairs.ragged_batch(pool_size).map(pack_pairs)
+    if data.length_multiple is not None:
+        batches = batch_by_length(batches, batch_size, length_key="ids", seed=order_seed)
+    if drop_remainder:
+        batches = batches.filter(lambda packed: tf.size(packed["labels"]) == batch_size)
+
+    def finish(number, packed):
+        features = _mask(packed, tf.random.fold_in(mask_seed, number), tokenizer, data)
+        if drop_remainder:
+            features = {name: tf.ensure_shape(t, [batch_size, *t.shape[1:]]) for name, t in features.items()}
+        rows = batch_size // count
+        return {name: tensor[index * rows : (index + 1) * rows] for name, tensor in features.items()}
+
+    batches = batches.enumerate().map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    least = f"one batch of {batch_size} pairs" if drop_remainder else "one pair"
+    return _refuse_empty(batches, f"the corpus makes less than {least}; add text or make train.batch_size smaller")
+
+
+def _mask(packed, seed, tokenizer, data):
+    """A packed batch -> the features of `pretraining_dataset`."""
+    length = data.max_length if data.length_multiple is None else None
+    features = dense_features(
+        packed["ids"],
+        packed["type_ids"],
+        length=length,
+        length_multiple=data.length_multiple or 1,
+        max_length=data.max_length,
+    )
+    ids = features["input_word_ids"]
+    masked = mask_tokens(
+        ids,
+        (features["input_mask"] > 0) & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id),
+        seed,
+        lengths=tf.cast(packed["ids"].row_lengths(), tf.int32),
+        mask_id=tokenizer.mask_id,
+        vocab_size=tokenizer.vocab_size,
+        rate=data.masking_rate,
+        max_predictions=data.max_predictions,
+    )
+    return features | {
+        "input_word_ids": masked.input_ids,
+        "masked_lm_positions": masked.positions,
+        "masked_lm_ids": masked.labels,
+        "masked_lm_weights": masked.weights,
+        "next_sentence_labels": packed["labels"],
+    }
+
+
+def _refuse_empty(batches, message):
+    """Makes a Dataset without elements an error: an endless loop over such epochs would hang without a word."""
+    nothing = {name: tf.zeros([d or 0 for d in spec.shape], spec.dtype) for name, spec in batches.element_spec.items()}
+    ended = batches.map(lambda features: (features, False))
+    ended = ended.concatenate(tf.data.Dataset.from_tensors((nothing, True)))
+
+    def count(seen, element):
+        features, is_end = element
+        with tf.control_dependencies([tf.debugging.Assert(~is_end | (seen > 0), [message])]):
+            return seen + 1, (features, tf.identity(is_end))
+
+    ended = ended.scan(tf.constant(0, tf.int64), count)
+    return ended.filter(lambda features, is_end: ~is_end).map(lambda features, is_end: features)
