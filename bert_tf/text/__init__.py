@@ -1,0 +1,6 @@
+"""Strings to ids and back: normalizer, tokenizer, vocabulary."""
+
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.vocabulary import read_vocabulary, write_vocabulary
+
+__all__ = ["Tokenizer", "read_vocabulary", "write_vocabulary"]

@@ -1,0 +1,216 @@
+"""Text to token ids and back, in the TensorFlow graph: the same code in training, evaluation and a served model."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
+from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normalizer
+from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
+
+from bert_tf.text import normalizer
+from bert_tf.text.normalizer import FILLER, SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS
+from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
+
+MAX_WORD_CHARS = 200  # longer words become [UNK], as in google-research/bert
+
+# Valid UTF-8. (RE2's "." would also accept encoded surrogates and overlong forms; explicit ranges are exact.)
+_VALID = r"[\x00-\x{D7FF}\x{E000}-\x{10FFFF}]*"
+# The same without capital sigma: text with nothing to mend. At 200 MB/s the check costs next to nothing.
+_ORDINARY = r"[\x00-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
+
+
+def _character_lengths():
+    """int64 [256]: how far the character reaches from a byte of it; 1 from any but its first."""
+    lengths = np.ones(256, np.int64)
+    lengths[0xC2:0xE0], lengths[0xE0:0xF0], lengths[0xF0:0xF5] = 2, 3, 4
+    for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):
+        lengths[byte[0]] = len(piece)
+    return lengths
+
+
+class Tokenizer(tf.Module):
+    """BERT's tokenizer (BasicTokenizer and WordpieceTokenizer of google-research/bert, tokenization.py).
+
+    It works on strings and string tensors, eagerly and in graphs, and an exported model holds all it needs: two model
+    buffers and a table of pieces, as constants.
+
+    Invalid UTF-8 is read as Python's `bytes.decode("utf-8", "ignore")` reads it.
+    """
+
+    def __init__(self, vocab, lower_case=True, strip_accents=None, split_cjk=True):
+        """Builds the tokenizer.
+
+        Args:
+            vocab: path of a vocab.txt, or the sequence of pieces by id.
+            lower_case: lower-case the text.
+            strip_accents: decompose the text (NFD; Hangul syllables too) and drop accents; None: as `lower_case`, which
+                is BERT's habit.
+            split_cjk: make every CJK ideograph a word of its own.
+
+        Raises:
+            DataError: the vocabulary cannot be read or used; see `read_vocabulary`.
+        """
+        super().__init__(name="tokenizer")
+        if isinstance(vocab, (str, os.PathLike)):
+            pieces = read_vocabulary(vocab)
+        else:
+            pieces = list(vocab)
+            check_vocabulary(pieces)
+        self.lower_case = bool(lower_case)
+        self.strip_accents = self.lower_case if strip_accents is None else bool(strip_accents)
+        self.split_cjk = bool(split_cjk)
+        self.vocab_size = len(pieces)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(pieces.index, SPECIAL_PIECES)
+
+        stand_ins = normalizer.stand_ins(self.split_cjk)
+        written = [piece.translate(stand_ins) for piece in pieces]
+        for piece, stand_in in zip(SPECIAL_PIECES, SPECIAL_STAND_INS, strict=True):
+            written[pieces.index(piece)] = stand_in
+        wordpiece = wordpiece_builder.build_fast_wordpiece_model(
+            written, 4 * MAX_WORD_CHARS, "##", written[self.unk_id], False, False
+        )
+        with tf.init_scope():  # the buffers are constants, also where a tokenizer is made inside a graph
+            self._normalizer_model = tf.constant(
+                normalizer.normalizer_model(self.lower_case, self.strip_accents, self.split_cjk)
+            )
+            self._wordpiece_model = tf.constant(np.frombuffer(wordpiece, np.uint8))
+            self._pieces = tf.constant(pieces)
+            self._continues = tf.constant([piece.startswith("##") for piece in pieces])
+            self._character_lengths = tf.constant(_character_lengths())
+
+    @property
+    def vocab(self):
+        """The pieces by id: list of str."""
+        return [piece.decode() for piece in self._pieces.numpy().tolist()]
+
+    def get_config(self):
+        """The choices that, with the vocabulary, make this tokenizer again: keyword arguments of the constructor."""
+        return {"lower_case": self.lower_case, "strip_accents": self.strip_accents, "split_cjk": self.split_cjk}
+
+    def tokenize(self, strings, special_tokens=False):
+        """Turns text into token ids; [CLS] and [SEP] are not added.
+
+        Args:
+            strings: string tensor [batch], a list of str, or a str (a batch of one).
+            special_tokens: read "[MASK]", "[SEP]", "[CLS]", "[UNK]" and "[PAD]" in the text as the special pieces; else
+                they are text like any other.
+
+        Returns:
+            RaggedTensor int32 [batch, None].
+        """
+        _, _, ids, row_splits, _, _ = self._tokenize(strings, special_tokens, with_offsets=False)
+        return tf.RaggedTensor.from_row_splits(ids, row_splits, validate=False)
+
+    def tokenize_with_offsets(self, strings, special_tokens=False):
+        """Turns text into token ids and says where each piece stands in the text as it was given.
+
+        A piece covers the whole characters that its own were made from, so two pieces of one character ("İ") share it.
+        Characters that were deleted belong to a piece only inside it.
+
+        Args:
+            strings: see `tokenize`.
+            special_tokens: see `tokenize`.
+
+        Returns:
+            ids, starts, ends: RaggedTensors int32 [batch, None]. Row i's piece j is bytes starts[i, j] to ends[i, j]
+            (exclusive, and always more than starts[i, j]) of strings[i].
+        """
+        text, (offsets, offset_splits), ids, row_splits, starts, ends = self._tokenize(
+            strings, special_tokens, with_offsets=True
+        )
+        rows = tf.ragged.row_splits_to_segment_ids(row_splits)  # [pieces]
+        begins = tf.gather(offset_splits, rows)
+        first_bytes = tf.gather(offsets, begins + starts)
+        last_bytes = tf.gather(offsets, begins + ends - 1)
+        # The normalizer gives a changed character's own start for each of its bytes, and an unchanged character's bytes
+        # one by one. Either way the character ends as far on as its byte there says.
+        all_bytes = tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8)
+        text_begins = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
+        ending = tf.gather(all_bytes, tf.gather(text_begins, rows) + last_bytes)
+        past_last = last_bytes + tf.gather(self._character_lengths, tf.cast(ending, tf.int32))
+        return tuple(
+            tf.RaggedTensor.from_row_splits(tf.cast(values, tf.int32), row_splits, validate=False)
+            for values in (ids, first_bytes, past_last)
+        )
+
+    def detokenize(self, ids):
+        """Joins pieces to text: "##" pieces to the one before, a space before every other.
+
+        What normalization changed stays changed, and punctuation stands alone, so this is not the text that was tokenized.
+        [PAD], [CLS] and [SEP] are left out.
+
+        Args:
+            ids: RaggedTensor or tensor of int32 or int64 [batch, length].
+
+        Returns:
+            string [batch].
+        """
+        ids = tf.RaggedTensor.from_tensor(ids) if not isinstance(ids, tf.RaggedTensor) else ids
+        left_out = tf.constant([self.pad_id, self.cls_id, self.sep_id], ids.dtype)
+        kept = tf.reduce_all(ids.values[:, tf.newaxis] != left_out, axis=1)
+        values = tf.boolean_mask(ids.values, kept)
+        pieces = tf.gather(self._pieces, values)
+        pieces = tf.where(tf.gather(self._continues, values), tf.strings.regex_replace(pieces, "^##", ""), " " + pieces)
+        texts = tf.strings.unsorted_segment_join(pieces, tf.boolean_mask(ids.value_rowids(), kept), ids.nrows())
+        return tf.strings.regex_replace(texts, "^ ", "")
+
+    def _tokenize(self, strings, special_tokens, with_offsets):
+        """Mended text, the normalizer's offsets into it, and ids, row_splits, starts, ends in normalized text."""
+        text = tf.convert_to_tensor(strings, tf.string)
+        if text.shape.rank == 0:
+            text = text[tf.newaxis]
+        text = self._mend(text)
+        if special_tokens:
+            for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):
+                rewrite = byte + FILLER.encode() * (len(piece) - 1)  # as long as before, so offsets hold
+                text = tf.strings.regex_replace(text, rf"\[{piece[1:-1]}\]", rewrite)
+        normalized, *offsets = gen_fast_bert_normalizer.fast_bert_normalize(
+            input_values=text, fast_bert_normalizer_model=self._normalizer_model, get_offsets=with_offsets
+        )
+        _, ids, row_splits, starts, ends = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
+            input_values=normalized, wp_model=self._wordpiece_model
+        )
+        tokens = self._cap_words(normalized, tf.cast(ids, tf.int32), row_splits, starts, ends)
+        return text, offsets, *tokens
+
+    def _mend(self, text):
+        """Puts a filler for every invalid byte and makes capital sigmas final; moves no byte."""
+
+        def mended():
+            # The invalid byte at the end is one to stop at; without it the pattern would have to take a valid one.
+            valid = tf.strings.regex_replace(text + b"\xff", rf"({_VALID})\C", rf"\1{FILLER}")
+            valid = tf.strings.substr(valid, tf.zeros_like(tf.strings.length(text)), tf.strings.length(text))
+            if not self.lower_case:
+                return valid
+            return tf.strings.regex_replace(valid, normalizer.final_sigma_pattern(), r"\1ς\2")
+
+        ordinary = tf.reduce_all(tf.strings.regex_full_match(text, _ORDINARY if self.lower_case else _VALID))
+        return tf.cond(ordinary, lambda: text, mended)
+
+    def _cap_words(self, normalized, ids, row_splits, starts, ends):
+        """Makes words of more than 200 characters one [UNK]; the op has made those of more than 800 bytes."""
+        is_first = tf.logical_not(tf.gather(self._continues, ids))  # [pieces]
+        firsts = tf.where(is_first)[:, 0]  # [words]
+        lasts = tf.concat([firsts, tf.size(ids, tf.int64)[tf.newaxis]], axis=0)[1:] - 1
+        word_starts, word_ends = tf.gather(starts, firsts), tf.gather(ends, lasts)
+        long_words = tf.where(word_ends - word_starts > MAX_WORD_CHARS)[:, 0]
+
+        def capped():
+            begins = tf.gather(word_starts, long_words)
+            rows = tf.searchsorted(row_splits, tf.gather(firsts, long_words), side="right", out_type=tf.int64) - 1
+            words = tf.strings.substr(tf.gather(normalized, rows), begins, tf.gather(word_ends, long_words) - begins)
+            too_long = tf.strings.length(words, "UTF8_CHAR") > MAX_WORD_CHARS
+            capped_word = tf.scatter_nd(long_words[:, tf.newaxis], too_long, tf.shape(firsts, tf.int64))
+            word_of_piece = tf.cumsum(tf.cast(is_first, tf.int64)) - 1
+            capped_piece = tf.gather(capped_word, word_of_piece)
+            kept = tf.logical_or(is_first, tf.logical_not(capped_piece))
+            kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int64))], axis=0)
+            return (
+                tf.boolean_mask(tf.where(capped_piece, self.unk_id, ids), kept),
+                tf.gather(kept_before, row_splits),
+                tf.boolean_mask(starts, kept),
+                tf.boolean_mask(tf.where(capped_piece, tf.gather(word_ends, word_of_piece), ends), kept),
+            )
+
+        return tf.cond(tf.size(long_words) > 0, capped, lambda: (ids, row_splits, starts, ends))

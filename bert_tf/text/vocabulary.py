@@ -1,0 +1,127 @@
+"""WordPiece vocabularies: one piece a line, the line's number (from 0) its id."""
+
+import os
+import tempfile
+
+from bert_tf.errors import DataError
+from bert_tf.text.normalizer import SPECIAL_PIECES
+
+MAX_PIECE_BYTES = 256  # what TF Text's WordPiece op holds, "##" not counted
+
+
+def read_vocabulary(path):
+    """Reads a vocabulary file, as google-research/bert writes it.
+
+    Lines end in LF or CRLF. Blank lines at the end do not count; another blank line keeps its id.
+
+    Args:
+        path: of a UTF-8 text file.
+
+    Returns:
+        list of str, the pieces by id.
+
+    Raises:
+        DataError: no such file, not UTF-8, or one of `check_vocabulary`'s.
+    """
+    path = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise DataError(f"cannot read the vocabulary {path}: {error.strerror}; name a vocab.txt") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}, line {line}: not UTF-8 text; convert the vocabulary to UTF-8") from error
+    # Not str.splitlines: a piece may be a character that it takes for the end of a line, such as U+2028.
+    pieces = [line.removesuffix("\r") for line in text.split("\n")]
+    while pieces and not pieces[-1]:
+        pieces.pop()
+    check_vocabulary(pieces, path)
+    return pieces
+
+
+def write_vocabulary(path, pieces):
+    """Writes a vocabulary file: all of it or, when anything fails, nothing.
+
+    Args:
+        path: of the file; one that is there is replaced.
+        pieces: sequence of str.
+
+    Raises:
+        DataError: one of `check_vocabulary`'s, or the file cannot be written.
+    """
+    path = os.fspath(path)
+    check_vocabulary(pieces, path)
+    folder = os.path.dirname(path) or "."
+    temporary = None
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=folder, prefix=".vocab-", encoding="utf-8", newline="\n", delete=False
+        ) as file:
+            temporary = file.name
+            file.writelines(f"{piece}\n" for piece in pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # temporary files are made for their owner alone
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"cannot write the vocabulary {path}: {error.strerror}; nothing was changed") from error
+    finally:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def check_vocabulary(pieces, source="the vocabulary"):
+    """Checks that pieces can serve as a vocabulary.
+
+    Args:
+        pieces: sequence of str.
+        source: where they come from, for the message.
+
+    Raises:
+        DataError: empty, a special piece missing, a piece twice, or one that is too long or holds a line end.
+    """
+    if not pieces:
+        raise DataError(f"{source} is empty; expected one piece a line")
+    lines = {}
+    for line, piece in enumerate(pieces, start=1):
+        if piece in lines:
+            raise DataError(
+                f"{source}, line {line}: the piece {piece!r} is already on line {lines[piece]}; remove one of the two"
+            )
+        if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
+            raise DataError(
+                f"{source}, line {line}: a piece of more than {MAX_PIECE_BYTES} bytes; expected a vocabulary, one piece a line"
+            )
+        if "\n" in piece or piece.endswith("\r"):
+            raise DataError(f"{source}, line {line}: the piece {piece!r} holds a line end, which a vocab.txt cannot")
+        lines[piece] = line
+    missing = [piece for piece in SPECIAL_PIECES if piece not in lines]
+    if missing:
+        raise DataError(
+            f"{source}: no {', '.join(missing)} among its {len(pieces)} pieces; a BERT vocabulary has all of "
+            f"{' '.join(SPECIAL_PIECES)}"
+        )
+
+
+def check_size(pieces, expected, source="the vocabulary"):
+    """Checks that a vocabulary is the one of a checkpoint.
+
+    Args:
+        pieces: sequence of str.
+        expected: the checkpoint's `vocab_size`.
+        source: where the pieces come from, for the message.
+
+    Raises:
+        DataError: the sizes differ.
+    """
+    if len(pieces) != expected:
+        raise DataError(
+            f"{source} has {len(pieces)} pieces, but the checkpoint was trained with {expected}; "
+            "use the vocab.txt that came with the checkpoint"
+        )
