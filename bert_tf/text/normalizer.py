@@ -56,8 +56,8 @@ def stand_ins(split_cjk):
     """What the normalizer writes, and the WordPiece op's vocabulary has to hold, in place of some code points.
 
     Returns:
-        A table for `str.translate`. One to one, but for text that already holds stand-ins for ideographs, the unassigned
-        code points U+40000-U+53FFF.
+        A table for `str.translate`. One to one, but for text that already holds the stand-ins of ideographs, which are
+        the unassigned code points U+40000-U+53FFF.
     """
     table = {ord(char): ord(_NOT_A_SPECIAL) for char in SPECIAL_STAND_INS}
     return table if split_cjk else table | _cjk_stand_ins()

@@ -137,8 +137,8 @@ class Tokenizer(tf.Module):
     def detokenize(self, ids):
         """Joins pieces to text: "##" pieces to the one before, a space before every other.
 
-        What normalization changed stays changed, and punctuation stands alone, so this is not the text that was tokenized.
-        [PAD], [CLS] and [SEP] are left out.
+        What normalization changed stays changed, and punctuation stands alone, so this is not the text that was
+        tokenized. [PAD], [CLS] and [SEP] are left out.
 
         Args:
             ids: RaggedTensor or tensor of int32 or int64 [batch, length].

@@ -84,7 +84,7 @@ def check_vocabulary(pieces, source="the vocabulary"):
         source: where they come from, for the message.
 
     Raises:
-        DataError: empty, a special piece missing, a piece twice, or one that is too long or holds a line end.
+        DataError: empty, a special piece missing, a piece twice, or one that is too long or holds NUL or a line end.
     """
     if not pieces:
         raise DataError(f"{source} is empty; expected one piece a line")
@@ -96,10 +96,10 @@ def check_vocabulary(pieces, source="the vocabulary"):
             )
         if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
             raise DataError(
-                f"{source}, line {line}: a piece of more than {MAX_PIECE_BYTES} bytes; expected a vocabulary, one piece a line"
+                f"{source}, line {line}: more than {MAX_PIECE_BYTES} bytes; expected a vocabulary, one piece a line"
             )
-        if "\n" in piece or piece.endswith("\r"):
-            raise DataError(f"{source}, line {line}: the piece {piece!r} holds a line end, which a vocab.txt cannot")
+        if "\0" in piece or "\n" in piece or piece.endswith("\r"):
+            raise DataError(f"{source}, line {line}: NUL or a line end in the piece {piece!r}; remove it")
         lines[piece] = line
     missing = [piece for piece in SPECIAL_PIECES if piece not in lines]
     if missing:
