@@ -5,20 +5,13 @@ import os
 import numpy as np
 import tensorflow as tf
 from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
-from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normalizer
 from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
 
-from bert_tf.text import normalizer
-from bert_tf.text.normalizer import FILLER, SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS
+from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, stand_ins
+from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
 
 MAX_WORD_CHARS = 200  # longer words become [UNK], as in google-research/bert
-
-# Valid UTF-8. (RE2's "." would also accept encoded surrogates and overlong forms; explicit ranges are exact.)
-_VALID = r"[\x00-\x{D7FF}\x{E000}-\x{10FFFF}]*"
-# The same without capital sigma: text with nothing to mend. At 200 MB/s the check costs next to nothing.
-_ORDINARY = r"[\x00-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
-
 
 def _character_lengths():
     """int64 [256]: how far the character reaches from a byte of it; 1 from any but its first."""
@@ -27,6 +20,20 @@ def _character_lengths():
     for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):
         lengths[byte[0]] = len(piece)
     return lengths
+
+
+def _op_vocabulary(pieces, split_cjk):
+    """The vocabulary as the WordPiece op needs it: in the characters that the normalizer writes."""
+    table = stand_ins(split_cjk)
+    specials = dict(zip(SPECIAL_PIECES, SPECIAL_STAND_INS, strict=True))
+    # No word holds these, nor a space, but the op would match them. U+0011 its builder takes for itself.
+    reserved = {"\x11", *SPECIAL_STAND_INS, *map(chr, table.values())}
+    return [
+        specials.get(piece) or piece.translate(table)
+        if piece.split() == [piece] and reserved.isdisjoint(piece)
+        else f"[{piece_id}]\x11"  # keeps the id; a piece of letters and punctuation never matches
+        for piece_id, piece in enumerate(pieces)
+    ]
 
 
 class Tokenizer(tf.Module):
@@ -57,23 +64,17 @@ class Tokenizer(tf.Module):
         else:
             pieces = list(vocab)
             check_vocabulary(pieces)
-        self.lower_case = bool(lower_case)
-        self.strip_accents = self.lower_case if strip_accents is None else bool(strip_accents)
-        self.split_cjk = bool(split_cjk)
+        self._normalizer = Normalizer(lower_case, strip_accents, split_cjk)
+        self.lower_case = self._normalizer.lower_case
+        self.strip_accents = self._normalizer.strip_accents
+        self.split_cjk = self._normalizer.split_cjk
         self.vocab_size = len(pieces)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(pieces.index, SPECIAL_PIECES)
 
-        stand_ins = normalizer.stand_ins(self.split_cjk)
-        written = [piece.translate(stand_ins) for piece in pieces]
-        for piece, stand_in in zip(SPECIAL_PIECES, SPECIAL_STAND_INS, strict=True):
-            written[pieces.index(piece)] = stand_in
         wordpiece = wordpiece_builder.build_fast_wordpiece_model(
-            written, 4 * MAX_WORD_CHARS, "##", written[self.unk_id], False, False
+            _op_vocabulary(pieces, self.split_cjk), 4 * MAX_WORD_CHARS, "##", SPECIAL_STAND_INS[1], False, False
         )
         with tf.init_scope():  # the buffers are constants, also where a tokenizer is made inside a graph
-            self._normalizer_model = tf.constant(
-                normalizer.normalizer_model(self.lower_case, self.strip_accents, self.split_cjk)
-            )
             self._wordpiece_model = tf.constant(np.frombuffer(wordpiece, np.uint8))
             self._pieces = tf.constant(pieces)
             self._continues = tf.constant([piece.startswith("##") for piece in pieces])
@@ -157,36 +158,12 @@ class Tokenizer(tf.Module):
 
     def _tokenize(self, strings, special_tokens, with_offsets):
         """Mended text, the normalizer's offsets into it, and ids, row_splits, starts, ends in normalized text."""
-        text = tf.convert_to_tensor(strings, tf.string)
-        if text.shape.rank == 0:
-            text = text[tf.newaxis]
-        text = self._mend(text)
-        if special_tokens:
-            for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):
-                rewrite = byte + FILLER.encode() * (len(piece) - 1)  # as long as before, so offsets hold
-                text = tf.strings.regex_replace(text, rf"\[{piece[1:-1]}\]", rewrite)
-        normalized, *offsets = gen_fast_bert_normalizer.fast_bert_normalize(
-            input_values=text, fast_bert_normalizer_model=self._normalizer_model, get_offsets=with_offsets
-        )
+        text, normalized, *offsets = self._normalizer.normalize(strings, special_tokens, with_offsets)
         _, ids, row_splits, starts, ends = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
             input_values=normalized, wp_model=self._wordpiece_model
         )
         tokens = self._cap_words(normalized, tf.cast(ids, tf.int32), row_splits, starts, ends)
         return text, offsets, *tokens
-
-    def _mend(self, text):
-        """Puts a filler for every invalid byte and makes capital sigmas final; moves no byte."""
-
-        def mended():
-            # The invalid byte at the end is one to stop at; without it the pattern would have to take a valid one.
-            valid = tf.strings.regex_replace(text + b"\xff", rf"({_VALID})\C", rf"\1{FILLER}")
-            valid = tf.strings.substr(valid, tf.zeros_like(tf.strings.length(text)), tf.strings.length(text))
-            if not self.lower_case:
-                return valid
-            return tf.strings.regex_replace(valid, normalizer.final_sigma_pattern(), r"\1ς\2")
-
-        ordinary = tf.reduce_all(tf.strings.regex_full_match(text, _ORDINARY if self.lower_case else _VALID))
-        return tf.cond(ordinary, lambda: text, mended)
 
     def _cap_words(self, normalized, ids, row_splits, starts, ends):
         """Makes words of more than 200 characters one [UNK]; the op has made those of more than 800 bytes."""

@@ -1,10 +1,10 @@
 """WordPiece vocabularies: one piece a line, the line's number (from 0) its id."""
 
 import os
-import tempfile
 
 from bert_tf.errors import DataError
-from bert_tf.text.normalizer import SPECIAL_PIECES
+from bert_tf.files import write_text
+from bert_tf.text.codepoints import SPECIAL_PIECES
 
 MAX_PIECE_BYTES = 256  # what TF Text's WordPiece op holds, "##" not counted
 
@@ -50,30 +50,11 @@ def write_vocabulary(path, pieces):
         pieces: sequence of str.
 
     Raises:
-        DataError: one of `check_vocabulary`'s, or the file cannot be written.
+        DataError: one of `check_vocabulary`'s.
+        OSError: the file cannot be written.
     """
-    path = os.fspath(path)
-    check_vocabulary(pieces, path)
-    folder = os.path.dirname(path) or "."
-    temporary = None
-    try:
-        os.makedirs(folder, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=folder, prefix=".vocab-", encoding="utf-8", newline="\n", delete=False
-        ) as file:
-            temporary = file.name
-            file.writelines(f"{piece}\n" for piece in pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # temporary files are made for their owner alone
-        os.replace(temporary, path)
-    except OSError as error:
-        raise DataError(f"cannot write the vocabulary {path}: {error.strerror}; nothing was changed") from error
-    finally:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
+    check_vocabulary(pieces, f"the vocabulary for {os.fspath(path)}")
+    write_text(path, "".join(f"{piece}\n" for piece in pieces))
 
 
 def check_vocabulary(pieces, source="the vocabulary"):

@@ -1,0 +1,50 @@
+"""Learns a vocabulary: python -m bert_tf.learn_vocab --input='corpus/*.txt.gz' --output=vocab.txt --vocab_size=8000."""
+
+import glob
+import os
+
+from absl import flags
+
+from bert_tf.app import run
+from bert_tf.errors import ConfigError
+from bert_tf.progress import bar
+from bert_tf.text import learn_vocabulary, write_vocabulary
+from bert_tf.text.learning import read_lines
+
+_INPUT = flags.DEFINE_string("input", None, "Text files, plain or .gz: names or patterns, separated by commas.")
+_OUTPUT = flags.DEFINE_string("output", None, "The vocab.txt to write.")
+_SIZE = flags.DEFINE_integer("vocab_size", 8000, "Number of pieces.")
+_LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
+_STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Drop accents; as --lower_case when not given.")
+_SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a word of its own.")
+flags.mark_flags_as_required(["input", "output"])
+
+
+def _read(paths):
+    """The lines of all files, with a bar that follows the bytes read from disk."""
+    with bar("reading", sum(map(os.path.getsize, paths)), "B") as progress:
+        for path in paths:
+            yield from read_lines(path)
+            progress.update(os.path.getsize(path))
+
+
+def main(_):
+    patterns = [pattern.strip() for pattern in _INPUT.value.split(",")]
+    paths = sorted({path for pattern in patterns for path in glob.glob(os.path.expanduser(pattern))})
+    if not paths:
+        raise ConfigError(f"--input={_INPUT.value}: no such file")
+    pieces = learn_vocabulary(
+        _read(paths), _SIZE.value, _LOWER_CASE.value, _STRIP_ACCENTS.value, split_cjk=_SPLIT_CJK.value
+    )
+    write_vocabulary(_OUTPUT.value, pieces)
+    short = "" if len(pieces) == _SIZE.value else f" of the {_SIZE.value} asked for: the text has no more"
+    print(f"{_OUTPUT.value}: {len(pieces)} pieces{short}, from {len(paths)} file{'s' if len(paths) > 1 else ''}")
+
+
+def cli():
+    """The console command."""
+    run(main)
+
+
+if __name__ == "__main__":
+    cli()
