@@ -1,0 +1,1 @@
+"""Self-contained HTML pages about what a run did."""
