@@ -1,10 +1,6 @@
 """BERT on today's TensorFlow and Keras 3: from raw text to a SavedModel that TF Serving answers from."""
 
 import importlib
-import os
-
-# TensorFlow's start-up notices bury the line a user should read; anyone who wants them sets the variable.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 __version__ = "0.1.0"
 
@@ -19,7 +15,7 @@ __all__ = list(_HOMES)  # noqa: PLE0604
 
 
 def __getattr__(name):
-    # Imported when first used: `--help` and a mistyped flag should not wait for TensorFlow.
+    # Imported when first used: reading the version or a config should not wait for TensorFlow.
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

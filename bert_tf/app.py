@@ -1,11 +1,36 @@
 """What every program shares: flags in, one clear line and a proper exit status out."""
 
+import os
 import re
 import sys
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from bert_tf.errors import BertTfError
+
+
+def _import_quietly():
+    """Loads TensorFlow with standard error closed.
+
+    Its C++ parts greet with a dozen lines on oneDNN, CUDA and absl that no setting silences, before a program can say
+    a word. Whoever wants them sets TF_CPP_MIN_LOG_LEVEL=0.
+    """
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
+        return
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        import tensorflow
+
+        tensorflow.config.list_physical_devices()  # looks for GPUs, and complains, without starting them
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+_import_quietly()
 
 
 def run(main):
@@ -16,6 +41,7 @@ def run(main):
     """
 
     def guarded(argv):
+        logging.set_verbosity(logging.WARNING)  # TensorFlow's own notes on how it saves are no news
         if len(argv) > 1:
             _fail(f"unexpected argument {argv[1]!r}: all arguments are flags, --name=value", 2)
         try:
@@ -55,3 +81,10 @@ def _fail(message, status):
     line = " ".join(str(message).split())
     print(f"bert_tf: error: {line}", file=sys.stderr, flush=True)
     sys.exit(status)
+
+
+def strategy_flags():
+    """Defines --strategy and --tpu; returns a function that gives their values."""
+    strategy = flags.DEFINE_string("strategy", "auto", "auto, one_device, mirrored, multi_worker or tpu.")
+    tpu = flags.DEFINE_string("tpu", "", "Name or address of the TPU for --strategy=tpu; empty for the local one.")
+    return lambda: (strategy.value, tpu.value)

@@ -136,6 +136,104 @@ class TrainConfig:
         return self
 
 
+@dataclasses.dataclass
+class PretrainingData:
+    """How text becomes examples; the defaults are google-research/bert's, but for its duplicates on disk.
+
+    Attributes:
+        layout: "sentences" (one a line, blank lines between documents) or "documents" (one a line).
+        max_length: tokens of a packed pair, at most, [CLS] and [SEP] counted.
+        max_predictions: masked tokens a sequence, at most.
+        masking_rate: share of the tokens of a sequence that is masked.
+        short_sequence_rate: share of documents that aim at shorter pairs.
+        group_size: documents that are shuffled together and lend each other random second parts.
+        length_multiple: None pads every batch to max_length; a number puts pairs of similar length into a batch and
+            pads it to a multiple of that number.
+    """
+
+    layout: str = "sentences"
+    max_length: int = 128
+    max_predictions: int = 20
+    masking_rate: float = 0.15
+    short_sequence_rate: float = 0.1
+    group_size: int = 1000
+    length_multiple: int | None = None
+
+    def check(self):
+        """Raises ConfigError for values that no run can have."""
+        if self.layout not in ("sentences", "documents"):
+            raise ConfigError(f"data.layout {self.layout!r} is unknown; choose sentences or documents")
+        # Two tokens and the three specials are the shortest pair there is.
+        for field, least in (("max_length", 5), ("max_predictions", 1), ("group_size", 2)):
+            if getattr(self, field) < least:
+                raise ConfigError(f"data.{field} is {getattr(self, field)}; it must be at least {least}")
+        for field in ("masking_rate", "short_sequence_rate"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ConfigError(f"data.{field} is {getattr(self, field)}; it is a share, in [0, 1]")
+        if self.length_multiple is not None and self.length_multiple < 1:
+            raise ConfigError(f"data.length_multiple is {self.length_multiple}; it must be at least 1, or null")
+        return self
+
+
+@dataclasses.dataclass
+class TokenizerConfig:
+    """How text becomes pieces.
+
+    Attributes:
+        vocab: path of vocab.txt.
+        lower_case, strip_accents, split_cjk: as in `Tokenizer`; strip_accents None follows lower_case.
+    """
+
+    vocab: str = "vocab.txt"
+    lower_case: bool = True
+    strip_accents: bool | None = None
+    split_cjk: bool = True
+
+
+@dataclasses.dataclass
+class PretrainConfig:
+    """A pre-training run.
+
+    Attributes:
+        input: glob patterns of the text files, separated by commas.
+        heldout: the same for text that is only evaluated on; "" for none.
+        model: BertConfig; its vocab_size 0 means as many as the vocabulary has.
+    """
+
+    input: str = ""
+    heldout: str = ""
+    tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
+    model: BertConfig = dataclasses.field(default_factory=BertConfig)
+    data: PretrainingData = dataclasses.field(default_factory=PretrainingData)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+
+
+@dataclasses.dataclass
+class ClassificationConfig:
+    """A classification task on tables.
+
+    Attributes:
+        train, evaluation: file names in the data directory (.tsv, .csv, .jsonl).
+        text, second_text, label: names of the columns; second_text "" where there is one text.
+        max_length: tokens an input, specials counted.
+    """
+
+    train: str = "train.tsv"
+    evaluation: str = "dev.tsv"
+    text: str = "sentence"
+    second_text: str = ""
+    label: str = "label"
+    max_length: int = 128
+
+
+@dataclasses.dataclass
+class FinetuneConfig:
+    """A fine-tuning run."""
+
+    task: ClassificationConfig = dataclasses.field(default_factory=ClassificationConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+
+
 def to_dict(config):
     """A dataclass as plain, JSON-ready values."""
     return dataclasses.asdict(config)

@@ -11,40 +11,62 @@ def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None
             size that is a multiple of `batch_size` (32 of them is plenty) leaves only the very last batch partial.
         batch_size: examples a batch.
         length_key: the ragged feature that is sorted by.
-        seed: int64 [2] to shuffle the order of the batches, or None to keep it (evaluation).
+        seed: int64 [2] to shuffle the batches of a pool, or None to keep them in order of length (evaluation).
 
     Returns:
         Dataset of dicts; what was ragged still is.
     """
 
-    def sort(pool):
+    def sort(number, pool):
         order = tf.argsort(pool[length_key].row_lengths(), stable=True)
+        if seed is not None:
+            # What does not fill a batch, the shortest, goes to the end; the full batches are shuffled.
+            rest, full = tf.split(order, [tf.size(order) % batch_size, -1])
+            blocks = tf.reshape(full, [-1, batch_size])
+            blocks = tf.random.experimental.stateless_shuffle(blocks, tf.random.experimental.stateless_fold_in(seed, number))
+            order = tf.concat([tf.reshape(blocks, [-1]), rest], 0)
         return {name: tf.gather(value, order) for name, value in pool.items()}
 
-    batches = pools.map(sort, num_parallel_calls=tf.data.AUTOTUNE).unbatch().ragged_batch(batch_size)
-    if seed is not None:
-        # More than a pool's batches: without that every pool would end with its own longest.
-        batches = batches.shuffle(64, seed=tf.random.stateless_uniform([], seed, 0, 2**31 - 1, tf.int64))
-    return batches
+    pools = pools.enumerate().map(sort, num_parallel_calls=tf.data.AUTOTUNE)
+    return pools.unbatch().ragged_batch(batch_size)
 
 
-def stream(epoch_batches, start=(0, 0)):
-    """All epochs one after the other, for ever, from any point.
+def stream(epoch_batches, start=(0, 0), *, pieces=1, worker=(0, 1)):
+    """All epochs one after the other, for ever, from any point, each batch cut into equal pieces.
+
+    What a batch holds does not depend on how many pieces it is cut into: so a run on eight replicas sees what a run on
+    one replica saw.
 
     Args:
         epoch_batches: function of an int64 scalar tensor, the epoch, to a Dataset of feature dicts. It must give the
             same batches each time it is asked for the same epoch.
         start: (epoch, batches of it already used).
+        pieces: replicas times micro-batches; a last, partial batch is cut as evenly as it goes.
+        worker: (index, number of workers): this worker's share of the pieces.
 
     Returns:
-        Dataset of the same dicts with `position`, int64 [2]: the `start` that goes on after this batch.
+        Dataset of the same dicts, batch size divided by `pieces`, with `position`, int64 [2]: the `start` that goes on
+        after this batch.
     """
+    index, workers = worker
 
     def one_epoch(epoch):
-        def number(index, features):
-            return features | {"position": tf.stack([epoch, index + 1])}
-
         done = tf.where(epoch == start[0], tf.constant(start[1], tf.int64), 0)
-        return epoch_batches(epoch).enumerate().map(number).skip(done)
+
+        def cut(number, features):
+            position = tf.stack([epoch, number + 1])
+
+            def piece(k):
+                rows = {name: value[_bound(value, k, pieces) : _bound(value, k + 1, pieces)] for name, value in features.items()}
+                return rows | {"position": position}
+
+            share = tf.data.Dataset.range(index * pieces // workers, (index + 1) * pieces // workers)
+            return share.map(piece)
+
+        return epoch_batches(epoch).enumerate().skip(done).flat_map(cut)
 
     return tf.data.Dataset.range(start[0], tf.int64.max).flat_map(one_epoch).prefetch(tf.data.AUTOTUNE)
+
+
+def _bound(value, k, pieces):
+    return k * tf.shape(value, out_type=tf.int64)[0] // pieces

@@ -72,7 +72,9 @@ def dense_features(ids, type_ids, *, length=None, length_multiple=1, max_length=
         if max_length is not None:
             length = tf.minimum(length, max_length)
     mask = tf.ones_like(ids)
+    # -1: as many rows as there are; a list keeps a length that is known a part of the static shape.
+    shape = [None, length] if isinstance(length, int) else tf.stack([-1, length])
     return {
-        name: ragged.to_tensor(shape=[None, length])
+        name: ragged.to_tensor(shape=shape)
         for name, ragged in (("input_word_ids", ids), ("input_mask", mask), ("input_type_ids", type_ids))
     }

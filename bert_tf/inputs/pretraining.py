@@ -1,58 +1,16 @@
 """Text files -> batches for pre-training: new pairs and new masks every epoch (BERT, section 3.1 and appendix A.2)."""
 
-import dataclasses
-
 import tensorflow as tf
 
-from bert_tf.errors import ConfigError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.documents import check_documents, sentence_pairs
 from bert_tf.inputs.masking import mask_tokens
 from bert_tf.inputs.packing import dense_features, pack
-from bert_tf.inputs.readers import LAYOUTS, check_text_file, read_documents
+from bert_tf.inputs.readers import check_text_file, read_documents
 
 _FILES_IN_TURN = 8
 _BATCHES_A_POOL = 32
 _SPECIALS = 3  # [CLS] first [SEP] second [SEP]
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainingData:
-    """How text becomes examples; the defaults are google-research/bert's, but for its duplicates on disk.
-
-    Attributes:
-        layout: "sentences" (one a line, blank lines between documents) or "documents" (one a line).
-        max_length: tokens of a packed pair, at most, [CLS] and [SEP] counted.
-        max_predictions: masked tokens a sequence, at most.
-        masking_rate: share of the tokens of a sequence that is masked.
-        short_sequence_rate: share of documents that aim at shorter pairs.
-        group_size: documents that are shuffled together and lend each other random second parts.
-        length_multiple: None pads every batch to max_length; a number puts pairs of similar length into a batch and
-            pads it to a multiple of that number.
-    """
-
-    layout: str = "sentences"
-    max_length: int = 128
-    max_predictions: int = 20
-    masking_rate: float = 0.15
-    short_sequence_rate: float = 0.1
-    group_size: int = 1000
-    length_multiple: int | None = None
-
-    def check(self):
-        """Raises ConfigError for values that no run can have."""
-        if self.layout not in LAYOUTS:
-            raise ConfigError(f"data.layout {self.layout!r} is unknown; choose one of {', '.join(LAYOUTS)}")
-        # Two tokens are the shortest pair there is.
-        for field, least in (("max_length", _SPECIALS + 2), ("max_predictions", 1), ("group_size", 2)):
-            if getattr(self, field) < least:
-                raise ConfigError(f"data.{field} is {getattr(self, field)}; it must be at least {least}")
-        for field in ("masking_rate", "short_sequence_rate"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise ConfigError(f"data.{field} is {getattr(self, field)}; it is a share, in [0, 1]")
-        if self.length_multiple is not None and self.length_multiple < 1:
-            raise ConfigError(f"data.length_multiple is {self.length_multiple}; it must be at least 1, or null")
-        return self
 
 
 def check_corpus(files, layout):
@@ -60,7 +18,7 @@ def check_corpus(files, layout):
 
     Args:
         files: list of str.
-        layout: as in `PretrainingData`.
+        layout: as in `bert_tf.config.PretrainingData`.
 
     Raises:
         DataError: a file is unreadable, empty or not UTF-8, or all of them together hold fewer than two documents.
@@ -70,7 +28,7 @@ def check_corpus(files, layout):
     check_documents(read_documents(files, layout))
 
 
-def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, shard=(0, 1), drop_remainder=True):
+def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop_remainder=True):
     """One epoch of pre-training batches, a pure function of its arguments.
 
     Files are taken in a random order, eight in turn; the documents of a group (`data.group_size` of them) are paired
@@ -79,12 +37,10 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, shar
     Args:
         files: list of str, UTF-8 text, compressed if the name ends in .gz.
         tokenizer: bert_tf.Tokenizer.
-        data: PretrainingData, or any object with its fields.
+        data: bert_tf.config.PretrainingData.
         seed: int; with `epoch` it decides order, pairs and masks, on every machine alike.
         epoch: int or int64 scalar tensor; evaluation keeps it fixed and so sees the same masks every time.
-        batch_size: pairs a batch over all shards.
-        shard: (index, count): of each batch only rows [index * n, (index + 1) * n), n = batch_size / count. Every
-            shard prepares the whole batch, so that together they train on what a single one would.
+        batch_size: pairs a batch.
         drop_remainder: leave out the last batch if it is not full.
 
     Returns:
@@ -93,12 +49,9 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, shar
         masked_lm_weights; int32 [batch]: next_sentence_labels (1: the second segment is from another document).
 
     Raises:
-        ConfigError: batch_size is not a multiple of the shard count, or the layout is unknown.
+        ConfigError: the layout is unknown.
         tf.errors.InvalidArgumentError: on reading, if the corpus makes no batch at all.
     """
-    index, count = shard
-    if batch_size % count:
-        raise ConfigError(f"a batch of {batch_size} cannot be shared by {count} workers; make it a multiple of {count}")
     epoch_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), tf.cast(epoch, tf.int64))
     file_seed, pair_seed, order_seed, mask_seed = tf.unstack(tf.random.split(epoch_seed, 4))
 
@@ -126,10 +79,8 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, shar
 
     def finish(number, packed):
         features = _mask(packed, tf.random.fold_in(mask_seed, number), tokenizer, data)
-        if drop_remainder:
-            features = {name: tf.ensure_shape(t, [batch_size, *t.shape[1:]]) for name, t in features.items()}
-        rows = batch_size // count
-        return {name: tensor[index * rows : (index + 1) * rows] for name, tensor in features.items()}
+        rows = batch_size if drop_remainder else None
+        return {name: tf.ensure_shape(value, [rows, *value.shape[1:]]) for name, value in features.items()}
 
     batches = batches.enumerate().map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     least = f"one batch of {batch_size} pairs" if drop_remainder else "one pair"

@@ -1,7 +1,9 @@
 """Classification of one text or of a pair of texts (paper, sections 4.1 and figure 4a, 4b)."""
 
 import dataclasses
+import os
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import DataError
@@ -26,6 +28,7 @@ class Classification(Task):
         labels: the classes, in the order of the logits.
         text, second_text, label: names of the columns; `second_text` is "" where there is one text.
         max_length: tokens an input, specials counted; longer texts are cut at the end, pairs at the longer one.
+        evaluation: file name that a directory of data is evaluated by.
     """
 
     tokenizer: object
@@ -34,9 +37,11 @@ class Classification(Task):
     second_text: str = ""
     label: str = "label"
     max_length: int = 128
+    evaluation: str = "dev.tsv"
 
     name = "classification"
     losses = ("loss",)
+    metrics = ("accuracy",)
     best = ("accuracy", "max")
 
     def settings(self):
@@ -51,6 +56,10 @@ class Classification(Task):
     def texts(self):
         """Names of the text columns: one or two."""
         return [self.text, self.second_text] if self.second_text else [self.text]
+
+    def table(self, path):
+        """The table that `path` names: itself, or the evaluation table in it if it is a folder."""
+        return os.path.join(path, self.evaluation) if os.path.isdir(path) else path
 
     def read(self, path, *, labelled=True):
         """Rows of a table as dict column -> list; the label column becomes class ids.
@@ -86,23 +95,24 @@ class Classification(Task):
         Returns:
             Dataset of features: the encoder's inputs, `labels` int32 [batch] if the rows have them, `row` int64 [batch].
         """
-        columns = {"row": list(range(len(rows[self.text])))} | {f"text_{i}": rows[name] for i, name in enumerate(self.texts)}
-        if self.label in rows:
-            columns["labels"] = tf.constant(rows[self.label], tf.int32)
-        dataset = tf.data.Dataset.from_tensor_slices(columns)
+        count = len(rows[self.text])
+        texts = [tf.constant(rows[name]) for name in self.texts]
+        labels = tf.constant(rows[self.label], tf.int32) if self.label in rows else None
+        order = tf.range(count, dtype=tf.int64)
         if seed is not None:
-            order = tf.random.stateless_uniform([], seed, 0, 2**31 - 1, tf.int64)
-            dataset = dataset.shuffle(len(columns["row"]), seed=order)
+            order = tf.random.experimental.stateless_shuffle(order, seed)
 
-        def encode(pool):
-            ids, types, cut = self.encode(*(pool.pop(f"text_{i}") for i in range(len(self.texts))))
-            return pool | {"input_word_ids": ids, "types": types, "truncated": cut}
+        def encode(row):
+            ids, types, cut = self.encode(*(tf.gather(text, row) for text in texts))
+            features = {"row": row, "input_word_ids": ids, "types": types, "truncated": cut}
+            return features if labels is None else features | {"labels": tf.gather(labels, row)}
 
         def pad(batch):
             ids, types = batch.pop("input_word_ids"), batch.pop("types")
             return batch | dense_features(ids, types, length_multiple=_LENGTH_MULTIPLE, max_length=self.max_length)
 
-        pools = dataset.batch(batch_size * _POOL).map(encode, num_parallel_calls=tf.data.AUTOTUNE)
+        pools = tf.data.Dataset.from_tensor_slices(order).batch(batch_size * _POOL)
+        pools = pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
         return batch_by_length(pools, batch_size, seed=seed).map(pad, num_parallel_calls=tf.data.AUTOTUNE)
 
     def build(self, encoder):
@@ -116,6 +126,16 @@ class Classification(Task):
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(features["labels"], outputs["logits"])
         right = tf.cast(tf.argmax(outputs["logits"], -1, tf.int32) == features["labels"], tf.float32)
         return {"loss": (tf.reduce_sum(loss), count), "accuracy": (tf.reduce_sum(right), count)}
+
+    def write_predictions(self, file, outputs):
+        """Writes a TSV with a header: the likeliest label, then the probability of each."""
+        file.write("\t".join(["label", *self.labels]) + "\n")
+        for output in outputs:
+            logits = output["logits"].astype(np.float64)
+            probabilities = np.exp(logits - logits.max())
+            probabilities /= probabilities.sum()
+            fields = [self.labels[logits.argmax()], *(f"{probability:.6f}" for probability in probabilities)]
+            file.write("\t".join(fields) + "\n")
 
     def serving(self, model):
         return Classify(model, self)

@@ -10,11 +10,13 @@ class Task(abc.ABC):
         name: what configs and saved models call it.
         tokenizer: Tokenizer that its texts go through.
         losses: names of the measures that training minimises the sum of.
+        metrics: names of the other measures.
         best: (measure, "max" or "min") that says which checkpoint is better.
     """
 
     name: str
     losses: tuple[str, ...]
+    metrics: tuple[str, ...]
     best: tuple[str, str]
 
     @abc.abstractmethod

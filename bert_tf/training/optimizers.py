@@ -41,7 +41,7 @@ class BertAdam(tf.Module):
         self.slots = {}
         for variable, keras_variable in zip(self._variables, variables, strict=True):
             for slot in ("m", "v"):
-                self.slots[f"{keras_variable.path}/{slot}"] = tf.Variable(tf.zeros_like(variable), trainable=False)
+                self.slots[f"{keras_variable.path}/{slot}"] = tf.Variable(tf.zeros(variable.shape), trainable=False)
         self._slot_pairs = list(zip(*[iter(self.slots.values())] * 2, strict=True))
 
     def apply(self, gradients, learning_rate):
@@ -53,7 +53,8 @@ class BertAdam(tf.Module):
             self._variables, self._slot_pairs, self._decay, gradients, strict=True
         ):
             if decay:
-                variable.assign_sub(learning_rate * decay * variable)
+                decayed = learning_rate * decay * variable
+                tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=decayed)
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle, m=m.handle, v=v.handle,
                 beta1_power=0.0, beta2_power=0.0,  # the powers of the bias correction; 0 leaves it out

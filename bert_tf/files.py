@@ -1,0 +1,77 @@
+"""Files that are never half written under their final name."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from bert_tf.errors import ConfigError, DataError
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """Gives a temporary path beside `path`; when the block ends well it gets the final name, else it is removed."""
+    directory = os.path.dirname(os.path.abspath(path))
+    os.makedirs(directory, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(path)}.")
+    os.close(handle)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+
+
+@contextlib.contextmanager
+def replacing_directory(path):
+    """The same for a directory, which must not exist yet."""
+    path = os.path.abspath(path)
+    if os.path.exists(path):
+        raise ConfigError(f"{path} exists already; choose another name or remove it")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = tempfile.mkdtemp(dir=os.path.dirname(path), prefix=f".{os.path.basename(path)}.")
+    try:
+        yield temporary
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path, text):
+    """Writes UTF-8 text, whole or not at all."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def write_json(path, value):
+    """Writes a value as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path):
+    """Reads a JSON file.
+
+    Raises:
+        DataError: if it is missing or not JSON.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not JSON: {error}") from None
+
+
+def bundled(name):
+    """Path of a file or folder that comes with the project, e.g. "data/reviews", in a checkout or installed."""
+    package = Path(__file__).parent
+    for base in (package, package.parent):
+        if (base / name).exists():
+            return str(base / name)
+    raise DataError(f"{name}: not found beside the package {package}; install the project from its checkout")

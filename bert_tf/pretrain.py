@@ -1,0 +1,26 @@
+"""Pre-trains BERT from raw text: python -m bert_tf.pretrain --config=configs/pretrain/tiny.py --model_dir=DIR."""
+
+from absl import flags
+from ml_collections import config_flags
+
+from bert_tf.app import run, strategy_flags
+from bert_tf.training import runs, strategy
+
+_CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/pretrain/*.py.")
+_MODEL_DIR = flags.DEFINE_string("model_dir", None, "Gets model, checkpoints, curves and results.json.")
+_STRATEGY = strategy_flags()
+flags.mark_flags_as_required(["config", "model_dir"])
+
+
+def main(_):
+    results = runs.pretrain(_CONFIG.value, _MODEL_DIR.value, strategy.create(*_STRATEGY()))
+    print(f"{_MODEL_DIR.value}: {results['steps']} steps done; the model and results.json are there")
+
+
+def cli():
+    """The console command."""
+    run(main)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,55 @@
+"""Measures and predictions over a whole data set, every example once."""
+
+import tensorflow as tf
+
+
+def evaluate(task, model, batches, strategy):
+    """Means of the task's measures.
+
+    Args:
+        task: Task.
+        model: what `task.build` made.
+        batches: Dataset of feature dicts; the last batch may be partial.
+        strategy: tf.distribute.Strategy; each batch is split over its replicas.
+
+    Returns:
+        dict name -> float; "loss" is the sum of the task's losses.
+    """
+    names = (*task.losses, *task.metrics)
+    inputs = [tensor.name for tensor in model.inputs]
+
+    def measure(features):
+        measures = task.measures(features, model({name: features[name] for name in inputs}, training=False))
+        return tf.stack([tf.stack(measures[name]) for name in names])
+
+    @tf.function(reduce_retracing=True)
+    def add_up(dataset):
+        totals = tf.zeros([len(names), 2])
+        for features in dataset:
+            totals += strategy.reduce("SUM", strategy.run(measure, [features]), axis=None)
+        return totals
+
+    # By data, not by file: an evaluation set is often one file.
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    totals = add_up(strategy.experimental_distribute_dataset(batches.with_options(options))).numpy()
+    measured = {name: float(total / weight) for name, (total, weight) in zip(names, totals, strict=True)}
+    return {"loss": sum(measured[name] for name in task.losses)} | measured
+
+
+def predict(model, batches):
+    """The model's outputs for every example.
+
+    Args:
+        model: keras.Model to a dict of outputs.
+        batches: Dataset of feature dicts with `row`, int64 [batch].
+
+    Yields:
+        (row, dict of outputs, arrays without the batch dimension), in the order of the batches.
+    """
+    inputs = [tensor.name for tensor in model.inputs]
+    call = tf.function(lambda features: model(features, training=False), reduce_retracing=True)
+    for features in batches:
+        outputs = {name: value.numpy() for name, value in call({name: features[name] for name in inputs}).items()}
+        for index, row in enumerate(features["row"].numpy()):
+            yield int(row), {name: value[index] for name, value in outputs.items()}

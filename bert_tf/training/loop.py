@@ -1,0 +1,227 @@
+"""The one training loop, on any tf.distribute strategy."""
+
+import os
+import signal
+import threading
+import time
+
+import tensorflow as tf
+
+from bert_tf.errors import BertTfError, ConfigError
+from bert_tf.files import write_text
+from bert_tf.inputs.batching import stream
+from bert_tf.model.dropout import seed_scope
+from bert_tf.progress import bar
+from bert_tf.training.checkpoints import Checkpoints
+from bert_tf.training.history import History
+from bert_tf.training.optimizers import BertAdam, warmup_linear
+from bert_tf.training.strategy import is_chief
+
+
+class Interrupted(BertTfError):
+    """A signal ended the run after its state was saved."""
+
+    def __init__(self, number, step, directory):
+        super().__init__(f"stopped at step {step}; the same command goes on from there ({directory})")
+        self.exit_status = 0 if number == signal.SIGTERM else 130
+
+
+class Trainer:
+    """Trains one model on one task.
+
+    Args:
+        task: Task.
+        model: what `task.build` made, under the strategy's scope.
+        config: TrainConfig.
+        strategy: tf.distribute.Strategy.
+        total_steps: updates until the learning rate is 0 and the run ends.
+    """
+
+    def __init__(self, task, model, config, strategy, total_steps):
+        pieces = strategy.num_replicas_in_sync * config.accumulation
+        if config.batch_size % pieces:
+            raise ConfigError(
+                f"train.batch_size {config.batch_size} can not be split into {strategy.num_replicas_in_sync} replicas x "
+                f"{config.accumulation} micro-batches; make it a multiple of {pieces}"
+            )
+        self.task, self.model, self.config, self.strategy = task, model, config, strategy
+        self.total_steps, self._pieces = total_steps, pieces
+        with strategy.scope():
+            self.optimizer = BertAdam(model.trainable_variables, config.weight_decay)
+        # step, epoch, batches of the epoch used, bad steps in a row
+        self._state = tf.Variable([0, 0, 0, 0], dtype=tf.int64, trainable=False)
+        self._loss_scale = tf.Variable(_first_loss_scale(model), trainable=False)
+        self._inputs = [tensor.name for tensor in model.inputs]
+        self._names = (*task.losses, *task.metrics, "gradient_norm")
+        self._call = tf.function(self._steps, reduce_retracing=True)
+
+    @property
+    def step(self):
+        """Updates done."""
+        return int(self._state[0])
+
+    def run(self, epoch_batches, directory, *, title, evaluate=None, evaluate_every=0):
+        """Trains to the end, from the newest checkpoint in `directory` if there is one.
+
+        Args:
+            epoch_batches: function from the epoch (int64 tensor) to a Dataset of batches of config.batch_size.
+            directory: gets checkpoints, TensorBoard files and history.jsonl.
+            title: of the progress line.
+            evaluate: function without arguments to a dict of floats, called before, during and after training.
+            evaluate_every: updates between evaluations; 0 for only before and after.
+
+        Returns:
+            History.
+
+        Raises:
+            Interrupted: after SIGINT or SIGTERM, with the state saved.
+            BertTfError: after too many bad steps in a row, or if a checkpoint can not be written.
+        """
+        config = self.config
+        chief = is_chief(self.strategy)
+        checkpoints = Checkpoints(os.path.join(directory, "checkpoints"), self._variables(), config.keep)
+        if checkpoints.restore(print):
+            print(f"{title}: goes on from step {self.step} of {self.total_steps}")
+        history = History(directory, self.step, write=chief)
+        save_every = config.save_every or evaluate_every or self.total_steps
+        if evaluate and self.step == 0:
+            history.evaluation(0, evaluate())
+        if self.step >= self.total_steps:
+            return history
+        iterator = iter(self._distribute(epoch_batches))
+        with _Signals() as signals, bar(title, self.total_steps, "step", done=self.step) as line:
+            while self.step < self.total_steps:
+                stops = (self.total_steps, *(_next(self.step, every) for every in (evaluate_every, save_every, config.log_every)))
+                steps = min(config.steps_per_call, min(stops) - self.step)
+                measured = self._advance(iterator, steps, directory)
+                step = self.step
+                rate = history.add(step, steps, measured, config.batch_size, self._learning_rate(step - 1), config.log_every)
+                line.set_postfix_str(rate, refresh=False)
+                line.update(steps)
+                due = evaluate and (step == self.total_steps or (evaluate_every and step % evaluate_every == 0))
+                if chief and (signals.received or step == self.total_steps or step % save_every == 0):
+                    checkpoints.save(step)
+                if signals.received:
+                    line.close()
+                    raise Interrupted(signals.received, step, directory)
+                if due:
+                    history.evaluation(step, evaluate(), line.write)
+        return history
+
+    def _advance(self, iterator, steps, directory):
+        """Runs `steps` updates; measures as dict name -> float, means over them."""
+        step, _, _, bad = self._state.numpy()
+        totals, position, bad, scale = self._call(
+            iterator, tf.constant(step), tf.constant(steps, tf.int64), tf.constant(bad), self._loss_scale.read_value()
+        )
+        self._state.assign([step + steps, *position, bad])
+        self._loss_scale.assign(scale)
+        if bad >= self.config.max_bad_steps:
+            raise BertTfError(
+                f"{bad} steps in a row up to step {step + steps} had a non-finite loss or gradient; lower "
+                f"train.learning_rate or compute in float32; checkpoints are in {directory}"
+            )
+        totals = totals.numpy()
+        measured = {name: float(total / weight) if weight else float("nan") for name, (total, weight) in zip(self._names, totals, strict=True)}
+        return {"loss": sum(measured[name] for name in self.task.losses)} | measured
+
+    def _distribute(self, epoch_batches):
+        start = tuple(int(value) for value in self._state[1:3])
+
+        def pipeline(context):
+            worker = (context.input_pipeline_id, context.num_input_pipelines)
+            return stream(epoch_batches, start, pieces=self._pieces, worker=worker)
+
+        return self.strategy.distribute_datasets_from_function(pipeline)
+
+    def _variables(self):
+        weights = {f"weights/{variable.path}": variable.value for variable in self.model.weights}
+        slots = {f"slots/{name}": variable for name, variable in self.optimizer.slots.items()}
+        return weights | slots | {"state": self._state, "loss_scale": self._loss_scale}
+
+    def _learning_rate(self, step):
+        return warmup_linear(
+            step, peak=self.config.learning_rate, warmup_steps=int(self.config.warmup * self.total_steps), total_steps=self.total_steps
+        )
+
+    def _steps(self, iterator, first, steps, bad, scale):
+        totals = tf.zeros([len(self._names), 2])
+        position = tf.zeros([2], tf.int64)
+        for step in tf.range(first, first + steps):
+            batches = tuple(next(iterator) for _ in range(self.config.accumulation))
+            results = self.strategy.run(self._replica_step, (batches, step, scale))
+            measured, position, finite = (self.strategy.experimental_local_results(result)[0] for result in results)
+            if finite:
+                totals += measured
+                bad = tf.constant(0, tf.int64)
+            else:
+                bad += 1
+                scale = tf.maximum(scale * 0.5, 1.0)
+        return totals, position, bad, scale
+
+    def _replica_step(self, batches, step, scale):
+        """All-reduce, finite check, clip, update: in this order, on every replica alike."""
+        context = tf.distribute.get_replica_context()
+        weights = [self.task.weights(features) for features in batches]
+        weights = {name: context.all_reduce("SUM", sum(weight[name] for weight in weights)) for name in self.task.losses}
+        seed = tf.stack([tf.cast(self.config.seed, tf.int64), step])
+        variables = self.model.trainable_variables
+        gradients, measured = [tf.zeros(variable.shape) for variable in variables], 0.0
+        for index, features in enumerate(batches):
+            place = context.replica_id_in_sync_group * len(batches) + index
+            with tf.control_dependencies(gradients):  # one micro-batch after the other, or they all hold memory at once
+                added, measures = self._gradients(features, weights, tf.random.experimental.stateless_fold_in(seed, place), scale)
+            gradients = [total + gradient for total, gradient in zip(gradients, added, strict=True)] if index else added
+            measured += measures
+        gradients = [gradient / scale for gradient in context.all_reduce("SUM", gradients)]
+        norm = tf.linalg.global_norm(gradients)
+        finite = tf.math.is_finite(norm)
+        measured = tf.concat([context.all_reduce("SUM", measured), [[norm, 1.0]]], 0)
+        if finite:
+            clip = self.config.clip_norm
+            if clip:
+                gradients = [gradient * (clip / tf.maximum(norm, clip)) for gradient in gradients]
+            self.optimizer.apply(gradients, self._learning_rate(step))
+        return measured, batches[0]["position"], finite
+
+    def _gradients(self, features, weights, seed, scale):
+        with tf.GradientTape() as tape, seed_scope(seed):
+            outputs = self.model({name: features[name] for name in self._inputs}, training=True)
+            measures = self.task.measures(features, outputs)
+            loss = scale * sum(measures[name][0] / tf.maximum(weights[name], 1e-5) for name in self.task.losses)
+        variables = [variable.value for variable in self.model.trainable_variables]
+        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+        measured = tf.stack([tf.stack(measures[name]) for name in (*self.task.losses, *self.task.metrics)])
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], measured
+
+
+def _first_loss_scale(model):
+    """float16 gradients vanish below 6e-8, so the loss is scaled up, and down again whenever that overflows."""
+    half = any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
+    return 2.0**15 if half else 1.0
+
+
+def _next(step, every):
+    """The next multiple of `every` after `step`."""
+    return (step // every + 1) * every if every else float("inf")
+
+
+class _Signals:
+    """Notes SIGINT and SIGTERM instead of dying in the middle of an update; a second SIGINT ends at once."""
+
+    def __enter__(self):
+        self.received = None
+        self._before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number, _):
+        if self.received:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def __exit__(self, *_):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

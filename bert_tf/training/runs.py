@@ -1,0 +1,170 @@
+"""Whole runs, from a config and files to a model directory: what the programs and the quick start call."""
+
+import dataclasses
+import math
+import os
+import time
+
+import keras
+import tensorflow as tf
+
+from bert_tf.checkpoints import directory, load
+from bert_tf.config import to_dict
+from bert_tf.errors import ConfigError
+from bert_tf.files import write_json
+from bert_tf.inputs.pretraining import check_corpus, pretraining_dataset
+from bert_tf.inputs.readers import find_files
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.classification import Classification, labels_of
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.text import Tokenizer
+from bert_tf.training import precision
+from bert_tf.training.checkpoints import claim
+from bert_tf.training.evaluation import evaluate
+from bert_tf.training.loop import Trainer
+from bert_tf.training.strategy import is_chief
+
+# Pairs of held-out text that an evaluation during pre-training looks at; always the same ones.
+_HELDOUT_PAIRS = 1024
+
+
+def pretrain(config, model_dir, strategy):
+    """Pre-trains from raw text.
+
+    Args:
+        config: PretrainConfig.
+        model_dir: gets the model, checkpoints, history and results.json; an interrupted run goes on.
+        strategy: tf.distribute.Strategy.
+
+    Returns:
+        dict, what results.json holds.
+
+    Raises:
+        BertTfError: for anything wrong in config or files, before training starts.
+    """
+    config.train.check()
+    config.data.check()
+    if not config.train.steps:
+        raise ConfigError("train.steps is 0; say how long to pre-train, e.g. --config.train.steps=100000")
+    files = find_files(config.input.split(","))
+    heldout = find_files(config.heldout.split(",")) if config.heldout else []
+    for some in (files, heldout) if heldout else (files,):
+        check_corpus(some, config.data.layout)
+    tokenizer = Tokenizer(
+        config.tokenizer.vocab,
+        lower_case=config.tokenizer.lower_case,
+        strip_accents=config.tokenizer.strip_accents,
+        split_cjk=config.tokenizer.split_cjk,
+    )
+    model_config = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or tokenizer.vocab_size).check()
+    if model_config.vocab_size != tokenizer.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size is {model_config.vocab_size}, but {config.tokenizer.vocab} has {tokenizer.vocab_size} pieces; "
+            "0 takes the vocabulary's"
+        )
+    if config.data.max_length > model_config.max_position_embeddings:
+        raise ConfigError(
+            f"data.max_length {config.data.max_length} is over model.max_position_embeddings {model_config.max_position_embeddings}"
+        )
+    batch_size, seed = config.train.batch_size, config.train.seed
+
+    def epoch_batches(epoch):
+        return pretraining_dataset(files, tokenizer, config.data, seed=seed, epoch=epoch, batch_size=batch_size)
+
+    held = pretraining_dataset(
+        heldout or files, tokenizer, config.data, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False
+    )
+    held = held.take(max(1, _HELDOUT_PAIRS // batch_size)).cache()
+    run = _Run("pretrain", config, model_dir, strategy, config.train.steps)
+    return run.fit(
+        Pretraining(tokenizer, config.data.max_length),
+        lambda dtype: BertEncoder(model_config, dtype=dtype),
+        epoch_batches,
+        held if heldout else None,
+        config.train.evaluate_every,
+    )
+
+
+def finetune(config, data_dir, init, model_dir, strategy):
+    """Fine-tunes a pre-trained encoder on labelled texts.
+
+    Args:
+        config: FinetuneConfig.
+        data_dir: holds the tables that config.task names.
+        init: model directory that `bert_tf.load` reads.
+        model_dir, strategy: as in `pretrain`.
+
+    Returns:
+        dict, what results.json holds.
+
+    Raises:
+        BertTfError: for anything wrong in config or files, before training starts.
+    """
+    config.train.check()
+    table = os.path.join(data_dir, config.task.train)
+    labels = labels_of(table, config.task.label)
+    with strategy.scope():
+        dtype = precision.policy(config.train.dtype)
+        encoder, tokenizer = load(init, dtype=dtype)
+    limit = encoder.config.max_position_embeddings
+    if not 8 <= config.task.max_length <= limit:
+        raise ConfigError(f"task.max_length is {config.task.max_length}; it must be from 8 to the model's {limit}")
+    columns = {name: getattr(config.task, name) for name in ("text", "second_text", "label", "max_length")}
+    task = Classification(tokenizer, labels, evaluation=config.task.evaluation, **columns)
+    rows = task.read(table)
+    evaluation = task.read(os.path.join(data_dir, config.task.evaluation))
+    steps_an_epoch = math.ceil(len(rows[task.label]) / config.train.batch_size)
+    total_steps = config.train.steps or math.ceil(steps_an_epoch * config.train.epochs)
+
+    def epoch_batches(epoch):
+        seed = tf.stack([tf.constant(config.train.seed, tf.int64), epoch])
+        return task.batches(rows, config.train.batch_size, seed=seed)
+
+    run = _Run("finetune", config, model_dir, strategy, total_steps, data_dir=data_dir, init=init)
+    return run.fit(
+        task,
+        lambda _: encoder,
+        epoch_batches,
+        task.batches(evaluation, config.train.batch_size),
+        config.train.evaluate_every or steps_an_epoch,
+    )
+
+
+class _Run:
+    """What every run does: claim the directory, train, save the model, write results.json."""
+
+    def __init__(self, program, config, model_dir, strategy, total_steps, **files):
+        self.config, self.model_dir, self.strategy, self.total_steps = config.train, model_dir, strategy, total_steps
+        self.program = program
+        self.record = {"program": program} | files | {"config": to_dict(config)}
+
+    def fit(self, task, make_encoder, epoch_batches, evaluation_batches, evaluate_every):
+        started = time.time()
+        claim(self.model_dir, self.record)
+        keras.utils.set_random_seed(self.config.seed)
+        with self.strategy.scope():
+            dtype = precision.policy(self.config.dtype)
+            encoder = make_encoder(dtype)
+            model = task.build(encoder)
+        trainer = Trainer(task, model, self.config, self.strategy, self.total_steps)
+        check = None
+        if evaluation_batches is not None:
+            check = lambda: evaluate(task, model, evaluation_batches, self.strategy)  # noqa: E731
+        history = trainer.run(
+            epoch_batches, self.model_dir, title=self.program, evaluate=check, evaluate_every=evaluate_every
+        )
+        results = self.record | {
+            "task": task.name,
+            "parameters": model.count_params(),
+            "dtype": encoder.policy.name,
+            "replicas": self.strategy.num_replicas_in_sync,
+            "steps": trainer.step,
+            "seconds": round(time.time() - started, 1),
+            "history": history.points,
+            "evaluations": history.evaluations,
+            "final": history.evaluations[-1] if history.evaluations else history.points[-1],
+        }
+        if is_chief(self.strategy):
+            directory.save(self.model_dir, model, encoder, task)
+            write_json(os.path.join(self.model_dir, "results.json"), results)
+        return results
