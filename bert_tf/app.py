@@ -15,7 +15,7 @@ def _import_quietly():
     Its C++ parts greet with a dozen lines on oneDNN, CUDA and absl that no setting silences, before a program can say
     a word. Whoever wants them sets TF_CPP_MIN_LOG_LEVEL=0.
     """
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
         return
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)

