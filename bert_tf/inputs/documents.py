@@ -151,7 +151,7 @@ def _plan_pairs(bounds, limits, seed, max_tokens, short_sequence_rate):
             0,
             tf.range(num_documents),
             limits[:-1],
-            tf.TensorArray(tf.int32, size=1, dynamic_size=True, element_shape=[None, 5], infer_shape=False),
+            tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[None, 5], infer_shape=False),
         ),
         shape_invariants=(tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None]), None),
         parallel_iterations=1,

@@ -129,4 +129,5 @@ def _refuse_empty(batches, message):
             return seen + 1, (features, tf.identity(is_end))
 
     ended = ended.scan(tf.constant(0, tf.int64), count)
-    return ended.filter(lambda features, is_end: ~is_end).map(lambda features, is_end: features)
+    ended = ended.filter(lambda features, is_end: ~is_end)
+    return ended.map(lambda features, is_end: features)

@@ -16,7 +16,7 @@ _LINES_A_BLOCK = 256
 _MOST_SENTENCES = 1 << 16
 
 _SPACE = r"[\s\p{Z}]"
-_BLANK = rf"[\s\p{{Z}}\x{{FEFF}}]*"
+_BLANK = r"[\s\p{Z}\x{FEFF}]*"
 _CLOSERS = r"""["'”’»)\]）」』〉》]*"""
 _SENTENCE_END = rf"([.?!…]+{_CLOSERS}){_SPACE}+|([。！？]+{_CLOSERS}){_SPACE}*"
 _ABBREVIATIONS = (
@@ -84,8 +84,8 @@ def check_text_file(path):
     if bad > good and bad > _BAD_SHARE * len(sample):
         line = sample.count(b"\n", 0, first_bad) + 1
         raise DataError(
-            f"{path}: line {line}: byte 0x{sample[first_bad]:02x} is not UTF-8, nor is most of what follows; convert the"
-            " file, naming its encoding: iconv -f CP949 -t UTF-8 (Korean) or iconv -f CP1252 -t UTF-8 (Western)"
+            f"{path}: line {line}: byte 0x{sample[first_bad]:02x} is not UTF-8, nor is most of what follows; convert"
+            " the file, naming its encoding: iconv -f CP949 -t UTF-8 (Korean) or iconv -f CP1252 -t UTF-8 (Western)"
         )
 
 
@@ -98,8 +98,8 @@ def read_documents(files, layout="sentences", interleave=1):
     * "sentences": one sentence a line, blank lines between documents, as google-research/bert reads it. A document
       of more than 65,536 sentences is cut there.
     * "documents": one document a line, split into sentences after `. ? ! …` and closing quotes or brackets where white
-      space follows, and after `。！？` in any case; not after a single letter ("J.", "U.S."), nor after a common English
-      abbreviation ("Mr.", "etc."), nor between "No." and its like and a number.
+      space follows, and after `。！？` in any case; not after a single letter ("J.", "U.S."), a common English
+      abbreviation ("Mr.", "etc."), or "No." and its like with a number behind.
 
     Args:
         files: list of str or string tensor [num_files].
@@ -120,9 +120,8 @@ def read_documents(files, layout="sentences", interleave=1):
         compression = tf.where(tf.strings.regex_full_match(file, r".*\.gz"), "GZIP", "")
         return split(tf.data.TextLineDataset(file, compression_type=compression))
 
-    return tf.data.Dataset.from_tensor_slices(files).interleave(
-        read, cycle_length=interleave, block_length=1
-    )
+    files = tf.data.Dataset.from_tensor_slices(tf.convert_to_tensor(files))
+    return files.interleave(read, cycle_length=interleave, block_length=1)
 
 
 def _count_bad_sequences(sample):
