@@ -60,10 +60,7 @@ def test_blank_lines_separate_documents(tmp_path, content):
 
 @pytest.mark.parametrize("layout", readers.LAYOUTS)
 def test_compressed_and_plain_files_are_read_alike(tmp_path, layout):
-    files = [write(tmp_path / name, "하나. 둘!
-
-셋.
-") for name in ("a.txt.gz", "b.txt")]
+    files = [write(tmp_path / name, "하나. 둘!\n\n셋.\n") for name in ("a.txt.gz", "b.txt")]
     documents = [["하나. 둘!"] if layout == "sentences" else ["하나.", "둘!"], ["셋."]]
     assert documents_of(files, layout) == documents * 2
 
