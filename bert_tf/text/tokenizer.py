@@ -36,11 +36,31 @@ def _op_vocabulary(pieces, split_cjk):
     ]
 
 
+def _wordpiece(normalized, model):
+    """ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces] in `normalized`."""
+    _, ids, row_splits, starts, ends = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
+        input_values=normalized, wp_model=model
+    )
+    return tf.cast(ids, tf.int32), row_splits, starts, ends
+
+
+def _replace_rows(tokens, rows, replacements):
+    """Puts the texts of `replacements` in the place of `rows`; both are as `_wordpiece` gives them."""
+    ragged = []
+    for ids, row_splits, starts, ends in (tokens, replacements):
+        values = tf.stack([tf.cast(ids, tf.int64), starts, ends], axis=1)  # [pieces, 3]
+        ragged.append(tf.RaggedTensor.from_row_splits(values, row_splits, validate=False))
+    batch = ragged[0].nrows()
+    order = tf.tensor_scatter_nd_update(tf.range(batch), rows[:, tf.newaxis], batch + tf.range(ragged[1].nrows()))
+    merged = tf.gather(tf.concat(ragged, axis=0), order)
+    ids, starts, ends = tf.unstack(merged.values, axis=1)
+    return tf.cast(ids, tf.int32), merged.row_splits, starts, ends
+
+
 class Tokenizer(tf.Module):
     """BERT's tokenizer (BasicTokenizer and WordpieceTokenizer of google-research/bert, tokenization.py).
 
-    It works on strings and string tensors, eagerly and in graphs, and an exported model holds all it needs: two model
-    buffers and a table of pieces, as constants.
+    It works on strings and string tensors, eagerly and in graphs; an exported model holds all it needs as constants.
 
     Invalid UTF-8 is read as Python's `bytes.decode("utf-8", "ignore")` reads it.
     """
@@ -71,11 +91,16 @@ class Tokenizer(tf.Module):
         self.vocab_size = len(pieces)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(pieces.index, SPECIAL_PIECES)
 
-        wordpiece = wordpiece_builder.build_fast_wordpiece_model(
-            _op_vocabulary(pieces, self.split_cjk), 4 * MAX_WORD_CHARS, "##", SPECIAL_STAND_INS[1], False, False
+        written = _op_vocabulary(pieces, self.split_cjk)
+        # The op caps words by bytes. At 200 it makes [UNK] of every word that the cap of 200 characters might concern,
+        # which is how such words are found; only texts that have one are done again, by the second model.
+        ordinary, long_words = (
+            wordpiece_builder.build_fast_wordpiece_model(written, size, "##", SPECIAL_STAND_INS[1], False, False)
+            for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
         )
         with tf.init_scope():  # the buffers are constants, also where a tokenizer is made inside a graph
-            self._wordpiece_model = tf.constant(np.frombuffer(wordpiece, np.uint8))
+            self._ordinary_model = tf.constant(np.frombuffer(ordinary, np.uint8))
+            self._long_words_model = tf.constant(np.frombuffer(long_words, np.uint8))
             self._pieces = tf.constant(pieces)
             self._continues = tf.constant([piece.startswith("##") for piece in pieces])
             self._character_lengths = tf.constant(_character_lengths())
@@ -159,35 +184,35 @@ class Tokenizer(tf.Module):
     def _tokenize(self, strings, special_tokens, with_offsets):
         """Mended text, the normalizer's offsets into it, and ids, row_splits, starts, ends in normalized text."""
         text, normalized, *offsets = self._normalizer.normalize(strings, special_tokens, with_offsets)
-        _, ids, row_splits, starts, ends = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
-            input_values=normalized, wp_model=self._wordpiece_model
-        )
-        tokens = self._cap_words(normalized, tf.cast(ids, tf.int32), row_splits, starts, ends)
-        return text, offsets, *tokens
+        tokens = _, row_splits, starts, ends = _wordpiece(normalized, self._ordinary_model)
+        is_long = ends - starts > MAX_WORD_CHARS
 
-    def _cap_words(self, normalized, ids, row_splits, starts, ends):
+        def with_long_words():
+            rows, _ = tf.unique(tf.boolean_mask(tf.ragged.row_splits_to_segment_ids(row_splits), is_long))
+            return _replace_rows(tokens, rows, self._with_long_words(tf.gather(normalized, rows)))
+
+        return text, offsets, *tf.cond(tf.reduce_any(is_long), with_long_words, lambda: tokens)
+
+    def _with_long_words(self, normalized):
         """Makes words of more than 200 characters one [UNK]; the op has made those of more than 800 bytes."""
+        ids, row_splits, starts, ends = _wordpiece(normalized, self._long_words_model)
         is_first = tf.logical_not(tf.gather(self._continues, ids))  # [pieces]
         firsts = tf.where(is_first)[:, 0]  # [words]
         lasts = tf.concat([firsts, tf.size(ids, tf.int64)[tf.newaxis]], axis=0)[1:] - 1
         word_starts, word_ends = tf.gather(starts, firsts), tf.gather(ends, lasts)
         long_words = tf.where(word_ends - word_starts > MAX_WORD_CHARS)[:, 0]
-
-        def capped():
-            begins = tf.gather(word_starts, long_words)
-            rows = tf.searchsorted(row_splits, tf.gather(firsts, long_words), side="right", out_type=tf.int64) - 1
-            words = tf.strings.substr(tf.gather(normalized, rows), begins, tf.gather(word_ends, long_words) - begins)
-            too_long = tf.strings.length(words, "UTF8_CHAR") > MAX_WORD_CHARS
-            capped_word = tf.scatter_nd(long_words[:, tf.newaxis], too_long, tf.shape(firsts, tf.int64))
-            word_of_piece = tf.cumsum(tf.cast(is_first, tf.int64)) - 1
-            capped_piece = tf.gather(capped_word, word_of_piece)
-            kept = tf.logical_or(is_first, tf.logical_not(capped_piece))
-            kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int64))], axis=0)
-            return (
-                tf.boolean_mask(tf.where(capped_piece, self.unk_id, ids), kept),
-                tf.gather(kept_before, row_splits),
-                tf.boolean_mask(starts, kept),
-                tf.boolean_mask(tf.where(capped_piece, tf.gather(word_ends, word_of_piece), ends), kept),
-            )
-
-        return tf.cond(tf.size(long_words) > 0, capped, lambda: (ids, row_splits, starts, ends))
+        begins = tf.gather(word_starts, long_words)
+        rows = tf.searchsorted(row_splits, tf.gather(firsts, long_words), side="right", out_type=tf.int64) - 1
+        words = tf.strings.substr(tf.gather(normalized, rows), begins, tf.gather(word_ends, long_words) - begins)
+        too_long = tf.strings.length(words, "UTF8_CHAR") > MAX_WORD_CHARS
+        capped_word = tf.scatter_nd(long_words[:, tf.newaxis], too_long, tf.shape(firsts, tf.int64))
+        word_of_piece = tf.cumsum(tf.cast(is_first, tf.int64)) - 1
+        capped_piece = tf.gather(capped_word, word_of_piece)
+        kept = tf.logical_or(is_first, tf.logical_not(capped_piece))
+        kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int64))], axis=0)
+        return (
+            tf.boolean_mask(tf.where(capped_piece, self.unk_id, ids), kept),
+            tf.gather(kept_before, row_splits),
+            tf.boolean_mask(starts, kept),
+            tf.boolean_mask(tf.where(capped_piece, tf.gather(word_ends, word_of_piece), ends), kept),
+        )

@@ -1,0 +1,93 @@
+"""Learned vocabularies: repeatable, split as the tokenizer splits, with BERT's ids for the special pieces."""
+
+import gzip
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.text import Tokenizer, learn_vocabulary, read_vocabulary
+from bert_tf.text.learning import read_lines
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SYLLABLES = ["la", "mo", "ti", "ne", "Ru", "É", "가", "나다", "中国", "-", "’", "."]
+
+
+def corpus(lines=400):
+    """Words of pseudo-random syllables: many merges are equally frequent, so that ties have to be broken."""
+    state, text = 1, []
+    for _ in range(lines):
+        words = []
+        for _ in range(8):
+            state = state * 1103515245 + 12345 & 0x7FFFFFFF
+            shifts = (8, 13, 18)[: state % 3 + 1]
+            words.append("".join(SYLLABLES[(state >> shift) % len(SYLLABLES)] for shift in shifts))
+        text.append(" ".join(words))
+    return text
+
+
+def test_special_pieces_come_first_and_the_size_is_kept():
+    pieces = learn_vocabulary(corpus(), 120)
+    assert pieces[:5] == SPECIALS and len(pieces) == len(set(pieces)) == 120
+
+
+def test_the_text_itself_tokenizes_without_unknowns():
+    for options in ({}, {"lower_case": False}, {"strip_accents": False}, {"split_cjk": False}):
+        tokenizer = Tokenizer(learn_vocabulary(corpus(), 200, **options), **options)
+        ids = tokenizer.tokenize(corpus())
+        assert tokenizer.unk_id not in ids.flat_values.numpy()
+
+
+def test_pieces_are_normalized_and_never_cross_what_the_tokenizer_splits():
+    pieces = learn_vocabulary(["É中国-x’y."] * 50, 100)
+    assert {"e", "中", "国", "-", "’", "x", "y"} <= set(pieces)
+    assert not any(len(piece) > 1 for piece in pieces[5:])
+    assert {"É", "##y", "##中"}.isdisjoint(pieces)
+    whole = learn_vocabulary(["É中国"] * 50, 100, strip_accents=False, split_cjk=False)
+    assert "é中国" in whole
+
+
+def test_rare_characters_make_room_and_teach_nothing():
+    rare = [f"a{chr(0x4E00 + i)}" for i in range(200)]
+    pieces = learn_vocabulary(["abab ab"] * 50 + rare, 100, split_cjk=False)
+    assert sum(len(piece.removeprefix("##")) == 1 for piece in pieces) <= 50 and "abab" in pieces
+    assert all(set(piece.removeprefix("##")) <= set(pieces) for piece in pieces[5:])
+
+
+def test_words_that_a_tokenizer_would_cap_teach_nothing():
+    pieces = learn_vocabulary(["ab" * 101, "ab" * 101, "cd cd"], 100)
+    assert "##ab" not in pieces and "ab" not in pieces and "cd" in pieces
+
+
+def test_lines_of_bytes_and_invalid_ones_are_read():
+    assert learn_vocabulary([b"the\xff cat\r\n", "the cat"], 100) == learn_vocabulary(["the cat", "the cat"], 100)
+
+
+def test_the_program_writes_the_same_file_in_every_process(tmp_path):
+    with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
+        file.write("\n".join(corpus()[200:]).encode())
+    (tmp_path / "a.txt").write_text("\n".join(corpus()[:200]) + "\n", encoding="utf-8")
+    files = []
+    for seed, threads in (("1", "1"), ("2", "2")):
+        files.append(tmp_path / f"{seed}.vocab")
+        environment = os.environ | {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
+        arguments = [f"--input={tmp_path}/*.txt,{tmp_path}/*.gz", f"--output={files[-1]}", "--vocab_size=150"]
+        done = subprocess.run(
+            [sys.executable, "-m", "bert_tf.learn_vocab", *arguments], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert "150 pieces" in done.stdout
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert read_vocabulary(files[0]) == learn_vocabulary(corpus(), 150)
+
+
+def test_nothing_to_learn_from_and_too_small_a_size_are_refused(tmp_path):
+    with pytest.raises(DataError, match="no words in the text"):
+        learn_vocabulary(["", " \t"], 100)
+    with pytest.raises(ConfigError, match="a vocabulary of 20 pieces"):
+        learn_vocabulary(["the cat"], 20)
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"the cat\n" * 1000)[:-10])
+    with pytest.raises(DataError, match=r"cut\.gz: not a whole gzip file"):
+        learn_vocabulary(read_lines(tmp_path / "cut.gz"), 100)

@@ -1,0 +1,67 @@
+"""Vocabulary files: what is read, what is written, what is refused and with which words."""
+
+import os
+
+import pytest
+
+from bert_tf.errors import DataError
+from bert_tf.text import read_vocabulary, write_vocabulary
+from bert_tf.text.vocabulary import check_size, check_vocabulary
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    pieces = [*SPECIALS, "the", "##s", "각", "\u2028", "\u00a0", "a b", "\u0300"]
+    write_vocabulary(tmp_path / "new" / "vocab.txt", pieces)
+    assert (tmp_path / "new" / "vocab.txt").read_bytes() == "".join(f"{piece}\n" for piece in pieces).encode()
+    assert read_vocabulary(tmp_path / "new" / "vocab.txt") == pieces
+
+
+def test_line_ends_of_windows_a_byte_order_mark_and_blank_last_lines_are_no_pieces(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + "".join(f"{piece}\r\n" for piece in [*SPECIALS, "", "a"]).encode() + b"\r\n\n")
+    assert read_vocabulary(path) == [*SPECIALS, "", "a"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        ("\n".join([*SPECIALS, "a", "b", "a"]).encode(), "line 8: the piece 'a' is already on line 6"),
+        ("\n".join(SPECIALS[:4]).encode(), r"no \[MASK\] among its 4 pieces"),
+        (b"a\nb", r"no \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
+        (b"[PAD]\n\xff\xfe\n", "line 2: not UTF-8"),
+        ("\n".join([*SPECIALS, "a" * 257]).encode(), "line 6: more than 256 bytes"),
+        ("\n".join([*SPECIALS, "a\0"]).encode(), "line 6: NUL"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line_that_names_it(tmp_path, content, message):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_vocabulary(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    for path in (tmp_path / "none.txt", tmp_path):
+        with pytest.raises(DataError, match=f"cannot read the vocabulary {path}"):
+            read_vocabulary(path)
+
+
+def test_a_refused_vocabulary_leaves_the_old_file(tmp_path):
+    path = tmp_path / "vocab.txt"
+    write_vocabulary(path, SPECIALS)
+    for pieces in ([], [*SPECIALS, "a\nb"], [*SPECIALS, "[PAD]"]):
+        with pytest.raises(DataError, match=str(path)):
+            write_vocabulary(path, pieces)
+    assert read_vocabulary(path) == SPECIALS and os.listdir(tmp_path) == ["vocab.txt"]
+
+
+def test_a_vocabulary_of_another_size_than_the_checkpoint_is_refused():
+    check_vocabulary(SPECIALS)
+    check_size(SPECIALS, 5)
+    with pytest.raises(DataError, match=r"a\.txt has 5 pieces, but the checkpoint was trained with 30522"):
+        check_size(SPECIALS, 30522, "a.txt")
