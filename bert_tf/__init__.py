@@ -11,7 +11,7 @@ _HOMES = {
     "Tokenizer": "bert_tf.text.tokenizer",
     "load": "bert_tf.checkpoints",
 }
-__all__ = list(_HOMES)  # noqa: PLE0604
+__all__ = list(_HOMES)
 
 
 def __getattr__(name):

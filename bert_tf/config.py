@@ -66,8 +66,15 @@ class BertConfig:
 
     def check(self):
         """Raises ConfigError for a combination that no model can have."""
-        for field in ("vocab_size", "num_layers", "hidden_size", "num_heads", "intermediate_size",
-                      "max_position_embeddings", "type_vocab_size"):
+        for field in (
+            "vocab_size",
+            "num_layers",
+            "hidden_size",
+            "num_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+            "type_vocab_size",
+        ):
             if getattr(self, field) < 1:
                 raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be at least 1")
         for field in ("dropout", "attention_dropout"):
@@ -76,7 +83,9 @@ class BertConfig:
         if self.hidden_size % self.num_heads:
             raise ConfigError(f"model.hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
         if self.activation not in ACTIVATIONS:
-            raise ConfigError(f"model.activation {self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}")
+            raise ConfigError(
+                f"model.activation {self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
+            )
         if self.norm not in ("post", "pre"):
             raise ConfigError(f"model.norm {self.norm!r} is unknown; choose 'post' or 'pre'")
         return self
@@ -88,7 +97,7 @@ class TrainConfig:
 
     Attributes:
         batch_size: sequences an update, over all replicas and accumulated micro-batches.
-        accumulation: micro-batches an update; each replica holds batch_size / replicas / accumulation sequences at once.
+        accumulation: micro-batches an update; a replica holds batch_size / replicas / accumulation sequences at once.
         steps: updates; 0 means `epochs` decides.
         epochs: passes over the data when `steps` is 0.
         learning_rate: the peak, reached after warm-up.

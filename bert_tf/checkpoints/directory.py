@@ -63,7 +63,7 @@ def load_task(path, dtype=None):
     """
     config = read_json(os.path.join(path, "config.json"))
     if config.get("format") != FORMAT:
-        raise DataError(f"{path}: not a model of this project's; expected config.json with \"format\": \"{FORMAT}\"")
+        raise DataError(f'{path}: not a model of this project\'s; expected config.json with "format": "{FORMAT}"')
     encoder, tokenizer = _empty(path, config, dtype)
     name = config["task"]["name"]
     if name not in TASKS:
@@ -76,7 +76,9 @@ def load_task(path, dtype=None):
 
 def _empty(path, config, dtype):
     if config["version"] > VERSION:
-        raise DataError(f"{path}: format version {config['version']}; this program reads up to {VERSION}: update bert_tf")
+        raise DataError(
+            f"{path}: format version {config['version']}; this program reads up to {VERSION}: update bert_tf"
+        )
     model_config = from_dict(BertConfig, config["model"])
     tokenizer = Tokenizer(os.path.join(path, "vocab.txt"), **config["tokenizer"])
     check_size(tokenizer.vocab, model_config.vocab_size)

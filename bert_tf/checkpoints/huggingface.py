@@ -109,7 +109,10 @@ def sources(config):
 
 
 def _dense(ours, *theirs):
-    return {f"{ours}/kernel": [f"{name}.weight" for name in theirs], f"{ours}/bias": [f"{name}.bias" for name in theirs]}
+    return {
+        f"{ours}/kernel": [f"{name}.weight" for name in theirs],
+        f"{ours}/bias": [f"{name}.bias" for name in theirs],
+    }
 
 
 def _norm(ours, theirs):

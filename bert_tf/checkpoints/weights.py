@@ -22,7 +22,9 @@ def assign(variables, shapes, read, source):
         if variable.path in shapes and tuple(shapes[variable.path]) != tuple(variable.shape)
     ]
     if missing or misshapen:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [f"misshapen {', '.join(misshapen)}"] * bool(misshapen)
+        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [f"misshapen {', '.join(misshapen)}"] * bool(
+            misshapen
+        )
         raise DataError(f"{source} does not fit the model: {'; '.join(parts)}")
     for variable in variables:
         variable.assign(read(variable.path))

@@ -23,7 +23,9 @@ def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None
             # What does not fill a batch, the shortest, goes to the end; the full batches are shuffled.
             rest, full = tf.split(order, [tf.size(order) % batch_size, -1])
             blocks = tf.reshape(full, [-1, batch_size])
-            blocks = tf.random.experimental.stateless_shuffle(blocks, tf.random.experimental.stateless_fold_in(seed, number))
+            blocks = tf.random.experimental.stateless_shuffle(
+                blocks, tf.random.experimental.stateless_fold_in(seed, number)
+            )
             order = tf.concat([tf.reshape(blocks, [-1]), rest], 0)
         return {name: tf.gather(value, order) for name, value in pool.items()}
 
@@ -57,7 +59,10 @@ def stream(epoch_batches, start=(0, 0), *, pieces=1, worker=(0, 1)):
             position = tf.stack([epoch, number + 1])
 
             def piece(k):
-                rows = {name: value[_bound(value, k, pieces) : _bound(value, k + 1, pieces)] for name, value in features.items()}
+                rows = {
+                    name: value[_bound(value, k, pieces) : _bound(value, k + 1, pieces)]
+                    for name, value in features.items()
+                }
                 return rows | {"position": position}
 
             share = tf.data.Dataset.range(index * pieces // workers, (index + 1) * pieces // workers)

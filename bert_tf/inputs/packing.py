@@ -44,7 +44,9 @@ def truncate(first, second=None, *, budget):
     if second is None:
         return first[:, :budget], None, lengths > budget
     others = second.row_lengths()
-    kept = tf.where(lengths + others > budget, tf.minimum(lengths, tf.maximum(budget - others, (budget + 1) // 2)), lengths)
+    kept = tf.where(
+        lengths + others > budget, tf.minimum(lengths, tf.maximum(budget - others, (budget + 1) // 2)), lengths
+    )
     return keep_first(first, kept), keep_first(second, tf.minimum(others, budget - kept)), lengths + others > budget
 
 

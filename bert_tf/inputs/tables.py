@@ -47,9 +47,8 @@ def _lines(path):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 bad = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
-                raise DataError(
-                    f"{path}:{number}: {bad} is not UTF-8; convert the file, e.g. iconv -f CP949 -t UTF-8 (or -f LATIN1)"
-                ) from None
+                remedy = "convert the file, e.g. iconv -f CP949 -t UTF-8 (or -f LATIN1)"
+                raise DataError(f"{path}:{number}: {bad} is not UTF-8; {remedy}") from None
             yield number, text
 
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encoder_inputs
-from bert_tf.model.layers import LayerNorm, initializer
+from bert_tf.model.layers import Dense, LayerNorm, initializer
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -22,7 +22,7 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         config = embeddings.config
         self.config = config
         self.embeddings = embeddings
-        self.transform = keras.layers.Dense(
+        self.transform = Dense(
             config.hidden_size, kernel_initializer=initializer(config), name="transform", dtype=self.dtype_policy
         )
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)

@@ -20,7 +20,9 @@ class BertPretrainer(keras.Model):
     """
 
     def __init__(self, encoder, *, name="pretrainer", **kwargs):
-        inputs = encoder_inputs() | {"masked_lm_positions": keras.Input((None,), dtype="int32", name="masked_lm_positions")}
+        inputs = encoder_inputs() | {
+            "masked_lm_positions": keras.Input((None,), dtype="int32", name="masked_lm_positions")
+        }
         encoded = encoder({key: inputs[key] for key in encoder_inputs()})
         masked_lm = MaskedLanguageModelHead(encoder.embeddings, name="masked_lm", dtype=encoder.policy)
         next_sentence = keras.layers.Dense(

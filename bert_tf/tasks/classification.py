@@ -78,7 +78,7 @@ class Classification(Task):
         return rows
 
     def encode(self, *texts):
-        """Packed ids and types, RaggedTensors int32 [batch, None], and bool [batch]: cut or not, of string [batch] each."""
+        """One or two string [batch] -> packed ids and types, RaggedTensors int32 [batch, None], and bool [batch]: cut."""
         ids = [self.tokenizer.tokenize(text) for text in texts]
         first, second, cut = truncate(*ids, budget=self.max_length - 1 - len(ids))
         tokenizer = self.tokenizer
@@ -93,7 +93,8 @@ class Classification(Task):
             seed: int64 [2] of the order; None keeps rows near their place (evaluation).
 
         Returns:
-            Dataset of features: the encoder's inputs, `labels` int32 [batch] if the rows have them, `row` int64 [batch].
+            Dataset of features: the encoder's inputs, `row` int64 [batch], and `labels` int32 [batch] if the rows have
+            them.
         """
         count = len(rows[self.text])
         texts = [tf.constant(rows[name]) for name in self.texts]

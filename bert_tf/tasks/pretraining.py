@@ -93,4 +93,3 @@ class FillMask(tf.Module):
             "tokens": tf.where(shown, tf.gather(self.pieces, best), ""),
             "probabilities": tf.where(shown, probabilities, 0.0),
         }
-

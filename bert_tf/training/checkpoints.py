@@ -19,7 +19,9 @@ def claim(directory, run):
     if not os.path.exists(path):
         if os.path.isdir(directory) and os.listdir(directory):
             found = sorted(os.listdir(directory))[0]
-            raise ConfigError(f"{directory} is not empty (it holds {found!r}) and no run of bert_tf; choose another --model_dir")
+            raise ConfigError(
+                f"{directory} is not empty (it holds {found!r}) and no run of bert_tf; choose another --model_dir"
+            )
         os.makedirs(directory, exist_ok=True)
         write_text(path, json.dumps(run, indent=1, ensure_ascii=False))
         return
@@ -51,7 +53,9 @@ class Checkpoints:
         self._checkpoint = tf.train.Checkpoint(**{_attribute(name): variable for name, variable in variables.items()})
         # The manager writes the data first and then, by renaming, the file that names the newest: a kill in between
         # leaves the one before in force.
-        self._manager = tf.train.CheckpointManager(self._checkpoint, directory, max_to_keep=keep, checkpoint_name="step")
+        self._manager = tf.train.CheckpointManager(
+            self._checkpoint, directory, max_to_keep=keep, checkpoint_name="step"
+        )
 
     def restore(self, report):
         """Restores the newest checkpoint that can be read; True if there was one. `report` gets a line on each bad one.
@@ -66,7 +70,9 @@ class Checkpoints:
             except (tf.errors.OpError, AssertionError, ValueError) as error:
                 report(f"{path} can not be read ({' '.join(str(error).split())[:120]}); trying the one before")
         if self._manager.checkpoints:
-            raise BertTfError(f"{self._manager.directory}: no checkpoint can be read; remove the directory to start again")
+            raise BertTfError(
+                f"{self._manager.directory}: no checkpoint can be read; remove the directory to start again"
+            )
         return False
 
     def save(self, step):
@@ -80,7 +86,9 @@ class Checkpoints:
         except (tf.errors.OpError, OSError) as error:
             reason = " ".join(str(getattr(error, "message", error)).split())[:200]
             kept = self._manager.latest_checkpoint or "none"
-            raise BertTfError(f"checkpoint of step {step} could not be written: {reason}; last good one: {kept}") from None
+            raise BertTfError(
+                f"checkpoint of step {step} could not be written: {reason}; last good one: {kept}"
+            ) from None
 
 
 def _attribute(name):

@@ -35,7 +35,9 @@ class History:
         if write:
             write_text(self._path, "".join(json.dumps(row) + "\n" for row in rows))
             folder = os.path.join(directory, "tensorboard")
-            self._writers = {kind: tf.summary.create_file_writer(os.path.join(folder, kind)) for kind in ("training", "evaluation")}
+            self._writers = {
+                kind: tf.summary.create_file_writer(os.path.join(folder, kind)) for kind in ("training", "evaluation")
+            }
         self._pending, self._since = [], None
 
     def add(self, step, steps, measures, batch_size, learning_rate, log_every):

@@ -3,12 +3,10 @@
 import os
 import signal
 import threading
-import time
 
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError
-from bert_tf.files import write_text
 from bert_tf.inputs.batching import stream
 from bert_tf.model.dropout import seed_scope
 from bert_tf.progress import bar
@@ -41,8 +39,8 @@ class Trainer:
         pieces = strategy.num_replicas_in_sync * config.accumulation
         if config.batch_size % pieces:
             raise ConfigError(
-                f"train.batch_size {config.batch_size} can not be split into {strategy.num_replicas_in_sync} replicas x "
-                f"{config.accumulation} micro-batches; make it a multiple of {pieces}"
+                f"train.batch_size {config.batch_size} can not be split into {strategy.num_replicas_in_sync} replicas "
+                f"x {config.accumulation} micro-batches; make it a multiple of {pieces}"
             )
         self.task, self.model, self.config, self.strategy = task, model, config, strategy
         self.total_steps, self._pieces = total_steps, pieces
@@ -91,11 +89,16 @@ class Trainer:
         iterator = iter(self._distribute(epoch_batches))
         with _Signals() as signals, bar(title, self.total_steps, "step", done=self.step) as line:
             while self.step < self.total_steps:
-                stops = (self.total_steps, *(_next(self.step, every) for every in (evaluate_every, save_every, config.log_every)))
+                stops = (
+                    self.total_steps,
+                    *(_next(self.step, every) for every in (evaluate_every, save_every, config.log_every)),
+                )
                 steps = min(config.steps_per_call, min(stops) - self.step)
                 measured = self._advance(iterator, steps, directory)
                 step = self.step
-                rate = history.add(step, steps, measured, config.batch_size, self._learning_rate(step - 1), config.log_every)
+                rate = history.add(
+                    step, steps, measured, config.batch_size, self._learning_rate(step - 1), config.log_every
+                )
                 line.set_postfix_str(rate, refresh=False)
                 line.update(steps)
                 due = evaluate and (step == self.total_steps or (evaluate_every and step % evaluate_every == 0))
@@ -122,7 +125,10 @@ class Trainer:
                 f"train.learning_rate or compute in float32; checkpoints are in {directory}"
             )
         totals = totals.numpy()
-        measured = {name: float(total / weight) if weight else float("nan") for name, (total, weight) in zip(self._names, totals, strict=True)}
+        measured = {
+            name: float(total / weight) if weight else float("nan")
+            for name, (total, weight) in zip(self._names, totals, strict=True)
+        }
         return {"loss": sum(measured[name] for name in self.task.losses)} | measured
 
     def _distribute(self, epoch_batches):
@@ -141,7 +147,10 @@ class Trainer:
 
     def _learning_rate(self, step):
         return warmup_linear(
-            step, peak=self.config.learning_rate, warmup_steps=int(self.config.warmup * self.total_steps), total_steps=self.total_steps
+            step,
+            peak=self.config.learning_rate,
+            warmup_steps=int(self.config.warmup * self.total_steps),
+            total_steps=self.total_steps,
         )
 
     def _steps(self, iterator, first, steps, bad, scale):
@@ -163,25 +172,28 @@ class Trainer:
         """All-reduce, finite check, clip, update: in this order, on every replica alike."""
         context = tf.distribute.get_replica_context()
         weights = [self.task.weights(features) for features in batches]
-        weights = {name: context.all_reduce("SUM", sum(weight[name] for weight in weights)) for name in self.task.losses}
+        weights = {
+            name: context.all_reduce("SUM", sum(weight[name] for weight in weights)) for name in self.task.losses
+        }
         seed = tf.stack([tf.cast(self.config.seed, tf.int64), step])
         variables = self.model.trainable_variables
         gradients, measured = [tf.zeros(variable.shape) for variable in variables], 0.0
         for index, features in enumerate(batches):
             place = context.replica_id_in_sync_group * len(batches) + index
             with tf.control_dependencies(gradients):  # one micro-batch after the other, or they all hold memory at once
-                added, measures = self._gradients(features, weights, tf.random.experimental.stateless_fold_in(seed, place), scale)
+                added, measures = self._gradients(
+                    features, weights, tf.random.experimental.stateless_fold_in(seed, place), scale
+                )
             gradients = [total + gradient for total, gradient in zip(gradients, added, strict=True)] if index else added
             measured += measures
-        gradients = [gradient / scale for gradient in context.all_reduce("SUM", gradients)]
-        norm = tf.linalg.global_norm(gradients)
+        gradients = context.all_reduce("SUM", gradients)
+        norm = tf.linalg.global_norm(gradients) / scale
         finite = tf.math.is_finite(norm)
         measured = tf.concat([context.all_reduce("SUM", measured), [[norm, 1.0]]], 0)
         if finite:
             clip = self.config.clip_norm
-            if clip:
-                gradients = [gradient * (clip / tf.maximum(norm, clip)) for gradient in gradients]
-            self.optimizer.apply(gradients, self._learning_rate(step))
+            factor = (clip / tf.maximum(norm, clip) if clip else 1.0) / scale  # one pass for both
+            self.optimizer.apply([gradient * factor for gradient in gradients], self._learning_rate(step))
         return measured, batches[0]["position"], finite
 
     def _gradients(self, features, weights, seed, scale):

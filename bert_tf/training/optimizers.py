@@ -37,7 +37,9 @@ class BertAdam(tf.Module):
     def __init__(self, variables, weight_decay=0.01):
         super().__init__(name="bert_adam")
         self._variables = [variable.value for variable in variables]
-        self._decay = [0.0 if variable.path.rsplit("/", 1)[-1] in _UNDECAYED else weight_decay for variable in variables]
+        self._decay = [
+            0.0 if variable.path.rsplit("/", 1)[-1] in _UNDECAYED else weight_decay for variable in variables
+        ]
         self.slots = {}
         for variable, keras_variable in zip(self._variables, variables, strict=True):
             for slot in ("m", "v"):

@@ -59,13 +59,12 @@ def pretrain(config, model_dir, strategy):
     model_config = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or tokenizer.vocab_size).check()
     if model_config.vocab_size != tokenizer.vocab_size:
         raise ConfigError(
-            f"model.vocab_size is {model_config.vocab_size}, but {config.tokenizer.vocab} has {tokenizer.vocab_size} pieces; "
-            "0 takes the vocabulary's"
+            f"model.vocab_size is {model_config.vocab_size}, but {config.tokenizer.vocab} has "
+            f"{tokenizer.vocab_size} pieces; 0 takes the vocabulary's"
         )
-    if config.data.max_length > model_config.max_position_embeddings:
-        raise ConfigError(
-            f"data.max_length {config.data.max_length} is over model.max_position_embeddings {model_config.max_position_embeddings}"
-        )
+    longest = model_config.max_position_embeddings
+    if config.data.max_length > longest:
+        raise ConfigError(f"data.max_length {config.data.max_length} is over model.max_position_embeddings {longest}")
     batch_size, seed = config.train.batch_size, config.train.seed
 
     def epoch_batches(epoch):

@@ -38,8 +38,10 @@ def create(name="auto", tpu=""):
 def is_chief(strategy):
     """True in the one process that writes checkpoints, summaries and results."""
     resolver = strategy.cluster_resolver
-    return resolver is None or resolver.task_type in (None, "", "chief") or (
-        resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs
+    return (
+        resolver is None
+        or resolver.task_type in (None, "", "chief")
+        or (resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs)
     )
 
 
