@@ -87,7 +87,7 @@ def main(_):
         "comparison": _comparison(reviews, scores),
         "predictions": predictions,
         "fill_mask": fillings,
-        "commands": _commands(output, best),
+        "commands": _commands(output, best, paths[0]),
     }
     write_json(folder("results.json"), results)
     write_page(folder("index.html"), quickstart_page(results))
@@ -147,20 +147,19 @@ def _ask(path, texts):
 
 def _answers(reviews, tiny):
     predictions = [
-        {"text": row["text"], "label": row["label"], "probabilities": _by_name(row["labels"], row["probabilities"])}
+        {
+            "text": row["text"],
+            "label": row["label"],
+            "probabilities": dict(zip(row["labels"], row["probabilities"], strict=True)),
+        }
         for row in _ask(reviews, _REVIEWS)
     ]
-    fillings = [
-        {"text": row["text"], "fillings": [
-            {"token": token, "probability": value} for token, value in _by_name(row["tokens"][0], row["probabilities"][0]).items()
-        ]}
-        for row in _ask(tiny, _BLANKS)
-    ]  # fmt: skip
+    fillings = []
+    for row in _ask(tiny, _BLANKS):
+        best = zip(row["tokens"][0], row["probabilities"][0], strict=True)
+        listed = [{"token": token, "probability": value} for token, value in best]
+        fillings.append({"text": row["text"], "fillings": listed})
     return predictions, fillings
-
-
-def _by_name(names, values):
-    return dict(zip(names, values, strict=True))
 
 
 def _show(predictions, fillings):
@@ -186,8 +185,8 @@ def _comparison(reviews, scores):
     ]
 
 
-def _commands(output, best):
-    model, exported, config = f"{output}/reviews-{best}", f"{output}/export/reviews", "configs/pretrain/tiny.py"
+def _commands(output, best, exported):
+    model, config = f"{output}/reviews-{best}", "configs/pretrain/tiny.py"
     serve = "tensorflow_model_server --rest_api_port=8501 --model_name=reviews"
     pretrain = f"python -m bert_tf.pretrain --config={config} --config.tokenizer.vocab={output}/vocab.txt"
     return [
@@ -195,8 +194,8 @@ def _commands(output, best):
             "Label your own texts",
             f"python -m bert_tf.predict --model_dir={model} --data_dir=texts.tsv --output=labels.tsv",
         ],
-        ["Ask the exported model", f'python bert_tf/serving/ask.py {exported}/1 "What a film!"'],
-        ["Serve it", f"{serve} --model_base_path=$PWD/{exported}"],
+        ["Ask the exported model", f'python bert_tf/serving/ask.py {exported} "What a film!"'],
+        ["Serve it", f"{serve} --model_base_path=$PWD/{os.path.dirname(exported)}"],
         ["Watch the curves", f"tensorboard --logdir={output}"],
         ["Pre-train longer", f"{pretrain} --config.train.steps=20000 --model_dir=runs/tiny"],
     ]

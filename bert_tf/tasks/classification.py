@@ -78,7 +78,7 @@ class Classification(Task):
         return rows
 
     def encode(self, *texts):
-        """One or two string [batch] -> packed ids and types, RaggedTensors int32 [batch, None], and bool [batch]: cut."""
+        """One or two string [batch] -> packed ids, types (RaggedTensors int32 [batch, None]), cut (bool [batch])."""
         ids = [self.tokenizer.tokenize(text) for text in texts]
         first, second, cut = truncate(*ids, budget=self.max_length - 1 - len(ids))
         tokenizer = self.tokenizer
