@@ -1,12 +1,11 @@
 """Learns a vocabulary: python -m bert_tf.learn_vocab --input='corpus/*.txt.gz' --output=vocab.txt --vocab_size=8000."""
 
-import glob
 import os
 
 from absl import flags
 
 from bert_tf.app import run
-from bert_tf.errors import ConfigError
+from bert_tf.inputs.readers import find_files
 from bert_tf.progress import bar
 from bert_tf.text import learn_vocabulary, write_vocabulary
 from bert_tf.text.learning import read_lines
@@ -29,10 +28,7 @@ def _read(paths):
 
 
 def main(_):
-    patterns = [pattern.strip() for pattern in _INPUT.value.split(",")]
-    paths = sorted({path for pattern in patterns for path in glob.glob(os.path.expanduser(pattern))})
-    if not paths:
-        raise ConfigError(f"--input={_INPUT.value}: no such file")
+    paths = find_files(_INPUT.value.split(","))
     pieces = learn_vocabulary(
         _read(paths), _SIZE.value, _LOWER_CASE.value, _STRIP_ACCENTS.value, split_cjk=_SPLIT_CJK.value
     )

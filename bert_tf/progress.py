@@ -5,8 +5,16 @@ import sys
 import tqdm
 
 
-def bar(title, total, unit, *, done=0):
-    """A progress bar over `total` units (None if unknown), on standard error; use it in a `with`."""
+def bar(title, total, unit, *, done=0, leave=True):
+    """A progress bar on standard error; use it in a `with`.
+
+    Args:
+        title: what is going on.
+        total: how many units there are, None if unknown.
+        unit: their name.
+        done: how many are done already.
+        leave: the bar stays when it is full.
+    """
     terminal = sys.stderr.isatty()
     return tqdm.tqdm(
         total=total,
@@ -14,6 +22,7 @@ def bar(title, total, unit, *, done=0):
         unit=unit,
         unit_scale=unit == "B",
         initial=done,
+        leave=leave,
         ascii=not terminal,
         dynamic_ncols=terminal,
         mininterval=0.2 if terminal else 10.0,

@@ -22,9 +22,10 @@ from bert_tf.report.statistics import wilson_interval
 _STAGES = {
     "vocabulary": "Learning the vocabulary",
     "pretraining": "Pre-training tiny",
-    "finetuning_tiny": "Fine-tuning tiny",
-    "finetuning": "Fine-tuning the real weights",
-    "export": "Exporting and answering",
+    "finetuning tiny": "Fine-tuning tiny",
+    "finetuning minilm": "Fine-tuning the real weights",
+    "export": "Exporting",
+    "answers": "Answering, in a new process",
 }
 
 

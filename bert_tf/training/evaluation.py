@@ -1,6 +1,9 @@
 """Measures and predictions over a whole data set, every example once."""
 
+import numpy as np
 import tensorflow as tf
+
+from bert_tf.progress import bar
 
 
 def evaluate(task, model, batches, strategy):
@@ -23,16 +26,17 @@ def evaluate(task, model, batches, strategy):
         return tf.stack([tf.stack(measures[name]) for name in names])
 
     @tf.function(reduce_retracing=True)
-    def add_up(dataset):
-        totals = tf.zeros([len(names), 2])
-        for features in dataset:
-            totals += strategy.reduce("SUM", strategy.run(measure, [features]), axis=None)
-        return totals
+    def measure_all(features):
+        return strategy.reduce("SUM", strategy.run(measure, [features]), axis=None)
 
     # By data, not by file: an evaluation set is often one file.
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    totals = add_up(strategy.experimental_distribute_dataset(batches.with_options(options))).numpy()
+    totals = np.zeros([len(names), 2])
+    with bar("evaluate", None, "batch", leave=False) as line:
+        for features in strategy.experimental_distribute_dataset(batches.with_options(options)):
+            totals += measure_all(features).numpy()
+            line.update()
     measured = {name: float(total / weight) for name, (total, weight) in zip(names, totals, strict=True)}
     return {"loss": sum(measured[name] for name in task.losses)} | measured
 
