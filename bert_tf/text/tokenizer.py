@@ -44,6 +44,12 @@ def _wordpiece(normalized, model):
     return tf.cast(ids, tf.int32), row_splits, starts, ends
 
 
+def _rows(row_splits):
+    """int64 [pieces]: the row of each piece. (TensorFlow's own way takes memory of rows times pieces.)"""
+    steps = tf.math.bincount(tf.cast(row_splits[1:], tf.int32), dtype=tf.int64)  # rows that end before each piece
+    return tf.cumsum(steps)[: row_splits[-1]]
+
+
 def _replace_rows(tokens, rows, replacements):
     """Puts the texts of `replacements` in the place of `rows`; both are as `_wordpiece` gives them."""
     ragged = []
@@ -145,7 +151,7 @@ class Tokenizer(tf.Module):
         text, (offsets, offset_splits), ids, row_splits, starts, ends = self._tokenize(
             strings, special_tokens, with_offsets=True
         )
-        rows = tf.ragged.row_splits_to_segment_ids(row_splits)  # [pieces]
+        rows = _rows(row_splits)  # [pieces]
         begins = tf.gather(offset_splits, rows)
         first_bytes = tf.gather(offsets, begins + starts)
         last_bytes = tf.gather(offsets, begins + ends - 1)
@@ -178,7 +184,7 @@ class Tokenizer(tf.Module):
         values = tf.boolean_mask(ids.values, kept)
         pieces = tf.gather(self._pieces, values)
         pieces = tf.where(tf.gather(self._continues, values), tf.strings.regex_replace(pieces, "^##", ""), " " + pieces)
-        texts = tf.strings.unsorted_segment_join(pieces, tf.boolean_mask(ids.value_rowids(), kept), ids.nrows())
+        texts = tf.strings.unsorted_segment_join(pieces, tf.boolean_mask(_rows(ids.row_splits), kept), ids.nrows())
         return tf.strings.regex_replace(texts, "^ ", "")
 
     def _tokenize(self, strings, special_tokens, with_offsets):
@@ -188,7 +194,7 @@ class Tokenizer(tf.Module):
         is_long = ends - starts > MAX_WORD_CHARS
 
         def with_long_words():
-            rows, _ = tf.unique(tf.boolean_mask(tf.ragged.row_splits_to_segment_ids(row_splits), is_long))
+            rows, _ = tf.unique(tf.boolean_mask(_rows(row_splits), is_long))
             return _replace_rows(tokens, rows, self._with_long_words(tf.gather(normalized, rows)))
 
         return text, offsets, *tf.cond(tf.reduce_any(is_long), with_long_words, lambda: tokens)

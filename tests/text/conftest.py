@@ -14,7 +14,7 @@ SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 def assigned():
     """Every assigned code point, and some that are not: private, noncharacters, unassigned."""
     codes = [code for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")]
-    return [chr(code) for code in [*codes, *range(0xFDD0, 0xFDF0), 0x378, 0xE000, 0xF0000, 0x10FFFF]]
+    return tuple(chr(code) for code in [*codes, *range(0xFDD0, 0xFDF0), 0x378, 0xE000, 0xF0000, 0x10FFFF])
 
 
 @pytest.fixture(scope="session")
