@@ -38,30 +38,31 @@ class History:
             self._writers = {
                 kind: tf.summary.create_file_writer(os.path.join(folder, kind)) for kind in ("training", "evaluation")
             }
-        self._pending, self._since = [], None
+        self._timed, self._since = [], None  # (updates, seconds) since the last point; when the last call ended
 
-    def add(self, step, steps, measures, batch_size, learning_rate, log_every):
-        """Takes the means over `steps` updates in; a point every `log_every`. Returns the text of the progress line."""
+    def progress(self, steps, measures, batch_size):
+        """Notes that `steps` more updates are done; returns the text of the progress line."""
         now = time.perf_counter()
-        elapsed = now - self._since if self._since else None
-        self._since = now
-        self._pending.append((steps, measures, elapsed))
         # The first call also traces and compiles: its time says nothing.
-        timed = [(count, seconds) for count, _, seconds in self._pending if seconds]
-        rate = sum(count for count, _ in timed) / sum(seconds for _, seconds in timed) if timed else None
-        if step % log_every == 0:
-            total = sum(count for count, _, _ in self._pending)
-            means = {name: sum(count * row[name] for count, row, _ in self._pending) / total for name in measures}
-            row = {"kind": "training", "step": step} | means | {"learning_rate": float(learning_rate)}
-            if rate:
-                row |= {"steps_per_second": rate, "sequences_per_second": rate * batch_size}
-            self.points.append(row)
-            self._note(row)
-            self._pending = []
+        if self._since:
+            self._timed.append((steps, now - self._since))
+        self._since, self._batch_size = now, batch_size
         shown = [f"{name} {value:.3f}" for name, value in measures.items() if name != "gradient_norm"]
-        if rate:
-            shown.append(f"{rate * batch_size:.0f} sequences/s")
+        if self._timed:
+            shown.append(f"{self._rate() * batch_size:.0f} sequences/s")
         return ", ".join(shown)
+
+    def point(self, step, measures, learning_rate):
+        """Notes a point of the training curves: means over the updates since the one before."""
+        row = {"kind": "training", "step": step} | measures | {"learning_rate": float(learning_rate)}
+        if self._timed:
+            row |= {"steps_per_second": self._rate(), "sequences_per_second": self._rate() * self._batch_size}
+        self.points.append(row)
+        self._note(row)
+        self._timed = []
+
+    def _rate(self):
+        return sum(steps for steps, _ in self._timed) / sum(seconds for _, seconds in self._timed)
 
     def evaluation(self, step, measures, say=print):
         """Notes and prints an evaluation."""

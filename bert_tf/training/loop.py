@@ -51,6 +51,8 @@ class Trainer:
         self._loss_scale = tf.Variable(_first_loss_scale(model), trainable=False)
         self._inputs = [tensor.name for tensor in model.inputs]
         self._names = (*task.losses, *task.metrics, "gradient_norm")
+        # Sums and weights since the last point of the curves: saved, so a resumed run draws the same curve.
+        self._totals = tf.Variable(tf.zeros([len(self._names), 2]), trainable=False)
         self._call = tf.function(self._steps, reduce_retracing=True)
 
     @property
@@ -82,8 +84,14 @@ class Trainer:
             print(f"{title}: goes on from step {self.step} of {self.total_steps}")
         history = History(directory, self.step, write=chief)
         save_every = config.save_every or evaluate_every or self.total_steps
-        if evaluate and self.step == 0:
-            history.evaluation(0, evaluate())
+
+        def due(step, every):
+            return step == self.total_steps or (every and step % every == 0)
+
+        # A run that ended between a checkpoint and its evaluation catches up on it.
+        evaluated = any(row["step"] == self.step for row in history.evaluations)
+        if evaluate and not evaluated and (self.step == 0 or due(self.step, evaluate_every)):
+            history.evaluation(self.step, evaluate())
         if self.step >= self.total_steps:
             return history
         iterator = iter(self._distribute(epoch_batches))
@@ -96,18 +104,17 @@ class Trainer:
                 steps = min(config.steps_per_call, min(stops) - self.step)
                 measured = self._advance(iterator, steps, directory)
                 step = self.step
-                rate = history.add(
-                    step, steps, measured, config.batch_size, self._learning_rate(step - 1), config.log_every
-                )
-                line.set_postfix_str(rate, refresh=False)
+                line.set_postfix_str(history.progress(steps, measured, config.batch_size), refresh=False)
                 line.update(steps)
-                due = evaluate and (step == self.total_steps or (evaluate_every and step % evaluate_every == 0))
-                if chief and (signals.received or step == self.total_steps or step % save_every == 0):
+                if due(step, config.log_every):
+                    history.point(step, self._measured(self._totals.numpy()), self._learning_rate(step - 1))
+                    self._totals.assign(tf.zeros_like(self._totals))
+                if chief and (signals.received or due(step, save_every)):
                     checkpoints.save(step)
                 if signals.received:
                     line.close()
                     raise Interrupted(signals.received, step, directory)
-                if due:
+                if evaluate and due(step, evaluate_every):
                     history.evaluation(step, evaluate(), line.write)
         return history
 
@@ -124,7 +131,11 @@ class Trainer:
                 f"{bad} steps in a row up to step {step + steps} had a non-finite loss or gradient; lower "
                 f"train.learning_rate or compute in float32; checkpoints are in {directory}"
             )
-        totals = totals.numpy()
+        self._totals.assign_add(totals)
+        return self._measured(totals.numpy())
+
+    def _measured(self, totals):
+        """Sums and weights, [measures, 2], as dict name -> mean, the whole loss among them."""
         measured = {
             name: float(total / weight) if weight else float("nan")
             for name, (total, weight) in zip(self._names, totals, strict=True)
@@ -143,7 +154,7 @@ class Trainer:
     def _variables(self):
         weights = {f"weights/{variable.path}": variable.value for variable in self.model.weights}
         slots = {f"slots/{name}": variable for name, variable in self.optimizer.slots.items()}
-        return weights | slots | {"state": self._state, "loss_scale": self._loss_scale}
+        return weights | slots | {"state": self._state, "loss_scale": self._loss_scale, "totals": self._totals}
 
     def _learning_rate(self, step):
         return warmup_linear(

@@ -1,0 +1,122 @@
+"""Runs small enough for tests: an encoder of one layer on made-up features, and a regression that traces faster."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.config import BertConfig, TrainConfig
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.task import Task
+from bert_tf.training.loop import Trainer
+
+EXAMPLES, LENGTH, PREDICTIONS, VOCABULARY = 96, 12, 4, 40
+
+
+def features(seed=7):
+    """Made-up pre-training features; the later an example, the more masks it has: replicas get uneven numbers."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(6, LENGTH + 1, EXAMPLES)
+    mask = np.arange(LENGTH) < lengths[:, None]
+    masks = 1 + np.arange(EXAMPLES) * PREDICTIONS // EXAMPLES
+    return {
+        "input_word_ids": np.where(mask, random.integers(5, VOCABULARY, mask.shape), 0).astype("int32"),
+        "input_mask": mask.astype("int32"),
+        "input_type_ids": ((np.arange(LENGTH) >= lengths[:, None] // 2) & mask).astype("int32"),
+        "masked_lm_positions": np.stack([random.permutation(6)[:PREDICTIONS] for _ in lengths]).astype("int32"),
+        "masked_lm_ids": random.integers(5, VOCABULARY, [EXAMPLES, PREDICTIONS]).astype("int32"),
+        "masked_lm_weights": (np.arange(PREDICTIONS) < masks[:, None]).astype("float32"),
+        "next_sentence_labels": random.integers(0, 2, EXAMPLES).astype("int32"),
+    }
+
+
+def epochs(batch_size=8, *, shuffle=True, examples=EXAMPLES):
+    """What Trainer.run takes: a function from the epoch to its batches, in another order every epoch."""
+    tensors = {name: tf.constant(value[:examples]) for name, value in features().items()}
+
+    def batches(epoch):
+        order = tf.range(examples)
+        if shuffle:
+            order = tf.random.experimental.stateless_shuffle(order, tf.stack([0, tf.cast(epoch, tf.int32)]))
+        rows = {name: tf.gather(value, order) for name, value in tensors.items()}
+        return tf.data.Dataset.from_tensor_slices(rows).batch(batch_size)
+
+    return batches
+
+
+class Regression(Task):
+    """Says whether a pair's first ids are large: all that the loop needs of a task, in a model of three layers."""
+
+    name = "regression"
+    losses = ("loss",)
+    metrics = ("error",)
+    best = ("loss", "min")
+
+    def __init__(self, dropout):
+        self.dropout = dropout
+
+    def settings(self):
+        return {"dropout": self.dropout}
+
+    @classmethod
+    def from_settings(cls, settings, tokenizer):
+        return cls(**settings)
+
+    def build(self, encoder):
+        ids = keras.Input((LENGTH,), dtype="int32", name="input_word_ids")
+        x = Dropout(self.dropout)(keras.layers.Embedding(VOCABULARY, 8, name="embedding")(ids)[:, 0])
+        return keras.Model({"input_word_ids": ids}, keras.layers.Dense(1, name="dense")(x))
+
+    def weights(self, features):
+        return {"loss": tf.reduce_sum(features["masked_lm_weights"])}
+
+    def measures(self, features, outputs):
+        weights = tf.reduce_sum(features["masked_lm_weights"], -1)
+        errors = outputs[:, 0] - tf.cast(features["input_word_ids"][:, 0], tf.float32) / VOCABULARY
+        weight = tf.reduce_sum(weights)
+        return {
+            "loss": (tf.reduce_sum(weights * tf.square(errors)), weight),
+            "error": (tf.reduce_sum(weights * tf.abs(errors)), weight),
+        }
+
+    def serving(self, model):
+        raise NotImplementedError
+
+
+def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3, total_steps=12, **train):
+    """A Trainer of BERT's pre-training or of the regression; the same `weights` seed gives the same initial weights."""
+    strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
+    settings = {"batch_size": 8, "learning_rate": 1e-3, "steps": total_steps, "log_every": 4, "steps_per_call": 2}
+    keras.utils.set_random_seed(weights)
+    task = Pretraining(None, LENGTH) if bert else Regression(dropout)
+    with strategy.scope():
+        model = task.build(encoder(dropout, dtype) if bert else None)
+    return Trainer(task, model, TrainConfig(**(settings | train)).check(), strategy, total_steps)
+
+
+def encoder(dropout, dtype):
+    """One layer of BERT."""
+    config = BertConfig(
+        vocab_size=VOCABULARY, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
+        max_position_embeddings=LENGTH, dropout=dropout, attention_dropout=dropout,
+    )  # fmt: skip
+    return BertEncoder(config, dtype=dtype)
+
+
+def weights_of(trained):
+    """dict path -> array: the weights and the optimizer's slots."""
+    weights = {variable.path: variable.numpy() for variable in trained.model.weights}
+    return weights | {name: variable.numpy() for name, variable in trained.optimizer.slots.items()}
+
+
+def difference(ones, others):
+    """The largest difference of any weight, relative to the largest value of its variable."""
+    assert ones.keys() == others.keys()
+    return max(np.abs(ones[name] - others[name]).max() / max(np.abs(ones[name]).max(), 1e-3) for name in ones)
+
+
+def curve(points):
+    """The points of a history without what depends on the speed of the machine."""
+    speeds = ("kind", "steps_per_second", "sequences_per_second")
+    return [{name: value for name, value in point.items() if name not in speeds} for point in points]

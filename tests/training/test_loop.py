@@ -1,0 +1,238 @@
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import BertTfError, ConfigError
+from bert_tf.training.loop import Interrupted
+from tests.training.small import EXAMPLES, curve, difference, epochs, trainer, weights_of
+
+
+def train(folder, batches=None, *, evaluate=None, evaluate_every=0, **settings):
+    """Trains the regression, or with bert=True one layer of BERT. Returns the Trainer and the History."""
+    trained = trainer(**({"bert": False} | settings))
+    history = trained.run(
+        batches or epochs(settings.get("batch_size", 8)),
+        str(folder),
+        title="test",
+        evaluate=evaluate,
+        evaluate_every=evaluate_every,
+    )
+    return trained, history
+
+
+def with_nan(batches, bad_steps, per_epoch=EXAMPLES // 8):
+    """The same batches, but for weights of NaN in those with these numbers."""
+
+    def spoiled(epoch):
+        def spoil(number, rows):
+            bad = tf.reduce_any(epoch * per_epoch + number == tf.constant(bad_steps, tf.int64))
+            factor = tf.where(bad, float("nan"), 1.0)
+            return rows | {"masked_lm_weights": rows["masked_lm_weights"] * factor}
+
+        return batches(epoch).enumerate().map(spoil)
+
+    return spoiled
+
+
+def slots_of(trained, slot):
+    return {name: variable.numpy() for name, variable in trained.optimizer.slots.items() if name.endswith(f"/{slot}")}
+
+
+def test_bert_learns_eight_examples_by_heart(tmp_path):
+    settings = {"bert": True, "total_steps": 60, "learning_rate": 2e-2, "log_every": 20, "steps_per_call": 20}
+    _, history = train(tmp_path, epochs(examples=8), **settings)
+    losses = [point["loss"] for point in history.points]
+    assert losses[-1] < 0.5 * losses[0]
+    assert history.points[-1]["mlm_accuracy"] > 0.9
+
+
+def test_four_micro_batches_of_eight_train_as_one_batch_of_32(tmp_path):
+    # The examples' numbers of masks differ, so a mean of the micro-batches' means would not do.
+    settings = {"bert": True, "batch_size": 32, "total_steps": 6, "clip_norm": 0.5}
+    whole, _ = train(tmp_path / "whole", **settings)
+    parts, _ = train(tmp_path / "parts", **settings, accumulation=4)
+    assert difference(weights_of(whole), weights_of(parts)) < 1e-5
+
+
+def test_several_steps_a_call_train_as_one_step_a_call(tmp_path):
+    one, one_history = train(tmp_path / "one", steps_per_call=1, dropout=0.1)
+    many, many_history = train(tmp_path / "many", steps_per_call=10, dropout=0.1)
+    assert difference(weights_of(one), weights_of(many)) < 1e-6
+    for left, right in zip(curve(one_history.points), curve(many_history.points), strict=True):
+        assert left == pytest.approx(right, rel=1e-5)
+
+
+def test_clipping_bounds_the_gradient_that_adam_sees(tmp_path):
+    trained, history = train(tmp_path, total_steps=1, clip_norm=0.125)
+    first_moments = list(slots_of(trained, "m").values())
+    # After one step from zero, m = 0.1 g.
+    assert float(tf.linalg.global_norm(first_moments)) == pytest.approx(0.1 * 0.125, rel=1e-4)
+    assert history.points[-1]["gradient_norm"] > 0.125
+
+
+def test_clip_norm_zero_does_not_clip(tmp_path):
+    trained, history = train(tmp_path, total_steps=1, clip_norm=0)
+    first_moments = list(slots_of(trained, "m").values())
+    norm = history.points[-1]["gradient_norm"]
+    assert float(tf.linalg.global_norm(first_moments)) == pytest.approx(0.1 * norm, rel=1e-4)
+
+
+def test_dropout_makes_a_difference_and_follows_the_seed(tmp_path):
+    runs = [
+        weights_of(train(tmp_path / str(number), dropout=0.5, seed=seed, total_steps=4)[0])
+        for number, seed in enumerate([0, 0, 1])
+    ]
+    assert difference(runs[0], runs[1]) == 0
+    assert difference(runs[0], runs[2]) > 1e-3
+
+
+def test_an_update_with_a_non_finite_gradient_changes_nothing(tmp_path):
+    trained = trainer(bert=False, total_steps=4)
+    before = weights_of(trained)
+    trained.run(with_nan(epochs(), [0, 1, 2, 3]), str(tmp_path), title="test")
+    assert trained.step == 4
+    assert difference(before, weights_of(trained)) == 0
+
+
+def test_after_a_skipped_update_training_goes_on(tmp_path):
+    # The third batch is bad: what is left are the updates of the others, at their own rates.
+    settings = {"total_steps": 4, "steps_per_call": 4, "log_every": 4}
+    skipped, history = train(tmp_path / "skipped", with_nan(epochs(), [2]), **settings)
+    first_two, _ = train(tmp_path / "whole", **settings)
+    assert all(np.isfinite(value).all() for value in weights_of(skipped).values())
+    assert np.isfinite(history.points[-1]["loss"])
+    assert difference(weights_of(skipped), weights_of(first_two)) > 1e-3
+
+
+def test_too_many_bad_steps_in_a_row_stop_the_run_with_a_remedy(tmp_path):
+    with pytest.raises(BertTfError, match=r"^3 steps in a row up to step 5 .*learning_rate") as caught:
+        train(tmp_path, with_nan(epochs(), [2, 3, 4]), max_bad_steps=3, steps_per_call=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_steps_that_are_not_in_a_row_do_not_stop_the_run(tmp_path):
+    trained, _ = train(tmp_path, with_nan(epochs(), [1, 2, 4, 5, 7, 8]), max_bad_steps=3, steps_per_call=1)
+    assert trained.step == 12
+
+
+def test_float16_trains_with_a_scaled_loss(tmp_path):
+    settings = {"bert": True, "total_steps": 60, "learning_rate": 2e-2, "log_every": 1, "steps_per_call": 20}
+    trained, history = train(tmp_path / "half", epochs(examples=8), dtype="mixed_float16", **settings)
+    _, exact = train(tmp_path / "exact", epochs(examples=8), **settings)
+    assert float(trained._loss_scale) > 1
+    assert all(np.isfinite(value).all() for value in weights_of(trained).values())
+    assert history.points[-1]["loss"] < 0.5 * history.points[0]["loss"]
+    # What is told, and clipped, is the gradient without the scale; float16 keeps three digits of it.
+    assert history.points[0]["gradient_norm"] == pytest.approx(exact.points[0]["gradient_norm"], rel=1e-2)
+
+
+def test_an_overflow_in_float16_halves_the_loss_scale_and_goes_on(tmp_path):
+    trained, _ = train(tmp_path, with_nan(epochs(), [0, 1]), bert=True, dtype="mixed_float16", total_steps=6)
+    assert float(trained._loss_scale) == 2.0**13
+
+
+def test_a_batch_that_cannot_be_split_is_refused_with_the_number_that_can():
+    with pytest.raises(ConfigError, match="batch_size 8 .* 3 micro-batches; make it a multiple of 3"):
+        trainer(bert=False, accumulation=3)
+
+
+def test_a_last_partial_batch_smaller_than_the_pieces_trains(tmp_path):
+    # 9 examples: a batch of 8 and one of 1, cut into 4 pieces, three of them empty.
+    trained, history = train(tmp_path, epochs(examples=9), bert=True, accumulation=4, total_steps=4, log_every=1)
+    assert all(np.isfinite(point["loss"]) for point in history.points)
+    assert all(np.isfinite(value).all() for value in weights_of(trained).values())
+
+
+def test_a_point_of_the_curve_is_the_mean_since_the_one_before(tmp_path):
+    _, single = train(tmp_path / "single", log_every=1, steps_per_call=1, total_steps=8)
+    _, grouped = train(tmp_path / "grouped", log_every=4, steps_per_call=3, total_steps=8)
+    assert [point["step"] for point in grouped.points] == [4, 8]
+    expected = np.mean([point["gradient_norm"] for point in single.points[4:]])
+    assert grouped.points[1]["gradient_norm"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_run_shorter_than_an_interval_has_a_point_at_its_end(tmp_path):
+    _, history = train(tmp_path, total_steps=3, log_every=100)
+    assert [point["step"] for point in history.points] == [3]
+
+
+def test_evaluations_come_before_during_and_after(tmp_path):
+    _, history = train(tmp_path, total_steps=7, evaluate=lambda: {"accuracy": 0.5}, evaluate_every=3)
+    assert [row["step"] for row in history.evaluations] == [0, 3, 6, 7]
+
+
+class Stop(Exception):
+    """Stands for any defect or a machine that goes down."""
+
+
+def stopping_at(number, how):
+    """An evaluation whose call of this number ends the run."""
+    calls = []
+
+    def evaluate():
+        calls.append(0)
+        if len(calls) == number:
+            how()
+        return {"accuracy": 0.5}
+
+    return evaluate
+
+
+def die():
+    raise Stop
+
+
+@pytest.mark.parametrize("how", ["exception", "signal"])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, how):
+    settings = {"dropout": 0.1, "total_steps": 27, "log_every": 5, "steps_per_call": 2, "save_every": 7}
+    every = {"evaluate": lambda: {"accuracy": 0.5}, "evaluate_every": 6}
+    whole, whole_history = train(tmp_path / "whole", **settings, **every)
+
+    stop = die if how == "exception" else lambda: os.kill(os.getpid(), signal.SIGTERM)
+    expected = Stop if how == "exception" else Interrupted
+    with pytest.raises(expected):
+        train(tmp_path / "parts", **settings, evaluate=stopping_at(4, stop), evaluate_every=6)  # in the second epoch
+    # Other initial weights: all that counts must come from the checkpoint.
+    parts, history = train(tmp_path / "parts", **settings, weights=99, **every)
+
+    mine, theirs = weights_of(parts), weights_of(whole)
+    assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+    assert curve(history.points) == curve(whole_history.points)
+    assert history.evaluations == whole_history.evaluations
+
+
+def test_sigint_ends_with_130_and_says_how_to_go_on(tmp_path):
+    stop = stopping_at(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Interrupted, match=r"stopped at step 6; the same command goes on") as caught:
+        train(tmp_path, evaluate=stop, evaluate_every=4)
+    assert caught.value.exit_status == 130
+
+
+def test_sigterm_is_a_success(tmp_path):
+    stop = stopping_at(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted) as caught:
+        train(tmp_path, evaluate=stop, evaluate_every=4)
+    assert caught.value.exit_status == 0
+
+
+def test_the_signal_handlers_are_given_back(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    train(tmp_path, total_steps=1)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_run_that_lost_its_last_evaluation_makes_up_for_it(tmp_path):
+    with pytest.raises(Stop):
+        train(tmp_path, total_steps=4, evaluate=stopping_at(2, die))
+    _, history = train(tmp_path, total_steps=4, evaluate=lambda: {"accuracy": 0.75})
+    assert [(row["step"], row["accuracy"]) for row in history.evaluations] == [(0, 0.5), (4, 0.75)]
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    done, history = train(tmp_path, total_steps=4)
+    again, again_history = train(tmp_path, total_steps=4, weights=99)
+    assert difference(weights_of(done), weights_of(again)) == 0
+    assert again_history.points == history.points
