@@ -32,6 +32,16 @@ def _import_quietly():
 
 _import_quietly()
 
+import tensorflow as tf  # noqa: E402
+
+# What TensorFlow raises for files that vanish, are damaged, are not allowed or do not fit on the disk or in memory.
+_SYSTEM_ERRORS = (
+    tf.errors.DataLossError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.ResourceExhaustedError,
+)
+
 
 def run(main):
     """Runs `main(argv)` as an absl program.
@@ -48,6 +58,8 @@ def run(main):
             main(argv)
         except BertTfError as error:
             _fail(str(error), error.exit_status)
+        except _SYSTEM_ERRORS as error:
+            _fail(error.message[:300], 1)
         except OSError as error:
             _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
         except KeyboardInterrupt:

@@ -21,6 +21,10 @@ def replacing(path):
         yield temporary
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename in (None, temporary):  # a full disk names no file, and the temporary name says little
+            error.filename = os.fspath(path)
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)

@@ -10,6 +10,8 @@ from bert_tf.inputs.readers import check_text_file, read_documents
 
 _FILES_IN_TURN = 8
 _BATCHES_A_POOL = 32
+# How the message of the one error begins that only reading the whole corpus can find.
+TOO_SMALL = "the corpus makes less than"
 _SPECIALS = 3  # [CLS] first [SEP] second [SEP]
 
 
@@ -84,7 +86,7 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
 
     batches = batches.enumerate().map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     least = f"one batch of {batch_size} pairs" if drop_remainder else "one pair"
-    return _refuse_empty(batches, f"the corpus makes less than {least}; add text or make train.batch_size smaller")
+    return _refuse_empty(batches, f"{TOO_SMALL} {least}; add text or make train.batch_size smaller")
 
 
 def _mask(packed, seed, tokenizer, data):

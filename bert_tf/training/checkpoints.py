@@ -25,6 +25,10 @@ def claim(directory, run):
         os.makedirs(directory, exist_ok=True)
         write_text(path, json.dumps(run, indent=1, ensure_ascii=False))
         return
+    if not os.path.exists(os.path.join(directory, "checkpoints")):
+        # A run that failed before it had learned anything, often for a setting that has been mended since.
+        write_text(path, json.dumps(run, indent=1, ensure_ascii=False))
+        return
     before, now = (dict(_flat(value)) for value in (read_json(path), run))
     differing = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     if differing:

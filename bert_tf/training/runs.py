@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 import time
 
 import keras
@@ -10,9 +11,9 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import directory, load
 from bert_tf.config import to_dict
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import write_json
-from bert_tf.inputs.pretraining import check_corpus, pretraining_dataset
+from bert_tf.inputs.pretraining import TOO_SMALL, check_corpus, pretraining_dataset
 from bert_tf.inputs.readers import find_files
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.classification import Classification, labels_of
@@ -75,13 +76,19 @@ def pretrain(config, model_dir, strategy):
     )
     held = held.take(max(1, _HELDOUT_PAIRS // batch_size)).cache()
     run = _Run("pretrain", config, model_dir, strategy, config.train.steps)
-    return run.fit(
-        Pretraining(tokenizer, config.data.max_length),
-        lambda dtype: BertEncoder(model_config, dtype=dtype),
-        epoch_batches,
-        held if heldout else None,
-        config.train.evaluate_every,
-    )
+    try:
+        return run.fit(
+            Pretraining(tokenizer, config.data.max_length),
+            lambda dtype: BertEncoder(model_config, dtype=dtype),
+            epoch_batches,
+            held if heldout else None,
+            config.train.evaluate_every,
+        )
+    except tf.errors.InvalidArgumentError as error:  # what an assertion inside a Dataset becomes
+        too_small = re.search(rf"{TOO_SMALL} [^\]]*", error.message)
+        if not too_small:
+            raise
+        raise DataError(f"{config.input}: {too_small[0]}") from None
 
 
 def finetune(config, data_dir, init, model_dir, strategy):
@@ -139,7 +146,8 @@ class _Run:
 
     def fit(self, task, make_encoder, epoch_batches, evaluation_batches, evaluate_every):
         started = time.time()
-        claim(self.model_dir, self.record)
+        if is_chief(self.strategy):  # one of several workers that share the directory
+            claim(self.model_dir, self.record)
         keras.utils.set_random_seed(self.config.seed)
         with self.strategy.scope():
             dtype = precision.policy(self.config.dtype)
