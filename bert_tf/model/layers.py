@@ -123,7 +123,8 @@ class SelfAttention(keras.layers.Layer):
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))  # each [batch, heads, length, head_size]
         query *= tf.cast(1.0 / math.sqrt(head_size), query.dtype)
         scores = tf.matmul(query, key, transpose_b=True)  # [batch, heads, length, length]
-        probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)
+        # The bias too: Keras has cast it, an input like any other, to what the layer computes in.
+        probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(bias, tf.float32))
         probabilities = self.dropout(tf.cast(probabilities, value.dtype), training=training)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
         return self.output_projection(tf.reshape(context, [batch, length, config.hidden_size]))
