@@ -260,7 +260,7 @@ def from_dict(cls, values, where=""):
         if name not in fields:
             near = difflib.get_close_matches(name, fields, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(fields)}"
-            raise ConfigError(f"{where or cls.__name__} has no field {name!r}{hint}")
+            raise ConfigError(f"{where.rstrip('.') or cls.__name__} has no field {name!r}{hint}")
         kind = fields[name].type
         nested = dataclasses.is_dataclass(kind) and isinstance(value, dict)
         arguments[name] = from_dict(kind, value, f"{where}{name}.") if nested else value
