@@ -14,7 +14,6 @@ setup(
     description="BERT on TensorFlow and Keras 3: from raw text to a SavedModel that TF Serving answers from",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     # configs/ and data/ lie at the top of the checkout and inside the package once it is installed.
     packages=[*find_packages(include=["bert_tf", "bert_tf.*"]), "bert_tf.configs", "bert_tf.data"],
