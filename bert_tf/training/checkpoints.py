@@ -71,7 +71,7 @@ class Checkpoints:
             try:
                 self._checkpoint.restore(path).assert_consumed()
                 return True
-            except (tf.errors.OpError, AssertionError, ValueError) as error:
+            except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:  # IndexError: cut short
                 report(f"{path} can not be read ({' '.join(str(error).split())[:120]}); trying the one before")
         if self._manager.checkpoints:
             raise BertTfError(

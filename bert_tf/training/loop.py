@@ -205,7 +205,8 @@ class Trainer:
             clip = self.config.clip_norm
             factor = (clip / tf.maximum(norm, clip) if clip else 1.0) / scale  # one pass for both
             self.optimizer.apply([gradient * factor for gradient in gradients], self._learning_rate(step))
-        return measured, batches[0]["position"], finite
+        # On several replicas every first dimension is taken for one that may change.
+        return measured, tf.ensure_shape(batches[0]["position"], [2]), finite
 
     def _gradients(self, features, weights, seed, scale):
         with tf.GradientTape() as tape, seed_scope(seed):

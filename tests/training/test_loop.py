@@ -135,7 +135,7 @@ def test_an_overflow_in_float16_halves_the_loss_scale_and_goes_on(tmp_path):
 
 
 def test_a_batch_that_cannot_be_split_is_refused_with_the_number_that_can():
-    with pytest.raises(ConfigError, match="batch_size 8 .* 3 micro-batches; make it a multiple of 3"):
+    with pytest.raises(ConfigError, match=r"batch_size 8 .* 3 micro-batches; make it a multiple of 3"):
         trainer(bert=False, accumulation=3)
 
 

@@ -1,0 +1,51 @@
+"""Trains and evaluates on several replicas, in a process of its own: python -m tests.training.replicas STRATEGY FOLDER.
+
+How many devices there are must be said before TensorFlow starts.
+"""
+
+import os
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.training import evaluation
+from bert_tf.training.strategy import create, is_chief
+from tests.training.small import epochs, trainer, weights_of
+
+CASES = {
+    # A batch of 8 and one of 3 in turn, in four pieces: one of the second's is empty.
+    "uneven": {"examples": 11, "accumulation": 2},
+    # So low that clipping each replica's part, or before the sum, would give another direction.
+    "clipped": {"clip_norm": 0.05},
+}
+
+
+def train(strategy, folder, case):
+    """dict name -> array: weights, slots and measures after a few updates with `strategy`."""
+    settings = dict(CASES[case])
+    batches = epochs(examples=settings.pop("examples", 96))
+    trained = trainer(strategy, total_steps=5, log_every=1, **settings)
+    history = trained.run(batches, os.path.join(folder, case), title=case)
+    found = weights_of(trained)
+    for name in ("loss", "mlm_accuracy", "gradient_norm"):
+        found[f"curve/{name}"] = np.array([point[name] for point in history.points])
+    measured = evaluation.evaluate(trained.task, trained.model, epochs(examples=21)(0), strategy)
+    found["evaluation"] = np.array([measured[name] for name in sorted(measured)])
+    return found
+
+
+def main(name, folder, *cases):
+    if name == "mirrored":
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    strategy = create(name)
+    assert strategy.num_replicas_in_sync == 2
+    for case in cases:
+        found = train(strategy, folder, case)
+        if is_chief(strategy):
+            np.savez(os.path.join(folder, f"{case}.npz"), **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.training.evaluation import evaluate, predict
+from tests.training.small import epochs, trainer
+
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return trainer()
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 21, 64])
+def test_every_example_counts_once_whatever_the_batches(trained, batch_size):
+    # By hand, over all 21 at once.
+    (rows,) = epochs(21, examples=21)(0).as_numpy_iterator()
+    outputs = trained.model({name: rows[name] for name in trained._inputs}, training=False)
+    masks = rows["masked_lm_weights"]
+    logits = outputs["mlm_logits"].numpy().astype("float64")
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    right = logits.argmax(-1) == rows["masked_lm_ids"]
+    picked = np.take_along_axis(logits, rows["masked_lm_ids"][..., None], -1)[..., 0]
+
+    measured = evaluate(trained.task, trained.model, epochs(batch_size, examples=21)(0), STRATEGY)
+
+    assert measured["mlm_loss"] == pytest.approx(-(picked * masks).sum() / masks.sum(), rel=1e-5)
+    assert measured["mlm_accuracy"] == pytest.approx((right * masks).sum() / masks.sum(), abs=1e-6)
+    nsp = outputs["nsp_logits"].numpy().argmax(-1) == rows["next_sentence_labels"]
+    assert measured["nsp_accuracy"] == pytest.approx(nsp.mean(), abs=1e-6)
+    assert measured["loss"] == pytest.approx(measured["mlm_loss"] + measured["nsp_loss"])
+
+
+def test_evaluation_uses_no_dropout():
+    noisy = trainer(dropout=0.5)
+    first, second = (evaluate(noisy.task, noisy.model, epochs()(0), STRATEGY) for _ in range(2))
+    assert first == second
+
+
+def test_predictions_name_their_rows_and_do_not_depend_on_the_batch(trained):
+    def numbered(batch_size):
+        batches = epochs(batch_size, examples=21, shuffle=False)(0).unbatch().enumerate()
+        return batches.map(lambda row, features: features | {"row": row}).batch(batch_size)
+
+    one, many = (dict(predict(trained.model, numbered(size))) for size in (1, 8))
+    assert sorted(one) == sorted(many) == list(range(21))
+    for row in one:
+        np.testing.assert_allclose(one[row]["nsp_logits"], many[row]["nsp_logits"], rtol=1e-4, atol=1e-6)
