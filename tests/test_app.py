@@ -1,0 +1,69 @@
+import pytest
+import tensorflow as tf
+from absl import flags
+
+from bert_tf import app
+from bert_tf.errors import BertTfError, ConfigError, DataError
+
+
+def outcome(monkeypatch, capsys, error=None, argv=("program",)):
+    """(exit status, standard error) of a program whose main raises `error`."""
+
+    def main(_):
+        if error:
+            raise error
+
+    # absl's own run parses the process's flags, which are pytest's here.
+    monkeypatch.setattr(app.app, "run", lambda guarded, flags_parser: guarded(list(argv)))
+    try:
+        app.run(main)
+        status = 0
+    except SystemExit as done:
+        status = done.code
+    return status, capsys.readouterr().err
+
+
+CASES = {
+    "config": (ConfigError("train.steps is 0"), 2, "train.steps is 0"),
+    "data": (DataError("a.tsv:3: 1 columns;\n expected 2"), 1, "a.tsv:3: 1 columns; expected 2"),
+    "other": (BertTfError("no"), 1, "no"),
+    "full disk": (OSError(28, "No space left on device", "m/x"), 1, "m/x: No space left on device"),
+    "full disk, no name": (OSError(28, "No space left on device"), 1, "system: No space left on device"),
+    "missing": (FileNotFoundError(2, "No such file or directory", "x"), 1, "x: No such file or directory"),
+    "TensorFlow, full disk": (tf.errors.ResourceExhaustedError(None, None, "m/y; disk\nfull"), 1, "m/y; disk full"),
+    "TensorFlow, damaged": (tf.errors.DataLossError(None, None, "corrupted"), 1, "corrupted"),
+    "Ctrl-C": (KeyboardInterrupt(), 130, "interrupted"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_error_of_the_user_becomes_one_line_and_a_status(monkeypatch, capsys, case):
+    error, status, line = CASES[case]
+    assert outcome(monkeypatch, capsys, error) == (status, f"bert_tf: error: {line}\n")
+
+
+def test_a_defect_keeps_its_stack_trace(monkeypatch, capsys):
+    with pytest.raises(ZeroDivisionError):
+        outcome(monkeypatch, capsys, ZeroDivisionError())
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        outcome(monkeypatch, capsys, tf.errors.InvalidArgumentError(None, None, "shapes"))
+
+
+def test_success_is_silent(monkeypatch, capsys):
+    assert outcome(monkeypatch, capsys) == (0, "")
+
+
+def test_an_argument_that_is_no_flag_is_named(monkeypatch, capsys):
+    status, line = outcome(monkeypatch, capsys, argv=("program", "train.txt"))
+    assert status == 2
+    assert line == "bert_tf: error: unexpected argument 'train.txt': all arguments are flags, --name=value\n"
+
+
+def test_strategy_flags_have_defaults():
+    values = flags.FlagValues()
+    with pytest.MonkeyPatch.context() as patch:
+        define = flags.DEFINE_string
+        patch.setattr(app.flags, "DEFINE_string", lambda *args: define(*args, flag_values=values))
+        read = app.strategy_flags()
+    values(["program", "--strategy=mirrored"])
+    assert read() == ("mirrored", "")

