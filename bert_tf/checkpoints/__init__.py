@@ -4,7 +4,6 @@ import os
 
 from bert_tf.checkpoints import directory, huggingface
 from bert_tf.errors import DataError
-from bert_tf.files import read_json
 
 
 def load(path, *, dtype=None):
@@ -22,6 +21,6 @@ def load(path, *, dtype=None):
     """
     if not os.path.isdir(path):
         raise DataError(f"{path}: no such directory; expected a model directory with config.json")
-    config = read_json(os.path.join(path, "config.json"))
+    config = directory.read_config(path)
     reader = directory if config.get("format") == directory.FORMAT else huggingface
     return reader.load(path, config, dtype)

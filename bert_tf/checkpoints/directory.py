@@ -45,6 +45,14 @@ def save(path, model, encoder, task):
     write_json(os.path.join(path, "config.json"), config)
 
 
+def read_config(path):
+    """The dict in a directory's config.json, of whatever layout."""
+    config = read_json(os.path.join(path, "config.json"))
+    if not isinstance(config, dict):
+        raise DataError(f"{path}/config.json: a JSON {type(config).__name__}; expected an object, {{...}}")
+    return config
+
+
 def load(path, config, dtype=None):
     """BertEncoder and Tokenizer; see `bert_tf.load`."""
     encoder, tokenizer = _empty(path, config, dtype)
@@ -61,28 +69,34 @@ def load_task(path, dtype=None):
     Raises:
         DataError: if the directory was not written by `save`, or by a later version of it.
     """
-    config = read_json(os.path.join(path, "config.json"))
+    config = read_config(path)
     if config.get("format") != FORMAT:
         raise DataError(f'{path}: not a model of this project\'s; expected config.json with "format": "{FORMAT}"')
     encoder, tokenizer = _empty(path, config, dtype)
-    name = config["task"]["name"]
+    name = _part(path, _part(path, config, "task"), "name")
     if name not in TASKS:
         raise DataError(f"{path}: the task {name!r} is unknown; expected one of {', '.join(TASKS)}")
-    task = TASKS[name].from_settings(config["task"]["settings"], tokenizer)
+    task = TASKS[name].from_settings(_part(path, _part(path, config, "task"), "settings"), tokenizer)
     model = task.build(encoder)
     _read_weights(path, model)
     return task, model
 
 
 def _empty(path, config, dtype):
-    if config["version"] > VERSION:
+    if _part(path, config, "version") > VERSION:
         raise DataError(
             f"{path}: format version {config['version']}; this program reads up to {VERSION}: update bert_tf"
         )
-    model_config = from_dict(BertConfig, config["model"])
-    tokenizer = Tokenizer(os.path.join(path, "vocab.txt"), **config["tokenizer"])
+    model_config = from_dict(BertConfig, _part(path, config, "model"))
+    tokenizer = Tokenizer(os.path.join(path, "vocab.txt"), **_part(path, config, "tokenizer"))
     check_size(tokenizer.vocab, model_config.vocab_size)
     return BertEncoder(model_config, dtype=dtype), tokenizer
+
+
+def _part(path, config, key):
+    if key not in config:
+        raise DataError(f"{path}/config.json: no {key!r}; expected the file as bert_tf wrote it")
+    return config[key]
 
 
 def _read_weights(path, model):

@@ -138,6 +138,9 @@ def _assign(encoder, tensors, file):
 
     def shape(path):
         shapes = [tensors.get_slice(names[name]).get_shape() for name in table[path]]
+        if any(one != shapes[0] for one in shapes):  # side by side they might add up to the right shape
+            parts = ", ".join(f"{names[name]} is {one}" for name, one in zip(table[path], shapes, strict=True))
+            raise DataError(f"{file}: the parts of {path} differ in shape: {parts}")
         shapes = [list(reversed(one)) if path.endswith("/kernel") else one for one in shapes]
         return (*shapes[0][:-1], sum(one[-1] for one in shapes))
 
