@@ -90,7 +90,12 @@ def _json_rows(path, columns, _):
             row = json.loads(text)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from None
-        missing = [column for column in columns if not isinstance(row, dict) or column not in row]
+        missing = [column for column in columns if not isinstance(row, dict) or row.get(column) is None]
         if missing:
             raise DataError(f"{path}:{number}: no field {missing[0]!r}; expected {', '.join(columns)}")
-        yield number, [str(row[column]) for column in columns]
+        values = [str(row[column]) for column in columns]
+        for column, value in zip(columns, values, strict=True):
+            # JSON can write half of a surrogate pair, but neither UTF-8 nor a string tensor can.
+            if any(0xD800 <= ord(char) <= 0xDFFF for char in value):
+                raise DataError(f"{path}:{number}: field {column!r} has half of a surrogate pair; remove it")
+        yield number, values

@@ -147,7 +147,7 @@ def labels_of(path, label):
     found = set(read_table(path, [label])[0][label])
     if len(found) < 2:
         raise DataError(f"{path}: column {label!r} holds {len(found)} distinct label; expected at least two")
-    return tuple(sorted(found, key=lambda text: (0, float(text), text) if text.isdigit() else (1, 0.0, text)))
+    return tuple(sorted(found, key=lambda text: (0, float(text), text) if text.isdecimal() else (1, 0.0, text)))
 
 
 class Classify(tf.Module):
