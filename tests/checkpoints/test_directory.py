@@ -1,0 +1,160 @@
+"""This project's own format: what is saved comes back bit for bit, and nothing else is taken for it."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+import bert_tf
+from bert_tf.checkpoints import directory
+from bert_tf.errors import DataError
+from bert_tf.tasks import Classification, Pretraining
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES, features, randomize, small_config
+
+
+def make(name, **config):
+    tokenizer = Tokenizer(PIECES, lower_case=False, strip_accents=True)
+    encoder = bert_tf.BertEncoder(small_config(**config))
+    if name == "pretraining":
+        task = Pretraining(tokenizer, max_length=20)
+    else:
+        task = Classification(tokenizer, ("no", "ja", "vielleicht é"), text="a", second_text="b", max_length=21)
+    return task, randomize(task.build(encoder)), encoder
+
+
+@pytest.fixture(params=["pretraining", "classification"])
+def saved(request, tmp_path):
+    task, model, encoder = make(request.param, norm="pre", activation="relu", dropout=0.2)
+    directory.save(str(tmp_path), model, encoder, task)
+    return tmp_path, task, model, encoder
+
+
+def inputs_of(task):
+    extra = {"masked_lm_positions": np.array([[1, 2]] * 4, np.int32)} if task.name == "pretraining" else {}
+    return features() | extra
+
+
+def test_a_saved_task_comes_back_bit_for_bit(saved):
+    path, task, model, _ = saved
+    again, model_again = directory.load_task(str(path))
+    assert type(again) is type(task)
+    assert again.settings() == task.settings()
+    assert again.tokenizer.vocab == task.tokenizer.vocab
+    assert again.tokenizer.get_config() == task.tokenizer.get_config()
+    assert len(model.weights) == len(model_again.weights)
+    for one, other in zip(model.weights, model_again.weights, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    inputs = inputs_of(task)
+    tf.nest.map_structure(np.testing.assert_array_equal, model(inputs), model_again(inputs))
+
+
+def test_the_encoder_is_loaded_from_any_tasks_directory(saved):
+    path, _, _, encoder = saved
+    again, tokenizer = bert_tf.load(str(path))
+    assert again.config == encoder.config
+    assert tokenizer.vocab == PIECES
+    tf.nest.map_structure(np.testing.assert_array_equal, encoder(features()), again(features()))
+
+
+def test_a_model_can_be_loaded_to_compute_in_bfloat16(saved):
+    path, *_ = saved
+    encoder, _ = bert_tf.load(str(path), dtype="mixed_bfloat16")
+    assert encoder(features())["pooled_output"].dtype == tf.bfloat16
+    assert encoder.weights[0].dtype == "float32"
+
+
+def test_saving_again_replaces_the_model(saved):
+    path, task, model, encoder = saved
+    randomize(model, seed=9)
+    directory.save(str(path), model, encoder, task)
+    _, again = directory.load_task(str(path))
+    np.testing.assert_array_equal(again.weights[0].numpy(), model.weights[0].numpy())
+    assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
+
+
+def edit(path, change):
+    config = json.loads((path / "config.json").read_text())
+    change(config)
+    (path / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("load", [directory.load_task, bert_tf.load])
+def test_a_newer_format_is_refused_with_the_remedy(saved, load):
+    path, *_ = saved
+    edit(path, lambda config: config.update(version=2))
+    with pytest.raises(DataError, match="format version 2; this program reads up to 1: update bert_tf"):
+        load(str(path))
+
+
+def test_an_unknown_task_is_named(saved):
+    path, *_ = saved
+    edit(path, lambda config: config["task"].update(name="poetry"))
+    with pytest.raises(DataError, match="the task 'poetry' is unknown; expected one of pretraining, classification"):
+        directory.load_task(str(path))
+
+
+@pytest.mark.parametrize("key", ["version", "model", "tokenizer", "task"])
+def test_a_config_that_lacks_a_part_is_named(saved, key):
+    path, *_ = saved
+    edit(path, lambda config: config.pop(key))
+    with pytest.raises(DataError, match=rf"config\.json: no '{key}'"):
+        directory.load_task(str(path))
+
+
+def test_a_directory_of_another_format_is_not_taken_for_a_task(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(DataError, match="not a model of this project's"):
+        directory.load_task(str(tmp_path))
+
+
+def test_a_missing_config_is_named(saved):
+    path, *_ = saved
+    (path / "config.json").unlink()
+    for load in (directory.load_task, bert_tf.load):
+        with pytest.raises(DataError, match=r"config\.json: no such file"):
+            load(str(path))
+
+
+def test_a_vocabulary_of_another_length_is_refused(saved):
+    path, *_ = saved
+    with open(path / "vocab.txt", "a") as file:
+        file.write("extra\n")
+    with pytest.raises(DataError, match=f"{len(PIECES) + 1} pieces, but the checkpoint was trained with {len(PIECES)}"):
+        bert_tf.load(str(path))
+
+
+def test_missing_and_misshapen_variables_are_listed_together(saved):
+    path, *_ = saved
+    tensors = load_file(path / "model.safetensors")
+    del tensors["layer_0/attention/qkv/bias"]
+    tensors["pooler/kernel"] = tensors["pooler/kernel"][:, :5].copy()
+    save_file(tensors, path / "model.safetensors")
+    expected = r"missing layer_0/attention/qkv/bias; misshapen pooler/kernel is \[32, 5\], not \[32, 32\]"
+    with pytest.raises(DataError, match=expected):
+        directory.load_task(str(path))
+
+
+def test_a_truncated_file_is_said_to_be_unreadable(saved):
+    path, *_ = saved
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    with pytest.raises(DataError, match=r"model\.safetensors can not be read: "):
+        bert_tf.load(str(path))
+
+
+def test_a_save_that_fails_leaves_the_model_that_was_there(saved, monkeypatch):
+    path, task, model, encoder = saved
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+
+    def full(tensors, file):
+        with open(file, "wb") as half:
+            half.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(directory, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        directory.save(str(path), model, encoder, task)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before

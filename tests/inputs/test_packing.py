@@ -1,0 +1,95 @@
+"""Truncation against the reference's loop, packing and padding by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.inputs.packing import dense_features, keep_first, pack, truncate
+
+CLS, SEP = 101, 102
+
+
+def reference_truncate(first, second, budget):
+    """What _truncate_seq_pair of google-research/bert's run_classifier.py does: one token at a time."""
+    first, second = list(first), list(second)
+    while len(first) + len(second) > budget:
+        (first if len(first) > len(second) else second).pop()
+    return first, second
+
+
+@pytest.mark.parametrize("budget", [0, 1, 2, 5, 6, 13])
+def test_pairs_are_cut_as_the_reference_cuts_them(budget):
+    pairs = [(range(1, a + 1), range(51, b + 51)) for a, b in itertools.product(range(10), repeat=2)]
+    first, second = (tf.ragged.constant([list(pair[part]) for pair in pairs], tf.int32) for part in (0, 1))
+    cut_first, cut_second, truncated = truncate(first, second, budget=budget)
+    expected = [reference_truncate(*pair, budget) for pair in pairs]
+    assert cut_first.to_list() == [one for one, _ in expected]
+    assert cut_second.to_list() == [other for _, other in expected]
+    assert truncated.numpy().tolist() == [len(a) + len(b) > budget for a, b in pairs]
+
+
+@pytest.mark.parametrize("budget", [0, 1, 3, 9])
+def test_single_texts_lose_their_ends(budget):
+    rows = [list(range(length)) for length in range(8)]
+    first, second, truncated = truncate(tf.ragged.constant(rows, tf.int32), budget=budget)
+    assert first.to_list() == [row[:budget] for row in rows]
+    assert second is None
+    assert truncated.numpy().tolist() == [len(row) > budget for row in rows]
+
+
+def test_keep_first_takes_a_number_for_each_row():
+    ragged = tf.ragged.constant([[1, 2, 3], [], [4], [5, 6]], tf.int32)
+    assert keep_first(ragged, tf.constant([2, 1, 0, 5], tf.int64)).to_list() == [[1, 2], [], [], [5, 6]]
+
+
+def test_a_single_text_is_packed_between_cls_and_sep():
+    ids, types = pack(tf.ragged.constant([[7, 8], []], dtype=tf.int32), cls_id=CLS, sep_id=SEP)
+    assert ids.to_list() == [[CLS, 7, 8, SEP], [CLS, SEP]]
+    assert types.to_list() == [[0, 0, 0, 0], [0, 0]]
+    assert ids.dtype == types.dtype == tf.int32
+
+
+def test_a_pair_is_packed_with_types_that_change_after_the_first_sep():
+    first = tf.ragged.constant([[7, 8], [], [9]], dtype=tf.int32)
+    second = tf.ragged.constant([[5], [6], []], dtype=tf.int32)
+    ids, types = pack(first, second, cls_id=CLS, sep_id=SEP)
+    assert ids.to_list() == [[CLS, 7, 8, SEP, 5, SEP], [CLS, SEP, 6, SEP], [CLS, 9, SEP, SEP]]
+    assert types.to_list() == [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "options, width",
+    [
+        ({}, 5),
+        ({"length": 9}, 9),
+        ({"length_multiple": 4}, 8),
+        ({"length_multiple": 5}, 5),
+        ({"length_multiple": 8, "max_length": 6}, 6),
+    ],
+)
+def test_padding_is_zero_in_all_three_features(options, width):
+    rows = [[CLS, 7, 8, 9, SEP], [CLS, SEP]]
+    types = [[0, 0, 0, 1, 1], [0, 0]]
+    features = dense_features(tf.ragged.constant(rows), tf.ragged.constant(types), **options)
+
+    def padded(values):
+        return [[*row, *[0] * (width - len(row))] for row in values]
+
+    assert features["input_word_ids"].numpy().tolist() == padded(rows)
+    assert features["input_type_ids"].numpy().tolist() == padded(types)
+    assert features["input_mask"].numpy().tolist() == padded([[1] * 5, [1] * 2])
+    assert {feature.dtype for feature in features.values()} == {tf.int32}
+
+
+def test_a_real_token_with_id_0_is_not_taken_for_padding():
+    features = dense_features(tf.ragged.constant([[0, 0], [1]]), tf.ragged.constant([[0, 0], [0]]), length=3)
+    np.testing.assert_array_equal(features["input_mask"], [[1, 1, 0], [1, 0, 0]])
+
+
+def test_a_fixed_length_is_static_in_a_graph():
+    """Compilers for accelerators need it so."""
+    rows = tf.data.Dataset.from_tensors(tf.ragged.constant([[1, 2], [3]]))
+    dataset = rows.map(lambda ids: dense_features(ids, ids, length=16))
+    assert {spec.shape[1] for spec in dataset.element_spec.values()} == {16}

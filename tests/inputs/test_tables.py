@@ -1,0 +1,129 @@
+"""Tables: what the three kinds mean, and the file and line of each row that is wrong."""
+
+import csv
+import json
+
+import pytest
+
+from bert_tf.errors import DataError
+from bert_tf.inputs.tables import read_table
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Writes a file; returns its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+def test_columns_are_found_by_name_in_any_order(table):
+    path = table("a.tsv", "label\tid\tsentence\nyes\t1\tone two\nno\t2\tthree\n")
+    rows, lines = read_table(path, ["sentence", "label"])
+    assert rows == {"sentence": ["one two", "three"], "label": ["yes", "no"]}
+    assert lines == [2, 3]
+
+
+def test_quotes_are_text_in_tsv(table):
+    rows, _ = read_table(table("a.tsv", 'text\tlabel\n"open\tx\na "b" c\ty\n""\tz\n'), ["text", "label"])
+    assert rows == {"text": ['"open', 'a "b" c', '""'], "label": ["x", "y", "z"]}
+
+
+def test_csv_quotes_commas_quotes_and_line_ends(table, tmp_path):
+    texts = ["a, b", 'say "yes"', "two\nlines", "", "plain"]
+    with open(tmp_path / "a.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["text", "label"], *([text, "x"] for text in texts)])
+    rows, lines = read_table(str(tmp_path / "a.csv"), ["text", "label"])
+    assert rows["text"] == texts
+    assert lines == [2, 3, 5, 6, 7]  # a row's line is the one that it ends on
+
+
+def test_jsonl_takes_the_named_fields_and_makes_them_text(table):
+    lines = [{"text": "a\tb\nc", "label": 1, "more": []}, {"label": "é", "text": "中"}]
+    path = table("a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    assert read_table(path, ["text", "label"])[0] == {"text": ["a\tb\nc", "中"], "label": ["1", "é"]}
+
+
+CONTENTS = {
+    "a.tsv": "text\tlabel\none\tx\ntwo\ty\n",
+    "a.csv": "text,label\none,x\ntwo,y\n",
+    "a.jsonl": '{"text": "one", "label": "x"}\n{"text": "two", "label": "y"}\n',
+}
+EXPECTED = {"text": ["one", "two"], "label": ["x", "y"]}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: "\ufeff" + text.replace("\n", "\r\n"),
+        lambda text: text.removesuffix("\n"),
+        lambda text: text + "\n\n",
+        lambda text: text.replace("\n", "\n\n"),
+    ],
+    ids=["plain", "crlf", "bom", "bom_crlf", "no_last_newline", "empty_end", "empty_lines"],
+)
+def test_line_ends_byte_order_marks_and_empty_lines_do_not_matter(table, name, change):
+    assert read_table(table(name, change(CONTENTS[name])), ["text", "label"])[0] == EXPECTED
+
+
+def test_line_numbers_count_empty_lines(table):
+    assert read_table(table("a.tsv", "text\n\none\n\n\ntwo\n"), ["text"])[1] == [3, 6]
+
+
+def test_only_a_newline_ends_a_line(table):
+    # str.splitlines would also split at these.
+    texts = ["a\u2028b", "a\x0bb", "a\x85b", "a\rb"]
+    assert read_table(table("a.tsv", "text\n" + "\n".join(texts) + "\n"), ["text"])[0]["text"] == texts
+
+
+def test_a_very_long_line_is_a_row(table):
+    long = "word " * 2_000_000
+    for name, content in (("a.tsv", f"text\n{long}x\n"), ("a.csv", f'text\n"{long}x"\n')):
+        assert read_table(table(name, content), ["text"])[0]["text"] == [long + "x"]
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.tsv", "text\tlabel\na\tb\nc\n", ":3: 1 columns; expected 2"),
+        ("a.csv", 'text,label\n"a\nb",c\nd\n', ":4: 1 columns; expected 2"),
+        ("a.tsv", "txt\tlabel\na\tb\n", ":1: no column 'text'; the columns are 'txt', 'label'"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "c"}\n', ":2: no field 'label'"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n\n{"text": \n', ":3: not JSON"),
+        ("a.jsonl", '{"text": "a", "label": null}\n', ":1: no field 'label'"),
+        ("a.jsonl", '["text", "label"]\n', ":1: no field 'text'"),
+        ("a.jsonl", '"text label"\n', ":1: no field 'text'"),
+        ("a.tsv", b"text\tlabel\na\tb\nc\xb0\xa1\td\n", ":3: byte 0xb0 at column 2 is not UTF-8"),
+        ("a.csv", b"text,label\n\xff,b\n", ":2: byte 0xff at column 1 is not UTF-8"),
+        ("a.jsonl", b'{"text": "\xe9"}\n', ":1: byte 0xe9 at column 11 is not UTF-8"),
+        ("a.csv", 'text,label\n"a"b,c\n', ":2: "),
+        ("a.csv", 'text,label\na,"b\n', ":2: unexpected end of data"),
+        ("a.tsv", "", ": the file is empty"),
+        ("a.csv", "\n\n", ": the file is empty"),
+        ("a.jsonl", "", ": no rows"),
+        ("a.tsv", "text\tlabel\n", ": no rows"),
+        ("a.csv", "text,label\n\n", ": no rows"),
+        ("a.txt", "text\n", ": unknown kind of table '.txt'; expected .tsv, .csv or .jsonl"),
+        # A lone half of a surrogate pair is JSON, but no text that UTF-8 could write.
+        ("a.jsonl", '{"text": "ok", "label": "b"}\n{"text": "a\\ud800", "label": "b"}\n', ":2: "),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_and_line(table, name, content, message):
+    path = table(name, content)
+    with pytest.raises(DataError) as raised:
+        read_table(path, ["text", "label"])
+    assert str(raised.value).startswith(path + message), raised.value
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.tsv: no such file"):
+        read_table(str(tmp_path / "none.tsv"), ["text"])

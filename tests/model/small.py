@@ -1,0 +1,31 @@
+"""A small model, random in every weight, and inputs for it."""
+
+import numpy as np
+
+from bert_tf.config import BertConfig
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?'", "##e", "##s", "the", "good"]
+
+
+def small_config(**overrides):
+    shape = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64}
+    return BertConfig(**({"vocab_size": len(PIECES), "max_position_embeddings": 24} | shape | overrides))
+
+
+def randomize(model, seed=0, scale=0.3):
+    """Gives every weight a random value: zero biases and unit scales would hide that they are used wrongly."""
+    rng = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        variable.assign(rng.normal(0, scale, variable.shape))
+    return model
+
+
+def features(lengths=(24, 7, 1, 13), width=24, seed=0):
+    """Random encoder inputs with rows of these lengths, padded to `width`."""
+    rng = np.random.default_rng(seed)
+    mask = np.arange(width) < np.array(lengths)[:, None]
+    return {
+        "input_word_ids": np.where(mask, rng.integers(5, len(PIECES), mask.shape), 0).astype(np.int32),
+        "input_mask": mask.astype(np.int32),
+        "input_type_ids": np.where(mask, rng.integers(0, 2, mask.shape), 0).astype(np.int32),
+    }

@@ -1,0 +1,244 @@
+"""The encoder and the pre-trainer against NumPy, by their shapes, in every precision, saved, compiled and padded."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertEncoder, BertPretrainer
+from bert_tf.errors import ConfigError
+from bert_tf.model.dropout import seed_scope
+from bert_tf.model.heads import classifier
+from tests.model.numpy_bert import encode, pretraining_logits, tensors_of
+from tests.model.small import features, randomize, small_config
+
+# Of the encoder alone with 30,522 pieces, as published with the checkpoints of these sizes.
+PUBLISHED = {
+    "tiny": 4_385_920,
+    "mini": 11_170_560,
+    "small": 28_763_648,
+    "medium": 41_373_184,
+    "base": 109_482_240,
+    "large": 335_141_888,
+}
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return randomize(BertEncoder(small_config()))
+
+
+@pytest.fixture(scope="module")
+def pretrainer(encoder):
+    model = BertPretrainer(encoder)
+    for variable in model.trainable_variables[-8:]:
+        variable.assign(np.random.default_rng(1).normal(0, 0.3, variable.shape))
+    return model
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Makes initial values zeros: drawing 335 million takes seconds, and only their number matters."""
+    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", lambda _, shape, dtype: tf.zeros(shape, dtype))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_each_published_size_has_the_published_number_of_parameters(name, undrawn):
+    encoder = BertEncoder(BertConfig.from_name(name))
+    assert encoder.count_params() == PUBLISHED[name]
+    if name == "large":
+        assert 335e6 < BertPretrainer(encoder).count_params() < 340e6
+
+
+def test_outputs_have_the_names_and_shapes_of_the_hub_models(encoder):
+    outputs = encoder(features())
+    assert set(outputs) == {"sequence_output", "pooled_output", "encoder_outputs"}
+    assert outputs["sequence_output"].shape == (4, 24, 32)
+    assert outputs["pooled_output"].shape == (4, 32)
+    assert [output.shape for output in outputs["encoder_outputs"]] == [(4, 24, 32)] * 2
+    np.testing.assert_array_equal(outputs["encoder_outputs"][-1], outputs["sequence_output"])
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["tanh_gelu", "erf_gelu", "relu"])
+def test_encoder_and_pretrainer_equal_a_numpy_bert(norm, activation):
+    config = small_config(norm=norm, activation=activation, num_layers=3)
+    model = randomize(BertPretrainer(BertEncoder(config)), seed=3)
+    inputs = features()
+    positions = np.array([[3, 23, 3], [0, 6, 2], [0, 0, 0], [12, 1, 0]], np.int32)
+    tensors = tensors_of(model, config.hidden_size)
+    sequence, pooled, layers = encode(tensors, inputs, layers=3, heads=4, activation=activation, norm=norm)
+    masked, following = pretraining_logits(tensors, sequence, pooled, positions, activation=activation)
+
+    tokens = inputs["input_mask"] == 1  # what stands at padding is nobody's business
+    got = model.encoder(inputs)
+    np.testing.assert_allclose(got["sequence_output"].numpy()[tokens], sequence[tokens], atol=1e-5)
+    np.testing.assert_allclose(got["pooled_output"], pooled, atol=1e-5)
+    for ours, theirs in zip(got["encoder_outputs"], layers, strict=True):
+        np.testing.assert_allclose(ours.numpy()[tokens], theirs[tokens], atol=1e-5)
+    logits = model(inputs | {"masked_lm_positions": positions})
+    np.testing.assert_allclose(logits["mlm_logits"], masked, atol=1e-5)
+    np.testing.assert_allclose(logits["nsp_logits"], following, atol=1e-5)
+
+
+def test_new_weights_are_truncated_normal_with_zero_biases_and_unit_scales():
+    keras.utils.set_random_seed(0)
+    for variable in BertEncoder(small_config(hidden_size=128, intermediate_size=512)).weights:
+        value = variable.numpy()
+        if variable.path.endswith(("bias", "beta")):
+            assert not value.any()
+        elif variable.path.endswith("gamma"):
+            assert (value == 1).all()
+        elif value.size > 10_000:
+            # Truncated at two standard deviations; Keras' normal is 0.88 of its nominal deviation after the cut.
+            assert np.abs(value).max() <= 0.04
+            assert 0.0170 < value.std() < 0.0182
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_padding_changes_nothing_at_the_tokens(norm):
+    encoder = randomize(BertEncoder(small_config(norm=norm)))
+    short = features(lengths=(7, 5), width=7)
+    longer = {name: np.pad(value, [(0, 0), (0, 12)]) for name, value in short.items()}
+    # Nor does it matter what is written where the mask is 0.
+    longer["input_word_ids"][longer["input_mask"] == 0] = 11
+    longer["input_type_ids"][longer["input_mask"] == 0] = 1
+    tokens = short["input_mask"] == 1
+    a, b = encoder(short), encoder(longer)
+    np.testing.assert_allclose(
+        a["sequence_output"].numpy()[tokens], b["sequence_output"].numpy()[:, :7][tokens], atol=2e-6
+    )
+    np.testing.assert_allclose(a["pooled_output"], b["pooled_output"], atol=2e-6)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_a_row_that_is_all_padding_gives_finite_outputs(policy):
+    outputs = BertEncoder(small_config(), dtype=policy)(features(lengths=(0, 3)))
+    assert np.isfinite(tf.cast(outputs["sequence_output"], tf.float32)).all()
+
+
+def test_tokens_see_each_other_in_both_directions(encoder):
+    inputs = features(lengths=(10,), width=10)
+    before = encoder(inputs)["sequence_output"].numpy()
+    for changed in (0, 9):
+        other = inputs | {"input_word_ids": inputs["input_word_ids"].copy()}
+        other["input_word_ids"][0, changed] = 6 + (inputs["input_word_ids"][0, changed] == 6)
+        difference = np.abs(encoder(other)["sequence_output"].numpy() - before).max(-1)[0]
+        assert (difference > 1e-4).all()
+
+
+@pytest.mark.parametrize(
+    "policy, dtype, bound", [("mixed_bfloat16", "bfloat16", 0.1), ("mixed_float16", "float16", 0.02)]
+)
+def test_mixed_precision_computes_in_it_and_stays_close_to_float32(policy, dtype, bound):
+    config = small_config()
+    exact, mixed = BertEncoder(config), BertEncoder(config, dtype=policy)
+    mixed.set_weights(randomize(exact, scale=0.1).get_weights())
+    assert {variable.dtype for variable in mixed.weights} == {"float32"}
+    inputs = features()
+    want, got = exact(inputs), mixed(inputs)
+    assert got["sequence_output"].dtype == dtype
+    assert got["pooled_output"].dtype == dtype
+    difference = np.abs(np.float32(got["sequence_output"]) - want["sequence_output"].numpy())
+    assert 0 < difference.max() < bound
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_logits_are_float32_in_mixed_precision(policy):
+    encoder = BertEncoder(small_config(), dtype=policy)
+    inputs = features()
+    outputs = BertPretrainer(encoder)(inputs | {"masked_lm_positions": np.zeros((4, 2), np.int32)})
+    assert outputs["mlm_logits"].dtype == outputs["nsp_logits"].dtype == tf.float32
+    assert classifier(encoder, 3)(inputs)["logits"].dtype == tf.float32
+
+
+def test_the_global_policy_is_the_default():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        encoder = BertEncoder(small_config())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert encoder(features())["sequence_output"].dtype == tf.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("kind", ["encoder", "pretrainer", "classifier"])
+def test_a_keras_file_gives_the_model_back(tmp_path, kind, dtype):
+    encoder = BertEncoder(small_config(norm="pre", activation="relu"), dtype=dtype)
+    inputs = features()
+    if kind == "pretrainer":
+        inputs["masked_lm_positions"] = np.array([[1, 2], [3, 0], [0, 0], [5, 1]], np.int32)
+    model = {"encoder": lambda: encoder, "pretrainer": lambda: BertPretrainer(encoder)}.get(
+        kind, lambda: classifier(encoder, 3)
+    )()
+    randomize(model).save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert [v.path for v in again.weights] == [v.path for v in model.weights]
+    tf.nest.map_structure(np.testing.assert_array_equal, model(inputs), again(inputs))
+    if kind == "encoder":
+        assert again.config == encoder.config
+
+
+def test_the_masked_lm_head_is_the_word_embedding(pretrainer, encoder):
+    shape = (encoder.config.vocab_size, encoder.config.hidden_size)
+    assert sum(tuple(variable.shape) == shape for variable in pretrainer.weights) == 1
+    table = encoder.embeddings.word_embeddings
+    inputs = features() | {"masked_lm_positions": np.zeros((4, 1), np.int32)}
+    absent = 4  # [MASK]: the random inputs start at id 5
+    assert absent not in inputs["input_word_ids"]
+    before, kept = pretrainer(inputs)["mlm_logits"].numpy(), table.numpy()
+    changed = kept.copy()
+    changed[absent] = 0
+    table.assign(changed)
+    after = pretrainer(inputs)["mlm_logits"].numpy()
+    table.assign(kept)
+    others = np.arange(shape[0]) != absent
+    np.testing.assert_array_equal(after[..., others], before[..., others])
+    np.testing.assert_allclose(after[..., absent], pretrainer.get_layer("masked_lm").bias.numpy()[absent], atol=1e-6)
+    assert not np.allclose(after[..., absent], before[..., absent])
+
+
+def test_a_model_compiled_by_xla_gives_the_same_outputs_and_gradients():
+    model = randomize(classifier(BertEncoder(small_config(num_layers=1)), 3), scale=0.1)
+    inputs = {name: tf.constant(value) for name, value in features().items()}
+
+    def run(seed):
+        with tf.GradientTape() as tape, seed_scope(seed):
+            logits = model(inputs, training=True)["logits"]
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits([0, 1, 2, 0], logits))
+        gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+        return logits, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    seed = tf.constant([1, 2])
+    plain, compiled = tf.function(run)(seed), tf.function(run, jit_compile=True)(seed)
+    np.testing.assert_allclose(plain[0], compiled[0], atol=1e-5)
+    for one, other in zip(plain[1], compiled[1], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_keras_own_fit_learns_a_simple_rule(jit_compile):
+    keras.utils.set_random_seed(0)
+    inputs = features(lengths=[8] * 512, width=8)
+    labels = (inputs["input_word_ids"][:, 3] > 20).astype(np.int32)
+    model = classifier(BertEncoder(small_config()), 2)
+    model.compile(
+        keras.optimizers.Adam(3e-3),
+        {"logits": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
+        jit_compile=jit_compile,
+    )
+    losses = model.fit(inputs, {"logits": labels}, batch_size=32, epochs=8, verbose=0).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+    assert model.evaluate(inputs, {"logits": labels}, verbose=0) < 0.5 * losses[0]
+
+
+def test_an_encoder_is_a_part_like_any_other_in_a_users_model(encoder):
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in features()}
+    mean = keras.layers.GlobalAveragePooling1D()(encoder(inputs)["sequence_output"])
+    model = keras.Model(inputs, keras.layers.Dense(1)(mean))
+    assert model.predict(features(), verbose=0).shape == (4, 1)
+
+
+def test_a_config_that_no_model_can_have_is_refused():
+    with pytest.raises(ConfigError, match="hidden_size 30 is not a multiple of num_heads 4"):
+        BertEncoder(small_config(hidden_size=30))

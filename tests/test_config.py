@@ -1,0 +1,93 @@
+"""Configs: sizes by name, dicts back and forth, and one clear line for each value that can not be."""
+
+import pytest
+
+from bert_tf.config import (
+    BertConfig,
+    FinetuneConfig,
+    PretrainConfig,
+    PretrainingData,
+    TrainConfig,
+    from_dict,
+    to_dict,
+)
+from bert_tf.errors import ConfigError
+
+# Layers, hidden size, heads: the paper's two and the four of Turc et al. (2019), table 1.
+SIZES = {
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (4, 512, 8),
+    "medium": (8, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_sizes_are_the_published_ones(name):
+    config = BertConfig.from_name(name).check()
+    assert (config.num_layers, config.hidden_size, config.num_heads) == SIZES[name]
+    assert config.intermediate_size == 4 * config.hidden_size
+    assert (config.vocab_size, config.max_position_embeddings, config.type_vocab_size) == (30522, 512, 2)
+
+
+def test_a_size_can_be_changed_in_part():
+    config = BertConfig.from_name("tiny", vocab_size=100, num_layers=3)
+    assert (config.vocab_size, config.num_layers, config.hidden_size) == (100, 3, 128)
+
+
+def test_an_unknown_size_names_the_known_ones():
+    with pytest.raises(ConfigError, match="'huge' is unknown; choose one of tiny, mini, small, medium, base, large"):
+        BertConfig.from_name("huge")
+
+
+def test_a_mistyped_field_gets_a_suggestion():
+    with pytest.raises(ConfigError, match=r"BertConfig has no field 'hiden_size'; did you mean 'hidden_size'\?"):
+        BertConfig.from_name("tiny", hiden_size=3)
+    with pytest.raises(ConfigError, match=r"^train has no field 'learning_rte'; did you mean 'learning_rate'\?"):
+        from_dict(FinetuneConfig, {"train": {"learning_rte": 1}})
+
+
+def test_a_field_like_no_other_gets_the_list():
+    with pytest.raises(ConfigError, match="known: batch_size, accumulation, "):
+        from_dict(TrainConfig, {"zzz": 1})
+
+
+@pytest.mark.parametrize("cls", [BertConfig, TrainConfig, PretrainConfig, FinetuneConfig])
+def test_a_config_survives_the_way_through_a_dict(cls):
+    config = cls()
+    if cls is PretrainConfig:
+        config.model.num_layers, config.data.layout, config.tokenizer.strip_accents = 7, "documents", False
+    assert from_dict(cls, to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    "config, culprit",
+    [
+        (BertConfig(num_layers=0), "model.num_layers is 0; it must be at least 1"),
+        (BertConfig(vocab_size=0), "model.vocab_size is 0"),
+        (BertConfig(dropout=1.0), r"model.dropout is 1.0; it must be in \[0, 1\)"),
+        (BertConfig(attention_dropout=-0.1), "model.attention_dropout is -0.1"),
+        (BertConfig(hidden_size=100), "hidden_size 100 is not a multiple of num_heads 12"),
+        (BertConfig(activation="gelu"), "model.activation 'gelu' is unknown; choose one of tanh_gelu, erf_gelu, relu"),
+        (BertConfig(norm="both"), "model.norm 'both' is unknown; choose 'post' or 'pre'"),
+        (TrainConfig(batch_size=0), "train.batch_size is 0"),
+        (TrainConfig(steps=-1), "train.steps is -1"),
+        (TrainConfig(steps=0, epochs=0), "one must be above 0"),
+        (TrainConfig(warmup=2), "train.warmup is 2"),
+        (TrainConfig(dtype="half"), "train.dtype 'half' is unknown; choose float32, bfloat16, float16 or auto"),
+        (PretrainingData(layout="lines"), "data.layout 'lines' is unknown"),
+        (PretrainingData(max_length=4), "data.max_length is 4; it must be at least 5"),
+        (PretrainingData(masking_rate=1.5), r"data.masking_rate is 1.5; it is a share, in \[0, 1\]"),
+        (PretrainingData(length_multiple=0), "data.length_multiple is 0"),
+    ],
+)
+def test_a_value_that_no_run_can_have_is_named(config, culprit):
+    with pytest.raises(ConfigError, match=culprit):
+        config.check()
+
+
+@pytest.mark.parametrize("config", [BertConfig(), TrainConfig(), PretrainingData()])
+def test_the_defaults_are_valid(config):
+    assert config.check() is config
