@@ -69,7 +69,8 @@ def dense_features(ids, type_ids, *, length=None, length_multiple=1, max_length=
         dict of int32 [batch, length]: input_word_ids, input_mask, input_type_ids.
     """
     if length is None:
-        longest = tf.cast(ids.bounding_shape(axis=1), tf.int32)
+        # At least 1: a model looks at the first token, also of a batch without rows.
+        longest = tf.maximum(tf.cast(ids.bounding_shape(axis=1), tf.int32), 1)
         length = -(-longest // length_multiple) * length_multiple
         if max_length is not None:
             length = tf.minimum(length, max_length)

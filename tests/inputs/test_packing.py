@@ -93,3 +93,9 @@ def test_a_fixed_length_is_static_in_a_graph():
     rows = tf.data.Dataset.from_tensors(tf.ragged.constant([[1, 2], [3]]))
     dataset = rows.map(lambda ids: dense_features(ids, ids, length=16))
     assert {spec.shape[1] for spec in dataset.element_spec.values()} == {16}
+
+
+def test_a_batch_without_rows_still_has_a_first_column():
+    empty = tf.RaggedTensor.from_row_splits(tf.zeros([0], tf.int32), [0])
+    features = dense_features(*pack(empty, cls_id=CLS, sep_id=SEP), length_multiple=8)
+    assert {tuple(feature.shape) for feature in features.values()} == {(0, 8)}
