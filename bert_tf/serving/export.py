@@ -24,6 +24,8 @@ def export(task, model, directory):
     numbers = [int(name) for name in os.listdir(directory) if name.isdigit()] if os.path.isdir(directory) else []
     path = os.path.join(directory, str(max(numbers, default=0) + 1))
     module = task.serving(model)
+    # Gradients would bring functions that must be compiled by XLA, which a server may lack and never needs.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with replacing_directory(path) as temporary:
-        tf.saved_model.save(module, temporary, signatures={"serving_default": module.serve})
+        tf.saved_model.save(module, temporary, signatures={"serving_default": module.serve}, options=options)
     return path
