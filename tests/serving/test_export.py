@@ -1,0 +1,185 @@
+"""Exported models: the Python model's answers, in a process without bert_tf, from ops that TF Serving has."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import bert_tf.serving.ask
+from bert_tf import BertEncoder
+from bert_tf.checkpoints import directory
+from bert_tf.files import bundled
+from bert_tf.inputs.tables import read_table
+from bert_tf.serving.export import export
+from bert_tf.tasks import Classification, Pretraining
+from bert_tf.text import Tokenizer
+from tests.model.numpy_bert import encode, softmax, tensors_of
+from tests.model.small import PIECES, randomize, small_config
+
+LENGTH = 32
+VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
+
+
+def make(kind):
+    tokenizer = Tokenizer(VOCABULARY)
+    encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH))
+    task = {
+        "fill": lambda: Pretraining(tokenizer, LENGTH),
+        "single": lambda: Classification(tokenizer, ("negative", "positive"), max_length=LENGTH),
+        "pair": lambda: Classification(tokenizer, ("a", "b", "c"), second_text="other", max_length=LENGTH),
+    }[kind]()
+    return task, randomize(task.build(encoder), scale=0.5), encoder  # small weights would tell no texts apart
+
+
+@pytest.fixture(scope="module", params=["single", "pair", "fill"])
+def exported(request, tmp_path_factory):
+    """Task, model and the folder of its first version."""
+    task, model, _ = make(request.param)
+    return task, model, export(task, model, str(tmp_path_factory.mktemp(request.param) / "served"))
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    task, model, _ = make("single")
+    return task, model, export(task, model, str(tmp_path_factory.mktemp("single") / "served"))
+
+
+def numpy_probabilities(task, model, texts):
+    """Probabilities by NumPy, each text on its own and without padding."""
+    tensors, head = tensors_of(model.get_layer("encoder"), 32), model.get_layer("classifier")
+    answers = []
+    for ids in task.tokenizer.tokenize(texts).to_list():
+        ids = np.array([[2, *ids[: LENGTH - 2], 3]])
+        inputs = {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
+        _, pooled, _ = encode(tensors, inputs, layers=2, heads=4, activation="tanh_gelu")
+        answers.append(softmax(pooled @ head.kernel.numpy() + head.bias.numpy())[0])
+    return np.array(answers)
+
+
+def test_answers_are_those_of_the_python_model_on_real_sentences(single):
+    task, model, path = single
+    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])[0]["sentence"][:300]
+    texts += ["", " ", "\u200b", "[MASK] [SEP]", "가나다 ÉÀ"]
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    answer = {name: value.numpy() for name, value in serve(text=tf.constant(texts)).items()}
+    expected = numpy_probabilities(task, model, texts)
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+    assert np.ptp(expected, 0).min() > 0.01  # the model does tell texts apart
+    labels = np.array([b"negative", b"positive"], object)
+    np.testing.assert_array_equal(answer["label"], labels[answer["probabilities"].argmax(-1)])
+    np.testing.assert_array_equal(answer["labels"], np.tile(labels, (len(texts), 1)))
+
+
+def test_an_answer_does_not_depend_on_the_rest_of_the_batch(single):
+    serve = tf.saved_model.load(single[2]).signatures["serving_default"]
+    texts = ["a b", "the good " * 40, ""]
+    together = serve(text=tf.constant(texts))["probabilities"].numpy()
+    for text, probabilities in zip(texts, together, strict=True):
+        np.testing.assert_allclose(serve(text=tf.constant([text]))["probabilities"][0], probabilities, atol=1e-6)
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
+def test_no_texts_and_empty_texts_are_answered(exported, texts):
+    _, _, path = exported
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    names = [spec.name for spec in serve.structured_input_signature[1].values()]
+    answer = serve(**{name: tf.constant(texts, tf.string) for name in names})
+    assert {int(value.shape[0]) for value in answer.values()} == {len(texts)}
+    assert all(np.isfinite(value).all() for value in answer.values() if value.dtype.is_floating)
+
+
+def test_bytes_that_are_not_utf8_are_answered(single):
+    serve = tf.saved_model.load(single[2]).signatures["serving_default"]
+    assert np.isfinite(serve(text=tf.constant([b"\xff\xfe a", b"\xed\xa0\x80"]))["probabilities"]).all()
+
+
+def test_a_pair_is_asked_by_two_texts(tmp_path):
+    task, model, _ = make("pair")
+    serve = tf.saved_model.load(export(task, model, str(tmp_path))).signatures["serving_default"]
+    first, second = tf.constant(["a b", "the"]), tf.constant(["c", "good good"])
+    straight = serve(text=first, second_text=second)["probabilities"].numpy()
+    assert straight.shape == (2, 3)
+    assert np.abs(straight - serve(text=second, second_text=first)["probabilities"].numpy()).max() > 1e-3
+
+
+def test_a_new_process_without_bert_tf_answers_when_everything_else_is_gone(tmp_path):
+    task, model, encoder = make("single")
+    directory.save(str(tmp_path / "model"), model, encoder, task)
+    task, model = directory.load_task(str(tmp_path / "model"))
+    export(task, model, str(tmp_path / "served"))
+    shutil.rmtree(tmp_path / "model")
+    shutil.move(tmp_path / "served", tmp_path / "elsewhere")
+    texts = ["the good food was not good at all.", "[MASK]"]
+    # -I keeps the working directory and PYTHONPATH out of it; the program is run by its path.
+    command = [sys.executable, "-I", bert_tf.serving.ask.__file__, str(tmp_path / "elsewhere" / "1"), *texts]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["text"] for answer in answers] == texts
+    expected = numpy_probabilities(task, model, texts)
+    np.testing.assert_allclose([answer["probabilities"] for answer in answers], expected, atol=1e-5)
+    assert [answer["label"] for answer in answers] == [task.labels[row.argmax()] for row in expected]
+
+
+def test_versions_count_up_from_the_largest(tmp_path, monkeypatch):
+    task, model, _ = make("single")
+    monkeypatch.setattr(tf.saved_model, "save", lambda *_, **options: None)  # only the folders matter here
+    paths = [export(task, model, str(tmp_path)) for _ in range(2)]
+    assert paths == [str(tmp_path / "1"), str(tmp_path / "2")]
+    (tmp_path / "10").mkdir()
+    (tmp_path / "notes").mkdir()
+    assert export(task, model, str(tmp_path)) == str(tmp_path / "11")
+    assert sorted(os.listdir(tmp_path)) == ["1", "10", "11", "2", "notes"]
+
+
+def test_an_export_that_fails_leaves_no_version(tmp_path, monkeypatch):
+    task, model, _ = make("single")
+
+    def full(_, path, **options):
+        pathlib.Path(path, "saved_model.pb").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tf.saved_model, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        export(task, model, str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_graph_holds_only_ops_that_tf_serving_has(exported):
+    _, _, path = exported
+    saved = saved_model_pb2.SavedModel()
+    saved.ParseFromString(pathlib.Path(path, "saved_model.pb").read_bytes())
+    (graph,) = [meta.graph_def for meta in saved.meta_graphs]
+    functions = {function.signature.name for function in graph.library.function}
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    ops = {node.op for node in nodes} - functions
+    core = {name for name in dir(tf.raw_ops) if name[0].isupper()}
+    assert len(ops & core) > 20  # the walk did find the model
+    assert {op.rpartition(">")[2] for op in ops - core} <= {
+        "FastBertNormalize",
+        "FastWordpieceTokenizeWithOffsets",
+        "_Arg",
+        "_Retval",
+    }
+    # A server's build may have no XLA.
+    compiled = [holder for holder in (*nodes, *graph.library.function) if holder.attr["_XlaMustCompile"].b]
+    assert not compiled
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)])
+def test_a_model_trained_in_half_precision_is_exported_too(tmp_path, policy):
+    task, model, encoder = make("single")
+    half = task.build(BertEncoder(encoder.config, dtype=policy))
+    half.set_weights(model.get_weights())
+    serve = tf.saved_model.load(export(task, half, str(tmp_path))).signatures["serving_default"]
+    texts = ["the good", "a b c"]
+    probabilities = serve(text=tf.constant(texts))["probabilities"]
+    assert probabilities.dtype == tf.float32
+    np.testing.assert_allclose(probabilities, numpy_probabilities(task, model, texts), atol=0.03)

@@ -1,0 +1,178 @@
+"""Classification: reading, encoding, batches and measures."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import log_softmax, softmax
+
+from bert_tf.errors import DataError
+from bert_tf.tasks import Classification
+from bert_tf.tasks.classification import labels_of
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(PIECES)
+
+
+@pytest.fixture
+def task(tokenizer):
+    return Classification(tokenizer, ("neg", "pos"), text="sentence", max_length=20)
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_labels_become_their_numbers(task, tmp_path):
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\na b\tpos\nc\tneg\n")
+    assert task.read(path) == {"sentence": ["a b", "c"], "label": [1, 0]}
+
+
+def test_a_label_seen_only_in_evaluation_is_named_with_file_and_line(task, tmp_path):
+    path = write(tmp_path / "dev.tsv", "sentence\tlabel\na\tpos\n\nb\tneutral\n")
+    with pytest.raises(DataError) as raised:
+        task.read(path)
+    assert str(raised.value) == f"{path}:4: label 'neutral' is not one of the model's: 'neg', 'pos'"
+
+
+def test_texts_without_labels_are_read_for_prediction(task, tmp_path):
+    path = write(tmp_path / "a.tsv", "sentence\na\nb\n")
+    assert task.read(path, labelled=False) == {"sentence": ["a", "b"]}
+    with pytest.raises(DataError, match="no column 'label'"):
+        task.read(path)
+
+
+def test_a_folder_stands_for_its_evaluation_table(task, tmp_path):
+    assert task.table(str(tmp_path)) == str(tmp_path / "dev.tsv")
+    assert task.table(str(tmp_path / "x.csv")) == str(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    "labels, expected",
+    [
+        (["b", "a", "b"], ("a", "b")),
+        (["10", "9", "1", "10"], ("1", "9", "10")),
+        (["x", "2", "10"], ("2", "10", "x")),
+        (["²", "1"], ("1", "²")),
+    ],
+)
+def test_labels_are_sorted_and_numbers_by_their_value(tmp_path, labels, expected):
+    assert labels_of(write(tmp_path / "a.tsv", "label\n" + "\n".join(labels) + "\n"), "label") == expected
+
+
+def test_a_single_label_is_nothing_to_learn(tmp_path):
+    with pytest.raises(DataError, match="holds 1 distinct label; expected at least two"):
+        labels_of(write(tmp_path / "a.tsv", "label\nx\nx\n"), "label")
+
+
+def test_single_texts_are_cut_at_the_end_and_told(task):
+    texts = ["a b c", "a " * 18, "a " * 19, ""]
+    ids, types, cut = task.encode(tf.constant(texts))
+    a = PIECES.index("a")
+    assert ids.to_list() == [[2, a, a + 1, a + 2, 3], [2, *[a] * 18, 3], [2, *[a] * 18, 3], [2, 3]]
+    assert not any(map(any, types.to_list()))
+    assert cut.numpy().tolist() == [False, False, True, False]
+
+
+def test_pairs_are_cut_at_the_longer_text(tokenizer):
+    task = Classification(tokenizer, ("x", "y"), text="a", second_text="b", max_length=10)
+    ids, types, cut = task.encode(tf.constant(["a " * 9, "a"]), tf.constant(["b b", "b"]))
+    a, b = PIECES.index("a"), PIECES.index("b")
+    assert ids.to_list() == [[2, *[a] * 5, 3, b, b, 3], [2, a, 3, b, 3]]
+    assert types.to_list() == [[0] * 7 + [1] * 3, [0, 0, 0, 1, 1]]
+    assert cut.numpy().tolist() == [True, False]
+
+
+def make_rows(count, seed=0):
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(list("abcdefgh"), rng.integers(0, 30))) for _ in range(count)]
+    return {"sentence": texts, "label": rng.integers(0, 2, count).tolist()}
+
+
+@pytest.mark.parametrize("seed", [None, (3, 4)])
+@pytest.mark.parametrize("count, batch_size", [(40, 1), (100, 7), (64, 32), (3, 32), (1200, 33)])
+def test_each_row_comes_once_with_its_own_text_and_label(task, count, batch_size, seed):
+    rows = make_rows(count)
+    seed = seed and tf.constant(seed, tf.int64)
+    seen = []
+    for batch in task.batches(rows, batch_size, seed=seed):
+        ids, mask = batch["input_word_ids"].numpy(), batch["input_mask"].numpy()
+        assert ids.shape[1] % 8 == 0 or ids.shape[1] == task.max_length
+        assert len(ids) <= batch_size
+        for row, label, tokens, real, cut in zip(
+            batch["row"].numpy(), batch["labels"].numpy(), ids, mask, batch["truncated"].numpy(), strict=True
+        ):
+            words = rows["sentence"][row].split()
+            assert tokens[: real.sum()].tolist() == [2, *(PIECES.index(word) for word in words[:18]), 3]
+            assert not tokens[real.sum() :].any()
+            assert label == rows["label"][row]
+            assert cut == (len(words) > 18)
+            seen.append(row)
+    assert sorted(seen) == list(range(count))
+
+
+def test_lengths_are_multiples_of_eight_where_the_limit_allows(tokenizer):
+    task = Classification(tokenizer, ("neg", "pos"), max_length=64)
+    widths = {batch["input_word_ids"].shape[1] for batch in task.batches(make_rows(300), 8)}
+    assert widths <= {8, 16, 24, 32}
+    assert len(widths) > 1
+
+
+def test_the_seed_decides_the_order(task):
+    rows = make_rows(200)
+
+    def order(*seed):
+        batches = task.batches(rows, 8, seed=tf.constant(seed, tf.int64))
+        return [row for batch in batches for row in batch["row"].numpy().tolist()]
+
+    assert order(0, 1) == order(0, 1)
+    assert order(0, 1) != order(0, 2)
+    assert order(0, 1) != order(1, 1)
+
+
+def test_the_seed_also_decides_which_rows_share_a_batch(task):
+    rows = make_rows(2000)  # several pools
+
+    def batches(*seed):
+        return {frozenset(b["row"].numpy().tolist()) for b in task.batches(rows, 8, seed=tf.constant(seed, tf.int64))}
+
+    assert len(batches(0, 1) & batches(0, 2)) < 20
+
+
+def test_rows_without_labels_make_batches_without_labels(task):
+    (batch,) = task.batches({"sentence": ["a", "b"]}, 4)
+    assert "labels" not in batch
+
+
+def test_measures_are_sums_over_the_rows_and_weights_their_number(task):
+    logits = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
+    labels = np.array([0, 1, 1, 0, 1, 0, 0], np.int32)
+    features = {"labels": tf.constant(labels)}
+    measures = task.measures(features, {"logits": tf.constant(logits)})
+    np.testing.assert_allclose(measures["loss"], [-log_softmax(logits, -1)[range(7), labels].sum(), 7], rtol=1e-6)
+    np.testing.assert_allclose(measures["accuracy"], [(logits.argmax(-1) == labels).sum(), 7])
+    assert task.weights(features).keys() == set(task.losses)
+    assert float(task.weights(features)["loss"]) == float(measures["loss"][1])
+    assert set(measures) == {*task.losses, *task.metrics}
+
+
+def test_predictions_are_written_as_a_table(task):
+    file, logits = io.StringIO(), np.array([[0.3, -2.0], [-1000.0, 1000.0]], np.float32)
+    task.write_predictions(file, [{"logits": row} for row in logits])
+    header, *lines = [line.split("\t") for line in file.getvalue().splitlines()]
+    assert header == ["label", "neg", "pos"]
+    assert [line[0] for line in lines] == ["neg", "pos"]
+    np.testing.assert_allclose(np.float64([line[1:] for line in lines]), softmax(logits, -1), atol=1e-6)
+
+
+def test_settings_make_the_same_task_again(tokenizer):
+    task = Classification(tokenizer, ("x", "y"), text="a", second_text="b", label="c", max_length=9, evaluation="e.csv")
+    again = Classification.from_settings(task.settings(), tokenizer)
+    assert again.settings() == task.settings()
+    assert "tokenizer" not in task.settings()

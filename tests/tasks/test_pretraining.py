@@ -1,0 +1,117 @@
+"""The pre-training task's measures by hand, and the filling of [MASK]s."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import log_softmax
+
+from bert_tf import BertEncoder
+from bert_tf.tasks import Pretraining
+from bert_tf.text import Tokenizer
+from tests.model.numpy_bert import encode, pretraining_logits, softmax, tensors_of
+from tests.model.small import PIECES, randomize, small_config
+
+MASK = PIECES.index("[MASK]")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return Pretraining(Tokenizer(PIECES), max_length=12)
+
+
+@pytest.fixture(scope="module")
+def model(task):
+    return randomize(task.build(BertEncoder(small_config())))
+
+
+@pytest.fixture(scope="module")
+def fill(task, model):
+    module = task.serving(model)  # a tf.function method does not keep its object alive
+    return lambda texts: module.serve(texts)
+
+
+def test_measures_count_masked_tokens_and_pairs():
+    task = Pretraining(None, max_length=12)
+    rng = np.random.default_rng(0)
+    masked, following = rng.normal(size=(3, 4, 50)), rng.normal(size=(3, 2))
+    ids = rng.integers(0, 50, (3, 4))
+    ids[0, 0], ids[1, 2] = masked[0, 0].argmax(), masked[1, 2].argmax()  # one right where it counts, one where not
+    weights = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]])
+    labels = np.array([0, 1, 1])
+    features = {
+        "masked_lm_ids": tf.constant(ids, tf.int32),
+        "masked_lm_weights": tf.constant(weights, tf.float32),
+        "next_sentence_labels": tf.constant(labels, tf.int32),
+    }
+    outputs = {"mlm_logits": tf.constant(masked, tf.float32), "nsp_logits": tf.constant(following, tf.float32)}
+    measures = task.measures(features, outputs)
+    entropies = -np.take_along_axis(log_softmax(masked, -1), ids[..., None], -1)[..., 0]
+    expected = {
+        "mlm_loss": ((entropies * weights).sum(), 4),
+        "nsp_loss": (-log_softmax(following, -1)[range(3), labels].sum(), 3),
+        "mlm_accuracy": (((masked.argmax(-1) == ids) * weights).sum(), 4),
+        "nsp_accuracy": ((following.argmax(-1) == labels).sum(), 3),
+    }
+    assert expected["mlm_accuracy"][0] >= 1
+    assert measures.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(measures[name], value, rtol=1e-5, err_msg=name)
+    for name, weight in task.weights(features).items():
+        np.testing.assert_allclose(weight, expected[name][1], atol=2e-5)
+
+
+def test_a_batch_without_masks_divides_by_more_than_zero():
+    features = {"masked_lm_weights": tf.zeros([2, 3]), "next_sentence_labels": tf.zeros([2], tf.int32)}
+    assert float(Pretraining(None, 12).weights(features)["mlm_loss"]) > 0
+
+
+def expected_fillings(model, words):
+    """Tokens and probabilities by NumPy for one text given as its pieces."""
+    ids = np.array([[2, *map(PIECES.index, words), 3]])
+    ones = np.ones_like(ids)
+    tensors = tensors_of(model, 32)
+    inputs = {"input_word_ids": ids, "input_mask": ones, "input_type_ids": 0 * ones}
+    sequence, pooled, _ = encode(tensors, inputs, layers=2, heads=4, activation="tanh_gelu")
+    positions = np.flatnonzero(ids[0] == MASK)[None]
+    logits, _ = pretraining_logits(tensors, sequence, pooled, positions, activation="tanh_gelu")
+    probabilities = softmax(logits[0])
+    best = np.argsort(-probabilities, -1)[:, :5]
+    return [[PIECES[i] for i in row] for row in best], np.take_along_axis(probabilities, best, -1)
+
+
+def decode(tokens):
+    return [[piece.decode() for piece in row] for row in tokens]
+
+
+def test_each_mask_is_filled_in_the_order_of_the_text(model, fill):
+    texts = ["a [MASK] b", "[MASK] the [MASK] good[MASK]!", "no mask here", "[MASK]"]
+    pieces = [["a", "[MASK]", "b"], ["[MASK]", "the", "[MASK]", "good", "[MASK]", "!"], None, ["[MASK]"]]
+    answer = {name: value.numpy() for name, value in fill(tf.constant(texts)).items()}
+    assert answer["tokens"].shape == answer["probabilities"].shape == (4, 3, 5)
+    for row, words in enumerate(pieces):
+        masks = words.count("[MASK]") if words else 0
+        if masks:
+            tokens, probabilities = expected_fillings(model, words)
+            assert decode(answer["tokens"][row, :masks]) == tokens
+            np.testing.assert_allclose(answer["probabilities"][row, :masks], probabilities, atol=1e-5)
+        assert not any(any(places) for places in answer["tokens"][row, masks:].tolist())
+        assert not answer["probabilities"][row, masks:].any()
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", "a b"]])
+def test_texts_without_a_mask_and_no_texts_have_no_answers(fill, texts):
+    answer = fill(tf.constant(texts, tf.string))
+    assert answer["tokens"].shape == answer["probabilities"].shape == (len(texts), 0, 5)
+
+
+def test_a_mask_beyond_the_longest_input_has_no_answer(model, fill):
+    # 12 tokens, two of them [CLS] and [SEP]: ten pieces are kept.
+    kept, cut = "a " * 9 + "[MASK] b b", "a " * 10 + "[MASK]"
+    answer = fill(tf.constant([kept, cut]))
+    assert answer["tokens"].shape == (2, 1, 5)
+    assert decode(answer["tokens"].numpy()[0]) == expected_fillings(model, ["a"] * 9 + ["[MASK]"])[0]
+    assert answer["tokens"].numpy()[1].tolist() == [[b""] * 5]
+
+
+def test_settings_make_the_same_task_again(task):
+    assert Pretraining.from_settings(task.settings(), task.tokenizer).settings() == {"max_length": 12}
