@@ -59,7 +59,7 @@ def run(main):
         except BertTfError as error:
             _fail(str(error), error.exit_status)
         except _SYSTEM_ERRORS as error:
-            _fail(error.message[:300], 1)
+            _fail(_reason(error), 1)
         except OSError as error:
             _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
         except KeyboardInterrupt:
@@ -75,18 +75,29 @@ def _parse(argv):
         for name in flags.FLAGS:
             _ = flags.FLAGS[name].value
         if "config" in flags.FLAGS:
-            vars(flags.FLAGS.config)  # a config file that could not be read only fails when it is looked at
+            # A file that could not be read leaves an object here that fails when it is used.
+            error = vars(flags.FLAGS.config).get("_error")
+            if error:
+                raise error
         return rest
     except flags.Error as error:
-        _fail(f"{error}; --help lists the flags", 2)
-    except FileNotFoundError as error:
-        _fail(f"--config: no such file: {error.filename or error}", 2)
+        # From inside a config file comes a whole stack trace, as text.
+        inside = "Traceback" in str(error) and f"--config: {str(error).strip().splitlines()[-1]}"
+        _fail(inside or f"{error}; --help lists the flags", 2)
+    except OSError as error:
+        # The config library wraps the file's error in lines of its own; the last one is the file's.
+        _fail(f"--config: {str(error).strip().splitlines()[-1].strip().split('] ')[-1]}", 2)
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         reason = error.args[0] if error.args else error
         field = re.search(r"Field (\w+) not found on dataclass <class '(?:\w+\.)*(\w+)'>", str(reason))
         if field:
             reason = f"{field[2]} has no field {field[1]!r}; its fields are in the config file and bert_tf/config.py"
         _fail(f"--config: {reason}", 2)
+
+
+def _reason(error):
+    """What a TensorFlow error says, without "Graph execution error", Python frames and names of nodes."""
+    return error.message.split("[[")[0].strip().splitlines()[-1][:300]
 
 
 def _fail(message, status):

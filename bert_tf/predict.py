@@ -16,7 +16,8 @@ flags.mark_flags_as_required(["model_dir", "data_dir", "output"])
 
 def main(_):
     task, model = load_task(_MODEL_DIR.value)
-    rows = task.read(task.table(_DATA_DIR.value), labelled=False)
+    table = task.table(_DATA_DIR.value)
+    rows = task.read(table, labelled=False)
     predictions = sorted(evaluation.predict(model, task.batches(rows, _BATCH_SIZE.value)), key=lambda item: item[0])
     with replacing(_OUTPUT.value) as temporary, open(temporary, "w", encoding="utf-8") as file:
         task.write_predictions(file, (outputs for _, outputs in predictions))

@@ -30,7 +30,14 @@ CASES = {
     "full disk": (OSError(28, "No space left on device", "m/x"), 1, "m/x: No space left on device"),
     "full disk, no name": (OSError(28, "No space left on device"), 1, "system: No space left on device"),
     "missing": (FileNotFoundError(2, "No such file or directory", "x"), 1, "x: No such file or directory"),
-    "TensorFlow, full disk": (tf.errors.ResourceExhaustedError(None, None, "m/y; disk\nfull"), 1, "m/y; disk full"),
+    "TensorFlow, full disk": (tf.errors.ResourceExhaustedError(None, None, "m/y; disk full"), 1, "m/y; disk full"),
+    "TensorFlow, in a graph": (
+        tf.errors.NotFoundError(
+            None, None, "Graph execution error:\n\nDetected at\n  File\n m/z; no file\n\t [[{{node"
+        ),
+        1,
+        "m/z; no file",
+    ),
     "TensorFlow, damaged": (tf.errors.DataLossError(None, None, "corrupted"), 1, "corrupted"),
     "Ctrl-C": (KeyboardInterrupt(), 130, "interrupted"),
 }

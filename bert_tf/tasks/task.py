@@ -2,6 +2,8 @@
 
 import abc
 
+from bert_tf.errors import DataError
+
 
 class Task(abc.ABC):
     """One kind of task. A new task is a new file with a subclass, named in `tasks/__init__.py`.
@@ -43,6 +45,14 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def measures(self, features, outputs):
         """dict name -> (float32 sum, float32 weight) of losses and simple metrics of one batch."""
+
+    def table(self, path):
+        """The table of examples that `path`, a file or a folder, names.
+
+        Raises:
+            DataError: if the task has no tables.
+        """
+        raise DataError(f"{path}: a {self.name} model labels no rows; fine-tune it first: python -m bert_tf.finetune")
 
     @abc.abstractmethod
     def serving(self, model):

@@ -1,0 +1,103 @@
+"""Runs the programs as `python -m` does, each in a process of its own, but forked off one that has TensorFlow loaded.
+
+A start takes seconds otherwise, and most tests of a program's errors are over in less.
+"""
+
+import dataclasses
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+
+@dataclasses.dataclass
+class Done:
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def error_line(self):
+        """The one line that a failure may print, progress bars and evaluations apart."""
+        assert "Traceback" not in self.errors, self.errors
+        lines = [line for line in self.errors.replace("\r", "\n").splitlines() if line.startswith("bert_tf: error: ")]
+        assert len(lines) == 1, self.errors
+        return lines[0]
+
+
+class Programs:
+    def __init__(self):
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.programs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, name, *arguments, meanwhile=None):
+        """Runs bert_tf.NAME; `meanwhile` gets its process id as soon as it has started."""
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps([name, folder, *map(str, arguments)]), file=self._server.stdin, flush=True)
+            process = int(self._server.stdout.readline())
+            if meanwhile:
+                meanwhile(process)
+            status = int(self._server.stdout.readline())
+            output, errors = (open(f"{folder}/{stream}").read() for stream in ("out", "err"))  # noqa: SIM115
+        return Done(status, output, errors)
+
+    def succeed(self, name, *arguments):
+        done = self(name, *arguments)
+        assert done.status == 0, done.errors
+        return done
+
+    def close(self):
+        self._server.stdin.close()
+        self._server.wait(60)
+
+
+def wait_for(condition, seconds=120):
+    end = time.time() + seconds
+    while not condition():
+        assert time.time() < end
+        time.sleep(0.02)
+
+
+def _serve():
+    # Everything that takes long to load, but no TensorFlow operation: its threads would not survive the fork.
+    import tensorflow_text  # noqa: F401
+    from ml_collections import config_flags  # noqa: F401
+
+    import bert_tf.app
+    import bert_tf.training.runs  # noqa: F401
+
+    for line in sys.stdin:
+        name, folder, *arguments = json.loads(line)
+        process = os.fork()
+        if not process:
+            _run(name, folder, arguments)
+        print(process, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+
+
+def _run(name, folder, arguments):
+    status = 1
+    try:
+        for number, stream in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{folder}/{stream}", os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.argv = [name, *arguments]
+        runpy.run_module(f"bert_tf.{name}", run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as done:
+        status = done.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()

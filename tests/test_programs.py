@@ -1,0 +1,274 @@
+"""The programs one after the other, on a few hundred sentences of the bundled data."""
+
+import csv
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bert_tf.files import bundled
+from tests.programs import Programs, wait_for
+
+PRETRAIN = """
+from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
+
+def get_config():
+    return PretrainConfig(
+        input="{0}/corpus.txt",
+        heldout="{0}/heldout.txt",
+        tokenizer=TokenizerConfig(vocab="{0}/vocab.txt"),
+        model=BertConfig(vocab_size=0, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
+                         max_position_embeddings=64),
+        data=PretrainingData(max_length=32, max_predictions=5),
+        train=TrainConfig(batch_size=8, steps=300, learning_rate=1e-3, dtype="float32", log_every=10, steps_per_call=5),
+    )
+"""
+FINETUNE = """
+from bert_tf.config import ClassificationConfig, FinetuneConfig, TrainConfig
+
+def get_config():
+    return FinetuneConfig(
+        task=ClassificationConfig(train="train.tsv", evaluation="heldout.tsv", max_length=32),
+        train=TrainConfig(batch_size=8, epochs=2, learning_rate=1e-3, dtype="float32"),
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def programs():
+    programs = Programs()
+    yield programs
+    programs.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Small data and configs."""
+    folder = tmp_path_factory.mktemp("programs")
+    for source, target, lines in (("train", "corpus", 400), ("heldout", "heldout", 60)):
+        with gzip.open(bundled(f"data/sotu/{source}.txt.gz"), "rt", encoding="utf-8") as file:
+            sentences = [line for line, _ in zip(file, range(lines), strict=False)]
+        # Addresses are long: a blank line every ten sentences makes enough documents of the first one.
+        documents = ["".join(sentences[start : start + 10]) for start in range(0, lines, 10)]
+        (folder / f"{target}.txt").write_text("\n".join(documents))
+    for name, lines in (("train", 101), ("heldout", 38)):
+        with open(bundled(f"data/reviews/{name}.tsv"), encoding="utf-8") as file:
+            (folder / f"{name}.tsv").write_text("".join(line for line, _ in zip(file, range(lines), strict=False)))
+    (folder / "pretrain.py").write_text(PRETRAIN.format(folder))
+    (folder / "finetune.py").write_text(FINETUNE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vocabulary(programs, folder):
+    arguments = f"--input={folder}/corpus.txt", f"--output={folder}/vocab.txt", "--vocab_size=400"
+    programs.succeed("learn_vocab", *arguments)
+    return folder / "vocab.txt"
+
+
+@pytest.fixture(scope="module")
+def pretrained(programs, folder, vocabulary):
+    """What pretrain made in two runs: the first was ended with Ctrl-C."""
+    model = folder / "pretrained"
+    command = "pretrain", f"--config={folder}/pretrain.py", f"--model_dir={model}"
+
+    def press_ctrl_c(process):
+        wait_for(lambda: (model / "history.jsonl").exists() and (model / "history.jsonl").read_text().count("\n") > 1)
+        os.kill(process, signal.SIGINT)
+
+    stopped = programs(*command, meanwhile=press_ctrl_c)
+    left = sorted(path.name for path in model.iterdir())
+    return model, stopped, left, programs(*command)
+
+
+@pytest.fixture(scope="module")
+def finetuned(programs, folder, pretrained):
+    model = folder / "finetuned"
+    files = f"--config={folder}/finetune.py", f"--data_dir={folder}", f"--init={pretrained[0]}"
+    programs.succeed("finetune", *files, f"--model_dir={model}")
+    return model
+
+
+def test_ctrl_c_ends_with_130_and_one_line_that_says_how_to_go_on(pretrained):
+    model, stopped, left, _ = pretrained
+    assert stopped.status == 130
+    assert "the same command goes on from there" in stopped.error_line and str(model) in stopped.error_line
+    assert "config.json" not in left and "checkpoints" in left
+
+
+def test_the_same_command_goes_on_from_there_to_the_end(pretrained):
+    model, stopped, _, done = pretrained
+    assert done.status == 0, done.errors
+    step = stopped.error_line.split("stopped at step ")[1].split(";")[0]
+    assert f"goes on from step {step} of 300" in done.output
+    results = json.loads((model / "results.json").read_text())
+    assert results["steps"] == 300
+    assert [point["step"] for point in results["history"]] == list(range(10, 301, 10))
+    assert [row["step"] for row in results["evaluations"]] == [0, 300]
+
+
+def test_pretraining_lowers_the_loss_on_text_it_has_not_seen(pretrained):
+    first, last = json.loads((pretrained[0] / "results.json").read_text())["evaluations"]
+    assert last["mlm_loss"] < first["mlm_loss"] - 0.3
+
+
+def test_finetuning_writes_results_and_evaluate_measures_the_same(programs, folder, finetuned):
+    results = json.loads((finetuned / "results.json").read_text())
+    programs.succeed("evaluate", f"--model_dir={finetuned}", f"--data_dir={folder}", f"--output={folder}/measured")
+    measured = json.loads((folder / "measured/results.json").read_text())["final"]
+    assert measured["rows"] == 37
+    assert measured["accuracy"] == pytest.approx(results["final"]["accuracy"], abs=1e-6)
+    assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-4)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def test_predictions_are_in_the_order_of_the_rows_and_agree_with_the_accuracy(programs, folder, finetuned):
+    output = folder / "labels.tsv"
+    programs.succeed("predict", f"--model_dir={finetuned}", f"--data_dir={folder}", f"--output={output}")
+    predicted, truth = read(output), read(folder / "heldout.tsv")
+    assert len(predicted) == len(truth) == 37
+    accuracy = np.mean([ours["label"] == theirs["label"] for ours, theirs in zip(predicted, truth, strict=True)])
+    expected = json.loads((finetuned / "results.json").read_text())["final"]["accuracy"]
+    assert accuracy == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_export_answers_like_predict_after_everything_else_is_gone(programs, folder, finetuned):
+    texts = [row["sentence"] for row in read(folder / "heldout.tsv")][:5]
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"sentence": text}) + "\n" for text in texts))
+    files = f"--data_dir={folder}/texts.jsonl", f"--output={folder}/few.tsv"
+    programs.succeed("predict", f"--model_dir={finetuned}", *files)
+    copy = folder / "copy"
+    shutil.copytree(finetuned, copy)
+    programs.succeed("export", f"--model_dir={copy}", f"--export_dir={folder}/export")
+    shutil.rmtree(copy)
+    (folder / "export").rename(folder / "moved")
+
+    ask = [sys.executable, bundled("serving/ask.py"), f"{folder}/moved/1", *texts]
+    answers = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    for answer, predicted in zip(map(json.loads, answers), read(folder / "few.tsv"), strict=True):
+        assert answer["label"] == predicted["label"]
+        for label, probability in zip(answer["labels"], answer["probabilities"], strict=True):
+            assert probability == pytest.approx(float(predicted[label]), abs=2e-4)
+
+
+FLAG_ERRORS = {
+    "an unknown field": (["--config.train.bach_size=4"], "TrainConfig has no field 'bach_size'"),
+    "a value of another type": (["--config.train.batch_size=abc"], "batch_size"),
+    "an unexpected argument": (["train.txt"], "unexpected argument 'train.txt'"),
+    "an unknown flag": (["--modeldir=x"], "Unknown command line flag 'modeldir'"),
+    "an unknown strategy": (["--strategy=none"], "--strategy=none is unknown"),
+    "no steps": (["--config.train.steps=0"], "train.steps is 0"),
+    "no batch": (["--config.train.batch_size=0"], "train.batch_size is 0"),
+    "an unknown dtype": (["--config.train.dtype=int8"], "train.dtype 'int8' is unknown"),
+    "too long for the model": (["--config.data.max_length=65"], "data.max_length 65 is over"),
+}
+
+
+@pytest.mark.parametrize("case", FLAG_ERRORS)
+def test_a_wrong_flag_or_field_ends_with_one_line_and_status_2(programs, folder, vocabulary, case):
+    arguments, expected = FLAG_ERRORS[case]
+    model = folder / "none"
+    done = programs("pretrain", f"--config={folder}/pretrain.py", f"--model_dir={model}", *arguments)
+    assert done.status == 2, done.errors
+    assert expected in done.error_line
+    assert done.errors.strip() == done.error_line  # nothing else
+    assert not model.exists()
+
+
+def test_a_missing_config_file_and_a_missing_flag_end_with_one_line(programs, folder):
+    done = programs("pretrain", f"--config={folder}/none.py", f"--model_dir={folder}/none")
+    assert done.status == 2 and "No such file" in done.error_line and "none.py" in done.error_line
+    done = programs("pretrain", f"--config={folder}/pretrain.py")
+    assert done.status == 2 and "model_dir" in done.error_line
+    done = programs("evaluate")
+    assert done.status == 2 and "model_dir" in done.error_line
+
+
+def test_a_field_that_the_config_file_itself_has_wrong_ends_with_one_line(programs, folder):
+    (folder / "wrong.py").write_text(PRETRAIN.format(folder).replace("hidden_size", "hiden_size"))
+    done = programs("pretrain", f"--config={folder}/wrong.py", f"--model_dir={folder}/none")
+    assert done.status == 2 and "unexpected keyword argument 'hiden_size'" in done.error_line
+
+
+def test_another_runs_directory_is_refused_by_the_program(programs, folder, pretrained):
+    command = "pretrain", f"--config={folder}/pretrain.py", f"--model_dir={pretrained[0]}", "--config.train.seed=5"
+    done = programs(*command)
+    assert done.status == 2
+    assert "belongs to another run (config.train.seed: 0 there, 5 now)" in done.error_line
+
+
+def test_a_batch_larger_than_the_corpus_says_so(programs, folder, vocabulary):
+    files = f"--config={folder}/pretrain.py", f"--model_dir={folder}/large"
+    done = programs("pretrain", *files, "--config.train.batch_size=4096", "--config.heldout=")
+    assert done.status == 1
+    assert "the corpus makes less than one batch of 4096 pairs; add text or" in done.error_line
+
+
+def test_what_is_no_model_is_refused_by_every_program_that_reads_one(programs, folder, pretrained):
+    (folder / "empty").mkdir()
+    reads = {
+        "evaluate": (f"--data_dir={folder}", f"--output={folder}/x"),
+        "predict": (f"--data_dir={folder}", f"--output={folder}/x.tsv"),
+        "export": (f"--export_dir={folder}/x",),
+    }
+    for name, others in reads.items():
+        done = programs(name, f"--model_dir={folder}/empty", *others)
+        assert done.status == 1 and "empty/config.json: no such file" in done.error_line
+        if name != "export":  # a pre-trained model labels nothing
+            done = programs(name, f"--model_dir={pretrained[0]}", *others)
+            assert done.status == 1 and "labels no rows; fine-tune it first" in done.error_line
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_with_one_line_and_the_run_can_go_on_later(programs, folder, vocabulary):
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        every = "--config.train.save_every=5", "--config.train.keep=100", "--config.train.steps=100"
+        command = "pretrain", f"--config={folder}/pretrain.py", f"--model_dir={disk}/model", *every
+        done = programs(*command)
+        assert done.status == 1
+        assert "o space left on device" in done.error_line or "could not be written" in done.error_line
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        done = programs(*command)
+        assert done.status == 0, done.errors
+        assert "goes on from step" in done.output
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_is_no_failure(programs, folder, vocabulary):
+    model = folder / "terminated"
+
+    def terminate(process):
+        wait_for(lambda: (model / "history.jsonl").exists() and (model / "history.jsonl").read_text().count("\n") > 1)
+        os.kill(process, signal.SIGTERM)
+
+    done = programs(
+        "pretrain", f"--config={folder}/pretrain.py", f"--model_dir={model}", "--config.train.steps=9999",
+        meanwhile=terminate,
+    )  # fmt: skip
+    assert done.status == 0, done.errors
+    assert list((model / "checkpoints").glob("*.index"))
+
+
+@pytest.mark.slow
+def test_python_m_itself_prints_the_line_and_nothing_else():
+    done = subprocess.run([sys.executable, "-m", "bert_tf.pretrain", "--nonsense"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("bert_tf: error: ") and done.stderr.count("\n") == 1
