@@ -23,6 +23,8 @@ def bar(title, total, unit, *, done=0, leave=True):
         unit_scale=unit == "B",
         initial=done,
         leave=leave,
+        # Where nothing can be wiped away, a bar that is not to stay is not drawn at all.
+        disable=not terminal and not leave,
         ascii=not terminal,
         dynamic_ncols=terminal,
         mininterval=0.2 if terminal else 10.0,

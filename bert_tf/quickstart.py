@@ -195,7 +195,7 @@ def _commands(output, best, exported):
             f"python -m bert_tf.predict --model_dir={model} --data_dir=texts.tsv --output=labels.tsv",
         ],
         ["Ask the exported model", f'python bert_tf/serving/ask.py {exported} "What a film!"'],
-        ["Serve it", f"{serve} --model_base_path=$PWD/{os.path.dirname(exported)}"],
+        ["Serve it", f"{serve} --model_base_path={os.path.abspath(os.path.dirname(exported))}"],
         ["Watch the curves", f"tensorboard --logdir={output}"],
         ["Pre-train longer", f"{pretrain} --config.train.steps=20000 --model_dir=runs/tiny"],
     ]

@@ -94,12 +94,10 @@ def curve_plot(series, title, x_label, y_label, *, percent=False):
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         values = [value for _, one in drawn for _, value in one.points if math.isfinite(value)] or [1.0]
         if percent:
-            axes.set_ylim(0.0, 1.0 if max(values) > 0.6 else None)
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        else:
-            axes.set_ylim(bottom=min(0.0, *values))
-            if max(values) < 0.01:  # a learning rate reads best as "5e-5"
-                axes.yaxis.set_major_formatter(_scientific)
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if max(values) - min(values) > 0.05 else 1))
+        elif max(values) < 0.01:  # a learning rate: it begins and ends at 0, and reads best as "5e-5"
+            axes.set_ylim(bottom=0.0)
+            axes.yaxis.set_major_formatter(_scientific)
         if len(drawn) > 1:
             axes.legend(
                 loc="lower right",
