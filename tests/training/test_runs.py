@@ -1,0 +1,203 @@
+"""Bad input to whole runs: each error names what and where before anything is written."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.checkpoints import directory
+from bert_tf.config import (
+    BertConfig,
+    ClassificationConfig,
+    FinetuneConfig,
+    PretrainConfig,
+    PretrainingData,
+    TokenizerConfig,
+    TrainConfig,
+)
+from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.text import Tokenizer
+from bert_tf.training import runs
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(40))]
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+TRAIN = TrainConfig(batch_size=4, steps=2, dtype="float32", log_every=1)
+
+
+def model_config(**fields):
+    shape = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "vocab_size": 0}
+    return BertConfig(**(shape | {"max_position_embeddings": 32} | fields))
+
+
+def sentences(seed=0, documents=12):
+    random = np.random.default_rng(seed)
+    words = (" ".join(f"w{word}" for word in random.integers(0, 40, 6)) for _ in range(5 * documents))
+    return "\n\n".join("\n".join(next(words) for _ in range(5)) for _ in range(documents)) + "\n"
+
+
+@pytest.fixture
+def vocab(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(WORDS) + "\n")
+    return path
+
+
+@pytest.fixture
+def pretrain(tmp_path, vocab):
+    """A function that pre-trains on the bytes given, with some fields of the config changed."""
+    model_dir = tmp_path / "model"
+
+    def start(text, **fields):
+        (tmp_path / "corpus.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
+        config = PretrainConfig(
+            input=str(tmp_path / "corpus.txt"),
+            tokenizer=TokenizerConfig(vocab=str(vocab)),
+            model=model_config(),
+            data=PretrainingData(max_length=32, max_predictions=3),
+            train=TRAIN,
+        )
+        return runs.pretrain(dataclasses.replace(config, **fields), str(model_dir), STRATEGY)
+
+    return start
+
+
+CORPORA = {
+    "empty": (b"", "corpus.txt: the file is empty"),
+    "one sentence": (b"only one .\n", "one document only"),
+    "blank lines only": (b"\n\n\n", "no text at all"),
+    "UTF-16": (sentences().encode("utf-16"), "corpus.txt: line 1: UTF-16 or binary data, expected UTF-8"),
+    "CP949": (
+        "한국어 문장입니다 .\n\n다른 문서입니다 .\n".encode("cp949"),
+        r"corpus.txt: line 1: byte 0x.* is not UTF-8",
+    ),
+}
+
+
+def assert_one_line(error):
+    assert "\n" not in str(error) and "Traceback" not in str(error)
+
+
+@pytest.mark.parametrize("case", CORPORA)
+def test_a_corpus_that_cannot_be_meant_is_refused_before_anything_is_written(pretrain, tmp_path, case):
+    text, message = CORPORA[case]
+    with pytest.raises(DataError, match=message) as caught:
+        pretrain(text)
+    assert_one_line(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_corpus_that_is_not_there_is_named(pretrain):
+    with pytest.raises(DataError, match=r"/nowhere/\*\.txt: no such file"):
+        pretrain("", input="/nowhere/*.txt")
+
+
+def test_a_vocabulary_without_mask_is_refused(pretrain, vocab):
+    vocab.write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
+    with pytest.raises(DataError, match=r"vocab\.txt.*\[MASK\]") as caught:
+        pretrain(sentences())
+    assert_one_line(caught.value)
+
+
+def test_a_model_of_another_vocabulary_size_is_refused_with_both_sizes(pretrain):
+    with pytest.raises(ConfigError, match=r"model\.vocab_size is 30522, but .*vocab\.txt has 45 pieces"):
+        pretrain(sentences(), model=model_config(vocab_size=30522))
+
+
+@pytest.mark.parametrize(
+    "field, value", [("steps", 0), ("batch_size", 0), ("keep", 0), ("warmup", 1.5), ("dtype", "int8")]
+)
+def test_a_training_field_out_of_range_is_named(pretrain, field, value):
+    with pytest.raises(ConfigError, match=rf"train\.{field} "):
+        pretrain(sentences(), train=dataclasses.replace(TRAIN, **{field: value}))
+
+
+def test_a_line_of_ten_megabytes_is_trained_on_like_any_other(pretrain):
+    long = "w1 w2 w3 w4 " * (10 * 2**20 // 12)
+    results = pretrain(sentences() + "\n" + long + "\n\n" + sentences(1))
+    assert results["steps"] == 2 and np.isfinite(results["final"]["loss"])
+
+
+@pytest.fixture
+def pretrained(tmp_path, vocab):
+    """A model directory with fresh weights."""
+    tokenizer = Tokenizer(str(vocab))
+    task = Pretraining(tokenizer, 32)
+    encoder = BertEncoder(model_config(vocab_size=len(WORDS)), dtype="float32")
+    directory.save(str(tmp_path / "pretrained"), task.build(encoder), encoder, task)
+    return tmp_path / "pretrained"
+
+
+@pytest.fixture
+def finetune(tmp_path, pretrained):
+    """A function that fine-tunes on two tables given as text."""
+
+    def start(train="sentence\tlabel\nw1 w2\ta\nw3\tb\n", dev="sentence\tlabel\nw5\ta\n", init=pretrained, **task):
+        (tmp_path / "train.tsv").write_text(train)
+        (tmp_path / "dev.tsv").write_text(dev)
+        fields = {"max_length": 16} | task
+        config = FinetuneConfig(task=ClassificationConfig(**fields), train=TRAIN)
+        return runs.finetune(config, str(tmp_path), str(init), str(tmp_path / "model"), STRATEGY)
+
+    return start
+
+
+HEADER = "sentence\tlabel\n"
+TABLES = {
+    "a row with too few columns": ({"train": f"{HEADER}w1\ta\nw2\n"}, r"train\.tsv:3: 1 columns; expected 2"),
+    "a label seen only in evaluation": ({"dev": f"{HEADER}w1\ta\nw1\tz\n"}, r"dev\.tsv:3: label 'z' is not one of"),
+    "no rows": ({"dev": HEADER}, r"dev\.tsv: no rows"),
+    "an empty file": ({"train": ""}, r"train\.tsv: the file is empty"),
+    "no such column": ({"text": "review"}, r"train\.tsv:1: no column 'review'; the columns are 'sentence', 'label'"),
+    "one label only": ({"train": f"{HEADER}w1\ta\nw2\ta\n"}, "holds 1 distinct label"),
+    "a length beyond the model's": ({"max_length": 33}, r"task\.max_length is 33; .* the model's 32"),
+    "no model": ({"init": "/nowhere"}, "/nowhere: no such directory"),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_a_bad_table_or_model_is_refused_with_its_place_before_anything_is_written(finetune, tmp_path, case):
+    arguments, message = TABLES[case]
+    with pytest.raises(BertTfError, match=message) as caught:
+        finetune(**arguments)
+    assert_one_line(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_folder_that_is_no_model_is_refused(finetune, tmp_path):
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(DataError, match=r"config\.json: no such file"):
+        finetune(init=tmp_path / "photos")
+
+
+def test_a_checkpoint_whose_vocabulary_has_another_size_is_refused(finetune, pretrained):
+    with open(pretrained / "vocab.txt", "a") as file:
+        file.write("more\n")
+    with pytest.raises(DataError, match="46") as caught:
+        finetune()
+    assert_one_line(caught.value)
+
+
+def test_weights_of_another_size_are_listed_by_name(finetune, pretrained):
+    text = (pretrained / "config.json").read_text()
+    (pretrained / "config.json").write_text(text.replace('"hidden_size": 16', '"hidden_size": 18'))
+    with pytest.raises(DataError, match=r"word_embeddings.* is \[45, 16\], not \[45, 18\]") as caught:
+        finetune()
+    assert_one_line(caught.value)
+
+
+def test_weights_cut_short_are_refused(finetune, pretrained):
+    file = pretrained / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"model\.safetensors can not be read") as caught:
+        finetune()
+    assert_one_line(caught.value)
+
+
+def test_finetuning_keeps_the_labels_with_the_model(finetune, tmp_path):
+    results = finetune()
+    task, _ = directory.load_task(str(tmp_path / "model"))
+    assert tuple(task.labels) == ("a", "b")
+    assert results["final"]["accuracy"] in (0.0, 1.0)  # of the one row
