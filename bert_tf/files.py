@@ -22,7 +22,7 @@ def replacing(path):
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
-        if error.filename in (None, temporary):  # a full disk names no file, and the temporary name says little
+        if error.errno and error.filename in (None, temporary):  # a full disk names no file, and the temporary name says little
             error.filename = os.fspath(path)
         raise
     finally:
