@@ -22,7 +22,8 @@ def replacing(path):
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
-        if error.errno and error.filename in (None, temporary):  # a full disk names no file, and the temporary name says little
+        # A full disk names no file, and the temporary name says little; an error without a number is only text.
+        if error.errno and error.filename in (None, temporary):
             error.filename = os.fspath(path)
         raise
     finally:

@@ -208,13 +208,6 @@ def test_another_runs_directory_is_refused_by_the_program(programs, folder, pret
     assert "belongs to another run (config.train.seed: 0 there, 5 now)" in done.error_line
 
 
-def test_a_batch_larger_than_the_corpus_says_so(programs, folder, vocabulary):
-    files = f"--config={folder}/pretrain.py", f"--model_dir={folder}/large"
-    done = programs("pretrain", *files, "--config.train.batch_size=4096", "--config.heldout=")
-    assert done.status == 1
-    assert "the corpus makes less than one batch of 4096 pairs; add text or" in done.error_line
-
-
 def test_what_is_no_model_is_refused_by_every_program_that_reads_one(programs, folder, pretrained):
     (folder / "empty").mkdir()
     reads = {

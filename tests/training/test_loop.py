@@ -141,7 +141,7 @@ def test_a_batch_that_cannot_be_split_is_refused_with_the_number_that_can():
 
 def test_a_last_partial_batch_smaller_than_the_pieces_trains(tmp_path):
     # 9 examples: a batch of 8 and one of 1, cut into 4 pieces, three of them empty.
-    trained, history = train(tmp_path, epochs(examples=9), bert=True, accumulation=4, total_steps=4, log_every=1)
+    trained, history = train(tmp_path, epochs(examples=9), accumulation=4, total_steps=4, log_every=1)
     assert all(np.isfinite(point["loss"]) for point in history.points)
     assert all(np.isfinite(value).all() for value in weights_of(trained).values())
 

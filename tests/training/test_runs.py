@@ -114,6 +114,13 @@ def test_a_training_field_out_of_range_is_named(pretrain, field, value):
         pretrain(sentences(), train=dataclasses.replace(TRAIN, **{field: value}))
 
 
+def test_a_batch_larger_than_the_corpus_says_so_instead_of_waiting_for_ever(pretrain):
+    with pytest.raises(DataError, match="less than one batch of 4096 pairs; add text or make") as caught:
+        pretrain(sentences(), train=dataclasses.replace(TRAIN, batch_size=4096))
+    assert_one_line(caught.value)
+
+
+@pytest.mark.slow
 def test_a_line_of_ten_megabytes_is_trained_on_like_any_other(pretrain):
     long = "w1 w2 w3 w4 " * (10 * 2**20 // 12)
     results = pretrain(sentences() + "\n" + long + "\n\n" + sentences(1))
