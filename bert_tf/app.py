@@ -24,6 +24,8 @@ def _import_quietly():
         import tensorflow
 
         tensorflow.config.list_physical_devices()  # looks for GPUs, and complains, without starting them
+    except KeyboardInterrupt:
+        sys.exit(130)
     finally:
         os.dup2(kept, 2)
         os.close(kept)
@@ -102,7 +104,8 @@ def _reason(error):
 
 def _fail(message, status):
     line = " ".join(str(message).split())
-    print(f"bert_tf: error: {line}", file=sys.stderr, flush=True)
+    kind = "error: " if status in (1, 2) else ""  # a run that was told to stop has made no error
+    print(f"bert_tf: {kind}{line}", file=sys.stderr, flush=True)
     sys.exit(status)
 
 

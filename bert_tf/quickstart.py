@@ -107,7 +107,7 @@ def _packaged_model():
 
 def _learn_vocabulary(path):
     with gzip.open(bundled("data/sotu/train.txt.gz"), "rt", encoding="utf-8") as file:
-        pieces = learn_vocabulary(file, 8000)
+        pieces = learn_vocabulary(file, 5000)
     write_vocabulary(path, pieces)
     print(f"{path}: {len(pieces)} pieces")
     return len(pieces)

@@ -22,9 +22,9 @@ class Done:
 
     @property
     def error_line(self):
-        """The one line that a failure may print, progress bars and evaluations apart."""
+        """The one line that a failure or a stop may print, progress bars and evaluations apart."""
         assert "Traceback" not in self.errors, self.errors
-        lines = [line for line in self.errors.replace("\r", "\n").splitlines() if line.startswith("bert_tf: error: ")]
+        lines = [line for line in self.errors.replace("\r", "\n").splitlines() if line.startswith("bert_tf: ")]
         assert len(lines) == 1, self.errors
         return lines[0]
 

@@ -16,7 +16,7 @@ from bert_tf.tasks.task import Task
 # Examples sorted by length together, in batches: more would leave less padding and less chance in the order.
 _POOL = 32
 # Lengths are rounded up to a multiple of this: matrix kernels like it, and compiled ones see few shapes.
-_LENGTH_MULTIPLE = 8
+_LENGTH_MULTIPLE = 4
 
 
 @dataclasses.dataclass

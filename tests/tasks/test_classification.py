@@ -103,7 +103,7 @@ def test_each_row_comes_once_with_its_own_text_and_label(task, count, batch_size
     seen = []
     for batch in task.batches(rows, batch_size, seed=seed):
         ids, mask = batch["input_word_ids"].numpy(), batch["input_mask"].numpy()
-        assert ids.shape[1] % 8 == 0 or ids.shape[1] == task.max_length
+        assert ids.shape[1] % 4 == 0 or ids.shape[1] == task.max_length
         assert len(ids) <= batch_size
         for row, label, tokens, real, cut in zip(
             batch["row"].numpy(), batch["labels"].numpy(), ids, mask, batch["truncated"].numpy(), strict=True
@@ -117,10 +117,10 @@ def test_each_row_comes_once_with_its_own_text_and_label(task, count, batch_size
     assert sorted(seen) == list(range(count))
 
 
-def test_lengths_are_multiples_of_eight_where_the_limit_allows(tokenizer):
+def test_lengths_are_multiples_of_four_where_the_limit_allows(tokenizer):
     task = Classification(tokenizer, ("neg", "pos"), max_length=64)
     widths = {batch["input_word_ids"].shape[1] for batch in task.batches(make_rows(300), 8)}
-    assert widths <= {8, 16, 24, 32}
+    assert all(width % 4 == 0 for width in widths)
     assert len(widths) > 1
 
 
