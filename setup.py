@@ -34,7 +34,6 @@ setup(
         "tqdm",
     ],
     extras_require={
-        "tfds": ["tensorflow-datasets"],
         "test": ["pytest", "hypothesis", "scipy", "scikit-learn", "ruff"],
     },
     entry_points={"console_scripts": [f"bert-tf-{name.replace('_', '-')}=bert_tf.{name}:cli" for name in PROGRAMS]},

@@ -82,6 +82,8 @@ def _parse(argv):
             if error:
                 raise error
         return rest
+    except BertTfError as error:  # raised by the config file itself
+        _fail(f"--config: {error}", error.exit_status)
     except flags.Error as error:
         # From inside a config file comes a whole stack trace, as text.
         inside = "Traceback" in str(error) and f"--config: {str(error).strip().splitlines()[-1]}"

@@ -108,8 +108,8 @@ class TrainConfig:
         dtype: what layers compute in: float32, bfloat16, float16, or auto (the faster of float32 and bfloat16 here).
         steps_per_call: updates in one call of the compiled function.
         log_every: updates between two points of the curves.
-        evaluate_every: updates between two evaluations; 0: once an epoch if epochs are given, else at start and end.
-        save_every: updates between two checkpoints; 0: at evaluations.
+        evaluate_every: updates between two evaluations; 0: once an epoch in fine-tuning, at start and end else.
+        save_every: updates between two checkpoints; 0: at evaluations, and after 1,000 updates at the latest.
         keep: checkpoints kept.
         max_bad_steps: updates in a row with a non-finite gradient, each skipped, before the run stops.
     """
@@ -136,6 +136,9 @@ class TrainConfig:
         for field in ("batch_size", "accumulation", "steps_per_call", "log_every", "keep", "max_bad_steps"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be at least 1")
+        for field in ("learning_rate", "weight_decay", "clip_norm", "evaluate_every", "save_every"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"train.{field} is {getattr(self, field)}; it must not be negative")
         if self.steps < 0 or (self.steps == 0 and self.epochs <= 0):
             raise ConfigError(f"train.steps is {self.steps} and train.epochs {self.epochs}; one must be above 0")
         if not 0 <= self.warmup <= 1:

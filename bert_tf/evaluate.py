@@ -23,7 +23,7 @@ def main(_):
         task, model = load_task(_MODEL_DIR.value)
     table = task.table(_DATA_DIR.value)
     rows = task.read(table)
-    measured = evaluation.evaluate(task, model, task.batches(rows, _BATCH_SIZE.value), devices)
+    measured = evaluation.evaluator(task, model, task.batches(rows, _BATCH_SIZE.value), devices)()
     measured["rows"] = len(rows[task.label])
     write_json(
         os.path.join(_OUTPUT.value, "results.json"),

@@ -141,7 +141,8 @@ def _ask(path, texts):
     script = bundled("serving/ask.py")
     done = subprocess.run([sys.executable, script, path, *texts], capture_output=True, text=True)
     if done.returncode:
-        raise DataError(f"{path} could not be loaded in a process of its own: {done.stderr.strip().splitlines()[-1]}")
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise DataError(f"{path} could not be loaded in a process of its own (exit status {done.returncode}): {last}")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -178,7 +179,9 @@ def _comparison(reviews, scores):
     majority = collections.Counter(train).most_common(1)[0][0]
     accuracies = {f"majority class ({majority})": held.count(majority) / len(held)}
     accuracies["tiny, pre-trained here"] = scores["tiny"]["final"]["accuracy"]
-    accuracies["MiniLM, 6 layers, real weights"] = scores["minilm"]["final"]["accuracy"]
+    accuracies[os.path.basename(_PRETRAINED.value) or "MiniLM, 6 layers, real weights"] = scores["minilm"]["final"][
+        "accuracy"
+    ]
     return [
         {"model": name, "accuracy": accuracy, "correct": round(accuracy * len(held)), "total": len(held)}
         for name, accuracy in accuracies.items()

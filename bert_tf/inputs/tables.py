@@ -65,7 +65,7 @@ def _delimited_rows(path, columns, ending):
             raise DataError(f"{path}:1: no column {column!r}; the columns are {', '.join(map(repr, header[:20]))}")
     places = [header.index(column) for column in columns]
     for number, fields in rows:
-        if len(fields) < len(header):
+        if len(fields) != len(header):
             raise DataError(f"{path}:{number}: {len(fields)} columns; expected {len(header)} as in the first line")
         yield number, [fields[place] for place in places]
 

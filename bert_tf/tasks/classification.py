@@ -42,7 +42,6 @@ class Classification(Task):
     name = "classification"
     losses = ("loss",)
     metrics = ("accuracy",)
-    best = ("accuracy", "max")
 
     def settings(self):
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -13,7 +13,6 @@ class Pretraining(Task):
     name = "pretraining"
     losses = ("mlm_loss", "nsp_loss")
     metrics = ("mlm_accuracy", "nsp_accuracy")
-    best = ("mlm_loss", "min")
 
     def __init__(self, tokenizer, max_length):
         self.tokenizer = tokenizer

@@ -13,13 +13,11 @@ class Task(abc.ABC):
         tokenizer: Tokenizer that its texts go through.
         losses: names of the measures that training minimises the sum of.
         metrics: names of the other measures.
-        best: (measure, "max" or "min") that says which checkpoint is better.
     """
 
     name: str
     losses: tuple[str, ...]
     metrics: tuple[str, ...]
-    best: tuple[str, str]
 
     @abc.abstractmethod
     def settings(self):

@@ -13,6 +13,7 @@ from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
 
 MAX_WORD_CHARS = 200  # longer words become [UNK], as in google-research/bert
 
+
 def _character_lengths():
     """int64 [256]: how far the character reaches from a byte of it; 1 from any but its first."""
     lengths = np.ones(256, np.int64)

@@ -6,8 +6,8 @@ import tensorflow as tf
 from bert_tf.progress import bar
 
 
-def evaluate(task, model, batches, strategy):
-    """Means of the task's measures.
+def evaluator(task, model, batches, strategy):
+    """A function that measures the model as it is when called; it is traced once, however often it is called.
 
     Args:
         task: Task.
@@ -16,7 +16,7 @@ def evaluate(task, model, batches, strategy):
         strategy: tf.distribute.Strategy; each batch is split over its replicas.
 
     Returns:
-        dict name -> float; "loss" is the sum of the task's losses.
+        function without arguments to dict name -> float; "loss" is the sum of the task's losses.
     """
     names = (*task.losses, *task.metrics)
     inputs = [tensor.name for tensor in model.inputs]
@@ -32,13 +32,18 @@ def evaluate(task, model, batches, strategy):
     # By data, not by file: an evaluation set is often one file.
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    totals = np.zeros([len(names), 2])
-    with bar("evaluate", None, "batch", leave=False) as line:
-        for features in strategy.experimental_distribute_dataset(batches.with_options(options)):
-            totals += measure_all(features).numpy()
-            line.update()
-    measured = {name: float(total / weight) for name, (total, weight) in zip(names, totals, strict=True)}
-    return {"loss": sum(measured[name] for name in task.losses)} | measured
+    distributed = strategy.experimental_distribute_dataset(batches.with_options(options))
+
+    def evaluate():
+        totals = np.zeros([len(names), 2])
+        with bar("evaluate", None, "batch", leave=False) as line:
+            for features in distributed:
+                totals += measure_all(features).numpy()
+                line.update()
+        measured = {name: float(total / weight) for name, (total, weight) in zip(names, totals, strict=True)}
+        return {"loss": sum(measured[name] for name in task.losses)} | measured
+
+    return evaluate
 
 
 def predict(model, batches):

@@ -16,6 +16,10 @@ from bert_tf.training.optimizers import BertAdam, warmup_linear
 from bert_tf.training.strategy import is_chief
 
 
+# Updates between checkpoints where the config says nothing: what a kill may cost at most.
+_SAVE_EVERY = 1000
+
+
 class Interrupted(BertTfError):
     """A signal ended the run after its state was saved."""
 
@@ -53,6 +57,7 @@ class Trainer:
         self._names = (*task.losses, *task.metrics, "gradient_norm")
         # Sums and weights since the last point of the curves: saved, so a resumed run draws the same curve.
         self._totals = tf.Variable(tf.zeros([len(self._names), 2]), trainable=False)
+        self.advanced = False  # whether `run` found anything left to do
         self._call = tf.function(self._steps, reduce_retracing=True)
 
     @property
@@ -83,7 +88,7 @@ class Trainer:
         if checkpoints.restore(print):
             print(f"{title}: goes on from step {self.step} of {self.total_steps}")
         history = History(directory, self.step, write=chief)
-        save_every = config.save_every or evaluate_every or self.total_steps
+        save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
 
         def due(step, every):
             return step == self.total_steps or (every and step % every == 0)
@@ -92,7 +97,8 @@ class Trainer:
         evaluated = any(row["step"] == self.step for row in history.evaluations)
         if evaluate and not evaluated and (self.step == 0 or due(self.step, evaluate_every)):
             history.evaluation(self.step, evaluate())
-        if self.step >= self.total_steps:
+        self.advanced = self.step < self.total_steps
+        if not self.advanced:
             return history
         iterator = iter(self._distribute(epoch_batches))
         with _Signals() as signals, bar(title, self.total_steps, "step", done=self.step) as line:
@@ -187,8 +193,7 @@ class Trainer:
             name: context.all_reduce("SUM", sum(weight[name] for weight in weights)) for name in self.task.losses
         }
         seed = tf.stack([tf.cast(self.config.seed, tf.int64), step])
-        variables = self.model.trainable_variables
-        gradients, measured = [tf.zeros(variable.shape) for variable in variables], 0.0
+        gradients, measured = [], 0.0
         for index, features in enumerate(batches):
             place = context.replica_id_in_sync_group * len(batches) + index
             with tf.control_dependencies(gradients):  # one micro-batch after the other, or they all hold memory at once

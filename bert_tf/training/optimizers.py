@@ -1,4 +1,4 @@
-"""BERT's Adam and its learning rate (paper, appendix A.2; google-research/bert, optimization.py)."""
+"""BERT's Adam (google-research/bert, optimization.py) and its learning rate (paper, appendix A.2)."""
 
 import tensorflow as tf
 
@@ -13,7 +13,8 @@ def warmup_linear(step, *, peak, warmup_steps, total_steps):
         step: int tensor, updates done before this one.
 
     Returns:
-        float32 scalar: the rate of this update. The first update's is peak / warmup_steps, not 0: no update is wasted.
+        float32 scalar: the rate of this update. Two quirks of google-research/bert are left out: there the first rate
+        is 0, and the fall is counted from step 0, so that the rate jumps down where the warm-up ends.
     """
     step, warmup = tf.cast(step, tf.float32), float(warmup_steps)
     rising = (step + 1.0) / max(warmup, 1.0)

@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 
 from bert_tf.checkpoints import directory, load
-from bert_tf.config import to_dict
+from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import write_json
+from bert_tf.files import read_json, write_json
 from bert_tf.inputs.pretraining import TOO_SMALL, check_corpus, pretraining_dataset
 from bert_tf.inputs.readers import find_files
 from bert_tf.model.encoder import BertEncoder
@@ -21,7 +21,7 @@ from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import precision
 from bert_tf.training.checkpoints import claim
-from bert_tf.training.evaluation import evaluate
+from bert_tf.training.evaluation import evaluator
 from bert_tf.training.loop import Trainer
 from bert_tf.training.strategy import is_chief
 
@@ -43,6 +43,7 @@ def pretrain(config, model_dir, strategy):
     Raises:
         BertTfError: for anything wrong in config or files, before training starts.
     """
+    _expect(config, PretrainConfig)
     config.train.check()
     config.data.check()
     if not config.train.steps:
@@ -71,17 +72,20 @@ def pretrain(config, model_dir, strategy):
     def epoch_batches(epoch):
         return pretraining_dataset(files, tokenizer, config.data, seed=seed, epoch=epoch, batch_size=batch_size)
 
-    held = pretraining_dataset(
-        heldout or files, tokenizer, config.data, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False
-    )
-    held = held.take(max(1, _HELDOUT_PAIRS // batch_size)).cache()
-    run = _Run("pretrain", config, model_dir, strategy, config.train.steps)
+    held = None
+    if heldout:
+        held = pretraining_dataset(
+            heldout, tokenizer, config.data, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False
+        )
+        held = held.take(max(1, _HELDOUT_PAIRS // batch_size)).cache()
+    run = _Run("pretrain", config, model_dir, strategy)
     try:
         return run.fit(
             Pretraining(tokenizer, config.data.max_length),
-            lambda dtype: BertEncoder(model_config, dtype=dtype),
+            lambda: BertEncoder(model_config, dtype=run.dtype),
+            config.train.steps,
             epoch_batches,
-            held if heldout else None,
+            held,
             config.train.evaluate_every,
         )
     except tf.errors.InvalidArgumentError as error:  # what an assertion inside a Dataset becomes
@@ -106,12 +110,13 @@ def finetune(config, data_dir, init, model_dir, strategy):
     Raises:
         BertTfError: for anything wrong in config or files, before training starts.
     """
+    _expect(config, FinetuneConfig)
     config.train.check()
     table = os.path.join(data_dir, config.task.train)
     labels = labels_of(table, config.task.label)
+    run = _Run("finetune", config, model_dir, strategy, data_dir=data_dir, init=init)
     with strategy.scope():
-        dtype = precision.policy(config.train.dtype)
-        encoder, tokenizer = load(init, dtype=dtype)
+        encoder, tokenizer = load(init, dtype=run.dtype)
     limit = encoder.config.max_position_embeddings
     if not 8 <= config.task.max_length <= limit:
         raise ConfigError(f"task.max_length is {config.task.max_length}; it must be from 8 to the model's {limit}")
@@ -126,44 +131,61 @@ def finetune(config, data_dir, init, model_dir, strategy):
         seed = tf.stack([tf.constant(config.train.seed, tf.int64), epoch])
         return task.batches(rows, config.train.batch_size, seed=seed)
 
-    run = _Run("finetune", config, model_dir, strategy, total_steps, data_dir=data_dir, init=init)
     return run.fit(
         task,
-        lambda _: encoder,
+        lambda: encoder,
+        total_steps,
         epoch_batches,
         task.batches(evaluation, config.train.batch_size),
         config.train.evaluate_every or steps_an_epoch,
     )
 
 
+def _expect(config, kind):
+    if not isinstance(config, kind):
+        raise ConfigError(f"--config holds a {type(config).__name__}; expected a {kind.__name__}")
+
+
 class _Run:
     """What every run does: claim the directory, train, save the model, write results.json."""
 
-    def __init__(self, program, config, model_dir, strategy, total_steps, **files):
-        self.config, self.model_dir, self.strategy, self.total_steps = config.train, model_dir, strategy, total_steps
-        self.program = program
-        self.record = {"program": program} | files | {"config": to_dict(config)}
+    def __init__(self, program, config, model_dir, strategy, **files):
+        self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
+        self.dtype = precision.policy(self._dtype())
+        self.record = {"program": program} | files | {"config": to_dict(config), "computes_in": self.dtype}
 
-    def fit(self, task, make_encoder, epoch_batches, evaluation_batches, evaluate_every):
+    def _dtype(self):
+        """The configured number format; a run that goes on keeps the one that "auto" chose when it began."""
+        path = os.path.join(self.model_dir, "run.json")
+        if self.config.dtype != "auto":
+            return self.config.dtype
+        if os.path.exists(path):
+            return read_json(path).get("computes_in", "auto").removeprefix("mixed_")
+        if self.strategy.extended._in_multi_worker_mode():
+            raise ConfigError("train.dtype is auto, which several workers could decide differently; name one")
+        return "auto"
+
+    def fit(self, task, make_encoder, total_steps, epoch_batches, evaluation_batches, evaluate_every):
         started = time.time()
         if is_chief(self.strategy):  # one of several workers that share the directory
             claim(self.model_dir, self.record)
         keras.utils.set_random_seed(self.config.seed)
         with self.strategy.scope():
-            dtype = precision.policy(self.config.dtype)
-            encoder = make_encoder(dtype)
+            encoder = make_encoder()
             model = task.build(encoder)
-        trainer = Trainer(task, model, self.config, self.strategy, self.total_steps)
+        trainer = Trainer(task, model, self.config, self.strategy, total_steps)
         check = None
         if evaluation_batches is not None:
-            check = lambda: evaluate(task, model, evaluation_batches, self.strategy)  # noqa: E731
+            check = evaluator(task, model, evaluation_batches, self.strategy)
+        path = os.path.join(self.model_dir, "results.json")
         history = trainer.run(
             epoch_batches, self.model_dir, title=self.program, evaluate=check, evaluate_every=evaluate_every
         )
+        if not trainer.advanced and os.path.exists(path):
+            return read_json(path)  # it had ended before; what it measured then stands
         results = self.record | {
             "task": task.name,
             "parameters": model.count_params(),
-            "dtype": encoder.policy.name,
             "replicas": self.strategy.num_replicas_in_sync,
             "steps": trainer.step,
             "seconds": round(time.time() - started, 1),
@@ -173,5 +195,5 @@ class _Run:
         }
         if is_chief(self.strategy):
             directory.save(self.model_dir, model, encoder, task)
-            write_json(os.path.join(self.model_dir, "results.json"), results)
+            write_json(path, results)
         return results

@@ -12,8 +12,8 @@ def get_config():
         # vocab_size 0: as many as the vocabulary has. No dropout: in so short a run no text is seen often enough to be
         # learned by heart. 0.05: what 0.02 is to 768 units, in proportion to 1 / sqrt(width).
         model=BertConfig.from_name("tiny", vocab_size=0, dropout=0.0, attention_dropout=0.0, initializer_range=0.05),
-        data=PretrainingData(max_length=128, max_predictions=20),
+        data=PretrainingData(max_length=96, max_predictions=15),
         # BERT's Adam has no bias correction: in its first hundreds of steps it moves several times as far as the rate
         # says. So the warm-up is long; with a short one the model learns word frequencies and stays there.
-        train=TrainConfig(batch_size=32, steps=750, learning_rate=1e-3, warmup=0.3, evaluate_every=150),
+        train=TrainConfig(batch_size=32, steps=1200, learning_rate=1e-3, warmup=0.3, evaluate_every=300),
     )

@@ -30,7 +30,7 @@ def train(strategy, folder, case):
     found = weights_of(trained)
     for name in ("loss", "mlm_accuracy", "gradient_norm"):
         found[f"curve/{name}"] = np.array([point[name] for point in history.points])
-    measured = evaluation.evaluate(trained.task, trained.model, epochs(examples=21)(0), strategy)
+    measured = evaluation.evaluator(trained.task, trained.model, epochs(examples=21)(0), strategy)()
     found["evaluation"] = np.array([measured[name] for name in sorted(measured)])
     return found
 

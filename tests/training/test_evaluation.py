@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.training.evaluation import evaluate, predict
+from bert_tf.training.evaluation import evaluator, predict
 from tests.training.small import epochs, trainer
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -24,7 +24,7 @@ def test_every_example_counts_once_whatever_the_batches(trained, batch_size):
     right = logits.argmax(-1) == rows["masked_lm_ids"]
     picked = np.take_along_axis(logits, rows["masked_lm_ids"][..., None], -1)[..., 0]
 
-    measured = evaluate(trained.task, trained.model, epochs(batch_size, examples=21)(0), STRATEGY)
+    measured = evaluator(trained.task, trained.model, epochs(batch_size, examples=21)(0), STRATEGY)()
 
     assert measured["mlm_loss"] == pytest.approx(-(picked * masks).sum() / masks.sum(), rel=1e-5)
     assert measured["mlm_accuracy"] == pytest.approx((right * masks).sum() / masks.sum(), abs=1e-6)
@@ -35,7 +35,7 @@ def test_every_example_counts_once_whatever_the_batches(trained, batch_size):
 
 def test_evaluation_uses_no_dropout():
     noisy = trainer(dropout=0.5)
-    first, second = (evaluate(noisy.task, noisy.model, epochs()(0), STRATEGY) for _ in range(2))
+    first, second = (evaluator(noisy.task, noisy.model, epochs()(0), STRATEGY)() for _ in range(2))
     assert first == second
 
 

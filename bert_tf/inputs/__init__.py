@@ -1,0 +1,1 @@
+"""Ids to features: readers, documents, masking, packing, batching."""
