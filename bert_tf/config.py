@@ -27,7 +27,9 @@ class BertConfig:
         vocab_size: rows of the word embedding.
         num_layers, hidden_size, num_heads, intermediate_size: L, H, A and the feed-forward width of the paper.
         max_position_embeddings: longest input in tokens.
-        type_vocab_size: number of segment types.
+        position_offset: rows of the position embedding before that of the first token: 0 in BERT, 2 in RoBERTa.
+        type_vocab_size: number of segment types; 0 for none. With 1, every token is of that type.
+        pooler: whether there is a pooled output; checkpoints of masked language models, taggers and the like lack it.
         dropout: rate on embeddings, sublayer outputs and the classifier's input.
         attention_dropout: rate on attention probabilities.
         activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints) or "relu".
@@ -42,7 +44,9 @@ class BertConfig:
     num_heads: int = 12
     intermediate_size: int = 3072
     max_position_embeddings: int = 512
+    position_offset: int = 0
     type_vocab_size: int = 2
+    pooler: bool = True
     dropout: float = 0.1
     attention_dropout: float = 0.1
     activation: str = "tanh_gelu"
@@ -73,10 +77,12 @@ class BertConfig:
             "num_heads",
             "intermediate_size",
             "max_position_embeddings",
-            "type_vocab_size",
         ):
             if getattr(self, field) < 1:
                 raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be at least 1")
+        for field in ("position_offset", "type_vocab_size"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must not be negative")
         for field in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, field) < 1:
                 raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be in [0, 1)")

@@ -1,29 +1,121 @@
 """This project's own format: config.json, model.safetensors, vocab.txt in one directory.
 
 config.json names the format and its version, the BertConfig, the tokenizer's settings and the task with its labels;
-the tensors are named by the paths of the Keras variables, so an encoder is read from any task's file.
+the tensors are named by the paths of the Keras variables. optimizer.safetensors is there where a checkpoint came with
+Adam's slots.
 """
 
 import os
 
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+import numpy as np
 
-from bert_tf.checkpoints.weights import assign
+from bert_tf.checkpoints.checkpoint import Checkpoint, Place, Tensor, collect, tensor_of
+from bert_tf.checkpoints.tensor_files import open_tensors, write_tensors
 from bert_tf.config import BertConfig, from_dict, to_dict
-from bert_tf.errors import DataError
-from bert_tf.files import read_json, replacing, write_json
-from bert_tf.model.encoder import BertEncoder
+from bert_tf.errors import BertTfError, DataError
+from bert_tf.files import read_json, write_json
+from bert_tf.model.variables import HEADS
 from bert_tf.tasks import TASKS
-from bert_tf.text import Tokenizer
-from bert_tf.text.vocabulary import check_size, write_vocabulary
+from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
 
 FORMAT = "bert_tf"
 VERSION = 1
+# Name of a task in config.json -> the head it has.
+TASK_HEADS = {head: head for head in HEADS} | {
+    "regression": "classification",
+    "multi_label_classification": "classification",
+}
+_STEP = "step"
+
+
+def recognises(path):
+    """Whether `path` is a directory of this format."""
+    file = os.path.join(path, "config.json")
+    return os.path.exists(file) and _config(path).get("format") == FORMAT
+
+
+def read(path, allow_pickle=False):
+    """Opens a directory.
+
+    Returns:
+        Checkpoint.
+
+    Raises:
+        DataError: if the directory was not written by `write`, by a later version of it, or its parts do not fit.
+    """
+    config = _config(path)
+    if config.get("format") != FORMAT:
+        raise DataError(f'{path}: not a model of this project\'s; expected config.json with "format": "{FORMAT}"')
+    version = _part(f"{path}/config.json", config, "version")
+    if not isinstance(version, int) or version > VERSION:
+        raise DataError(f"{path}: format version {version}; this program reads up to {VERSION}: update bert_tf")
+    checkpoint = Checkpoint(tensors={}, **described(config, f"{path}/config.json"))
+    vocab = os.path.join(path, "vocab.txt")
+    # A model whose pieces are not WordPiece has no vocabulary here, and says so by having no settings for one.
+    if checkpoint.tokenizer_settings:
+        checkpoint.pieces = read_vocabulary(vocab)
+        check_size(checkpoint.pieces, checkpoint.config.vocab_size, vocab)
+    file = os.path.join(path, "model.safetensors")
+    store, shapes = open_tensors(file), checkpoint.shapes()
+    checkpoint.tensors = collect({name: Place((name,)) for name in shapes}, shapes, store, file)
+    checkpoint.left_out = {name: "no variable of this model" for name in store if name not in shapes}
+    slots = os.path.join(path, "optimizer.safetensors")
+    if os.path.exists(slots):
+        store = open_tensors(slots)
+        if _STEP in store:
+            checkpoint.step = int(store.pop(_STEP).read()[0])
+        places = {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in "mv"}
+        there = {name: shape for name, shape in places.items() if name in store}
+        checkpoint.slots = collect({name: Place((name,)) for name in there}, there, store, slots)
+    return checkpoint
+
+
+def write(checkpoint, path):
+    """Writes a Checkpoint into the directory `path`; config.json last, so a directory that has one is whole."""
+    os.makedirs(path, exist_ok=True)
+    write_tensors(os.path.join(path, "model.safetensors"), checkpoint.tensors)
+    if checkpoint.slots or checkpoint.step is not None:
+        step = {} if checkpoint.step is None else {_STEP: tensor_of(np.array([checkpoint.step]), _STEP)}
+        write_tensors(os.path.join(path, "optimizer.safetensors"), checkpoint.slots | step)
+    if checkpoint.pieces:
+        write_vocabulary(os.path.join(path, "vocab.txt"), checkpoint.pieces)
+    write_json(os.path.join(path, "config.json"), {"format": FORMAT} | description(checkpoint))
+
+
+def description(checkpoint):
+    """All of a Checkpoint but tensors and vocabulary, JSON-ready; other formats keep it beside their own settings."""
+    return {
+        "version": VERSION,
+        "model": to_dict(checkpoint.config),
+        "tokenizer": checkpoint.tokenizer_settings,
+        "task": checkpoint.task,
+    } | ({"origin": checkpoint.origin} if checkpoint.origin else {})
+
+
+def described(config, where):
+    """The keyword arguments of Checkpoint that `description` wrote; `where` is its file, for errors."""
+    try:
+        model = from_dict(BertConfig, _part(where, config, "model")).check()
+    except (BertTfError, TypeError, AttributeError) as error:
+        raise DataError(f"{where}: {error}") from None
+    task = _part(where, config, "task")
+    head = labels = None
+    if task:
+        head = TASK_HEADS.get(_part(where, task, "name"))  # None: a later version's task; its encoder can be read
+        if HEADS.get(head):
+            labels = list(_part(where, _part(where, task, "settings"), "labels"))
+    return {
+        "config": model,
+        "tokenizer_settings": _part(where, config, "tokenizer"),
+        "task": task,
+        "head": head,
+        "labels": labels,
+        "origin": config.get("origin", {}),
+    }
 
 
 def save(path, model, encoder, task):
-    """Writes a task's model; config.json last, so a directory that has one is whole.
+    """Writes a task's model.
 
     Args:
         path: directory, made if it is not there.
@@ -31,33 +123,14 @@ def save(path, model, encoder, task):
         encoder: BertEncoder.
         task: Task.
     """
-    os.makedirs(path, exist_ok=True)
-    with replacing(os.path.join(path, "model.safetensors")) as temporary:
-        save_file({variable.path: variable.numpy() for variable in model.weights}, temporary)
-    write_vocabulary(os.path.join(path, "vocab.txt"), task.tokenizer.vocab)
-    config = {
-        "format": FORMAT,
-        "version": VERSION,
-        "model": to_dict(encoder.config),
-        "tokenizer": task.tokenizer.get_config(),
-        "task": {"name": task.name, "settings": task.settings()},
-    }
-    write_json(os.path.join(path, "config.json"), config)
-
-
-def read_config(path):
-    """The dict in a directory's config.json, of whatever layout."""
-    config = read_json(os.path.join(path, "config.json"))
-    if not isinstance(config, dict):
-        raise DataError(f"{path}/config.json: a JSON {type(config).__name__}; expected an object, {{...}}")
-    return config
-
-
-def load(path, config, dtype=None):
-    """BertEncoder and Tokenizer; see `bert_tf.load`."""
-    encoder, tokenizer = _empty(path, config, dtype)
-    _read_weights(path, encoder)
-    return encoder, tokenizer
+    checkpoint = Checkpoint(
+        config=encoder.config,
+        tensors={variable.path: _tensor(variable) for variable in model.weights},
+        task={"name": task.name, "settings": task.settings()},
+        pieces=task.tokenizer.vocab,
+        tokenizer_settings=task.tokenizer.get_config(),
+    )
+    write(checkpoint, path)
 
 
 def load_task(path, dtype=None):
@@ -67,43 +140,32 @@ def load_task(path, dtype=None):
         Task, keras.Model.
 
     Raises:
-        DataError: if the directory was not written by `save`, or by a later version of it.
+        DataError: as `read`, and where the model has no task that this program knows.
     """
-    config = read_config(path)
-    if config.get("format") != FORMAT:
-        raise DataError(f'{path}: not a model of this project\'s; expected config.json with "format": "{FORMAT}"')
-    encoder, tokenizer = _empty(path, config, dtype)
-    name = _part(path, _part(path, config, "task"), "name")
+    checkpoint = read(path)
+    if not checkpoint.task:
+        raise DataError(f"{path}: a bare encoder, which answers nothing yet; fine-tune it: python -m bert_tf.finetune")
+    name = checkpoint.task["name"]
     if name not in TASKS:
-        raise DataError(f"{path}: the task {name!r} is unknown; expected one of {', '.join(TASKS)}")
-    task = TASKS[name].from_settings(_part(path, _part(path, config, "task"), "settings"), tokenizer)
-    model = task.build(encoder)
-    _read_weights(path, model)
-    return task, model
+        raise DataError(f"{path}: no program for the task {name!r} in this version; it has {', '.join(TASKS)}")
+    if not checkpoint.pieces:
+        raise DataError(f"{path}: no vocab.txt, so no text can go in; use bert_tf.checkpoints.load_model with ids")
+    task = TASKS[name].from_settings(checkpoint.task["settings"], checkpoint.tokenizer())
+    return task, checkpoint.model(dtype)
 
 
-def _empty(path, config, dtype):
-    if _part(path, config, "version") > VERSION:
-        raise DataError(
-            f"{path}: format version {config['version']}; this program reads up to {VERSION}: update bert_tf"
-        )
-    model_config = from_dict(BertConfig, _part(path, config, "model"))
-    tokenizer = Tokenizer(os.path.join(path, "vocab.txt"), **_part(path, config, "tokenizer"))
-    check_size(tokenizer.vocab, model_config.vocab_size)
-    return BertEncoder(model_config, dtype=dtype), tokenizer
+def _tensor(variable):
+    return Tensor(tuple(variable.shape), variable.dtype, variable.numpy, variable.path)
 
 
-def _part(path, config, key):
+def _config(path):
+    config = read_json(os.path.join(path, "config.json"))
+    if not isinstance(config, dict):
+        raise DataError(f"{path}/config.json: a JSON {type(config).__name__}; expected an object, {{...}}")
+    return config
+
+
+def _part(where, config, key):
     if key not in config:
-        raise DataError(f"{path}/config.json: no {key!r}; expected the file as bert_tf wrote it")
+        raise DataError(f"{where}: no {key!r}; expected the file as bert_tf wrote it")
     return config[key]
-
-
-def _read_weights(path, model):
-    file = os.path.join(path, "model.safetensors")
-    try:
-        with safe_open(file, framework="numpy") as tensors:
-            shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
-            assign(model.weights, shapes, tensors.get_tensor, file)
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{file} can not be read: {error}; expected a safetensors file") from None

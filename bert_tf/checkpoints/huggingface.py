@@ -3,17 +3,15 @@
 import os
 import re
 
-import numpy as np
-from absl import logging
-from safetensors import SafetensorError, safe_open
-
-from bert_tf.checkpoints.weights import assign
+from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, collect, names_of
+from bert_tf.checkpoints.tensor_files import open_tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import read_json
-from bert_tf.model.encoder import BertEncoder
-from bert_tf.text import Tokenizer
-from bert_tf.text.vocabulary import check_size
+from bert_tf.model.variables import encoder_shapes
+from bert_tf.text.vocabulary import check_size, read_vocabulary
+
+FORMAT = "huggingface"
 
 _ACTIVATIONS = {"gelu": "erf_gelu", "gelu_new": "tanh_gelu", "gelu_pytorch_tanh": "tanh_gelu", "relu": "relu"}
 
@@ -23,22 +21,50 @@ _HEADS = re.compile(r"(cls|classifier|qa_outputs)\.")
 _BUFFERS = {"embeddings.position_ids"}
 
 
-def load(path, config, dtype=None):
-    """BertEncoder and Tokenizer; see `bert_tf.load`.
+def recognises(path):
+    """Whether `path` is a directory of this layout."""
+    return os.path.exists(os.path.join(path, "config.json"))
+
+
+def read(path, allow_pickle=False):
+    """Opens a directory.
+
+    Returns:
+        Checkpoint.
 
     Raises:
         DataError: for another architecture, and for tensors that are missing, misshapen or unknown, all by name.
     """
-    encoder = BertEncoder(read_config(config, path), dtype=dtype)
-    tokenizer = read_tokenizer(path)
-    check_size(tokenizer.vocab, encoder.config.vocab_size)
+    config = read_config(_json(path), path)
+    file = os.path.join(path, "vocab.txt")
+    pieces = read_vocabulary(file)
+    check_size(pieces, config.vocab_size, file)
     file = os.path.join(path, "model.safetensors")
-    try:
-        with safe_open(file, framework="numpy") as tensors:
-            _assign(encoder, tensors, file)
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{file} can not be read: {error}; expected a safetensors file") from None
-    return encoder, tokenizer
+    # The encoder of a model with a head is called bert.*, a bare one has no prefix; TF-era files say gamma and beta.
+    store = {}
+    for name, tensor in open_tensors(file).items():
+        plain = name.removeprefix("bert.")
+        store[plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")] = tensor
+    table, shapes = places(config), encoder_shapes(config)
+    tensors = collect(table, shapes, store, file)
+    unused = store.keys() - names_of(table, shapes) - _BUFFERS
+    unknown = sorted(store[name].source for name in unused if not _HEADS.match(name))
+    if unknown:
+        raise DataError(f"{file} does not hold the encoder that config.json describes: unknown {', '.join(unknown)}")
+    return Checkpoint(
+        config=config,
+        tensors=tensors,
+        pieces=pieces,
+        tokenizer_settings=read_tokenizer(path),
+        left_out={store[name].source: "not the encoder's" for name in sorted(unused)},
+    )
+
+
+def _json(path):
+    config = read_json(os.path.join(path, "config.json"))
+    if not isinstance(config, dict):
+        raise DataError(f"{path}/config.json: a JSON {type(config).__name__}; expected an object, {{...}}")
+    return config
 
 
 def read_config(config, path):
@@ -71,28 +97,22 @@ def read_config(config, path):
 
 
 def read_tokenizer(path):
-    """Tokenizer with the settings of tokenizer_config.json, Hugging Face's defaults where that is silent."""
+    """The settings of tokenizer_config.json for `Tokenizer`, Hugging Face's defaults where that is silent."""
     file = os.path.join(path, "tokenizer_config.json")
     settings = read_json(file) if os.path.exists(file) else {}
-    return Tokenizer(
-        os.path.join(path, "vocab.txt"),
-        lower_case=settings.get("do_lower_case", True),
-        strip_accents=settings.get("strip_accents"),
-        split_cjk=settings.get("tokenize_chinese_chars", True),
-    )
+    return {
+        "lower_case": settings.get("do_lower_case", True),
+        "strip_accents": settings.get("strip_accents"),
+        "split_cjk": settings.get("tokenize_chinese_chars", True),
+    }
 
 
-def sources(config):
-    """Where each variable of an encoder comes from.
-
-    Returns:
-        dict path of the variable -> names of the tensors it is put together from, side by side. PyTorch keeps dense
-        kernels as [outputs, inputs], Keras as [inputs, outputs].
-    """
+def places(config):
+    """dict path of an encoder's variable -> Place. PyTorch keeps dense kernels as [outputs, inputs]."""
     table = {
-        "embeddings/word_embeddings": ["embeddings.word_embeddings.weight"],
-        "embeddings/position_embeddings": ["embeddings.position_embeddings.weight"],
-        "embeddings/type_embeddings": ["embeddings.token_type_embeddings.weight"],
+        "embeddings/word_embeddings": Place(("embeddings.word_embeddings.weight",)),
+        "embeddings/position_embeddings": Place(("embeddings.position_embeddings.weight",)),
+        "embeddings/type_embeddings": Place(("embeddings.token_type_embeddings.weight",)),
         **_norm("embeddings/norm", "embeddings.LayerNorm"),
         **_dense("pooler", "pooler.dense"),
     }
@@ -110,42 +130,10 @@ def sources(config):
 
 def _dense(ours, *theirs):
     return {
-        f"{ours}/kernel": [f"{name}.weight" for name in theirs],
-        f"{ours}/bias": [f"{name}.bias" for name in theirs],
+        f"{ours}/kernel": Place(tuple(f"{name}.weight" for name in theirs), TRANSPOSED),
+        f"{ours}/bias": Place(tuple(f"{name}.bias" for name in theirs)),
     }
 
 
 def _norm(ours, theirs):
-    return {f"{ours}/gamma": [f"{theirs}.weight"], f"{ours}/beta": [f"{theirs}.bias"]}
-
-
-def _assign(encoder, tensors, file):
-    # The encoder of a model with a head is called bert.*, a bare one has no prefix; TF-era files say gamma and beta.
-    names = {}
-    for name in tensors.keys():  # noqa: SIM118
-        plain = name.removeprefix("bert.")
-        names[plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")] = name
-    table = sources(encoder.config)
-    wanted = {name for parts in table.values() for name in parts}
-    unused = sorted(names.keys() - wanted - _BUFFERS)
-    unknown = [names[name] for name in unused if not _HEADS.match(name)]
-    missing = sorted(wanted - names.keys())
-    if missing or unknown:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unknown {', '.join(unknown)}"] * bool(unknown)
-        raise DataError(f"{file} does not hold the encoder that config.json describes: {'; '.join(parts)}")
-    if unused:
-        logging.warning("%s: left out, not the encoder's: %s", file, ", ".join(names[name] for name in unused))
-
-    def shape(path):
-        shapes = [tensors.get_slice(names[name]).get_shape() for name in table[path]]
-        if any(one != shapes[0] for one in shapes):  # side by side they might add up to the right shape
-            parts = ", ".join(f"{names[name]} is {one}" for name, one in zip(table[path], shapes, strict=True))
-            raise DataError(f"{file}: the parts of {path} differ in shape: {parts}")
-        shapes = [list(reversed(one)) if path.endswith("/kernel") else one for one in shapes]
-        return (*shapes[0][:-1], sum(one[-1] for one in shapes))
-
-    def read(path):
-        parts = [tensors.get_tensor(names[name]) for name in table[path]]
-        return np.concatenate([part.T if path.endswith("/kernel") else part for part in parts], -1)
-
-    assign(encoder.weights, {path: shape(path) for path in table}, read, file)
+    return {f"{ours}/gamma": Place((f"{theirs}.weight",)), f"{ours}/beta": Place((f"{theirs}.bias",))}

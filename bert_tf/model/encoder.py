@@ -22,7 +22,7 @@ class BertEncoder(keras.Model):
 
     Called on a dict of int32 [batch, length] tensors (`input_word_ids`, `input_mask`, `input_type_ids`), it returns
         sequence_output [batch, length, hidden]: the last layer;
-        pooled_output [batch, hidden]: tanh of a dense layer on the first position;
+        pooled_output [batch, hidden]: tanh of a dense layer on the first position, if config.pooler;
         encoder_outputs: list of num_layers tensors [batch, length, hidden].
 
     Raises:
@@ -48,15 +48,13 @@ class BertEncoder(keras.Model):
             outputs.append(x)
         if config.norm == "pre":
             x = LayerNorm(config.layer_norm_epsilon, name="final_norm", dtype=policy)(x)
-        pooler = keras.layers.Dense(
-            config.hidden_size, "tanh", kernel_initializer=initializer(config), name="pooler", dtype=policy
-        )
-        super().__init__(
-            inputs=inputs,
-            outputs={"sequence_output": x, "pooled_output": pooler(x[:, 0]), "encoder_outputs": outputs},
-            name=name,
-            **kwargs,
-        )
+        outputs = {"sequence_output": x, "encoder_outputs": outputs}
+        if config.pooler:
+            pooler = keras.layers.Dense(
+                config.hidden_size, "tanh", kernel_initializer=initializer(config), name="pooler", dtype=policy
+            )
+            outputs["pooled_output"] = pooler(x[:, 0])
+        super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
         self.config = config
         self.policy = policy
         self.embeddings = embeddings

@@ -1,8 +1,9 @@
-"""What sits on the encoder: masked-language model and classifier."""
+"""What sits on the encoder: one head a kind of task (paper, sections 3.1 and 4, figure 4)."""
 
 import keras
 import tensorflow as tf
 
+from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encoder_inputs
@@ -46,17 +47,110 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         return keras.KerasTensor((*positions.shape, self.config.vocab_size), "float32")
 
 
-def classifier(encoder, outputs, *, name="classifier"):
+@keras.saving.register_keras_serializable("bert_tf")
+class FlattenChoices(keras.layers.Layer):
+    """int [batch, choices, length] -> [batch * choices, length]."""
+
+    def call(self, inputs):
+        return tf.reshape(inputs, [-1, tf.shape(inputs)[-1]])
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor((None, inputs.shape[-1]), inputs.dtype)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class UnflattenChoices(keras.layers.Layer):
+    """Scores [batch * choices, 1] -> [batch, choices], as many choices as `ids` [batch, choices, length] has."""
+
+    def call(self, scores, ids):
+        return tf.reshape(scores, tf.shape(ids)[:2])
+
+    def compute_output_spec(self, scores, ids):
+        return keras.KerasTensor(ids.shape[:2], scores.dtype)
+
+
+POSITIONS = "masked_lm_positions"
+
+
+def positions_input():
+    """int32 [batch, predictions]: which tokens to predict."""
+    return keras.Input((None,), dtype="int32", name=POSITIONS)
+
+
+def _encoded(encoder, inputs, which):
+    """The encoder's "sequence" or "pooled" output."""
+    if which == "pooled" and not encoder.config.pooler:
+        raise ConfigError("the encoder has no pooler, which this head sits on; load it with pooler=True for a new one")
+    return encoder({name: inputs[name] for name in encoder_inputs()})[f"{which}_output"]
+
+
+def masked_lm(encoder):
+    """The masked-language model alone.
+
+    Returns:
+        keras.Model from the encoder's inputs and `masked_lm_positions`, int32 [batch, predictions], to
+        {"mlm_logits": float32 [batch, predictions, vocab_size]}.
+    """
+    inputs = encoder_inputs() | {"masked_lm_positions": positions_input()}
+    head = MaskedLanguageModelHead(encoder.embeddings, name="masked_lm", dtype=encoder.policy)
+    return keras.Model(inputs, {"mlm_logits": head(_encoded(encoder, inputs, "sequence"), inputs[POSITIONS])})
+
+
+def next_sentence(encoder):
+    """Next-sentence prediction alone: keras.Model to {"nsp_logits": float32 [batch, 2]}; see `BertPretrainer`."""
+    inputs = encoder_inputs()
+    return keras.Model(inputs, {"nsp_logits": output(encoder, 2, "next_sentence")(_encoded(encoder, inputs, "pooled"))})
+
+
+def classifier(encoder, labels):
     """Encoder, dropout and one dense layer on the pooled output (paper, section 4.1).
 
     Args:
         encoder: BertEncoder.
-        outputs: number of classes.
+        labels: number of classes.
 
     Returns:
-        keras.Model from the encoder's inputs to {"logits": float32 [batch, outputs]}.
+        keras.Model from the encoder's inputs to {"logits": float32 [batch, labels]}.
+    """
+    return _labeller(encoder, labels, "pooled")
+
+
+def tagger(encoder, labels):
+    """The same on every token (section 4 and figure 4d): {"logits": float32 [batch, length, labels]}."""
+    return _labeller(encoder, labels, "sequence")
+
+
+def question_answerer(encoder):
+    """Scores of each token to begin and to end the answer (section 4.2).
+
+    Returns:
+        keras.Model from the encoder's inputs to {"start_logits", "end_logits"}: float32 [batch, length].
     """
     inputs = encoder_inputs()
-    pooled = Dropout(encoder.config.dropout, name="dropout")(encoder(inputs)["pooled_output"])
-    dense = keras.layers.Dense(outputs, kernel_initializer=initializer(encoder.config), name=name, dtype="float32")
-    return keras.Model(inputs, {"logits": dense(pooled)})
+    logits = output(encoder, 2, "span")(_encoded(encoder, inputs, "sequence"))
+    return keras.Model(inputs, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
+
+
+def chooser(encoder):
+    """One score a choice, from the pooled output of the question with that choice (section 4.4).
+
+    Returns:
+        keras.Model from the encoder's inputs, here int32 [batch, choices, length], to
+        {"logits": float32 [batch, choices]}.
+    """
+    inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in encoder_inputs()}
+    rows = {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
+    pooled = Dropout(encoder.config.dropout, name="dropout")(_encoded(encoder, rows, "pooled"))
+    scores = output(encoder, 1, "classifier")(pooled)  # [batch * choices, 1]
+    return keras.Model(inputs, {"logits": UnflattenChoices(name="unflatten")(scores, inputs["input_word_ids"])})
+
+
+def output(encoder, size, name):
+    """The last layer of a head, in float32 whatever the encoder computes in."""
+    return keras.layers.Dense(size, kernel_initializer=initializer(encoder.config), name=name, dtype="float32")
+
+
+def _labeller(encoder, labels, which):
+    inputs = encoder_inputs()
+    dropped = Dropout(encoder.config.dropout, name="dropout")(_encoded(encoder, inputs, which))
+    return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(dropped)})

@@ -80,17 +80,23 @@ class Embeddings(keras.layers.Layer):
             return self.add_weight(shape=shape, initializer=initializer(config), name=name, autocast=False)
 
         self.word_embeddings = table(config.vocab_size, "word_embeddings")
-        self.position_embeddings = table(config.max_position_embeddings, "position_embeddings")
-        self.type_embeddings = table(config.type_vocab_size, "type_embeddings")
+        self.position_embeddings = table(config.position_offset + config.max_position_embeddings, "position_embeddings")
+        if config.type_vocab_size:
+            self.type_embeddings = table(config.type_vocab_size, "type_embeddings")
         self.norm.build((None, None, config.hidden_size))
 
     def call(self, ids, type_ids, training=False):
-        length = tf.shape(ids)[1]
-        words = tf.gather(self.word_embeddings, ids)  # [batch, length, hidden]
-        # A product with two or so rows: the gradient of a gather would add up [batch * length] rows one by one.
-        types = tf.matmul(tf.one_hot(type_ids, self.config.type_vocab_size), self.type_embeddings)
-        x = words + types + self.position_embeddings[:length]
+        # Tokens stand at the start of a row and padding behind them, so the position is the place in the row.
+        offset = self.config.position_offset
+        positions = self.position_embeddings[offset : offset + tf.shape(ids)[1]]
+        x = tf.gather(self.word_embeddings, ids) + self._types(type_ids) + positions  # [batch, length, hidden]
         return self.dropout(self.norm(x), training=training)
+
+    def _types(self, type_ids):
+        if self.config.type_vocab_size < 2:
+            return self.type_embeddings[0] if self.config.type_vocab_size else 0.0
+        # A product with two or so rows: the gradient of a gather would add up [batch * length] rows one by one.
+        return tf.matmul(tf.one_hot(type_ids, self.config.type_vocab_size), self.type_embeddings)
 
     def compute_output_shape(self, ids_shape, type_ids_shape=None):
         return (*ids_shape, self.config.hidden_size)

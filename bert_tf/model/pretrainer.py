@@ -3,8 +3,7 @@
 import keras
 
 from bert_tf.model.encoder import encoder_inputs
-from bert_tf.model.heads import MaskedLanguageModelHead
-from bert_tf.model.layers import initializer
+from bert_tf.model.heads import POSITIONS, MaskedLanguageModelHead, output, positions_input
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -20,18 +19,14 @@ class BertPretrainer(keras.Model):
     """
 
     def __init__(self, encoder, *, name="pretrainer", **kwargs):
-        inputs = encoder_inputs() | {
-            "masked_lm_positions": keras.Input((None,), dtype="int32", name="masked_lm_positions")
-        }
+        inputs = encoder_inputs() | {POSITIONS: positions_input()}
         encoded = encoder({key: inputs[key] for key in encoder_inputs()})
         masked_lm = MaskedLanguageModelHead(encoder.embeddings, name="masked_lm", dtype=encoder.policy)
-        next_sentence = keras.layers.Dense(
-            2, kernel_initializer=initializer(encoder.config), name="next_sentence", dtype="float32"
-        )
+        next_sentence = output(encoder, 2, "next_sentence")
         super().__init__(
             inputs=inputs,
             outputs={
-                "mlm_logits": masked_lm(encoded["sequence_output"], inputs["masked_lm_positions"]),
+                "mlm_logits": masked_lm(encoded["sequence_output"], inputs[POSITIONS]),
                 "nsp_logits": next_sentence(encoded["pooled_output"]),
             },
             name=name,

@@ -1,0 +1,31 @@
+"""Which format a checkpoint is in."""
+
+import os
+
+from bert_tf.checkpoints import directory, huggingface
+from bert_tf.errors import DataError
+
+# Each has FORMAT, recognises(path) and read(path, allow_pickle) -> Checkpoint.
+_READERS = (directory, huggingface)
+
+
+def open_checkpoint(path, *, allow_pickle=False):
+    """Opens a checkpoint; its tensors stay on disk.
+
+    Args:
+        path: directory or file.
+        allow_pickle: see `bert_tf.load`.
+
+    Returns:
+        Checkpoint.
+
+    Raises:
+        DataError: nothing there, of no known format, or its parts do not fit each other.
+    """
+    path = os.fspath(path)
+    if not os.path.exists(path):
+        raise DataError(f"{path}: no such directory; expected a model directory with config.json")
+    for reader in _READERS:
+        if reader.recognises(path):
+            return reader.read(path, allow_pickle)
+    raise DataError(f"{path}: no model that is known; expected config.json")

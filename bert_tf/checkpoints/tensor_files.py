@@ -1,0 +1,99 @@
+"""Safetensors files: read a tensor at a time, also from shards, and written without holding the model in memory."""
+
+import json
+import os
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from bert_tf.checkpoints.checkpoint import Tensor
+from bert_tf.errors import DataError
+from bert_tf.files import read_json, replacing
+
+# NumPy's name -> the format's (https://github.com/huggingface/safetensors, "Format").
+_DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
+_NAMES = {theirs: ours for ours, theirs in _DTYPES.items()}
+
+
+def open_tensors(file):
+    """The tensors of one file.
+
+    Args:
+        file: path of a .safetensors file.
+
+    Returns:
+        dict name -> Tensor.
+
+    Raises:
+        DataError: the file is not there, cut short, or not of this format.
+    """
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            return {
+                name: Tensor(tuple(part.get_shape()), _dtype(part.get_dtype(), name, file), _reader(file, name), name)
+                for name, part in slices.items()
+            }
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{file} can not be read: {error}; expected a safetensors file") from None
+
+
+def open_sharded(directory, index):
+    """The tensors of all the files that an index names.
+
+    Args:
+        directory: path.
+        index: file name in it, e.g. "model.safetensors.index.json".
+
+    Raises:
+        DataError: as `open_tensors`, and where the index names a file or a tensor that is not there.
+    """
+    path = os.path.join(directory, index)
+    weight_map = read_json(path).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise DataError(f"{path}: no 'weight_map'; expected an index of tensor names and files")
+    shards = {name: open_tensors(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
+    lacking = [f"{name} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
+    if lacking:
+        raise DataError(f"{path} promises what is not there: {', '.join(lacking)}; fetch the files again")
+    return {name: shards[shard][name] for name, shard in weight_map.items()}
+
+
+def write_tensors(file, tensors):
+    """Writes tensors, reading and writing one after the other: whole or not at all.
+
+    The library's own writer takes all of them, as bytes, at once; for BERT-large that is 2.7 GB.
+
+    Args:
+        file: path.
+        tensors: dict name -> Tensor.
+    """
+    header, position = {"__metadata__": {"format": "pt"}}, 0  # without this word Transformers refuses the file
+    # The widest types first keeps every tensor aligned to its own size, as the library's files are.
+    ordered = sorted(tensors.items(), key=lambda item: (-np.dtype(item[1].dtype).itemsize, item[0]))
+    for name, tensor in ordered:
+        offsets = [position, position + tensor.nbytes]
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        position += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(file) as temporary, open(temporary, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            array = np.ascontiguousarray(tensor.read()).reshape(tensor.shape)
+            out.write(array.view(np.uint8).data if array.size and array.ndim else array.tobytes())
+
+
+def _dtype(theirs, name, file):
+    if theirs not in _NAMES:
+        raise DataError(f"{file}: {name} has the type {theirs}; expected one of {', '.join(_NAMES)}")
+    return _NAMES[theirs]
+
+
+def _reader(file, name):
+    def read():
+        # Opened for each tensor: pages that were read through an open file stay mapped, and count as memory.
+        with safe_open(file, framework="numpy") as tensors:
+            return tensors.get_tensor(name)
+
+    return read

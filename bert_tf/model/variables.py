@@ -1,0 +1,77 @@
+"""Names and shapes of a model's variables, known without building it: what checkpoints are read and written by."""
+
+# What sits on an encoder, and whether its output's size is free: the number of labels.
+HEADS = {
+    "pretraining": False,  # masked language model and next-sentence prediction
+    "masked_lm": False,
+    "next_sentence": False,
+    "classification": True,  # of the pooled output
+    "tagging": True,  # of every token
+    "question_answering": False,  # start and end of the answer
+    "multiple_choice": False,  # one score a choice, from its pooled output
+}
+
+
+def variable_shapes(config, head=None, labels=None):
+    """The variables of an encoder, or of a model with a head.
+
+    Args:
+        config: BertConfig.
+        head: a key of `HEADS`, or None for the bare encoder.
+        labels: size of the output of a head that has labels.
+
+    Returns:
+        dict path -> shape (tuple of int), in the order of the computation.
+    """
+    return encoder_shapes(config) | (head_shapes(config, head, labels) if head else {})
+
+
+def encoder_shapes(config):
+    """dict path -> shape of the encoder's variables."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes = {
+        "embeddings/word_embeddings": (config.vocab_size, hidden),
+        "embeddings/position_embeddings": (config.position_offset + config.max_position_embeddings, hidden),
+    }
+    if config.type_vocab_size:
+        shapes["embeddings/type_embeddings"] = (config.type_vocab_size, hidden)
+    shapes |= _norm("embeddings/norm", hidden)
+    for index in range(config.num_layers):
+        layer = f"layer_{index}"
+        shapes |= _dense(f"{layer}/attention/qkv", hidden, 3 * hidden)
+        shapes |= _dense(f"{layer}/attention/output", hidden, hidden)
+        shapes |= _norm(f"{layer}/attention_norm", hidden)
+        shapes |= _dense(f"{layer}/intermediate", hidden, inner)
+        shapes |= _dense(f"{layer}/output", inner, hidden)
+        shapes |= _norm(f"{layer}/output_norm", hidden)
+    if config.norm == "pre":
+        shapes |= _norm("final_norm", hidden)
+    return shapes | (_dense("pooler", hidden, hidden) if config.pooler else {})
+
+
+def head_shapes(config, head, labels=None):
+    """dict path -> shape of a head's variables; arguments as in `variable_shapes`."""
+    hidden = config.hidden_size
+    masked_lm = {
+        **_dense("masked_lm/transform", hidden, hidden),
+        **_norm("masked_lm/norm", hidden),
+        "masked_lm/bias": (config.vocab_size,),
+    }
+    next_sentence = _dense("next_sentence", hidden, 2)
+    return {
+        "pretraining": masked_lm | next_sentence,
+        "masked_lm": masked_lm,
+        "next_sentence": next_sentence,
+        "classification": _dense("classifier", hidden, labels),
+        "tagging": _dense("classifier", hidden, labels),
+        "question_answering": _dense("span", hidden, 2),
+        "multiple_choice": _dense("classifier", hidden, 1),
+    }[head]
+
+
+def _dense(name, inputs, outputs):
+    return {f"{name}/kernel": (inputs, outputs), f"{name}/bias": (outputs,)}
+
+
+def _norm(name, size):
+    return {f"{name}/gamma": (size,), f"{name}/beta": (size,)}
