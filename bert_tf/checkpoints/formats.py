@@ -23,9 +23,9 @@ def open_checkpoint(path, *, allow_pickle=False):
         DataError: nothing there, of no known format, or its parts do not fit each other.
     """
     path = os.fspath(path)
+    for reader in _READERS:
+        if reader.recognises(path):  # also a prefix, which is no file's whole name
+            return reader.read(path, allow_pickle)
     if not os.path.exists(path):
         raise DataError(f"{path}: no such directory; expected a model directory with config.json")
-    for reader in _READERS:
-        if reader.recognises(path):
-            return reader.read(path, allow_pickle)
     raise DataError(f"{path}: no model that is known; expected config.json")
