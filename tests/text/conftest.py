@@ -2,12 +2,12 @@
 
 import random
 import unicodedata
-from pathlib import Path
 
 import pytest
 
+from tests.packages import SHARED, shared
+
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +32,7 @@ def many_characters(assigned):
 
 @pytest.fixture(scope="session")
 def korean_vocabulary():
-    path = SHARED / "korean" / "wordpiece_vocab_32200.txt"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    return path
+    return shared("korean/wordpiece_vocab_32200.txt")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,54 @@
+"""Small checkpoints with every kind of head, random in every weight."""
+
+import numpy as np
+
+import bert_tf
+from bert_tf.checkpoints.checkpoint import Checkpoint, Tensor
+from bert_tf.model.build import build
+from bert_tf.model.variables import HEADS
+from tests.model.small import PIECES, features, randomize, small_config
+
+LABELS = ["no", "ja", "vielleicht é"]
+TASKS = [None, *HEADS]
+
+
+def small_checkpoint(head=None, seed=0, **config):
+    """A Checkpoint in memory, and the model it is of.
+
+    Args:
+        head: None or a key of HEADS.
+        config: fields of BertConfig that differ from `small_config`.
+    """
+    encoder = bert_tf.BertEncoder(small_config(**config))
+    labels = LABELS if head and HEADS[head] else None
+    model = randomize(build(encoder, head, labels and len(labels)), seed)
+    settings = {"max_length": 20} | ({"labels": labels} if labels else {})
+    checkpoint = Checkpoint(
+        config=encoder.config,
+        tensors={one.path: Tensor(tuple(one.shape), one.dtype, one.numpy, one.path) for one in model.weights},
+        head=head,
+        labels=labels,
+        task={"name": head, "settings": settings} if head else None,
+        pieces=PIECES,
+        tokenizer_settings={"lower_case": False, "strip_accents": True, "split_cjk": False},
+    )
+    return checkpoint, model
+
+
+def inputs_for(head):
+    """Features that a model with this head takes."""
+    if head == "multiple_choice":
+        return {name: value.reshape(2, 2, -1) for name, value in features().items()}
+    if head in ("pretraining", "masked_lm"):
+        return features() | {"masked_lm_positions": np.array([[1, 2]] * 4, np.int32)}
+    return features()
+
+
+def assert_same(one, other):
+    """Two Checkpoints hold the same model, bit for bit."""
+    assert one.config == other.config
+    assert (one.head, one.labels) == (other.head, other.labels)
+    assert one.tensors.keys() == other.tensors.keys()
+    for path, tensor in one.tensors.items():
+        assert other.tensors[path].dtype == tensor.dtype, path
+        np.testing.assert_array_equal(other.tensors[path].read(), tensor.read(), err_msg=path)

