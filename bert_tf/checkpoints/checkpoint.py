@@ -36,9 +36,14 @@ class Tensor:
     source: str
 
     @property
+    def size(self):
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
     def nbytes(self):
         """Size in bytes."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return self.size * np.dtype(self.dtype).itemsize
 
 
 def tensor_of(array, source):

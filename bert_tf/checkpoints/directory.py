@@ -71,7 +71,11 @@ def read(path, allow_pickle=False):
 
 
 def write(checkpoint, path):
-    """Writes a Checkpoint into the directory `path`; config.json last, so a directory that has one is whole."""
+    """Writes a Checkpoint into the directory `path`; config.json last, so a directory that has one is whole.
+
+    Returns:
+        dict path of a variable or slot -> what it is called there: the same.
+    """
     os.makedirs(path, exist_ok=True)
     write_tensors(os.path.join(path, "model.safetensors"), checkpoint.tensors)
     if checkpoint.slots or checkpoint.step is not None:
@@ -80,6 +84,7 @@ def write(checkpoint, path):
     if checkpoint.pieces:
         write_vocabulary(os.path.join(path, "vocab.txt"), checkpoint.pieces)
     write_json(os.path.join(path, "config.json"), {"format": FORMAT} | description(checkpoint))
+    return {name: name for name in [*checkpoint.tensors, *checkpoint.slots]}
 
 
 def description(checkpoint):
