@@ -1,0 +1,163 @@
+"""Runs a checkpoint and what it became on the same real sentences, each by its own library where there is one."""
+
+import importlib.util
+import json
+import os
+
+import numpy as np
+import tensorflow as tf
+
+import bert_tf
+from bert_tf.checkpoints import huggingface
+from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.errors import DataError
+from bert_tf.files import bundled
+from bert_tf.inputs.packing import dense_features, pack, truncate
+from bert_tf.inputs.tables import read_table
+from bert_tf.model.heads import POSITIONS
+
+_SENTENCES = 16
+_LENGTH = 64
+# How far the two sides may be apart, as a share of the largest value of an output. Float32 sums in another order
+# differ by about 1e-6; a number with 8 or 11 bits is off by 1/256 or 1/2048, and layers add it up.
+_TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+
+
+def compare(source, output, *, dtype="float32", allow_pickle=False):
+    """Largest differences between two checkpoints of the same model.
+
+    Hidden states of every layer at the tokens, the pooled output, and the logits of the head, as far as both have them.
+    A Hugging Face directory is run by Transformers if that is installed, everything else by this project.
+
+    Args:
+        source, output: paths that `open_checkpoint` reads. The output may have more pieces and positions.
+        dtype: narrowest number format of the weights on either side.
+        allow_pickle: see `bert_tf.load`.
+
+    Returns:
+        {"source_run_by", "output_run_by": name and version, "inputs": what was put in, "differences": dict name of an
+        output -> {"largest": float, "of": largest value there}}.
+
+    Raises:
+        DataError: a difference is larger than the number format explains.
+    """
+    before = open_checkpoint(source, allow_pickle=allow_pickle)
+    after = open_checkpoint(output)
+    features, described = _features(before)
+    sides = [_run(path, checkpoint, features) for path, checkpoint in ((source, before), (output, after))]
+    (source_by, left), (output_by, right) = sides
+    tokens = features["input_mask"] == 1
+    differences = {}
+    for name in left.keys() & right.keys():
+        one, other = left[name].astype(np.float64), right[name].astype(np.float64)
+        if one.shape[-1] < other.shape[-1]:  # logits of pieces that were added
+            other = other[..., : one.shape[-1]]
+        if one.shape[: tokens.ndim] == tokens.shape:  # what stands at padding means nothing
+            one, other = one[tokens], other[tokens]
+        differences[name] = {"largest": float(np.abs(one - other).max()), "of": float(np.abs(one).max())}
+    ordered = dict(sorted(differences.items()))
+    wrong = [name for name, it in ordered.items() if not it["largest"] <= _TOLERANCE[dtype] * max(it["of"], 1.0)]
+    if wrong:
+        shown = ", ".join(f"{name} by {ordered[name]['largest']:.3g}" for name in wrong)
+        raise DataError(f"{source}, run by {source_by}, and its conversion, run by {output_by}, differ in {shown}")
+    return {"source_run_by": source_by, "output_run_by": output_by, "inputs": described, "differences": ordered}
+
+
+def _features(checkpoint):
+    """Encoder inputs, int32 [sentences, length], and what they are."""
+    config, tokenizer = checkpoint.config, checkpoint.tokenizer()
+    length = min(_LENGTH, config.max_position_embeddings)
+    if tokenizer:
+        rows, _ = read_table(os.path.join(bundled("data/reviews"), "heldout.tsv"), ["sentence"])
+        texts = rows["sentence"]
+        texts = texts[:: len(texts) // (2 * _SENTENCES)]
+        first, second, _ = truncate(
+            tokenizer.tokenize(texts[:_SENTENCES]), tokenizer.tokenize(texts[_SENTENCES : 2 * _SENTENCES]),
+            budget=length - 3,
+        )  # fmt: skip
+        unknown = np.mean(first.values.numpy() == tokenizer.unk_id)
+        if unknown < 0.5:
+            ids, types = pack(first, second, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
+            features = {name: value.numpy() for name, value in dense_features(ids, types).items()}
+            features["input_type_ids"] = np.minimum(features["input_type_ids"], max(config.type_vocab_size, 1) - 1)
+            return features, f"{_SENTENCES} pairs of the bundled review sentences"
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(2, length + 1, (_SENTENCES, 1))
+    mask = (np.arange(length) < lengths).astype(np.int32)
+    ids = rng.integers(0, config.vocab_size, mask.shape).astype(np.int32) * mask
+    return (
+        {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(mask)},
+        f"{_SENTENCES} rows of random ids, as the bundled sentences are not of this vocabulary",
+    )
+
+
+def _run(path, checkpoint, features):
+    """Name of the library and dict name -> array of what the model makes of the features."""
+    masked = {POSITIONS: np.tile(np.arange(1, 3, dtype=np.int32), (len(features["input_mask"]), 1))}
+    if huggingface.recognises(path) and all(map(importlib.util.find_spec, ("torch", "transformers"))):
+        return _with_transformers(path, checkpoint.head, features | masked)
+    if os.path.exists(os.path.join(path, "saved_model.pb")):
+        return f"the SavedModel (TensorFlow {tf.__version__})", _with_saved_model(path, features)
+    return f"bert_tf {bert_tf.__version__}", _with_bert_tf(checkpoint, features, masked)
+
+
+def _with_bert_tf(checkpoint, features, masked):
+    outputs = _encoder_outputs(checkpoint.encoder()(features))
+    if checkpoint.head:
+        inputs = features | (masked if checkpoint.head in ("pretraining", "masked_lm") else {})
+        if checkpoint.head == "multiple_choice":
+            inputs = {name: value.reshape(_SENTENCES // 2, 2, -1) for name, value in features.items()}
+        outputs |= {name: value.numpy() for name, value in checkpoint.model()(inputs).items()}
+    return outputs
+
+
+def _with_saved_model(path, features):
+    """TF-Hub's encoders take a dict and give one since version 3; before, a list and (pooled, sequence)."""
+    model, inputs = tf.saved_model.load(path), {name: tf.constant(value) for name, value in features.items()}
+    try:
+        return _encoder_outputs(model(inputs))
+    except (TypeError, ValueError):
+        pooled, sequence = model([inputs[name] for name in ("input_word_ids", "input_mask", "input_type_ids")])
+        return _encoder_outputs({"pooled_output": pooled, "sequence_output": sequence})
+
+
+def _encoder_outputs(outputs):
+    layers = {f"layer_{index}": value for index, value in enumerate(outputs.get("encoder_outputs", []))}
+    named = layers | {name: outputs[name] for name in ("sequence_output", "pooled_output") if name in outputs}
+    return {name: value.numpy() for name, value in named.items()}
+
+
+def _with_transformers(path, head, features):
+    """The model by the class that its config.json names; its outputs under this project's names."""
+    import torch
+    import transformers
+
+    with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+        (architecture,) = json.load(file).get("architectures") or ["BertModel"]
+    load = getattr(transformers, architecture).from_pretrained
+    model = load(path, local_files_only=True).float().eval()
+    inputs = {
+        theirs: torch.from_numpy(features[ours].astype(np.int64))
+        for ours, theirs in (
+            ("input_word_ids", "input_ids"),
+            ("input_mask", "attention_mask"),
+            ("input_type_ids", "token_type_ids"),
+        )
+    }
+    with torch.no_grad():
+        base = model.base_model(**inputs, output_hidden_states=True)
+        states = [state.numpy() for state in base.hidden_states[1:]]
+        outputs = {f"layer_{index}": state for index, state in enumerate(states)} | {"sequence_output": states[-1]}
+        if getattr(base, "pooler_output", None) is not None:
+            outputs["pooled_output"] = base.pooler_output.numpy()
+        if head == "multiple_choice":
+            inputs = {name: value.reshape(_SENTENCES // 2, 2, -1) for name, value in inputs.items()}
+        answer = {name: value.numpy() for name, value in model(**inputs).items() if name.endswith("logits")}
+    rows = np.arange(_SENTENCES)[:, None]
+    for name in ("prediction_logits", "logits") if head in ("pretraining", "masked_lm") else ():
+        if name in answer:  # at every position
+            outputs["mlm_logits"] = answer.pop(name)[rows, features[POSITIONS]]
+    for theirs, ours in (("seq_relationship_logits", "nsp_logits"), ("logits", "nsp_logits")):
+        if theirs in answer and head in ("pretraining", "next_sentence"):
+            outputs[ours] = answer.pop(theirs)
+    return f"transformers {transformers.__version__}", outputs | answer

@@ -1,0 +1,51 @@
+"""Converts checkpoints: python -m bert_tf.convert --input=PATH --format=bert_tf|google|huggingface --output=DIR."""
+
+from absl import flags
+
+from bert_tf.app import run
+from bert_tf.checkpoints import adapt, conversion
+from bert_tf.errors import ConfigError, DataError
+
+_INPUT = flags.DEFINE_string("input", None, "A checkpoint of any format that bert_tf.load reads, or hf://OWNER/NAME.")
+_FORMAT = flags.DEFINE_enum("format", None, list(conversion.WRITERS), "What to write.")
+_OUTPUT = flags.DEFINE_string("output", None, "Directory to write; it must not exist.")
+_DTYPE = flags.DEFINE_enum("dtype", None, adapt.DTYPES, "Number format of the weights; as they are if not given.")
+_ADD_TOKENS = flags.DEFINE_string("add_tokens", None, "File with pieces to add to the vocabulary, one a line.")
+_POSITIONS = flags.DEFINE_integer("max_position_embeddings", None, "Longest input that the result takes, in tokens.")
+_ALLOW_PICKLE = flags.DEFINE_bool("allow_pickle", False, "Read pickled PyTorch files too; no code in them is run.")
+_VERIFY = flags.DEFINE_bool("verify", False, "Run both sides on real sentences and print the largest difference.")
+flags.mark_flags_as_required(["input", "format", "output"])
+
+
+def main(_):
+    report = conversion.convert(
+        _INPUT.value,
+        _FORMAT.value,
+        _OUTPUT.value,
+        dtype=_DTYPE.value,
+        add_pieces=_pieces(_ADD_TOKENS.value) if _ADD_TOKENS.value else (),
+        max_position_embeddings=_POSITIONS.value,
+        allow_pickle=_ALLOW_PICKLE.value,
+        verify=_VERIFY.value,
+    )
+    print(conversion.text(report))
+
+
+def _pieces(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            pieces = file.read().split()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}; convert it") from None
+    if not pieces:
+        raise ConfigError(f"--add_tokens: {path} holds no pieces; expected one a line")
+    return pieces
+
+
+def cli():
+    """The console command."""
+    run(main)
+
+
+if __name__ == "__main__":
+    cli()

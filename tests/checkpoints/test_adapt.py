@@ -1,0 +1,116 @@
+"""Number formats, more pieces, more positions: what is added is what was said, and the rest stays as it was."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bert_tf.checkpoints import adapt
+from bert_tf.checkpoints.checkpoint import tensor_of
+from bert_tf.errors import ConfigError, DataError
+from tests.checkpoints.small import inputs_for, small_checkpoint
+from tests.model.small import PIECES
+
+NEW = ["covid", "##19", "[E1]"]
+
+
+def with_slots(checkpoint):
+    slots = {
+        f"{path}/{slot}": tensor_of(tensor.read() + index, path)
+        for path, tensor in checkpoint.tensors.items()
+        for index, slot in enumerate("mv")
+    }
+    return dataclasses.replace(checkpoint, slots=slots, step=7)
+
+
+def test_new_pieces_get_the_mean_of_the_old_ones():
+    checkpoint = with_slots(small_checkpoint("pretraining")[0])
+    changed = adapt.add_pieces(checkpoint, NEW)
+    assert changed.pieces == PIECES + NEW
+    assert changed.config.vocab_size == len(PIECES) + 3
+    for path in ("embeddings/word_embeddings", "masked_lm/bias"):
+        old, new = checkpoint.tensors[path].read(), changed.tensors[path].read()
+        assert changed.tensors[path].shape == new.shape
+        np.testing.assert_array_equal(new[: len(PIECES)], old)
+        for row in new[len(PIECES) :]:
+            np.testing.assert_allclose(row, old.mean(0), rtol=1e-5)
+        for slot in "mv":
+            slots = changed.slots[f"{path}/{slot}"].read()
+            np.testing.assert_array_equal(slots[: len(PIECES)], checkpoint.slots[f"{path}/{slot}"].read())
+            assert not slots[len(PIECES) :].any()
+    assert changed.shapes() == {path: tensor.shape for path, tensor in changed.tensors.items()}
+
+
+def test_a_model_answers_for_the_old_pieces_as_before_and_knows_the_new_ones():
+    checkpoint, model = small_checkpoint("masked_lm")
+    changed = adapt.add_pieces(checkpoint, NEW)
+    inputs = inputs_for("masked_lm")
+    before, after = model(inputs)["mlm_logits"].numpy(), changed.model()(inputs)["mlm_logits"].numpy()
+    np.testing.assert_allclose(after[..., : len(PIECES)], before, rtol=1e-5, atol=1e-5)
+    # The mean of all rows scores the mean of all scores.
+    np.testing.assert_allclose(after[..., len(PIECES)], before.mean(-1), rtol=1e-4, atol=1e-4)
+    assert changed.tokenizer().tokenize("covid19").to_list() == [[len(PIECES), len(PIECES) + 1]]
+
+
+def test_the_report_says_what_was_added_and_what_no_text_can_become():
+    changed = adapt.add_pieces(small_checkpoint()[0], NEW)
+    count = len(PIECES)
+    assert any(f"3 added (ids {count} to {count + 2})" in note for note in changed.notes)
+    (unseen,) = [note for note in changed.notes if "never makes" in note]
+    assert "[E1]" in unseen and "covid" not in unseen
+
+
+@pytest.mark.parametrize(
+    "pieces, culprit", [(["the"], "'the' already"), (["new", "new"], "'new'"), (["a" * 300], "256 bytes")]
+)
+def test_pieces_that_can_not_be_added_are_named(pieces, culprit):
+    with pytest.raises(DataError, match=culprit):
+        adapt.add_pieces(small_checkpoint()[0], pieces)
+
+
+def test_a_checkpoint_without_a_vocabulary_takes_no_pieces():
+    with pytest.raises(ConfigError, match="no WordPiece vocabulary"):
+        adapt.add_pieces(dataclasses.replace(small_checkpoint()[0], pieces=None), NEW)
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_longer_positions_repeat_the_learned_ones(offset):
+    checkpoint, model = small_checkpoint(position_offset=offset)
+    changed = adapt.extend_positions(with_slots(checkpoint), 60)
+    path = "embeddings/position_embeddings"
+    old, new = checkpoint.tensors[path].read(), changed.tensors[path].read()
+    assert new.shape == changed.tensors[path].shape == (60 + offset, 32)
+    np.testing.assert_array_equal(new[:offset], old[:offset])
+    for position in range(60):
+        np.testing.assert_array_equal(new[offset + position], old[offset + position % 24])
+    inputs = inputs_for(None)
+    np.testing.assert_array_equal(
+        changed.encoder()(inputs)["sequence_output"], model(inputs)["sequence_output"].numpy()
+    )
+    assert changed.config.max_position_embeddings == 60
+    assert any("24 became 60" in note for note in changed.notes)
+
+
+@pytest.mark.parametrize("length", [24, 5])
+def test_positions_only_become_more(length):
+    with pytest.raises(ConfigError, match=f"max_position_embeddings {length}: the checkpoint has 24"):
+        adapt.extend_positions(small_checkpoint()[0], length)
+
+
+@pytest.mark.parametrize("dtype, error", [("float16", 2**-11), ("bfloat16", 2**-8)])
+def test_weights_are_rounded_to_the_nearest(dtype, error):
+    checkpoint = with_slots(small_checkpoint("classification")[0])
+    changed = adapt.cast(checkpoint, dtype)
+    for path, tensor in changed.tensors.items():
+        values = tensor.read()
+        assert values.dtype.name == tensor.dtype == dtype
+        np.testing.assert_allclose(values.astype(np.float32), checkpoint.tensors[path].read(), rtol=error, atol=1e-6)
+    assert {tensor.dtype for tensor in changed.slots.values()} == {"float32"}
+
+
+def test_a_value_that_a_number_format_can_not_hold_is_named():
+    checkpoint, _ = small_checkpoint()
+    checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e6, np.float32), "pooler/bias")
+    with pytest.raises(DataError, match=r"pooler/bias holds 1e\+06, which float16 can not"):
+        adapt.cast(checkpoint, "float16").tensors["pooler/bias"].read()
+    assert adapt.cast(checkpoint, "bfloat16").tensors["pooler/bias"].read().dtype.name == "bfloat16"
