@@ -1,5 +1,6 @@
 """Safetensors files: read a tensor at a time, also from shards, and written without holding the model in memory."""
 
+import contextlib
 import json
 import os
 
@@ -27,15 +28,12 @@ def open_tensors(file):
     Raises:
         DataError: the file is not there, cut short, or not of this format.
     """
-    try:
-        with safe_open(file, framework="numpy") as tensors:
-            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-            return {
-                name: Tensor(tuple(part.get_shape()), _dtype(part.get_dtype(), name, file), _reader(file, name), name)
-                for name, part in slices.items()
-            }
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{file} can not be read: {error}; expected a safetensors file") from None
+    with _opened(file) as tensors:
+        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+        return {
+            name: Tensor(tuple(part.get_shape()), _dtype(part.get_dtype(), name, file), _reader(file, name), name)
+            for name, part in slices.items()
+        }
 
 
 def open_sharded(directory, index):
@@ -84,6 +82,15 @@ def write_tensors(file, tensors):
             out.write(array.view(np.uint8).data if array.size and array.ndim else array.tobytes())
 
 
+@contextlib.contextmanager
+def _opened(file):
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            yield tensors
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{file} can not be read: {error}; expected a safetensors file") from None
+
+
 def _dtype(theirs, name, file):
     if theirs not in _NAMES:
         raise DataError(f"{file}: {name} has the type {theirs}; expected one of {', '.join(_NAMES)}")
@@ -93,7 +100,7 @@ def _dtype(theirs, name, file):
 def _reader(file, name):
     def read():
         # Opened for each tensor: pages that were read through an open file stay mapped, and count as memory.
-        with safe_open(file, framework="numpy") as tensors:
+        with _opened(file) as tensors:
             return tensors.get_tensor(name)
 
     return read

@@ -23,7 +23,7 @@ _LENGTH = 64
 _TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
 
-def compare(source, output, *, dtype="float32", allow_pickle=False):
+def compare(source, output, *, allow_pickle=False):
     """Largest differences between two checkpoints of the same model.
 
     Hidden states of every layer at the tokens, the pooled output, and the logits of the head, as far as both have them.
@@ -31,7 +31,6 @@ def compare(source, output, *, dtype="float32", allow_pickle=False):
 
     Args:
         source, output: paths that `open_checkpoint` reads. The output may have more pieces and positions.
-        dtype: narrowest number format of the weights on either side.
         allow_pickle: see `bert_tf.load`.
 
     Returns:
@@ -47,6 +46,8 @@ def compare(source, output, *, dtype="float32", allow_pickle=False):
     sides = [_run(path, checkpoint, features) for path, checkpoint in ((source, before), (output, after))]
     (source_by, left), (output_by, right) = sides
     tokens = features["input_mask"] == 1
+    rounded = _dtypes(after) - _dtypes(before)
+    tolerance = max(_TOLERANCE.get(dtype, 0.0) for dtype in rounded | {"float32"})
     differences = {}
     for name in left.keys() & right.keys():
         one, other = left[name].astype(np.float64), right[name].astype(np.float64)
@@ -56,11 +57,15 @@ def compare(source, output, *, dtype="float32", allow_pickle=False):
             one, other = one[tokens], other[tokens]
         differences[name] = {"largest": float(np.abs(one - other).max()), "of": float(np.abs(one).max())}
     ordered = dict(sorted(differences.items()))
-    wrong = [name for name, it in ordered.items() if not it["largest"] <= _TOLERANCE[dtype] * max(it["of"], 1.0)]
+    wrong = [name for name, it in ordered.items() if not it["largest"] <= tolerance * max(it["of"], 1.0)]
     if wrong:
         shown = ", ".join(f"{name} by {ordered[name]['largest']:.3g}" for name in wrong)
         raise DataError(f"{source}, run by {source_by}, and its conversion, run by {output_by}, differ in {shown}")
     return {"source_run_by": source_by, "output_run_by": output_by, "inputs": described, "differences": ordered}
+
+
+def _dtypes(checkpoint):
+    return {tensor.dtype for tensor in checkpoint.tensors.values()}
 
 
 def _features(checkpoint):

@@ -1,0 +1,233 @@
+"""Conversions between formats: bit for bit there and back, reported in full, and nothing half done."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from bert_tf.checkpoints import conversion, directory, huggingface
+from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.errors import ConfigError, DataError
+from tests.checkpoints.small import TASKS, assert_same, small_checkpoint
+from tests.model.small import PIECES
+from tests.programs import Programs
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Writes a small checkpoint of this project's format; returns the Checkpoint and its directory."""
+
+    def make(head=None, **config):
+        checkpoint, _ = small_checkpoint(head, **config)
+        directory.write(checkpoint, str(tmp_path / "ours"))
+        return checkpoint, str(tmp_path / "ours")
+
+    return make
+
+
+# What each format has no place for: see the formats' own tests.
+@pytest.mark.parametrize("head", TASKS)
+@pytest.mark.parametrize("way", [["google"], ["huggingface"], ["google", "huggingface"], ["huggingface", "google"]])
+def test_there_and_back_again_is_bit_for_bit(saved, tmp_path, head, way):
+    # Hugging Face's classes for these heads have no pooler, its others have one.
+    pooler = head not in ("masked_lm", "tagging", "question_answering")
+    checkpoint, path = saved(head, pooler=pooler)
+    for number, format in enumerate([*way, "bert_tf"]):
+        target = str(tmp_path / f"{number}")
+        report = conversion.convert(path, format, target)
+        path = target
+        assert {row["name"] for row in report.tensors} == set(checkpoint.tensors)
+        assert not report.left_out
+    assert_same(checkpoint, open_checkpoint(path))
+    again = open_checkpoint(path)
+    assert again.pieces == PIECES
+    assert again.tokenizer_settings == checkpoint.tokenizer_settings
+    assert again.task == checkpoint.task
+
+
+def test_the_report_names_every_tensor_on_both_sides(saved, tmp_path):
+    checkpoint, path = saved("classification")
+    report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"))
+    with open(tmp_path / "theirs" / "conversion.json") as file:
+        assert json.load(file) == json.loads(json.dumps(dataclasses.asdict(report)))
+    written = huggingface.read(str(tmp_path / "theirs"))
+    for row in report.tensors:
+        assert row["shape"] == list(checkpoint.tensors[row["name"]].shape)
+        assert row["dtype"] == "float32"
+        assert row["from"] == row["name"]
+        assert row["to"] == written.tensors[row["name"]].source
+
+
+def test_the_table_has_one_line_for_all_layers_and_all_of_their_names(saved, tmp_path):
+    _, path = saved()
+    report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"))
+    lines = conversion.text(report).splitlines()
+    (line,) = [line for line in lines if line.startswith("layer_*/attention/qkv/kernel")]
+    assert "(2x)" in line and "32x96" in line and "float32" in line
+    assert "encoder.layer.*.attention.self.{query,key,value}.weight" in line
+    assert not any("layer_0" in line for line in lines)
+    assert lines[0].startswith(f"{path}: encoder, 2 layers, hidden 32, 4 heads, vocabulary {len(PIECES)}")
+
+
+def test_what_was_left_out_is_listed_with_its_reason(saved, tmp_path):
+    checkpoint, path = saved("tagging")  # with a pooler, which Hugging Face's tagger has not
+    report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"))
+    assert set(report.left_out) == {"pooler/kernel", "pooler/bias"}
+    text = conversion.text(report)
+    assert "Left out:" in text and "pooler/bias, pooler/kernel: " in text
+    assert checkpoint.tensors.keys() - open_checkpoint(str(tmp_path / "theirs")).tensors.keys() == set(report.left_out)
+
+
+def test_half_precision_pieces_and_positions_on_request_all_at_once(saved, tmp_path):
+    checkpoint, path = saved("pretraining")
+    report = conversion.convert(
+        path, "bert_tf", str(tmp_path / "new"), dtype="bfloat16", add_pieces=["neu"], max_position_embeddings=30,
+        verify=True,
+    )  # fmt: skip
+    again = open_checkpoint(str(tmp_path / "new"))
+    assert {tensor.dtype for tensor in again.tensors.values()} == {"bfloat16"}
+    assert again.pieces == [*PIECES, "neu"]
+    assert (again.config.vocab_size, again.config.max_position_embeddings) == (len(PIECES) + 1, 30)
+    assert len(report.notes) >= 2
+    assert {"layer_0", "layer_1", "pooled_output", "mlm_logits", "nsp_logits"} <= set(
+        report.verification["differences"]
+    )
+    old = checkpoint.tensors["pooler/kernel"].read()
+    np.testing.assert_allclose(again.tensors["pooler/kernel"].read().astype(np.float32), old, rtol=2**-8)
+
+
+@pytest.mark.parametrize("head", TASKS)
+def test_verification_sees_no_difference_where_there_is_none(saved, tmp_path, head):
+    _, path = saved(head, pooler=head not in ("masked_lm", "tagging", "question_answering"))
+    report = conversion.convert(path, "google", str(tmp_path / "theirs"), verify=True)
+    differences = report.verification["differences"]
+    assert all(it["largest"] <= 1e-5 and it["of"] > 0 for it in differences.values())
+    logits = [name for name in differences if "logits" in name]
+    assert bool(logits) == bool(head)
+    assert "largest differences" in conversion.text(report)
+
+
+@pytest.mark.parametrize("name", ["layer_1/attention/qkv/kernel", "classifier/bias"])
+def test_a_conversion_that_changes_a_weight_is_refused_and_leaves_nothing(saved, tmp_path, monkeypatch, name):
+    _, path = saved("classification")
+
+    def wrong(checkpoint, target):
+        tensor = checkpoint.tensors[name]
+        bent = dataclasses.replace(tensor, read=lambda: tensor.read() + np.float32(0.01))
+        return directory.write(dataclasses.replace(checkpoint, tensors=checkpoint.tensors | {name: bent}), target)
+
+    monkeypatch.setitem(conversion.WRITERS, "bert_tf", type("Wrong", (), {"write": staticmethod(wrong)}))
+    with pytest.raises(DataError, match=r"differ in .*logits by 0\.\d+"):
+        conversion.convert(path, "bert_tf", str(tmp_path / "new"), verify=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["ours"]
+
+
+def test_a_conversion_that_fails_half_way_leaves_nothing(saved, tmp_path, monkeypatch):
+    _, path = saved()
+    opened = open_checkpoint(path)
+    weights = tmp_path / "ours" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])  # between opening and reading
+    monkeypatch.setattr(conversion, "open_checkpoint", lambda *_, **__: opened)
+    for format in conversion.WRITERS:
+        with pytest.raises(DataError, match=r"model\.safetensors can not be read"):
+            conversion.convert(path, format, str(tmp_path / "new"))
+    assert [file.name for file in tmp_path.iterdir()] == ["ours"]
+
+
+def test_an_output_that_exists_is_left_alone(saved, tmp_path):
+    _, path = saved()
+    with pytest.raises(ConfigError, match="exists already"):
+        conversion.convert(path, "google", path)
+    open_checkpoint(path)
+
+
+@pytest.fixture(scope="module")
+def programs():
+    programs = Programs()
+    yield programs
+    programs.close()
+
+
+def test_the_program_prints_the_report(programs, saved, tmp_path):
+    _, path = saved("question_answering")
+    (tmp_path / "new.txt").write_text("covid\n##19\n")
+    done = programs.succeed(
+        "convert", f"--input={path}", "--format=google", f"--output={tmp_path}/theirs", "--verify",
+        f"--add_tokens={tmp_path}/new.txt", "--max_position_embeddings=48", "--dtype=float16",
+    )  # fmt: skip
+    assert "cls/squad/output_weights" in done.output
+    assert "2 added" in done.output and "24 became 48" in done.output
+    assert "Verified on" in done.output and "start_logits" in done.output
+    assert done.output.splitlines()[-1].startswith(f"{tmp_path}/theirs: google, ")
+
+
+@pytest.mark.parametrize(
+    "flags, status, culprit",
+    [
+        ({"input": "nowhere"}, 1, "nowhere"),
+        ({"format": "onnx"}, 2, "format"),
+        ({"dtype": "int8"}, 2, "dtype"),
+        ({"add_tokens": "nowhere.txt"}, 1, "nowhere.txt"),
+        ({"max_position_embeddings": "3"}, 2, "max_position_embeddings 3"),
+        ({"output": "ours"}, 2, "exists already"),
+    ],
+)
+def test_a_wrong_flag_ends_with_one_line(programs, saved, tmp_path, flags, status, culprit):
+    _, path = saved()
+    wanted = {"input": path, "format": "google", "output": f"{tmp_path}/new"}
+    wanted |= {name: f"{tmp_path}/{value}" if name in ("input", "output", "add_tokens") else value
+               for name, value in flags.items()}  # fmt: skip
+    done = programs("convert", *(f"--{name}={value}" for name, value in wanted.items()))
+    assert done.status == status
+    assert culprit in done.error_line
+    assert not (tmp_path / "new").exists()
+
+
+LARGE = """
+    import resource, sys
+    import numpy as np
+    from bert_tf.checkpoints import directory
+    from bert_tf.checkpoints.checkpoint import Checkpoint, Tensor
+    from bert_tf.config import BertConfig
+    from bert_tf.model.variables import variable_shapes
+    from bert_tf.text.codepoints import SPECIAL_PIECES
+
+    config = BertConfig.from_name("large")
+    def tensor(path, shape):
+        make = lambda: np.random.default_rng(len(path)).standard_normal(shape, np.float32)
+        return Tensor(shape, "float32", make, path)
+    pieces = [*SPECIAL_PIECES, *(f"piece{number}" for number in range(config.vocab_size - 5))]
+    tensors = {path: tensor(path, shape) for path, shape in variable_shapes(config).items()}
+    directory.write(Checkpoint(config, tensors, pieces=pieces, tokenizer_settings={"lower_case": True}), sys.argv[1])
+"""
+CONVERT = """
+    import resource, sys
+    from bert_tf.checkpoints.conversion import convert
+    convert(sys.argv[1], sys.argv[2], sys.argv[3])
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_bert_large_is_converted_in_less_than_1_3_times_its_size(tmp_path):
+    def python(code, *arguments):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    python(LARGE, tmp_path / "bert_tf")
+    size = (tmp_path / "bert_tf" / "model.safetensors").stat().st_size
+    assert size > 1.3e9
+    source = tmp_path / "bert_tf"
+    for number, format in enumerate(("huggingface", "google", "bert_tf")):
+        target = tmp_path / f"{number}_{format}"
+        peak = int(python(CONVERT, source, format, target)[-1])  # TensorFlow itself included
+        print(f"{source.name} to {format}: peak {peak / size:.2f} times {size / 1e9:.2f} GB")
+        assert peak < 1.3 * size
+        source = target
