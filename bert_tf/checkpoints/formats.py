@@ -2,11 +2,11 @@
 
 import os
 
-from bert_tf.checkpoints import directory, huggingface
+from bert_tf.checkpoints import directory, google, huggingface
 from bert_tf.errors import DataError
 
 # Each has FORMAT, recognises(path) and read(path, allow_pickle) -> Checkpoint.
-_READERS = (directory, huggingface)
+_READERS = (directory, google, huggingface)
 
 
 def open_checkpoint(path, *, allow_pickle=False):

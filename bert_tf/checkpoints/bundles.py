@@ -1,0 +1,113 @@
+"""TensorFlow's checkpoint files, PREFIX.index and PREFIX.data-*: read, and written, a few tensors at a time."""
+
+import glob
+import os
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints.checkpoint import Tensor
+from bert_tf.errors import DataError
+
+# What tf.train.Checkpoint adds; its other names are paths through Python objects, not names of variables.
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# What `write_bundle` holds in memory. BERT-base with Adam's slots becomes five files instead of one.
+_SHARD_BYTES = 2**28
+# Below Python, TensorFlow turns some kinds of its errors into Python's own.
+_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
+
+
+def holds_objects(prefix):
+    """Whether a checkpoint was written by tf.train.Checkpoint; False also where there is none that can be read."""
+    try:
+        return OBJECT_GRAPH in _reader(prefix).get_variable_to_shape_map()
+    except DataError:
+        return False
+
+
+def open_bundle(prefix):
+    """The tensors of a checkpoint.
+
+    Args:
+        prefix: path of its files without ".index" and ".data-*".
+
+    Returns:
+        dict name -> Tensor, by name; strings, as OBJECT_GRAPH, have the dtype "object".
+
+    Raises:
+        DataError: a file is not there, cut short or not of this format; also when a tensor that is damaged is read.
+    """
+    reader = _reader(prefix)
+    dtypes = reader.get_variable_to_dtype_map()
+    tensors = {
+        name: Tensor(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype).name, _read(reader, name, prefix), name)
+        for name, shape in sorted(reader.get_variable_to_shape_map().items())
+    }
+    # The index alone is opened: without this, a download that broke off would be found only half way through.
+    promised = sum(tensor.nbytes for tensor in tensors.values() if tensor.dtype != "object")
+    files = glob.glob(f"{glob.escape(prefix)}.data-*-of-*")
+    found = sum(map(os.path.getsize, files))
+    if found < promised:
+        raise DataError(
+            f"{prefix}.data-*: {found:,} bytes, and its index lists tensors of {promised:,}: "
+            "a file is missing or cut short; fetch it again"
+        )
+    return tensors
+
+
+def write_bundle(prefix, tensors):
+    """Writes a checkpoint, reading a few tensors at a time; small ones become one data file.
+
+    Args:
+        prefix: path of its files without ".index" and ".data-*", in a directory that is there.
+        tensors: dict name -> Tensor.
+
+    Raises:
+        tf.errors.OpError: the files can not be written.
+    """
+    # Beside the result, for shards are renamed, not copied, when they are joined.
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(prefix), prefix=".shards.") as folder, tf.device("CPU"):
+        shards = []
+        for names in _shards(tensors):
+            shards.append(os.path.join(folder, str(len(shards))))
+            tf.raw_ops.SaveV2(
+                prefix=shards[-1],
+                tensor_names=names,
+                shape_and_slices=[""] * len(names),
+                tensors=[tf.constant(tensors[name].read()) for name in names],
+            )
+        tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False)
+
+
+def _shards(tensors):
+    """Lists of names, in order, of tensors that together fit into _SHARD_BYTES."""
+    names, size = [], 0
+    for name, tensor in tensors.items():
+        if names and size + tensor.nbytes > _SHARD_BYTES:
+            yield names
+            names, size = [], 0
+        names.append(name)
+        size += tensor.nbytes
+    yield names
+
+
+def _reader(prefix):
+    try:
+        return tf.train.load_checkpoint(prefix)
+    except _ERRORS as error:
+        raise DataError(f"{prefix}.index can not be read: {_line(error)}; expected a TensorFlow checkpoint") from None
+
+
+def _read(reader, name, prefix):
+    def read():
+        try:
+            return np.asarray(reader.get_tensor(name))
+        except _ERRORS as error:
+            raise DataError(f"{prefix}: {name} can not be read: {_line(error)}; fetch the files again") from None
+
+    return read
+
+
+def _line(error):
+    return " ".join(str(getattr(error, "message", error)).split())

@@ -1,0 +1,427 @@
+"""google-research/bert's layout: bert_config.json, bert_model.ckpt.*, vocab.txt (its modeling.py and run_*.py)."""
+
+import dataclasses
+import os
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.bundles import holds_objects, open_bundle, write_bundle
+from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, Tensor, collect, names_of, spread, tensor_of
+from bert_tf.config import BertConfig
+from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.files import read_json, write_json
+from bert_tf.text.casing import guess_tokenizer
+from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
+
+FORMAT = "google"
+
+_CONFIG, _VOCABULARY, _CHECKPOINT = "bert_config.json", "vocab.txt", "bert_model.ckpt"
+# The key of bert_config.json under which `write` keeps what Google's own keys can not say; BertConfig.from_dict of
+# modeling.py takes keys that it does not know.
+_OURS = "bert_tf"
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "initializer_range": "initializer_range",
+}
+_DEFAULTS = {"type_vocab_size": 16}  # of modeling.py, where it is not BertConfig's here
+_ACTIVATIONS = {"tanh_gelu": "gelu", "erf_gelu": "gelu", "relu": "relu"}
+_EPSILON = 1e-12  # of tf.contrib.layers.layer_norm, which modeling.py uses
+
+_SLOTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimization.py
+_STEP = "global_step"
+_WITH_POOLER = ("pretraining", "next_sentence", "classification", "multiple_choice")
+
+
+def recognises(path):
+    """Whether `path` is a directory of this layout, or the prefix of a checkpoint of named variables."""
+    if not os.path.isdir(path):
+        prefix = _stem(path)
+        return os.path.exists(f"{prefix}.index") and not holds_objects(prefix)
+    if os.path.exists(os.path.join(path, "saved_model.pb")):
+        return False
+    if any(file.endswith(".index") for file in os.listdir(path)):
+        return bool(_prefixes(path))
+    # Without one it is this layout with its checkpoint missing, unless there is another format's config.
+    return os.path.exists(os.path.join(path, _CONFIG)) and not os.path.exists(os.path.join(path, "config.json"))
+
+
+def read(path, allow_pickle=False):
+    """Opens a checkpoint.
+
+    Args:
+        path: a directory: its bert_model.ckpt, the one that its file `checkpoint` names, or its only one; or the prefix
+            of a checkpoint, with bert_config.json and vocab.txt beside it.
+
+    Returns:
+        Checkpoint. Its head is found by the names of its variables.
+
+    Raises:
+        DataError: several checkpoints, none, or one that is damaged; an activation that is not known; a vocabulary of
+            another length; tensors that are missing, misshapen or unknown; all by name.
+    """
+    prefix, notes = _prefix(path) if os.path.isdir(path) else (_stem(path), [])
+    folder = os.path.dirname(prefix)
+    file, vocabulary = os.path.join(folder, _CONFIG), os.path.join(folder, _VOCABULARY)
+    if not os.path.exists(file):
+        raise DataError(
+            f"{prefix}: no {_CONFIG} beside it; copy {_CONFIG} and {_VOCABULARY} there from the checkpoint that its "
+            "training began with"
+        )
+    settings = read_json(file)
+    if not isinstance(settings, dict):
+        raise DataError(f"{file}: a JSON {type(settings).__name__}; expected an object, {{...}}")
+    store = open_bundle(prefix)
+    described = _OURS in settings
+    arguments = _described(settings, file) if described else _inferred(settings, file, prefix)
+    checkpoint = Checkpoint(tensors={}, **arguments)
+    checkpoint.notes += notes
+    if not described or checkpoint.tokenizer_settings:
+        checkpoint.pieces = read_vocabulary(vocabulary)
+        check_size(checkpoint.pieces, checkpoint.config.vocab_size, vocabulary)
+    if not described:
+        checkpoint.tokenizer_settings, note = guess_tokenizer(checkpoint.pieces)
+        checkpoint.notes.append(note)
+    if checkpoint.task:
+        _check_head(checkpoint, _head(store), file, prefix)
+    else:
+        _find_head(checkpoint, store, described)
+    table, shapes = places(checkpoint.config), checkpoint.shapes()
+    slots = _slot_places(table)
+    there = {
+        f"{name}/{slot}": shape
+        for name, shape in shapes.items()
+        for slot in _SLOTS
+        if any(one in store for one in slots[f"{name}/{slot}"].names)
+    }
+    checkpoint.tensors = collect(table, shapes, store, prefix)
+    checkpoint.slots = collect(slots, there, store, prefix)
+    checkpoint.step = _step(store, prefix)
+    taken = names_of(table, shapes) | names_of(slots, there) | {_STEP}
+    checkpoint.left_out = _left_out(store, taken, names_of(table, table), prefix)
+    return checkpoint
+
+
+def write(checkpoint, path):
+    """Writes bert_config.json, bert_model.ckpt.* and vocab.txt.
+
+    Adds to the checkpoint's notes what google-research/bert would compute otherwise.
+
+    Args:
+        checkpoint: Checkpoint.
+        path: of an empty directory.
+
+    Returns:
+        dict path of a variable, or of a slot -> its names in the file, joined by " + ".
+
+    Raises:
+        ConfigError: google-research/bert has no place for a part of the model.
+        tf.errors.OpError, OSError: the files can not be written.
+    """
+    config = checkpoint.config
+    _check(config)
+    table = places(config)
+    slots = _slot_places(table)
+    store = spread(table, checkpoint.tensors) | spread(slots, checkpoint.slots)
+    if not config.pooler:
+        store |= _no_pooler(config)
+    if checkpoint.step is not None:
+        store[_STEP] = tensor_of(np.array(checkpoint.step, np.int64), _STEP)
+    write_bundle(os.path.join(path, _CHECKPOINT), store)
+    if checkpoint.pieces:
+        write_vocabulary(os.path.join(path, _VOCABULARY), checkpoint.pieces)
+    # Google's own other settings go back to their place, anybody else's stay in the description.
+    google = checkpoint.origin.get("format") == FORMAT
+    settings = _settings(config) | (checkpoint.origin["settings"] if google else {})
+    description = directory.description(dataclasses.replace(checkpoint, origin={}) if google else checkpoint)
+    write_json(os.path.join(path, _CONFIG), dict(sorted(settings.items())) | {_OURS: description})
+    checkpoint.notes += _deviations(checkpoint)
+    written = {name: table[name] for name in checkpoint.tensors} | {name: slots[name] for name in checkpoint.slots}
+    return {name: " + ".join(place.names) for name, place in written.items()}
+
+
+def places(config):
+    """dict path of a variable of the encoder or of any head -> Place."""
+    table = {
+        "embeddings/word_embeddings": Place(("bert/embeddings/word_embeddings",)),
+        "embeddings/position_embeddings": Place(("bert/embeddings/position_embeddings",)),
+        "embeddings/type_embeddings": Place(("bert/embeddings/token_type_embeddings",)),
+        **_norm("embeddings/norm", "bert/embeddings/LayerNorm"),
+        **_dense("pooler", "bert/pooler/dense"),
+        **_dense("masked_lm/transform", "cls/predictions/transform/dense"),
+        **_norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
+        "masked_lm/bias": Place(("cls/predictions/output_bias",)),
+        **_output("next_sentence", "cls/seq_relationship/"),
+        **_output("span", "cls/squad/"),
+        **_output("classifier", ""),  # run_classifier.py opens no scope
+    }
+    for index in range(config.num_layers):
+        ours, theirs = f"layer_{index}", f"bert/encoder/layer_{index}"
+        attention = f"{theirs}/attention/self"
+        table |= _dense(f"{ours}/attention/qkv", f"{attention}/query", f"{attention}/key", f"{attention}/value")
+        table |= _dense(f"{ours}/attention/output", f"{theirs}/attention/output/dense")
+        table |= _norm(f"{ours}/attention_norm", f"{theirs}/attention/output/LayerNorm")
+        table |= _dense(f"{ours}/intermediate", f"{theirs}/intermediate/dense")
+        table |= _dense(f"{ours}/output", f"{theirs}/output/dense")
+        table |= _norm(f"{ours}/output_norm", f"{theirs}/output/LayerNorm")
+    return table
+
+
+def _dense(ours, *theirs):
+    return {f"{ours}/{part}": Place(tuple(f"{name}/{part}" for name in theirs)) for part in ("kernel", "bias")}
+
+
+def _norm(ours, theirs):
+    return {f"{ours}/{part}": Place((f"{theirs}/{part}",)) for part in ("gamma", "beta")}
+
+
+def _output(ours, scope):
+    # These three scripts make their own variables, [outputs, inputs], where the rest is tf.layers.dense.
+    kernel = Place((f"{scope}output_weights",), TRANSPOSED)
+    return {f"{ours}/kernel": kernel, f"{ours}/bias": Place((f"{scope}output_bias",))}
+
+
+def _slot_places(table):
+    """dict "PATH/m" and "PATH/v" -> Place of Adam's slots."""
+    return {
+        f"{path}/{slot}": Place(tuple(f"{name}/{theirs}" for name in place.names), place.layout)
+        for path, place in table.items()
+        for slot, theirs in _SLOTS.items()
+    }
+
+
+def _stem(path):
+    return path.removesuffix(".index")
+
+
+def _prefixes(path):
+    """Prefixes of the checkpoints of named variables in a directory, sorted."""
+    files = (os.path.join(path, file) for file in os.listdir(path) if file.endswith(".index"))
+    return sorted(prefix for prefix in map(_stem, files) if not holds_objects(prefix))
+
+
+def _prefix(path):
+    """The prefix of the checkpoint that a directory stands for, and a list of notes."""
+    prefixes = _prefixes(path)
+    if not prefixes:
+        raise DataError(f"{path}: {_CONFIG}, but no checkpoint; expected {_CHECKPOINT}.index and {_CHECKPOINT}.data-*")
+    own = os.path.join(path, _CHECKPOINT)
+    if own in prefixes or len(prefixes) == 1:
+        return own if own in prefixes else prefixes[0], []
+    state = tf.train.get_checkpoint_state(path)
+    # Only the last part: the directory may have been moved since.
+    newest = os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else None
+    if newest not in prefixes:
+        names = ", ".join(map(os.path.basename, prefixes))
+        raise DataError(f"{path} holds several checkpoints: {names}; name one, as in {prefixes[-1]}")
+    return newest, [f"{newest} was read: of {len(prefixes)} checkpoints, the one that the file `checkpoint` names"]
+
+
+def _described(settings, file):
+    """Keyword arguments of Checkpoint from a bert_config.json that `write` wrote."""
+    where = f"{file}, {_OURS!r}"
+    if not isinstance(settings[_OURS], dict):
+        raise DataError(f"{where}: a JSON {type(settings[_OURS]).__name__}; expected an object, {{...}}")
+    described = directory.described(settings[_OURS], where)
+    for field, value in _settings(described["config"]).items():
+        if settings.get(field) != value:
+            raise DataError(
+                f"{file}: {field} is {settings.get(field)!r}, but the part {_OURS!r} makes it {value!r}; change both, "
+                "or remove that part"
+            )
+    return described | {"origin": described["origin"] or _origin(settings)}
+
+
+def _inferred(settings, file, prefix):
+    """The same from one of Google's own."""
+    if "vocab_size" not in settings:
+        raise DataError(f"{file}: no 'vocab_size'; expected the {_CONFIG} of a BERT model")
+    values = _DEFAULTS | {ours: settings[theirs] for theirs, ours in _FIELDS.items() if theirs in settings}
+    numbers = {field.name: field.type for field in dataclasses.fields(BertConfig)}
+    for theirs, ours in _FIELDS.items():
+        if ours in values and type(values[ours]) not in (int, numbers[ours]):
+            raise DataError(f"{file}: {theirs} is {values[ours]!r}; expected {numbers[ours].__name__}")
+    activation, notes = settings.get("hidden_act", "gelu"), []
+    if str(activation).lower() not in _ACTIVATIONS.values():
+        raise DataError(f"{file}: hidden_act {activation!r}; expected gelu or relu")
+    if activation.lower() == "gelu":
+        values["activation"], note = _gelu(f"{prefix}.meta")
+        notes.append(note)
+    else:
+        values["activation"] = "relu"
+    try:
+        return {"config": BertConfig(**values).check(), "origin": _origin(settings), "notes": notes}
+    except BertTfError as error:
+        raise DataError(f"{file}: {error}") from None
+
+
+def _origin(settings):
+    others = {name: value for name, value in settings.items() if name not in (*_FIELDS, "hidden_act", _OURS)}
+    return {"format": FORMAT, "settings": others}
+
+
+def _settings(config):
+    """Google's settings of a BertConfig."""
+    return {theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()} | {
+        "hidden_act": _ACTIVATIONS[config.activation]
+    }
+
+
+def _gelu(meta):
+    """How "gelu" was computed, by the graph that training saved with a checkpoint: activation, and a note.
+
+    google-research/bert changed it from erf to tanh (commit bee6030) and its config calls both by one name.
+    """
+    if not os.path.exists(meta):
+        return "tanh_gelu", "gelu is taken as by tanh, as in google-research/bert since 2019; before, it was by erf"
+    with open(meta, "rb") as file:
+        try:
+            nodes = tf.compat.v1.MetaGraphDef.FromString(file.read()).graph_def.node
+        except DecodeError:
+            raise DataError(f"{meta}: not a graph, or cut short; remove it: the weights do not need it") from None
+    erf = any(node.op == "Erf" for node in nodes if "/intermediate/" in node.name)
+    kind = "erf" if erf else "tanh"
+    return f"{kind}_gelu", f"gelu is by {kind}, as in {meta}"
+
+
+def _check_head(checkpoint, found, file, prefix):
+    # The output of taggers and choosers is called as a classifier's.
+    expected = "classification" if checkpoint.head in ("tagging", "multiple_choice") else checkpoint.head
+    if expected and found != expected:
+        raise DataError(
+            f"{file}: the part {_OURS!r} describes the task {checkpoint.task['name']!r}, but {prefix} holds "
+            f"{'variables of ' + found if found else 'no head'}; remove that part if these belong together"
+        )
+
+
+def _find_head(checkpoint, store, described):
+    """Sets head, labels, task and whether there is a pooler by the variables that there are."""
+    found, config = _head(store), checkpoint.config
+    # A model without a pooler is written with one of zeros, which counts once somebody has trained a head on it.
+    pooler = config.pooler if described else any(name.startswith("bert/pooler/") for name in store)
+    checkpoint.config = dataclasses.replace(config, pooler=pooler or found in _WITH_POOLER)
+    if not found:
+        return
+    name, settings = found, {"max_length": config.max_position_embeddings}
+    if found == "classification":
+        shapes = [store[one].shape for one in ("output_weights", "output_bias") if one in store]
+        checkpoint.labels = [str(index) for index in range(max(shape[0] if shape else 1 for shape in shapes))]
+        settings["labels"] = checkpoint.labels
+        if len(checkpoint.labels) == 1:
+            name, meaning = "regression", "the one output is taken for a regression"
+        else:
+            meaning = f"the {len(checkpoint.labels)} labels are called by their numbers"
+        checkpoint.notes.append(f"{meaning}: google-research/bert does not save what they are")
+    checkpoint.head, checkpoint.task = found, {"name": name, "settings": settings}
+
+
+def _head(names):
+    """Name of the head that variables of these names make; a fine-tuned one if there are several."""
+    if any(name.startswith("cls/squad/") for name in names):
+        return "question_answering"
+    if "output_weights" in names or "output_bias" in names:
+        return "classification"
+    masked_lm = any(name.startswith("cls/predictions/") for name in names)
+    next_sentence = any(name.startswith("cls/seq_relationship/") for name in names)
+    if masked_lm and next_sentence:
+        return "pretraining"
+    return "masked_lm" if masked_lm else "next_sentence" if next_sentence else None
+
+
+def _step(store, prefix):
+    if _STEP not in store:
+        return None
+    if store[_STEP].shape:
+        raise DataError(f"{prefix}: {_STEP} is {list(store[_STEP].shape)}; expected one number")
+    return int(store[_STEP].read())
+
+
+def _left_out(store, taken, known, prefix):
+    """dict name -> why, of the tensors that the model has no place for.
+
+    Args:
+        known: names of the variables of the encoder and of all heads.
+
+    Raises:
+        DataError: naming those that are neither another head's nor a training state.
+    """
+    left_out, unknown = {}, []
+    for name in store.keys() - taken:
+        base = name.rpartition("/")[0]  # a slot is called by its variable's name and one word more
+        variable = base if base in store else name
+        if variable in known - taken:
+            pooler = variable.startswith("bert/pooler/")
+            left_out[name] = "the model has no pooler" if pooler else "of another head than the model's"
+        elif base in store:
+            left_out[name] = "training state, and not the m or v of BERT's Adam"
+        elif not store[name].shape and not name.startswith(("bert/", "cls/")):
+            left_out[name] = "a number of the training, no weight"
+        else:
+            unknown.append(name)
+    if unknown:
+        unknown = ", ".join(sorted(unknown))
+        raise DataError(f"{prefix} does not hold the model that {_CONFIG} describes: unknown {unknown}")
+    return dict(sorted(left_out.items()))
+
+
+def _check(config):
+    """Raises ConfigError for what google-research/bert's graph has no place for."""
+    for field, misfit, what in (
+        ("norm", config.norm != "post", "normalises after each sublayer"),
+        ("position_offset", config.position_offset, "begins with row 0 of the position embedding"),
+        ("type_vocab_size", not config.type_vocab_size, "always adds a type embedding"),
+    ):
+        if misfit:
+            raise ConfigError(
+                f"model.{field} is {getattr(config, field)!r}, and google-research/bert {what}; write the model in the "
+                "format bert_tf instead"
+            )
+
+
+def _no_pooler(config):
+    size = config.hidden_size
+
+    def zeros(*shape):
+        return Tensor(shape, "float32", lambda: np.zeros(shape, np.float32), "zeros")
+
+    return {"bert/pooler/dense/kernel": zeros(size, size), "bert/pooler/dense/bias": zeros(size)}
+
+
+def _deviations(checkpoint):
+    """Sentences on what google-research/bert would compute otherwise, or was given to find its variables."""
+    config, tokenizer, notes = checkpoint.config, checkpoint.tokenizer_settings, []
+    if not config.pooler:
+        notes.append("bert/pooler/dense is zeros, made up: google-research/bert always has it, nothing here reads it")
+    if config.activation == "erf_gelu":
+        # The largest difference of the two curves, at +-2.7.
+        notes.append("this model's gelu is erf, google-research/bert's is tanh: each value differs by up to 4.7e-4")
+    if config.layer_norm_epsilon != _EPSILON:
+        epsilon = config.layer_norm_epsilon
+        notes.append(
+            f"google-research/bert adds {_EPSILON:g} to a variance where this model adds {epsilon:g}: its normalised "
+            f"values are larger by {epsilon / 2:.1g} / variance of themselves"
+        )
+    others = {tensor.dtype for tensor in checkpoint.tensors.values()} - {"float32"}
+    if others:
+        kinds = ", ".join(sorted(others))
+        notes.append(
+            f"google-research/bert's graph is float32 and does not restore {kinds}: convert the weights for it"
+        )
+    if tokenizer:
+        lower_case, strip_accents = tokenizer.get("lower_case", True), tokenizer.get("strip_accents")
+        if strip_accents not in (None, lower_case) or not tokenizer.get("split_cjk", True):
+            notes.append(
+                "google-research/bert's tokenizer strips accents where it lower-cases, and splits Chinese characters: "
+                "with this model's settings its ids differ"
+            )
+    return notes
