@@ -8,7 +8,9 @@ Adam's slots.
 import os
 
 import numpy as np
+import tensorflow as tf
 
+from bert_tf.checkpoints.bundles import open_bundle
 from bert_tf.checkpoints.checkpoint import Checkpoint, Place, Tensor, collect, tensor_of
 from bert_tf.checkpoints.tensor_files import open_tensors, write_tensors
 from bert_tf.config import BertConfig, from_dict, to_dict
@@ -59,15 +61,43 @@ def read(path, allow_pickle=False):
     store, shapes = open_tensors(file), checkpoint.shapes()
     checkpoint.tensors = collect({name: Place((name,)) for name in shapes}, shapes, store, file)
     checkpoint.left_out = {name: "no variable of this model" for name in store if name not in shapes}
-    slots = os.path.join(path, "optimizer.safetensors")
-    if os.path.exists(slots):
-        store = open_tensors(slots)
-        if _STEP in store:
-            checkpoint.step = int(store.pop(_STEP).read()[0])
-        places = {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in "mv"}
-        there = {name: shape for name, shape in places.items() if name in store}
-        checkpoint.slots = collect({name: Place((name,)) for name in there}, there, store, slots)
+    checkpoint.slots, checkpoint.step = _optimizer(path, checkpoint)
     return checkpoint
+
+
+def _optimizer(path, checkpoint):
+    """Adam's slots (dict "PATH/m", "PATH/v" -> Tensor) and the number of updates; {} and None where there are none."""
+    shapes = {f"{name}/{slot}": tensor.shape for name, tensor in checkpoint.tensors.items() for slot in "mv"}
+    file = os.path.join(path, "optimizer.safetensors")
+    if os.path.exists(file):
+        store = open_tensors(file)
+        there = {name: shape for name, shape in shapes.items() if name in store}
+        slots = collect({name: Place((name,)) for name in there}, there, store, file)
+        return slots, int(store[_STEP].read()[0]) if _STEP in store else None
+    prefix = tf.train.latest_checkpoint(os.path.join(path, "checkpoints"))
+    if not prefix:
+        return {}, None
+    try:
+        return _optimizer_of_run(prefix, shapes, checkpoint.tensors)
+    except DataError as error:  # the model itself is whole
+        checkpoint.notes.append(f"without the optimizer's state: {error}")
+        return {}, None
+
+
+def _optimizer_of_run(prefix, shapes, tensors):
+    """The same from a training run's newest checkpoint, if the model is of that step."""
+    store = open_bundle(prefix)
+    table = {name: Place((_in_run(f"slots/{name}"),)) for name in shapes}
+    weight, step = "embeddings/norm/gamma", _in_run("state")
+    same = collect({weight: Place((_in_run(f"weights/{weight}"),))}, {weight: tensors[weight].shape}, store, prefix)
+    if step not in store or not np.array_equal(same[weight].read(), tensors[weight].read()):
+        raise DataError(f"{prefix} is of another step than the model; let the run come to its end")
+    return collect(table, shapes, store, prefix), int(store[step].read()[0])
+
+
+def _in_run(name):
+    """What `training.checkpoints` calls a variable; tf.train.Checkpoint doubles its dots."""
+    return f"{name.replace('/', '..')}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def write(checkpoint, path):

@@ -13,6 +13,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.errors import DataError
 from bert_tf.tasks import Classification, Pretraining
 from bert_tf.text import Tokenizer
+from bert_tf.training.checkpoints import Checkpoints
 from tests.model.small import PIECES, features, randomize, small_config
 
 
@@ -161,3 +162,41 @@ def test_a_write_that_fails_leaves_the_model_that_was_there(saved):
     with pytest.raises(OSError, match="No space left"):
         directory.write(checkpoint, str(path))
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def test_a_run_brings_its_optimizers_state_along(tmp_path):
+    task, model, encoder = make("classification")
+    directory.save(str(tmp_path), model, encoder, task)
+    slots = {
+        f"slots/{one.path}/{slot}": tf.Variable(one + index) for one in model.weights for index, slot in enumerate("mv")
+    }
+    state = {"state": tf.Variable([7, 0, 0, 0], dtype=tf.int64)}
+    weights = {f"weights/{one.path}": one.value for one in model.weights}
+    Checkpoints(str(tmp_path / "checkpoints"), weights | slots | state, keep=1).save(7)
+    checkpoint = directory.read(str(tmp_path))
+    assert checkpoint.step == 7
+    assert len(checkpoint.slots) == 2 * len(checkpoint.tensors)
+    for path, tensor in checkpoint.tensors.items():
+        for index, slot in enumerate("mv"):
+            np.testing.assert_array_equal(checkpoint.slots[f"{path}/{slot}"].read(), tensor.read() + index)
+    directory.write(checkpoint, str(tmp_path / "copy"))
+    copy = directory.read(str(tmp_path / "copy"))
+    assert copy.step == 7
+    for name, tensor in checkpoint.slots.items():
+        np.testing.assert_array_equal(copy.slots[name].read(), tensor.read())
+
+
+@pytest.mark.parametrize("damage", ["went on", "cut short"])
+def test_a_model_is_read_without_an_optimizers_state_that_is_not_its_own(tmp_path, damage):
+    task, model, encoder = make("pretraining")
+    directory.save(str(tmp_path), model, encoder, task)
+    randomize(model, seed=9)
+    weights = {f"weights/{one.path}": one.value for one in model.weights}
+    state = {"state": tf.Variable([7, 0, 0, 0], dtype=tf.int64)}
+    Checkpoints(str(tmp_path / "checkpoints"), weights | state, keep=1).save(7)
+    if damage == "cut short":
+        (index,) = (tmp_path / "checkpoints").glob("*.index")
+        index.write_bytes(index.read_bytes()[:50])
+    checkpoint = directory.read(str(tmp_path))
+    assert (checkpoint.slots, checkpoint.step) == ({}, None)
+    assert "without the optimizer's state" in checkpoint.notes[0]
