@@ -8,7 +8,7 @@ from bert_tf.training import runs, strategy
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/finetune/*.py.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Holds the tables that the config names.")
-_INIT = flags.DEFINE_string("init", None, "Model to start from: a directory of bert_tf's or of Hugging Face's layout.")
+_INIT = flags.DEFINE_string("init", None, "Model to start from: whatever bert_tf.load reads, e.g. hf://OWNER/NAME.")
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Gets model, checkpoints, curves and results.json.")
 _STRATEGY = strategy_flags()
 flags.mark_flags_as_required(["config", "data_dir", "init", "model_dir"])

@@ -1,7 +1,20 @@
 """A model from an encoder and the name of its head."""
 
+import functools
+
 from bert_tf.model import heads
 from bert_tf.model.pretrainer import BertPretrainer
+from bert_tf.model.variables import HEADS
+
+_MAKERS = {
+    "pretraining": BertPretrainer,
+    "masked_lm": functools.partial(BertPretrainer, next_sentence=False),
+    "next_sentence": heads.next_sentence,
+    "classification": heads.classifier,
+    "tagging": heads.tagger,
+    "question_answering": heads.question_answerer,
+    "multiple_choice": heads.chooser,
+}
 
 
 def build(encoder, head, labels=None):
@@ -11,14 +24,10 @@ def build(encoder, head, labels=None):
         encoder: BertEncoder.
         head: a key of `variables.HEADS`, or None: the encoder itself.
         labels: size of the output of a head that has labels.
+
+    Raises:
+        ConfigError: if the head sits on a pooled output and the encoder has none.
     """
-    if head in ("classification", "tagging"):
-        return {"classification": heads.classifier, "tagging": heads.tagger}[head](encoder, labels)
-    return {
-        None: lambda encoder: encoder,
-        "pretraining": BertPretrainer,
-        "masked_lm": heads.masked_lm,
-        "next_sentence": heads.next_sentence,
-        "question_answering": heads.question_answerer,
-        "multiple_choice": heads.chooser,
-    }[head](encoder)
+    if head is None:
+        return encoder
+    return _MAKERS[head](encoder, labels) if HEADS[head] else _MAKERS[head](encoder)

@@ -9,6 +9,8 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encoder_inputs
 from bert_tf.model.layers import Dense, LayerNorm, initializer
 
+POSITIONS = "masked_lm_positions"  # the input that says which tokens to predict
+
 
 @keras.saving.register_keras_serializable("bert_tf")
 class MaskedLanguageModelHead(keras.layers.Layer):
@@ -69,37 +71,34 @@ class UnflattenChoices(keras.layers.Layer):
         return keras.KerasTensor(ids.shape[:2], scores.dtype)
 
 
-POSITIONS = "masked_lm_positions"
+def encoded(encoder, inputs, *, pooled):
+    """The encoder's outputs for a head.
 
+    Args:
+        encoder: BertEncoder.
+        inputs: dict that holds the encoder's inputs, and maybe others.
+        pooled: whether the head needs the pooled output.
 
-def positions_input():
-    """int32 [batch, predictions]: which tokens to predict."""
-    return keras.Input((None,), dtype="int32", name=POSITIONS)
-
-
-def _encoded(encoder, inputs, which):
-    """The encoder's "sequence" or "pooled" output."""
-    if which == "pooled" and not encoder.config.pooler:
-        raise ConfigError("the encoder has no pooler, which this head sits on; load it with pooler=True for a new one")
-    return encoder({name: inputs[name] for name in encoder_inputs()})[f"{which}_output"]
-
-
-def masked_lm(encoder):
-    """The masked-language model alone.
-
-    Returns:
-        keras.Model from the encoder's inputs and `masked_lm_positions`, int32 [batch, predictions], to
-        {"mlm_logits": float32 [batch, predictions, vocab_size]}.
+    Raises:
+        ConfigError: if it does and the encoder has none.
     """
-    inputs = encoder_inputs() | {"masked_lm_positions": positions_input()}
-    head = MaskedLanguageModelHead(encoder.embeddings, name="masked_lm", dtype=encoder.policy)
-    return keras.Model(inputs, {"mlm_logits": head(_encoded(encoder, inputs, "sequence"), inputs[POSITIONS])})
+    if pooled and not encoder.config.pooler:
+        raise ConfigError(
+            "the encoder has no pooler (model.pooler is False), which this head sits on; "
+            "bert_tf.load(PATH, pooler=True) puts a new, untrained one on"
+        )
+    return encoder({name: inputs[name] for name in encoder_inputs()})
 
 
 def next_sentence(encoder):
-    """Next-sentence prediction alone: keras.Model to {"nsp_logits": float32 [batch, 2]}; see `BertPretrainer`."""
+    """Next-sentence prediction alone.
+
+    Returns:
+        keras.Model from the encoder's inputs to {"nsp_logits": float32 [batch, 2]}, as `BertPretrainer` gives them.
+    """
     inputs = encoder_inputs()
-    return keras.Model(inputs, {"nsp_logits": output(encoder, 2, "next_sentence")(_encoded(encoder, inputs, "pooled"))})
+    pooled = encoded(encoder, inputs, pooled=True)["pooled_output"]
+    return keras.Model(inputs, {"nsp_logits": output(encoder, 2, "next_sentence")(pooled)})
 
 
 def classifier(encoder, labels):
@@ -112,12 +111,24 @@ def classifier(encoder, labels):
     Returns:
         keras.Model from the encoder's inputs to {"logits": float32 [batch, labels]}.
     """
-    return _labeller(encoder, labels, "pooled")
+    inputs = encoder_inputs()
+    pooled = encoded(encoder, inputs, pooled=True)["pooled_output"]
+    return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, pooled))})
 
 
 def tagger(encoder, labels):
-    """The same on every token (section 4 and figure 4d): {"logits": float32 [batch, length, labels]}."""
-    return _labeller(encoder, labels, "sequence")
+    """Encoder, dropout and one dense layer on every token (paper, section 5.3 and figure 4d).
+
+    Args:
+        encoder: BertEncoder.
+        labels: number of tags.
+
+    Returns:
+        keras.Model from the encoder's inputs to {"logits": float32 [batch, length, labels]}.
+    """
+    inputs = encoder_inputs()
+    sequence = encoded(encoder, inputs, pooled=False)["sequence_output"]
+    return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, sequence))})
 
 
 def question_answerer(encoder):
@@ -127,7 +138,7 @@ def question_answerer(encoder):
         keras.Model from the encoder's inputs to {"start_logits", "end_logits"}: float32 [batch, length].
     """
     inputs = encoder_inputs()
-    logits = output(encoder, 2, "span")(_encoded(encoder, inputs, "sequence"))
+    logits = output(encoder, 2, "span")(encoded(encoder, inputs, pooled=False)["sequence_output"])
     return keras.Model(inputs, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
 
 
@@ -140,8 +151,8 @@ def chooser(encoder):
     """
     inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in encoder_inputs()}
     rows = {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
-    pooled = Dropout(encoder.config.dropout, name="dropout")(_encoded(encoder, rows, "pooled"))
-    scores = output(encoder, 1, "classifier")(pooled)  # [batch * choices, 1]
+    pooled = encoded(encoder, rows, pooled=True)["pooled_output"]
+    scores = output(encoder, 1, "classifier")(_dropped(encoder, pooled))  # [batch * choices, 1]
     return keras.Model(inputs, {"logits": UnflattenChoices(name="unflatten")(scores, inputs["input_word_ids"])})
 
 
@@ -150,7 +161,5 @@ def output(encoder, size, name):
     return keras.layers.Dense(size, kernel_initializer=initializer(encoder.config), name=name, dtype="float32")
 
 
-def _labeller(encoder, labels, which):
-    inputs = encoder_inputs()
-    dropped = Dropout(encoder.config.dropout, name="dropout")(_encoded(encoder, inputs, which))
-    return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(dropped)})
+def _dropped(encoder, x):
+    return Dropout(encoder.config.dropout, name="dropout", dtype=encoder.policy)(x)

@@ -101,7 +101,7 @@ def finetune(config, data_dir, init, model_dir, strategy):
     Args:
         config: FinetuneConfig.
         data_dir: holds the tables that config.task names.
-        init: model directory that `bert_tf.load` reads.
+        init: checkpoint that `bert_tf.load` reads; a pooler that it lacks starts untrained.
         model_dir, strategy: as in `pretrain`.
 
     Returns:
@@ -115,8 +115,11 @@ def finetune(config, data_dir, init, model_dir, strategy):
     table = os.path.join(data_dir, config.task.train)
     labels = labels_of(table, config.task.label)
     run = _Run("finetune", config, model_dir, strategy, data_dir=data_dir, init=init)
+    keras.utils.set_random_seed(config.train.seed)  # a pooler that the checkpoint lacks is drawn here
     with strategy.scope():
-        encoder, tokenizer = load(init, dtype=run.dtype)
+        encoder, tokenizer = load(init, pooler=True, dtype=run.dtype)
+    if tokenizer is None:
+        raise DataError(f"{init}: no WordPiece vocabulary, so no text can go in; expected a checkpoint with vocab.txt")
     limit = encoder.config.max_position_embeddings
     if not 8 <= config.task.max_length <= limit:
         raise ConfigError(f"task.max_length is {config.task.max_length}; it must be from 8 to the model's {limit}")
