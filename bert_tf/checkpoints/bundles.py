@@ -102,7 +102,9 @@ def _reader(prefix):
 def _read(reader, name, prefix):
     def read():
         try:
-            return np.asarray(reader.get_tensor(name))
+            value = reader.get_tensor(name)
+            # NumPy's own type for bytes would drop zeros at the end.
+            return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
         except _ERRORS as error:
             raise DataError(f"{prefix}: {name} can not be read: {_line(error)}; fetch the files again") from None
 
