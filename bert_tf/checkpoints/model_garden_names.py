@@ -1,0 +1,118 @@
+"""What TF-Hub's and TF Model Garden's BERT encoders call their variables: four generations of names.
+
+They are those of tf-models-official (official/nlp/modeling) 2.2.0 to 2.20.0, of its tf1_checkpoint_converter_lib.py for
+the models before, and google-research/bert's in TF 1 Hub modules.
+"""
+
+import collections
+import dataclasses
+import re
+
+from bert_tf.checkpoints.checkpoint import RESHAPED, SAME, Place, names_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """What one generation calls its tables and layers; the parts of a transformer layer stand below `layer`."""
+
+    words: str = "word_embeddings/embeddings"
+    positions: str = "position_embedding/embeddings"
+    types: str = "type_embeddings/embeddings"
+    norm: str = "embeddings/layer_norm"
+    layer: str = "transformer/layer_"  # and its number
+    attention: str = "self_attention"  # of query, key and value
+    attention_output: str = "self_attention/attention_output"
+    attention_norm: str = "self_attention_layer_norm"
+    intermediate: str = "intermediate"
+    output: str = "output"
+    output_norm: str = "output_layer_norm"
+    pooler: str = "pooler_transform"
+    bias: str = "cls/predictions/output_bias/bias"  # of the masked language model
+
+
+GENERATIONS = (
+    Names(),  # since 2.3.0; TF-Hub's BERT from version 3
+    Names(attention_output="self_attention_output"),  # 2.2.0; TF-Hub's version 2
+    Names(  # before; TF-Hub's version 1
+        positions="embedding_postprocessor/position_embeddings",
+        types="embedding_postprocessor/type_embeddings",
+        norm="embedding_postprocessor/layer_norm",
+        layer="encoder/layer_",
+        attention_output="self_attention_output",
+    ),
+    Names(  # TF 1 Hub modules
+        words="embeddings/word_embeddings",
+        positions="embeddings/position_embeddings",
+        types="embeddings/token_type_embeddings",
+        norm="embeddings/LayerNorm",
+        layer="encoder/layer_",
+        attention="attention/self",
+        attention_output="attention/output/dense",
+        attention_norm="attention/output/LayerNorm",
+        intermediate="intermediate/dense",
+        output="output/dense",
+        output_norm="output/LayerNorm",
+        pooler="pooler/dense",
+        bias="cls/predictions/output_bias",
+    ),
+)
+
+
+def find(store):
+    """The Names with the most variables there, and what stands before each name of its encoder ("" or "SCOPE/").
+
+    Args:
+        store: collection of the names of all variables.
+
+    Returns:
+        Names, str; None and "" where there is no encoder of theirs.
+    """
+    found = collections.Counter()
+    for names in GENERATIONS:
+        for end in (names.words, names.positions, names.types, f"{names.norm}/gamma"):  # any one of them may be missing
+            for start in [name.removesuffix(end) for name in store if f"/{name}".endswith(f"/{end}")]:
+                if layers(store, names, start):
+                    table = encoder_places(names, start, max(layers(store, names, start)) + 1)
+                    found[names, start] = len(names_of(table, table) & store.keys())
+    return found.most_common(1)[0][0] if found else (None, "")
+
+
+def layers(store, names, start):
+    """Set of the numbers of the transformer layers."""
+    pattern = re.compile(re.escape(start + names.layer) + r"(\d+)/")
+    return {int(match[1]) for match in map(pattern.match, store) if match}
+
+
+def encoder_places(names, start, num_layers):
+    """dict path of an encoder's variable -> Place; arguments as `find` and `layers` return them.
+
+    Attention keeps its heads apart: kernels [hidden, heads, size] for query, key and value, [heads, size, hidden] for
+    the output. In TF 1 they are matrices, the same values in the same order.
+    """
+    table = {
+        "embeddings/word_embeddings": Place((start + names.words,)),
+        "embeddings/position_embeddings": Place((start + names.positions,)),
+        "embeddings/type_embeddings": Place((start + names.types,)),
+        **norm("embeddings/norm", start + names.norm),
+        **dense("pooler", start + names.pooler),
+    }
+    for index in range(num_layers):
+        ours, theirs = f"layer_{index}", f"{start}{names.layer}{index}"
+        attention = [f"{theirs}/{names.attention}/{part}" for part in ("query", "key", "value")]
+        table |= dense(f"{ours}/attention/qkv", *attention, layout=RESHAPED)
+        table |= dense(f"{ours}/attention/output", f"{theirs}/{names.attention_output}", layout=RESHAPED)
+        table |= norm(f"{ours}/attention_norm", f"{theirs}/{names.attention_norm}")
+        table |= dense(f"{ours}/intermediate", f"{theirs}/{names.intermediate}")
+        table |= dense(f"{ours}/output", f"{theirs}/{names.output}")
+        table |= norm(f"{ours}/output_norm", f"{theirs}/{names.output_norm}")
+    return table
+
+
+def dense(ours, *theirs, layout=SAME):
+    """dict path -> Place of a dense layer's two variables; several of `theirs` stand side by side."""
+    return {f"{ours}/{part}": Place(tuple(f"{name}/{part}" for name in theirs), layout) for part in ("kernel", "bias")}
+
+
+def norm(ours, theirs):
+    """dict path -> Place of a LayerNorm's two variables."""
+    return {f"{ours}/{part}": Place((f"{theirs}/{part}",)) for part in ("gamma", "beta")}
