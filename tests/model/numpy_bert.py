@@ -13,15 +13,17 @@ ACTIVATIONS = {
 }
 
 
-def encode(tensors, features, *, layers, heads, activation, norm="post", epsilon=1e-12):
+def encode(tensors, features, *, layers, heads, activation, norm="post", epsilon=1e-12, position_offset=0):
     """The three outputs of an encoder.
 
     Args:
-        tensors: dict Hugging Face name -> array, without the "bert." prefix.
-        features: dict of int [batch, length]: input_word_ids, input_mask, input_type_ids.
+        tensors: dict Hugging Face name -> array, without the "bert." prefix; token types and pooler may be absent.
+        features: dict of int [batch, length]: input_word_ids, input_mask, input_type_ids. The types are not looked at
+            where there is only one.
+        position_offset: position of the first token; RoBERTa's is 2, after its padding's.
 
     Returns:
-        sequence [batch, length, hidden], pooled [batch, hidden], list of each layer's output.
+        sequence [batch, length, hidden], pooled [batch, hidden] or None, list of each layer's output.
     """
     net = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
     ids, mask, types = (np.asarray(features[f"input_{name}"]) for name in ("word_ids", "mask", "type_ids"))
@@ -45,8 +47,12 @@ def encode(tensors, features, *, layers, heads, activation, norm="post", epsilon
     def feed_forward(x, name):
         return dense(ACTIVATIONS[activation](dense(x, f"{name}.intermediate.dense")), f"{name}.output.dense")
 
-    x = net["embeddings.word_embeddings.weight"][ids] + net["embeddings.token_type_embeddings.weight"][types]
-    x = layer_norm(x + net["embeddings.position_embeddings.weight"][: ids.shape[1]], "embeddings.LayerNorm")
+    x = net["embeddings.word_embeddings.weight"][ids]
+    x = x + net["embeddings.position_embeddings.weight"][position_offset + np.arange(ids.shape[1])]
+    if "embeddings.token_type_embeddings.weight" in net:
+        table = net["embeddings.token_type_embeddings.weight"]
+        x = x + (table[0] if len(table) == 1 else table[types])
+    x = layer_norm(x, "embeddings.LayerNorm")
     outputs = []
     for index in range(layers):
         name = f"encoder.layer.{index}"
@@ -60,18 +66,30 @@ def encode(tensors, features, *, layers, heads, activation, norm="post", epsilon
         outputs.append(x)
     if norm == "pre":
         x = layer_norm(x, "final_norm")
-    return x, np.tanh(dense(x[:, 0], "pooler.dense")), outputs
+    pooled = np.tanh(dense(x[:, 0], "pooler.dense")) if "pooler.dense.weight" in net else None
+    return x, pooled, outputs
 
 
 def pretraining_logits(tensors, sequence, pooled, positions, *, activation, epsilon=1e-12):
     """Masked-LM logits [batch, predictions, vocabulary] and next-sentence logits [batch, 2]."""
+    masked = masked_lm_logits(tensors, sequence, positions, activation=activation, epsilon=epsilon)
+    return masked, linear(tensors, pooled, "cls.seq_relationship")
+
+
+def masked_lm_logits(tensors, sequence, positions, *, activation, epsilon=1e-12):
+    """The first of the two alone."""
     net = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
     x = np.take_along_axis(sequence, np.asarray(positions)[..., None], axis=1)
     head = "cls.predictions.transform"
     x = ACTIVATIONS[activation](x @ net[f"{head}.dense.weight"].T + net[f"{head}.dense.bias"])
     x = _normalise(x, epsilon) * net[f"{head}.LayerNorm.weight"] + net[f"{head}.LayerNorm.bias"]
-    masked = x @ net["embeddings.word_embeddings.weight"].T + net["cls.predictions.bias"]
-    return masked, pooled @ net["cls.seq_relationship.weight"].T + net["cls.seq_relationship.bias"]
+    return x @ net["embeddings.word_embeddings.weight"].T + net["cls.predictions.bias"]
+
+
+def linear(tensors, x, name):
+    """A head's output layer; Hugging Face calls it "cls.seq_relationship", "classifier" or "qa_outputs"."""
+    weight, bias = (np.asarray(tensors[f"{name}.{part}"], np.float64) for part in ("weight", "bias"))
+    return x @ weight.T + bias
 
 
 def softmax(x):
@@ -111,7 +129,7 @@ def random_tensors(rng, *, layers, hidden, inner, vocab, positions, types=2):
 
 
 def tensors_of(model, hidden):
-    """A Keras encoder's or pre-trainer's variables under Hugging Face's names, laid out as PyTorch does."""
+    """A Keras encoder's variables, and its head's, under Hugging Face's names, laid out as PyTorch does."""
     tensors = {}
     for variable in model.weights:
         value, path = variable.numpy(), variable.path
@@ -128,6 +146,7 @@ def tensors_of(model, hidden):
             ("masked_lm/norm/", "cls/predictions/transform/LayerNorm/"),
             ("masked_lm/", "cls/predictions/"),
             ("next_sentence/", "cls/seq_relationship/"),
+            ("span/", "qa_outputs/"),
         ):
             path = path.replace(old, new)
         parts = path.split("/")

@@ -1,0 +1,55 @@
+"""Models by the name of their head: the variables they have are those that checkpoints are read and written by."""
+
+import pytest
+
+from bert_tf import BertEncoder
+from bert_tf.errors import ConfigError
+from bert_tf.model.build import build
+from bert_tf.model.variables import HEADS, variable_shapes
+from tests.model.small import small_config
+
+CONFIGS = {
+    "bert": {},
+    "one type": {"type_vocab_size": 1},
+    "no types": {"type_vocab_size": 0},
+    "positions from 2, 3 types": {"position_offset": 2, "type_vocab_size": 3},
+    "pre-norm, 3 layers": {"norm": "pre", "num_layers": 3, "intermediate_size": 48},
+}
+NEED_A_POOLER = {"pretraining", "next_sentence", "classification", "multiple_choice"}
+
+
+def labels_of(head):
+    return 3 if head and HEADS[head] else None
+
+
+@pytest.mark.parametrize("head", [None, *HEADS])
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_model_has_the_variables_that_are_foretold(case, head):
+    config = small_config(**CONFIGS[case])
+    model = build(BertEncoder(config), head, labels_of(head))
+    built = {variable.path: tuple(variable.shape) for variable in model.weights}
+    assert built == variable_shapes(config, head, labels_of(head))
+    assert len(built) == len(model.weights)
+
+
+@pytest.mark.parametrize("head", [None, *sorted(HEADS.keys() - NEED_A_POOLER)])
+def test_without_a_pooler_a_model_has_all_but_the_pooler(head):
+    config = small_config(pooler=False)
+    model = build(BertEncoder(config), head, labels_of(head))
+    with_pooler = variable_shapes(small_config(), head, labels_of(head))
+    expected = {path: shape for path, shape in with_pooler.items() if not path.startswith("pooler/")}
+    assert {variable.path: tuple(variable.shape) for variable in model.weights} == expected
+    assert variable_shapes(config, head, labels_of(head)) == expected
+
+
+@pytest.mark.parametrize("head", sorted(NEED_A_POOLER))
+def test_a_head_on_the_pooled_output_says_how_to_get_one(head):
+    encoder = BertEncoder(small_config(pooler=False))
+    with pytest.raises(ConfigError, match=r"no pooler .*bert_tf\.load\(PATH, pooler=True\)") as caught:
+        build(encoder, head, labels_of(head))
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_head_the_model_is_the_encoder():
+    encoder = BertEncoder(small_config())
+    assert build(encoder, None) is encoder

@@ -1,0 +1,157 @@
+"""Every head: against NumPy, saved, in mixed precision, by its gradients, and padded."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.model.build import build
+from bert_tf.model.dropout import Dropout
+from bert_tf.model.variables import HEADS
+from tests.model.numpy_bert import encode, linear, masked_lm_logits, tensors_of
+from tests.model.small import inputs_for, randomize, small_config
+
+LABELS = 3
+CONFIGS = {
+    "bert": {},
+    "one type, positions from 2": {"type_vocab_size": 1, "position_offset": 2, "activation": "erf_gelu"},
+    "no types, no pooler": {"type_vocab_size": 0, "pooler": False, "norm": "pre"},
+}
+ON_TOKENS = ("masked_lm", "tagging", "question_answering")  # heads that do without the pooler
+CASES = [(case, head) for case in CONFIGS for head in HEADS if CONFIGS[case].get("pooler", True) or head in ON_TOKENS]
+
+
+def make(head, *, dtype=None, scale=0.3, **config):
+    encoder = BertEncoder(small_config(**config), dtype=dtype)
+    return randomize(build(encoder, head, LABELS if HEADS[head] else None), scale=scale)
+
+
+def numpy_logits(head, model, config, inputs):
+    """What the head gives, from the paper's formulas and Hugging Face's names of the weights."""
+    tensors, mask = tensors_of(model, config.hidden_size), inputs["input_mask"]
+    rows = {name: value.reshape(-1, mask.shape[-1]) for name, value in inputs.items() if name.startswith("input_")}
+    sequence, pooled, _ = encode(
+        tensors, rows, layers=config.num_layers, heads=config.num_heads, activation=config.activation,
+        norm=config.norm, position_offset=config.position_offset,
+    )  # fmt: skip
+    if head in ("pretraining", "masked_lm"):
+        positions = inputs["masked_lm_positions"]
+        logits = {"mlm_logits": masked_lm_logits(tensors, sequence, positions, activation=config.activation)}
+        return logits | (numpy_following(tensors, pooled) if head == "pretraining" else {})
+    if head == "next_sentence":
+        return numpy_following(tensors, pooled)
+    if head == "question_answering":
+        logits = linear(tensors, sequence, "qa_outputs")
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+    if head == "multiple_choice":
+        return {"logits": linear(tensors, pooled, "classifier").reshape(mask.shape[:2])}
+    return {"logits": linear(tensors, sequence if head == "tagging" else pooled, "classifier")}
+
+
+def numpy_following(tensors, pooled):
+    return {"nsp_logits": linear(tensors, pooled, "cls.seq_relationship")}
+
+
+def assert_close_at_tokens(head, got, want, mask, atol):
+    """What a head says of padding is nobody's business."""
+    assert got.keys() == want.keys()
+    for name, value in got.items():
+        tokens = mask == 1 if head in ("tagging", "question_answering") else ...
+        np.testing.assert_allclose(value.numpy()[tokens], want[name][tokens], atol=atol)
+
+
+@pytest.mark.parametrize("case, head", CASES)
+def test_logits_equal_a_numpy_bert(case, head):
+    model, inputs = make(head, **CONFIGS[case]), inputs_for(head)
+    want = numpy_logits(head, model, small_config(**CONFIGS[case]), inputs)
+    assert_close_at_tokens(head, model(inputs), want, inputs["input_mask"], atol=1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_keras_file_gives_the_model_back(tmp_path, head):
+    model, inputs = make(head, type_vocab_size=1, pooler=head not in ON_TOKENS), inputs_for(head)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert [variable.path for variable in again.weights] == [variable.path for variable in model.weights]
+    tf.nest.map_structure(np.testing.assert_array_equal, model(inputs), again(inputs))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_logits_are_float32_and_close_to_exact_ones_in_mixed_precision(head):
+    exact, mixed = make(head, scale=0.1), make(head, scale=0.1, dtype="mixed_bfloat16")
+    inputs = inputs_for(head)
+    want, got = exact(inputs), mixed(inputs)
+    assert got.keys() == want.keys()
+    for name, value in got.items():
+        assert value.dtype == tf.float32
+        assert 0 < np.abs(value - want[name]).max() < 0.05 * np.abs(want[name]).max() + 0.02
+
+
+def gradients_of(model, inputs):
+    """dict path -> gradient of a random combination of all outputs, None where nothing depends on the variable."""
+    with tf.GradientTape() as tape:
+        outputs = model(inputs, training=True).values()
+        rng = np.random.default_rng(0)
+        loss = tf.add_n([tf.reduce_sum(value * rng.normal(size=value.shape)) for value in outputs])
+    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    return {
+        variable.path: None if gradient is None else tf.convert_to_tensor(gradient).numpy()
+        for variable, gradient in zip(model.trainable_variables, gradients, strict=True)
+    }
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_gradient_flows_into_every_variable(head):
+    gradients = gradients_of(make(head), inputs_for(head))
+    still = {path for path, gradient in gradients.items() if gradient is None or not gradient.any()}
+    assert still == ({"pooler/kernel", "pooler/bias"} if head in ON_TOKENS else set())
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize("head", ["classification", "tagging", "multiple_choice"])
+def test_a_classifier_drops_its_input_in_training(head, rate):
+    model, inputs = make(head, dropout=rate, attention_dropout=0.0), inputs_for(head)
+    for layer in model._flatten_layers():
+        if isinstance(layer, Dropout) and layer is not model.get_layer("dropout"):
+            layer.rate = 0.0  # the encoder's: what differs is the head's
+    still, noisy = model(inputs)["logits"].numpy(), model(inputs, training=True)["logits"].numpy()
+    assert (np.abs(noisy - still).max() > 0.01) == (rate > 0)
+
+
+def test_gradients_go_to_the_one_type_and_to_the_positions_in_use():
+    inputs = {name: value[:, :20] for name, value in inputs_for("tagging").items()}
+    gradients = gradients_of(make("tagging", type_vocab_size=1, position_offset=2), inputs)
+    positions, types = gradients["embeddings/position_embeddings"], gradients["embeddings/type_embeddings"]
+    in_use = positions.any(-1)
+    np.testing.assert_array_equal(in_use, (np.arange(26) >= 2) & (np.arange(26) < 22))
+    # Each token adds the same gradient to its position and to its type.
+    np.testing.assert_allclose(types, positions.sum(0, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_padding_changes_no_answer(head):
+    model = make(head, type_vocab_size=1, position_offset=2, max_position_embeddings=40)
+    inputs = inputs_for(head)
+    width = inputs["input_mask"].shape[-1]
+    if "masked_lm_positions" in inputs:
+        last = inputs["input_mask"].sum(-1) - 1
+        inputs["masked_lm_positions"] = np.stack([last // 2, last], -1)  # at tokens
+    longer = {
+        name: np.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, 9)]) if name.startswith("input_") else value
+        for name, value in inputs.items()
+    }
+    longer["input_word_ids"][longer["input_mask"] == 0] = 11  # nor does it matter what is written there
+    got = model(longer)
+    if head in ("tagging", "question_answering"):
+        got = {name: value[:, :width] for name, value in got.items()}
+    want = {name: value.numpy() for name, value in model(inputs).items()}
+    assert_close_at_tokens(head, got, want, inputs["input_mask"], atol=5e-6)
+
+
+def test_each_choice_is_scored_as_if_it_were_alone():
+    model, inputs = make("multiple_choice"), inputs_for("multiple_choice")  # [2, 2, length]
+    together = model(inputs)["logits"].numpy()
+    for choice in range(2):
+        alone = model({name: value[:, choice : choice + 1] for name, value in inputs.items()})["logits"]
+        np.testing.assert_allclose(alone, together[:, choice : choice + 1], atol=1e-5)
