@@ -1,121 +1,182 @@
-"""Hugging Face's layout: config.json, model.safetensors, vocab.txt (transformers, models/bert/modeling_bert.py)."""
+"""Hugging Face's layout: config.json, model.safetensors, vocab.txt (transformers, models/bert and models/roberta)."""
 
+import dataclasses
 import os
 import re
 
-from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, collect, names_of
-from bert_tf.checkpoints.tensor_files import open_tensors
-from bert_tf.config import BertConfig
+import numpy as np
+
+from bert_tf.checkpoints import directory
+from bert_tf.checkpoints import huggingface_config as configs
+from bert_tf.checkpoints import huggingface_tokenizer as tokenizers
+from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, collect, names_of, spread, tensor_of
+from bert_tf.checkpoints.tensor_files import open_sharded, open_tensors, write_tensors
 from bert_tf.errors import DataError
-from bert_tf.files import read_json
-from bert_tf.model.variables import encoder_shapes
-from bert_tf.text.vocabulary import check_size, read_vocabulary
+from bert_tf.files import write_json
+from bert_tf.model.variables import HEADS, variable_shapes
 
 FORMAT = "huggingface"
 
-_ACTIVATIONS = {"gelu": "erf_gelu", "gelu_new": "tanh_gelu", "gelu_pytorch_tanh": "tanh_gelu", "relu": "relu"}
-
-# Tensors that are not the encoder's: the heads of the task the checkpoint was trained on.
-_HEADS = re.compile(r"(cls|classifier|qa_outputs)\.")
-# A buffer 0, 1, 2, ... that older releases saved; it carries nothing.
-_BUFFERS = {"embeddings.position_ids"}
+# Tensors of heads, and the pooler, which is left where the class has none.
+_BESIDES = re.compile(r"(cls|classifier|qa_outputs|lm_head|pooler)\.")
+_ENCODER = re.compile(r"(embeddings|encoder)\.")
+# Buffers 0, 1, 2, ... and 0, 0, 0, ... that older releases saved; they carry nothing.
+_BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
+_WORDS = "embeddings.word_embeddings.weight"
 
 
 def recognises(path):
     """Whether `path` is a directory of this layout."""
-    return os.path.exists(os.path.join(path, "config.json"))
+    return os.path.exists(os.path.join(path, "config.json")) and not directory.recognises(path)
 
 
 def read(path, allow_pickle=False):
-    """Opens a directory.
+    """Opens a directory; the only tensors it reads are second copies of others, to compare them.
+
+    Args:
+        path: directory.
+        allow_pickle: read pytorch_model.bin where there are no safetensors.
 
     Returns:
-        Checkpoint.
+        Checkpoint. Its head is that of the class that config.json names, or else what the tensors look like; with a
+        class that this project does not have it is the encoder, and the other tensors are in `left_out`.
 
     Raises:
-        DataError: for another architecture, and for tensors that are missing, misshapen or unknown, all by name.
+        DataError: another architecture; tensors that are missing, misshapen or unknown; a vocabulary or labels of
+            another number. The line names the culprit.
     """
-    config = read_config(_json(path), path)
-    file = os.path.join(path, "vocab.txt")
-    pieces = read_vocabulary(file)
-    check_size(pieces, config.vocab_size, file)
-    file = os.path.join(path, "model.safetensors")
-    # The encoder of a model with a head is called bert.*, a bare one has no prefix; TF-era files say gamma and beta.
-    store = {}
-    for name, tensor in open_tensors(file).items():
-        plain = name.removeprefix("bert.")
-        store[plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")] = tensor
-    table, shapes = places(config), encoder_shapes(config)
-    tensors = collect(table, shapes, store, file)
-    unused = store.keys() - names_of(table, shapes) - _BUFFERS
-    unknown = sorted(store[name].source for name in unused if not _HEADS.match(name))
+    file = os.path.join(path, "config.json")
+    settings, notes = tokenizers.read_object(file), []
+    config = configs.read_config(settings, file)
+    roberta = configs.is_roberta(settings["model_type"])
+    pieces, tokenizer_settings, tokenizer_config = _tokenizer(path, settings, config.vocab_size, notes)
+    weights, tensors = _open(path, allow_pickle)
+    store = _plain(tensors, "roberta." if roberta else "bert.", weights)
+    head, foreign = configs.read_head(settings, store, notes)
+    copies = _copies(head, roberta)
+    for copy, original in copies.items():
+        if copy in store and original not in store:
+            store[original] = store.pop(copy)
+
+    if roberta and head == "classification":
+        notes.append("pooler: the first of the classifier's two layers, which has its shape and place")
+    pooler = head in configs.ON_POOLED or any(name.startswith("pooler.") for name in store)
+    config = dataclasses.replace(config, pooler=pooler)
+    table, labels = places(config, head, roberta), None
+    if HEADS.get(head):
+        bias = store.get(table["classifier/bias"].names[0])
+        labels = configs.read_labels(settings, file, bias and bias.size)
+    shapes = variable_shapes(config, head, labels and len(labels))
+    found = collect(table, shapes, store, weights)
+    unused = store.keys() - names_of(table, shapes) - _BUFFERS - copies.keys()
+    # A class of somebody's own may call its head anything.
+    unknown = [name for name in unused if (_ENCODER.match(name) if foreign else not _BESIDES.match(name))]
     if unknown:
-        raise DataError(f"{file} does not hold the encoder that config.json describes: unknown {', '.join(unknown)}")
+        shown = ", ".join(sorted(store[name].source for name in unknown))
+        raise DataError(f"{weights} does not hold the model that config.json describes: unknown {shown}")
+    _check(copies, store, weights, notes)
+    why = f"the head of {foreign}, which this project has not" if foreign else "no part of a model of this class"
+
+    limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
+    max_length = limit if isinstance(limit, int) and 0 < limit < positions else positions
     return Checkpoint(
         config=config,
-        tensors=tensors,
+        tensors=found,
+        head=head,
+        labels=labels,
+        task=configs.read_task(settings, head, labels, max_length, notes) if head else None,
         pieces=pieces,
-        tokenizer_settings=read_tokenizer(path),
-        left_out={store[name].source: "not the encoder's" for name in sorted(unused)},
+        tokenizer_settings=tokenizer_settings,
+        left_out={store[name].source: why for name in sorted(unused)},
+        notes=notes,
+        origin={
+            "format": FORMAT,
+            "model_type": settings["model_type"],
+            "config": configs.kept(settings),
+            "tokenizer_config": tokenizers.kept(tokenizer_config, positions),
+        },
     )
 
 
-def _json(path):
-    config = read_json(os.path.join(path, "config.json"))
-    if not isinstance(config, dict):
-        raise DataError(f"{path}/config.json: a JSON {type(config).__name__}; expected an object, {{...}}")
-    return config
+def write(checkpoint, path):
+    """Writes a directory that Transformers opens; config.json last.
+
+    Args:
+        checkpoint: Checkpoint. What has no place is added to its `left_out`, what was made up to its `notes`.
+        path: of an empty directory.
+
+    Returns:
+        dict path of a variable -> its names there, joined by " + ".
+
+    Raises:
+        ConfigError: Hugging Face has no class for such a model.
+    """
+    model_type = configs.model_type_for(checkpoint)
+    roberta, config, head = configs.is_roberta(model_type), checkpoint.config, checkpoint.head
+    tensors, table = dict(checkpoint.tensors), places(config, head, roberta)
+    if head and head not in configs.ON_POOLED:
+        poolers = [name for name in tensors if name.startswith("pooler/")]
+        checkpoint.left_out |= {name: f"Transformers' class for {head} has no pooler" for name in poolers}
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in poolers}
+    if not head and not config.pooler:
+        checkpoint.notes.append("no pooler: open it with AutoModel.from_pretrained(..., add_pooling_layer=False)")
+    if not config.type_vocab_size:
+        dtype = tensors["embeddings/word_embeddings"].dtype
+        zeros = np.zeros((1, config.hidden_size), dtype)
+        tensors["embeddings/type_embeddings"] = tensor_of(zeros, "embeddings/type_embeddings")
+        checkpoint.notes.append("type embeddings: the model has none; one row of zeros stands for them")
+    checkpoint.left_out |= {name: "Transformers' models hold no state of an optimizer" for name in checkpoint.slots}
+    if checkpoint.step is not None:
+        checkpoint.left_out["step"] = "Transformers' models hold no number of steps"
+
+    prefix = ("roberta." if roberta else "bert.") if head else ""
+
+    def named(name):
+        return f"{prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+    stored = {named(name): tensor for name, tensor in spread(table, tensors).items()}
+    write_tensors(os.path.join(path, "model.safetensors"), stored)
+    origin = checkpoint.origin if checkpoint.origin.get("format") == FORMAT else {}
+    if checkpoint.pieces:
+        tokenizers.write_tokenizer(
+            path, checkpoint.pieces, checkpoint.tokenizer_settings, origin.get("tokenizer_config", {}), config
+        )
+    else:
+        checkpoint.notes.append("no tokenizer was written: the ids come from another one than BERT's; copy its files")
+    settings = configs.written(checkpoint, model_type, origin.get("config", {}))
+    write_json(os.path.join(path, "config.json"), settings)
+    return {name: " + ".join(map(named, table[name].names)) for name in tensors if name in checkpoint.tensors}
 
 
-def read_config(config, path):
-    """BertConfig from the dict of a config.json."""
-    if config.get("model_type", "bert") != "bert":
-        raise DataError(f"{path}/config.json: model_type {config['model_type']!r}; expected 'bert'")
-    positions = config.get("position_embedding_type", "absolute")
-    if positions != "absolute":
-        raise DataError(f"{path}/config.json: position_embedding_type {positions!r}; expected 'absolute'")
-    activation = config.get("hidden_act", "gelu")
-    if activation not in _ACTIVATIONS:
-        raise DataError(f"{path}/config.json: hidden_act {activation!r}; expected one of {', '.join(_ACTIVATIONS)}")
-    try:
-        return BertConfig(
-            vocab_size=config["vocab_size"],
-            num_layers=config["num_hidden_layers"],
-            hidden_size=config["hidden_size"],
-            num_heads=config["num_attention_heads"],
-            intermediate_size=config["intermediate_size"],
-            max_position_embeddings=config["max_position_embeddings"],
-            type_vocab_size=config.get("type_vocab_size", 2),
-            dropout=config.get("hidden_dropout_prob", 0.1),
-            attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
-            activation=_ACTIVATIONS[activation],
-            layer_norm_epsilon=config.get("layer_norm_eps", 1e-12),
-            initializer_range=config.get("initializer_range", 0.02),
-        ).check()
-    except KeyError as error:
-        raise DataError(f"{path}/config.json: no {error.args[0]!r}; expected the config.json of a BERT model") from None
+def places(config, head=None, roberta=False):
+    """Where the variables are, without the encoder's prefix. PyTorch keeps dense kernels as [outputs, inputs].
 
+    Args:
+        config: BertConfig.
+        head: a key of HEADS, or None.
+        roberta: RoBERTa's names of heads.
 
-def read_tokenizer(path):
-    """The settings of tokenizer_config.json for `Tokenizer`, Hugging Face's defaults where that is silent."""
-    file = os.path.join(path, "tokenizer_config.json")
-    settings = read_json(file) if os.path.exists(file) else {}
-    return {
-        "lower_case": settings.get("do_lower_case", True),
-        "strip_accents": settings.get("strip_accents"),
-        "split_cjk": settings.get("tokenize_chinese_chars", True),
-    }
-
-
-def places(config):
-    """dict path of an encoder's variable -> Place. PyTorch keeps dense kernels as [outputs, inputs]."""
+    Returns:
+        dict path -> Place.
+    """
+    # RoBERTa's classifier of texts is two layers on the first token: in shape and place a pooler and a classifier.
+    two_layers = roberta and head == "classification"
     table = {
-        "embeddings/word_embeddings": Place(("embeddings.word_embeddings.weight",)),
+        "embeddings/word_embeddings": Place((_WORDS,)),
         "embeddings/position_embeddings": Place(("embeddings.position_embeddings.weight",)),
         "embeddings/type_embeddings": Place(("embeddings.token_type_embeddings.weight",)),
         **_norm("embeddings/norm", "embeddings.LayerNorm"),
-        **_dense("pooler", "pooler.dense"),
+        **_dense("pooler", "classifier.dense" if two_layers else "pooler.dense"),
+        **_dense("next_sentence", "cls.seq_relationship"),
+        **_dense("classifier", "classifier.out_proj" if two_layers else "classifier"),
+        **_dense("span", "qa_outputs"),
     }
+    if roberta:
+        table |= _dense("masked_lm/transform", "lm_head.dense") | _norm("masked_lm/norm", "lm_head.layer_norm")
+    else:
+        table |= _dense("masked_lm/transform", "cls.predictions.transform.dense")
+        table |= _norm("masked_lm/norm", "cls.predictions.transform.LayerNorm")
+    table["masked_lm/bias"] = Place(("lm_head.bias" if roberta else "cls.predictions.bias",))
     for index in range(config.num_layers):
         ours, theirs = f"layer_{index}", f"encoder.layer.{index}"
         attention = f"{theirs}.attention.self"
@@ -137,3 +198,85 @@ def _dense(ours, *theirs):
 
 def _norm(ours, theirs):
     return {f"{ours}/gamma": Place((f"{theirs}.weight",)), f"{ours}/beta": Place((f"{theirs}.bias",))}
+
+
+def _open(path, allow_pickle):
+    """The file that holds or lists the tensors, and dict name -> Tensor."""
+    readers = {
+        "model.safetensors": open_tensors,
+        "model.safetensors.index.json": lambda file: open_sharded(*os.path.split(file)),
+        "pytorch_model.bin": open_pickled,
+        "pytorch_model.bin.index.json": lambda file: open_sharded(*os.path.split(file), open_pickled),
+    }
+    for name, reader in readers.items():
+        file = os.path.join(path, name)
+        if os.path.exists(file):
+            if name.startswith("pytorch_model") and not allow_pickle:
+                raise DataError(
+                    f"{path}: only {name} is there, a pickle, which can run code where it is loaded; convert it to "
+                    "model.safetensors, or allow it (allow_pickle=True, --allow_pickle): bert_tf then reads tensors "
+                    "and plain containers from it, and runs nothing"
+                )
+            return file, reader(file)
+    others = [name for name in ("tf_model.h5", "flax_model.msgpack") if os.path.exists(os.path.join(path, name))]
+    there = (
+        f"the weights are in {', '.join(others)} only; save them" if others else "it is not there; fetch it, or save"
+    )
+    raise DataError(f"{path}: expected model.safetensors; {there} with Transformers (save_pretrained)")
+
+
+def open_pickled(file):
+    from bert_tf.checkpoints import pickled
+
+    return pickled.open_pickled(file)
+
+
+def _tokenizer(path, settings, vocab_size, notes):
+    """Vocabulary or None, keyword arguments of `Tokenizer`, dict of tokenizer_config.json."""
+    config = tokenizers.read_config(path)
+    default_class = settings.get("tokenizer_class")
+    pieces, arguments, remarks = tokenizers.read_tokenizer(path, config, vocab_size, default_class)
+    if not pieces and not remarks:
+        # A RoBERTa's is hardly ever WordPiece, so it is not missed; a BERT's file was forgotten.
+        if not configs.is_roberta(settings["model_type"]) and not configs.lacks_tokenizer(settings):
+            raise DataError(f"{path}: neither vocab.txt nor tokenizer.json; fetch the one that belongs to the model")
+        remarks = ["no tokenizer: there is none here; the ids have to come from the model's own"]
+    notes += remarks
+    return pieces, arguments, config
+
+
+def _plain(tensors, prefix, file):
+    """The same tensors, without the encoder's prefix and by their newer names: files of TF's time say gamma and beta.
+
+    A bare encoder has no prefix.
+    """
+    store = {}
+    for name, tensor in tensors.items():
+        plain = name.removeprefix(prefix)
+        plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        if plain in store:
+            raise DataError(f"{file}: {store[plain].source} and {name} are two names of the same; remove one of them")
+        store[plain] = tensor
+    return store
+
+
+def _copies(head, roberta):
+    """dict name of a tensor -> the one it repeats: the output matrix is the word embedding, and has one bias."""
+    if head not in ("pretraining", "masked_lm"):
+        return {}
+    name = "lm_head" if roberta else "cls.predictions"
+    return {f"{name}.decoder.weight": _WORDS, f"{name}.decoder.bias": f"{name}.bias"}
+
+
+def _check(copies, store, file, notes):
+    """Raises DataError for a copy that differs from its original."""
+    for copy, original in copies.items():
+        if copy not in store:
+            continue
+        copy, original = store[copy], store[original]
+        if copy.shape != original.shape or not np.array_equal(copy.read(), original.read()):
+            raise DataError(
+                f"{file}: {copy.source} is not equal to {original.source}; expected tied output embeddings: a model "
+                "trained without them can not be read"
+            )
+        notes.append(f"{copy.source} is {original.source} again")

@@ -36,21 +36,22 @@ def open_tensors(file):
         }
 
 
-def open_sharded(directory, index):
+def open_sharded(directory, index, open_file=open_tensors):
     """The tensors of all the files that an index names.
 
     Args:
         directory: path.
         index: file name in it, e.g. "model.safetensors.index.json".
+        open_file: opens one of them: path -> dict name -> Tensor.
 
     Raises:
-        DataError: as `open_tensors`, and where the index names a file or a tensor that is not there.
+        DataError: as `open_file`, and where the index names a file or a tensor that is not there.
     """
     path = os.path.join(directory, index)
     weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict):
         raise DataError(f"{path}: no 'weight_map'; expected an index of tensor names and files")
-    shards = {name: open_tensors(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
+    shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
     lacking = [f"{name} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
     if lacking:
         raise DataError(f"{path} promises what is not there: {', '.join(lacking)}; fetch the files again")
