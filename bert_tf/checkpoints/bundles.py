@@ -12,7 +12,7 @@ from bert_tf.errors import DataError
 
 # What tf.train.Checkpoint adds; its other names are paths through Python objects, not names of variables.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# What `write_bundle` holds in memory. BERT-base with Adam's slots becomes five files instead of one.
+# What `write_bundle` holds in memory. A model that is larger becomes several data files.
 _SHARD_BYTES = 2**28
 # Below Python, TensorFlow turns some kinds of its errors into Python's own.
 _ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
@@ -24,6 +24,41 @@ def holds_objects(prefix):
         return OBJECT_GRAPH in _reader(prefix).get_variable_to_shape_map()
     except DataError:
         return False
+
+
+def stem(path):
+    """The prefix of a checkpoint from it, or from the name of its index file."""
+    return path.removesuffix(".index")
+
+
+def named_prefixes(path):
+    """Prefixes, sorted, of the checkpoints in a directory that tf.train.Checkpoint did not write."""
+    files = (os.path.join(path, file) for file in os.listdir(path) if file.endswith(".index"))
+    return sorted(prefix for prefix in map(stem, files) if not holds_objects(prefix))
+
+
+def choose(path, name):
+    """The checkpoint that a directory stands for: `name`, else the newest by the file `checkpoint`, else the only one.
+
+    Returns:
+        Its prefix, and a list of notes: one where there were several.
+
+    Raises:
+        DataError: there is none, or nothing tells which.
+    """
+    prefixes = named_prefixes(path)
+    if not prefixes:
+        raise DataError(f"{path}: no checkpoint; expected {name}.index and {name}.data-*")
+    own = os.path.join(path, name)
+    if own in prefixes or len(prefixes) == 1:
+        return own if own in prefixes else prefixes[0], []
+    state = tf.train.get_checkpoint_state(path)
+    # Only the last part: the directory may have been moved since.
+    newest = os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else None
+    if newest not in prefixes:
+        names = ", ".join(map(os.path.basename, prefixes))
+        raise DataError(f"{path} holds several checkpoints: {names}; name one, as in {prefixes[-1]}")
+    return newest, [f"{newest} was read: of {len(prefixes)} checkpoints, the one that the file `checkpoint` names"]
 
 
 def open_bundle(prefix):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.checkpoints import directory
-from bert_tf.checkpoints.bundles import holds_objects, open_bundle, write_bundle
+from bert_tf.checkpoints.bundles import choose, holds_objects, named_prefixes, open_bundle, stem, write_bundle
 from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, Tensor, collect, names_of, spread, tensor_of
 from bert_tf.config import BertConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
@@ -46,14 +46,15 @@ _WITH_POOLER = ("pretraining", "next_sentence", "classification", "multiple_choi
 def recognises(path):
     """Whether `path` is a directory of this layout, or the prefix of a checkpoint of named variables."""
     if not os.path.isdir(path):
-        prefix = _stem(path)
+        prefix = stem(path)
         return os.path.exists(f"{prefix}.index") and not holds_objects(prefix)
-    if os.path.exists(os.path.join(path, "saved_model.pb")):
+    files = set(os.listdir(path))
+    # With the config of another format alone, a checkpoint in it, or a file called so, is not what the directory is.
+    if "saved_model.pb" in files or ("config.json" in files and _CONFIG not in files):
         return False
-    if any(file.endswith(".index") for file in os.listdir(path)):
-        return bool(_prefixes(path))
-    # Without one it is this layout with its checkpoint missing, unless there is another format's config.
-    return os.path.exists(os.path.join(path, _CONFIG)) and not os.path.exists(os.path.join(path, "config.json"))
+    if any(file.endswith(".index") for file in files):
+        return bool(named_prefixes(path))
+    return _CONFIG in files and "config.json" not in files
 
 
 def read(path, allow_pickle=False):
@@ -70,7 +71,7 @@ def read(path, allow_pickle=False):
         DataError: several checkpoints, none, or one that is damaged; an activation that is not known; a vocabulary of
             another length; tensors that are missing, misshapen or unknown; all by name.
     """
-    prefix, notes = _prefix(path) if os.path.isdir(path) else (_stem(path), [])
+    prefix, notes = choose(path, _CHECKPOINT) if os.path.isdir(path) else (stem(path), [])
     folder = os.path.dirname(prefix)
     file, vocabulary = os.path.join(folder, _CONFIG), os.path.join(folder, _VOCABULARY)
     if not os.path.exists(file):
@@ -186,7 +187,7 @@ def _norm(ours, theirs):
 
 
 def _output(ours, scope):
-    # These three scripts make their own variables, [outputs, inputs], where the rest is tf.layers.dense.
+    # These heads' scripts make their own variables, [outputs, inputs], where the rest is tf.layers.dense.
     kernel = Place((f"{scope}output_weights",), TRANSPOSED)
     return {f"{ours}/kernel": kernel, f"{ours}/bias": Place((f"{scope}output_bias",))}
 
@@ -198,33 +199,6 @@ def _slot_places(table):
         for path, place in table.items()
         for slot, theirs in _SLOTS.items()
     }
-
-
-def _stem(path):
-    return path.removesuffix(".index")
-
-
-def _prefixes(path):
-    """Prefixes of the checkpoints of named variables in a directory, sorted."""
-    files = (os.path.join(path, file) for file in os.listdir(path) if file.endswith(".index"))
-    return sorted(prefix for prefix in map(_stem, files) if not holds_objects(prefix))
-
-
-def _prefix(path):
-    """The prefix of the checkpoint that a directory stands for, and a list of notes."""
-    prefixes = _prefixes(path)
-    if not prefixes:
-        raise DataError(f"{path}: {_CONFIG}, but no checkpoint; expected {_CHECKPOINT}.index and {_CHECKPOINT}.data-*")
-    own = os.path.join(path, _CHECKPOINT)
-    if own in prefixes or len(prefixes) == 1:
-        return own if own in prefixes else prefixes[0], []
-    state = tf.train.get_checkpoint_state(path)
-    # Only the last part: the directory may have been moved since.
-    newest = os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else None
-    if newest not in prefixes:
-        names = ", ".join(map(os.path.basename, prefixes))
-        raise DataError(f"{path} holds several checkpoints: {names}; name one, as in {prefixes[-1]}")
-    return newest, [f"{newest} was read: of {len(prefixes)} checkpoints, the one that the file `checkpoint` names"]
 
 
 def _described(settings, file):

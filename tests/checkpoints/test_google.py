@@ -508,6 +508,12 @@ def test_object_based_checkpoints_and_saved_models_are_another_format_s(director
     assert not google.recognises(str(tmp_path / "nothing"))
 
 
+def test_a_file_of_another_kind_called_index_makes_no_checkpoint_of_a_directory(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "passages.index").write_bytes(b"vectors")
+    assert not google.recognises(str(tmp_path))
+
+
 # Bad files.
 
 QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
