@@ -133,4 +133,4 @@ def _longer(tensor, count, make):
         return np.concatenate([table, make(table, count).astype(table.dtype)])
 
     shape = (tensor.shape[0] + count, *tensor.shape[1:])
-    return Tensor(shape, tensor.dtype, read, f"{tensor.source} + {count} rows")
+    return Tensor(shape, tensor.dtype, read, f"{tensor.source}, {count} rows added")

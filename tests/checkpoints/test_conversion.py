@@ -41,7 +41,10 @@ def test_there_and_back_again_is_bit_for_bit(saved, tmp_path, head, way):
         report = conversion.convert(path, format, target)
         path = target
         assert {row["name"] for row in report.tensors} == set(checkpoint.tensors)
-        assert not report.left_out
+        # Google's graph always has a pooler: it is made up for it, and left behind again.
+        assert (
+            set(report.left_out) <= {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"} - checkpoint.tensors.keys()
+        )
     assert_same(checkpoint, open_checkpoint(path))
     again = open_checkpoint(path)
     assert again.pieces == PIECES
