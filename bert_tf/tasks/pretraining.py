@@ -1,94 +1,26 @@
-"""Masked language model and next-sentence prediction (paper, section 3.1); served, it fills in [MASK]."""
+"""Masked language model and next-sentence prediction (paper, section 3.1)."""
 
 import tensorflow as tf
 
-from bert_tf.inputs.packing import dense_features, pack, truncate
-from bert_tf.model.pretrainer import BertPretrainer
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.masked_lm import MaskedLM
 
 
-class Pretraining(Task):
-    """Both pre-training objectives; features as `inputs.pretraining` makes them."""
+class Pretraining(MaskedLM):
+    """Both pre-training objectives; served, it is the masked language model."""
 
     name = "pretraining"
-    losses = ("mlm_loss", "nsp_loss")
-    metrics = ("mlm_accuracy", "nsp_accuracy")
-
-    def __init__(self, tokenizer, max_length):
-        self.tokenizer = tokenizer
-        self.max_length = max_length
-
-    def settings(self):
-        return {"max_length": self.max_length}
-
-    @classmethod
-    def from_settings(cls, settings, tokenizer):
-        return cls(tokenizer, **settings)
-
-    def build(self, encoder):
-        return BertPretrainer(encoder)
+    losses = (*MaskedLM.losses, "nsp_loss")
+    metrics = (*MaskedLM.metrics, "nsp_accuracy")
 
     def weights(self, features):
         pairs = tf.shape(features["next_sentence_labels"])[0]
-        # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.
-        return {
-            "mlm_loss": tf.reduce_sum(features["masked_lm_weights"]) + 1e-5,
-            "nsp_loss": tf.cast(pairs, tf.float32),
-        }
+        return super().weights(features) | {"nsp_loss": tf.cast(pairs, tf.float32)}
 
     def measures(self, features, outputs):
-        masks, pairs = features["masked_lm_weights"], self.weights(features)["nsp_loss"]
-        masked, following = features["masked_lm_ids"], features["next_sentence_labels"]
-        mlm_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(masked, outputs["mlm_logits"])
-        nsp_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(following, outputs["nsp_logits"])
-        found = tf.cast(tf.argmax(outputs["mlm_logits"], -1, tf.int32) == masked, tf.float32)
+        following, pairs = features["next_sentence_labels"], self.weights(features)["nsp_loss"]
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(following, outputs["nsp_logits"])
         told = tf.cast(tf.argmax(outputs["nsp_logits"], -1, tf.int32) == following, tf.float32)
-        return {
-            "mlm_loss": (tf.reduce_sum(mlm_loss * masks), tf.reduce_sum(masks)),
-            "nsp_loss": (tf.reduce_sum(nsp_loss), pairs),
-            "mlm_accuracy": (tf.reduce_sum(found * masks), tf.reduce_sum(masks)),
+        return super().measures(features, outputs) | {
+            "nsp_loss": (tf.reduce_sum(loss), pairs),
             "nsp_accuracy": (tf.reduce_sum(told), pairs),
-        }
-
-    def serving(self, model):
-        return FillMask(model, self)
-
-
-class FillMask(tf.Module):
-    """Texts with [MASK] in, the likeliest fillings out."""
-
-    TOP = 5
-
-    def __init__(self, model, task):
-        super().__init__()
-        self.model = model
-        self.tokenizer = task.tokenizer
-        self.max_length = task.max_length
-        self.pieces = tf.constant(task.tokenizer.vocab)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    def serve(self, text):
-        """Fills every [MASK].
-
-        Args:
-            text: string [batch].
-
-        Returns:
-            tokens string and probabilities float32, both [batch, masks, 5]: masks is the largest number of [MASK] in a
-            text of the batch; a text with fewer has "" and 0 in the places it lacks.
-        """
-        tokenizer = self.tokenizer
-        ids = tokenizer.tokenize(text, special_tokens=True)
-        ids, _, _ = truncate(ids, budget=self.max_length - 2)
-        features = dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
-        found = tf.where(features["input_word_ids"] == tokenizer.mask_id)
-        batch = tf.shape(text, out_type=tf.int64)[0]
-        positions = tf.RaggedTensor.from_value_rowids(tf.cast(found[:, 1], tf.int32), found[:, 0], nrows=batch)
-        masks = tf.ones_like(positions).to_tensor()  # [batch, masks]
-        logits = self.model(features | {"masked_lm_positions": positions.to_tensor()})["mlm_logits"]
-        probabilities, best = tf.math.top_k(tf.nn.softmax(logits), self.TOP)
-        shown = tf.expand_dims(masks, -1) > 0
-        return {
-            "tokens": tf.where(shown, tf.gather(self.pieces, best), ""),
-            "probabilities": tf.where(shown, probabilities, 0.0),
         }

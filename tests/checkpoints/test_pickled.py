@@ -293,7 +293,7 @@ def test_damaged_pickles_are_refused_without_taking_memory(form, payload):
 
 
 def test_depth_does_no_harm(form):
-    # A hundred thousand lists in lists, and tuples that double at every step: as a key, one would be hashed 2**5000 times.
+    # A hundred thousand lists in lists; tuples that double at every step, to be hashed 2**5000 times as a key.
     deep = open_nested(form(pickled(b"]" * 10**5 + b"a" * (10**5 - 1))))
     assert isinstance(deep, list)
     doubling = b")" + b"q\x00h\x00\x86" * 5000

@@ -1,4 +1,4 @@
-"""The pre-training task's measures by hand, and the filling of [MASK]s."""
+"""The pre-training tasks' measures by hand, and the filling of [MASK]s."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,12 @@ import tensorflow as tf
 from scipy.special import log_softmax
 
 from bert_tf import BertEncoder
-from bert_tf.tasks import Pretraining
+from bert_tf.checkpoints import directory
+from bert_tf.serving.export import export
+from bert_tf.tasks import MaskedLM, Pretraining
 from bert_tf.text import Tokenizer
-from tests.model.numpy_bert import encode, pretraining_logits, softmax, tensors_of
+from tests.checkpoints.small import small_checkpoint
+from tests.model.numpy_bert import encode, masked_lm_logits, softmax, tensors_of
 from tests.model.small import PIECES, randomize, small_config
 
 MASK = PIECES.index("[MASK]")
@@ -30,8 +33,9 @@ def fill(task, model):
     return lambda texts: module.serve(texts)
 
 
-def test_measures_count_masked_tokens_and_pairs():
-    task = Pretraining(None, max_length=12)
+@pytest.mark.parametrize("kind", [Pretraining, MaskedLM])
+def test_measures_count_masked_tokens_and_pairs(kind):
+    task = kind(None, max_length=12)
     rng = np.random.default_rng(0)
     masked, following = rng.normal(size=(3, 4, 50)), rng.normal(size=(3, 2))
     ids = rng.integers(0, 50, (3, 4))
@@ -53,9 +57,11 @@ def test_measures_count_masked_tokens_and_pairs():
         "nsp_accuracy": ((following.argmax(-1) == labels).sum(), 3),
     }
     assert expected["mlm_accuracy"][0] >= 1
-    assert measures.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(measures[name], value, rtol=1e-5, err_msg=name)
+    assert measures.keys() == {*task.losses, *task.metrics}
+    assert len(measures) == {Pretraining: 4, MaskedLM: 2}[kind]
+    for name in measures:
+        np.testing.assert_allclose(measures[name], expected[name], rtol=1e-5, err_msg=name)
+    assert task.weights(features).keys() == set(task.losses)
     for name, weight in task.weights(features).items():
         np.testing.assert_allclose(weight, expected[name][1], atol=2e-5)
 
@@ -71,9 +77,9 @@ def expected_fillings(model, words):
     ones = np.ones_like(ids)
     tensors = tensors_of(model, 32)
     inputs = {"input_word_ids": ids, "input_mask": ones, "input_type_ids": 0 * ones}
-    sequence, pooled, _ = encode(tensors, inputs, layers=2, heads=4, activation="tanh_gelu")
+    sequence, _, _ = encode(tensors, inputs, layers=2, heads=4, activation="tanh_gelu")
     positions = np.flatnonzero(ids[0] == MASK)[None]
-    logits, _ = pretraining_logits(tensors, sequence, pooled, positions, activation="tanh_gelu")
+    logits = masked_lm_logits(tensors, sequence, positions, activation="tanh_gelu")
     probabilities = softmax(logits[0])
     best = np.argsort(-probabilities, -1)[:, :5]
     return [[PIECES[i] for i in row] for row in best], np.take_along_axis(probabilities, best, -1)
@@ -115,3 +121,16 @@ def test_a_mask_beyond_the_longest_input_has_no_answer(model, fill):
 
 def test_settings_make_the_same_task_again(task):
     assert Pretraining.from_settings(task.settings(), task.tokenizer).settings() == {"max_length": 12}
+
+
+def test_a_masked_language_model_is_loaded_exported_and_answers_as_numpy_does(tmp_path):
+    # Without the pooler that a next-sentence head would need.
+    checkpoint, model = small_checkpoint("masked_lm", pooler=False)
+    directory.write(checkpoint, str(tmp_path / "model"))
+    task, again = directory.load_task(str(tmp_path / "model"))
+    assert (type(task), task.max_length) == (MaskedLM, 20)
+    serve = tf.saved_model.load(export(task, again, str(tmp_path / "served"))).signatures["serving_default"]
+    answer = serve(text=tf.constant(["the good [MASK]!"]))
+    tokens, probabilities = expected_fillings(model, ["the", "good", "[MASK]", "!"])
+    assert decode(answer["tokens"].numpy()[0]) == tokens
+    np.testing.assert_allclose(answer["probabilities"][0], probabilities, atol=1e-5)

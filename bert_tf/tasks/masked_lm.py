@@ -1,0 +1,89 @@
+"""The masked language model alone (paper, section 3.1, task 1); served, it fills in [MASK]."""
+
+import tensorflow as tf
+
+from bert_tf.inputs.packing import dense_features, pack, truncate
+from bert_tf.model.build import build
+from bert_tf.tasks.task import Task
+
+
+class MaskedLM(Task):
+    """Predicts masked tokens; features as `inputs.pretraining` makes them.
+
+    Its name is also that of its head, a key of `model.variables.HEADS`.
+    """
+
+    name = "masked_lm"
+    losses = ("mlm_loss",)
+    metrics = ("mlm_accuracy",)
+
+    def __init__(self, tokenizer, max_length):
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+
+    def settings(self):
+        return {"max_length": self.max_length}
+
+    @classmethod
+    def from_settings(cls, settings, tokenizer):
+        return cls(tokenizer, **settings)
+
+    def build(self, encoder):
+        return build(encoder, self.name)
+
+    def weights(self, features):
+        # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.
+        return {"mlm_loss": tf.reduce_sum(features["masked_lm_weights"]) + 1e-5}
+
+    def measures(self, features, outputs):
+        masks, masked = features["masked_lm_weights"], features["masked_lm_ids"]
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(masked, outputs["mlm_logits"])
+        found = tf.cast(tf.argmax(outputs["mlm_logits"], -1, tf.int32) == masked, tf.float32)
+        count = tf.reduce_sum(masks)
+        return {
+            "mlm_loss": (tf.reduce_sum(loss * masks), count),
+            "mlm_accuracy": (tf.reduce_sum(found * masks), count),
+        }
+
+    def serving(self, model):
+        return FillMask(model, self)
+
+
+class FillMask(tf.Module):
+    """Texts with [MASK] in, the likeliest fillings out."""
+
+    TOP = 5
+
+    def __init__(self, model, task):
+        super().__init__()
+        self.model = model
+        self.tokenizer = task.tokenizer
+        self.max_length = task.max_length
+        self.pieces = tf.constant(task.tokenizer.vocab)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def serve(self, text):
+        """Fills every [MASK].
+
+        Args:
+            text: string [batch].
+
+        Returns:
+            tokens string and probabilities float32, both [batch, masks, 5]: masks is the largest number of [MASK] in a
+            text of the batch; a text with fewer has "" and 0 in the places it lacks.
+        """
+        tokenizer = self.tokenizer
+        ids = tokenizer.tokenize(text, special_tokens=True)
+        ids, _, _ = truncate(ids, budget=self.max_length - 2)
+        features = dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
+        found = tf.where(features["input_word_ids"] == tokenizer.mask_id)
+        batch = tf.shape(text, out_type=tf.int64)[0]
+        positions = tf.RaggedTensor.from_value_rowids(tf.cast(found[:, 1], tf.int32), found[:, 0], nrows=batch)
+        masks = tf.ones_like(positions).to_tensor()  # [batch, masks]
+        logits = self.model(features | {"masked_lm_positions": positions.to_tensor()})["mlm_logits"]
+        probabilities, best = tf.math.top_k(tf.nn.softmax(logits), self.TOP)
+        shown = tf.expand_dims(masks, -1) > 0
+        return {
+            "tokens": tf.where(shown, tf.gather(self.pieces, best), ""),
+            "probabilities": tf.where(shown, probabilities, 0.0),
+        }
