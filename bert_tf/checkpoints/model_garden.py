@@ -49,7 +49,8 @@ _FIELDS = {
 }
 # The library's gelu is the approximation by tanh (official/modeling/activations/gelu.py).
 _ACTIVATIONS = {"gelu": "tanh_gelu", "relu": "relu"}
-_OPS = {"Erf": "erf_gelu", "Tanh": "tanh_gelu", "Relu": "relu"}
+# What computes an activation in a graph; TensorFlow took erf for the exact gelu once, and takes erfc today.
+_OPS = {"Erf": "erf_gelu", "Erfc": "erf_gelu", "Tanh": "tanh_gelu", "Relu": "relu"}
 _EXPECTED = "expected a BERT encoder as TF-Hub or TF Model Garden publish it"
 
 
@@ -267,18 +268,20 @@ def _graph(path):
     file = os.path.join(path, "saved_model.pb")
     try:
         with open(file, "rb") as graph:
-            model = saved_model_pb2.SavedModel.FromString(graph.read())
+            graphs = [one.graph_def for one in saved_model_pb2.SavedModel.FromString(graph.read()).meta_graphs]
     except DecodeError:
-        raise DataError(f"{file}: not a SavedModel, or cut short; fetch it again") from None
+        graphs = []
+    if not graphs:
+        raise DataError(f"{file}: not a SavedModel, or cut short; fetch it again")
     metadata = os.path.join(path, "keras_metadata.pb")
     if os.path.exists(metadata):
         with open(metadata, "rb") as text:  # JSON in a protocol buffer of Keras 2
             if b'"norm_first": true' in text.read():
                 _refuse_norm_first(metadata)
-    graphs = [one.graph_def for one in model.meta_graphs]
     nodes = [graph.node for graph in graphs] + [one.node_def for graph in graphs for one in graph.library.function]
-    ops = {node.op for part in nodes for node in part if "/layer_0/" in f"/{node.name}"} & _OPS.keys()
-    return {"activation": _OPS[ops.pop()]} if len(ops) == 1 else {}
+    ops = {node.op for part in nodes for node in part if "/layer_0/" in f"/{node.name}"}
+    found = {_OPS[op] for op in ops & _OPS.keys()}
+    return {"activation": found.pop()} if len(found) == 1 else {}
 
 
 def _refuse_norm_first(file):
