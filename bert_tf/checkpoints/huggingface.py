@@ -10,6 +10,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.checkpoints import huggingface_config as configs
 from bert_tf.checkpoints import huggingface_tokenizer as tokenizers
 from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, collect, names_of, spread, tensor_of
+from bert_tf.checkpoints.pickled import open_pickled
 from bert_tf.checkpoints.tensor_files import open_sharded, open_tensors, write_tensors
 from bert_tf.errors import DataError
 from bert_tf.files import write_json
@@ -223,12 +224,6 @@ def _open(path, allow_pickle):
         f"the weights are in {', '.join(others)} only; save them" if others else "it is not there; fetch it, or save"
     )
     raise DataError(f"{path}: expected model.safetensors; {there} with Transformers (save_pretrained)")
-
-
-def open_pickled(file):
-    from bert_tf.checkpoints import pickled
-
-    return pickled.open_pickled(file)
 
 
 def _tokenizer(path, settings, vocab_size, notes):

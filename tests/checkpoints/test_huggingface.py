@@ -60,6 +60,24 @@ def test_real_weights_give_what_numpy_makes_of_the_same_file(minilm):
         np.testing.assert_allclose(ours.numpy()[tokens], theirs[tokens], atol=1e-5)
 
 
+def test_real_weights_and_settings_come_back_as_they_were(minilm, tmp_path):
+    checkpoint = huggingface.read(minilm)
+    assert (checkpoint.notes, checkpoint.left_out) == ([], {})
+    huggingface.write(checkpoint, str(tmp_path))
+    before, after = (load_file(os.path.join(path, "model.safetensors")) for path in (minilm, tmp_path))
+    assert before.keys() - after.keys() <= {"embeddings.position_ids"}
+    for name, value in after.items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+    for file in ("config.json", "tokenizer_config.json"):
+        with open(os.path.join(minilm, file)) as one, open(tmp_path / file) as other:
+            settings, again = json.load(one), json.load(other)
+        made = {"_name_or_path", "transformers_version", "name_or_path", "tokenizer_file"}
+        lost = {name for name, value in settings.items() if again.get(name) != value} - made
+        assert not lost, (file, {name: (settings[name], again.get(name)) for name in lost})
+    with open(os.path.join(minilm, "vocab.txt"), "rb") as file:
+        assert file.read().split() == (tmp_path / "vocab.txt").read_bytes().split()
+
+
 CONFIG = {
     "model_type": "bert",
     "vocab_size": len(PIECES),

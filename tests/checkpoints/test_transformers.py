@@ -1,0 +1,286 @@
+"""Transformers itself reads what this project writes, and writes what it reads: the same logits and the same ids."""
+
+import itertools
+import json
+import os
+
+import numpy as np
+import pytest
+
+import bert_tf
+from bert_tf.checkpoints import huggingface, load_model
+from tests.checkpoints.small import TASKS, inputs_for, small_checkpoint
+from tests.model.small import PIECES
+from tests.packages import shared
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # every file is here; a look-up would only wait
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
+
+SHAPE = {
+    "vocab_size": len(PIECES),
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 26,
+}
+LABELS = {0: "no", 1: "ja", 2: "vielleicht é"}
+LABELLED = ("SequenceClassification", "TokenClassification")
+BERT = [
+    "BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction",
+    "BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering", "BertForMultipleChoice",
+]  # fmt: skip
+ROBERTA = [
+    "RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification", "RobertaForTokenClassification",
+    "RobertaForQuestionAnswering", "RobertaForMultipleChoice", "XLMRobertaForMaskedLM", "CamembertForMaskedLM",
+]  # fmt: skip
+
+
+def make(name, *, seed=0, **settings):
+    """A Transformers model of a class, random in every weight, in eval mode."""
+    torch.manual_seed(seed)
+    kind = getattr(transformers, name)
+    roberta = not name.startswith("Bert")
+    labels = {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
+    named = labels if name.endswith(LABELLED) else {}
+    config = kind.config_class(**(SHAPE | {"type_vocab_size": 1 if roberta else 2} | named | settings))
+    model = kind(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3)
+    return model
+
+
+def saved(model, path, pieces=PIECES, **options):
+    """Saves it with a vocabulary; returns the path as str."""
+    model.save_pretrained(path, **options)
+    (path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    if not type(model).__name__.startswith("Bert"):
+        (path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    return str(path)
+
+
+def vocabulary(model):
+    """PIECES with [PAD] where the model has it."""
+    return [PIECES[1], PIECES[0], *PIECES[2:]] if model.config.pad_token_id == 1 else PIECES
+
+
+def inputs_of(model):
+    """Padded inputs of this project for the model."""
+    inputs = inputs_for({"MultipleChoice": "multiple_choice"}.get(type(model).__name__.split("For")[-1]))
+    pad = model.config.pad_token_id
+    return inputs | {
+        "input_word_ids": np.where(inputs["input_mask"] == 1, inputs["input_word_ids"], pad).astype(np.int32),
+        "input_type_ids": np.minimum(inputs["input_type_ids"], model.config.type_vocab_size - 1),
+    }
+
+
+def answers(model, inputs):
+    """dict name of ours -> array, what a Transformers model says."""
+    names = {"input_ids": "input_word_ids", "attention_mask": "input_mask", "token_type_ids": "input_type_ids"}
+    with torch.no_grad():
+        tensors = {theirs: torch.from_numpy(inputs[ours].astype(np.int64)) for theirs, ours in names.items()}
+        outputs = model(**tensors, output_hidden_states=True)
+    ours = {
+        "last_hidden_state": "sequence_output",
+        "pooler_output": "pooled_output",
+        "prediction_logits": "mlm_logits",
+        "seq_relationship_logits": "nsp_logits",
+        "start_logits": "start_logits",
+        "end_logits": "end_logits",
+    }
+    kind = type(model).__name__
+    ours["logits"] = "mlm_logits" if "MaskedLM" in kind else "nsp_logits" if "NextSentence" in kind else "logits"
+    return {ours[name]: value.float().numpy() for name, value in outputs.items() if name in ours and value is not None}
+
+
+def assert_same_answers(theirs, model, inputs, atol=1e-5):
+    """A Transformers model's answers are those of ours, wherever there is a token."""
+    positions = {"masked_lm_positions": np.tile(np.arange(24, dtype=np.int32), (4, 1))}
+    takes_positions = any("masked_lm_positions" in tensor.name for tensor in model.inputs)
+    ours = model(inputs | (positions if takes_positions else {}))
+    tokens = inputs["input_mask"] == 1
+    for name, value in answers(theirs, inputs).items():
+        other = np.asarray(ours[name])
+        assert value.shape == other.shape, name
+        if value.shape[:2] == tokens.shape and inputs["input_mask"].ndim == 2:
+            value, other = value[tokens], other[tokens]
+        np.testing.assert_allclose(other, value, atol=atol, rtol=1e-5, err_msg=name)
+
+
+def opened(kind, path, **options):
+    """What Transformers opens without a complaint."""
+    model, info = getattr(transformers, kind).from_pretrained(path, output_loading_info=True, **options)
+    complaints = {name: list(info[name]) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    assert not any(complaints.values()), complaints
+    return model.eval()
+
+
+# RoBERTa's masked-LM head computes with gelu whatever its encoder does: see test_huggingface.
+@pytest.mark.parametrize(
+    "name, activation",
+    [
+        (name, activation)
+        for name, activation in itertools.product(BERT + ROBERTA, ["gelu", "gelu_new"])
+        if activation == "gelu" or name not in ROBERTA or not name.endswith("MaskedLM")
+    ],
+)
+def test_a_model_of_theirs_answers_the_same_here_and_comes_back_bit_for_bit(tmp_path, name, activation):
+    model = make(name, hidden_act=activation)
+    path = saved(model, tmp_path / "theirs", vocabulary(model))
+    ours, _, labels = load_model(path)
+    inputs = inputs_of(model)
+    assert_same_answers(model, ours, inputs)
+    assert labels == (list(LABELS.values()) if name.endswith(LABELLED) else None)
+
+    (tmp_path / "ours").mkdir()
+    checkpoint = huggingface.read(path)
+    assert not checkpoint.left_out
+    huggingface.write(checkpoint, str(tmp_path / "ours"))
+    again = opened(name, tmp_path / "ours")
+    assert again.config.hidden_act == activation
+    assert again.config.id2label == model.config.id2label
+    for key, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[key], value), key
+    for key, value in answers(model, inputs).items():
+        np.testing.assert_array_equal(answers(again, inputs)[key], value)
+
+
+CLASSES = dict(zip(TASKS, ["BertModel", "BertForPreTraining", "BertForMaskedLM", *BERT[3:]], strict=True))
+
+
+@pytest.mark.parametrize(
+    "head, pooler",
+    [(head, True) for head in TASKS] + [(head, False) for head in (None, "masked_lm", "tagging", "question_answering")],
+)
+def test_a_model_of_ours_answers_the_same_there(tmp_path, head, pooler):
+    checkpoint, model = small_checkpoint(head, pooler=pooler)
+    huggingface.write(checkpoint, str(tmp_path))
+    options = {} if pooler or head else {"add_pooling_layer": False}
+    theirs = opened(CLASSES[head], tmp_path, **options)
+    inputs = inputs_of(theirs)
+    assert_same_answers(theirs, model, inputs)
+    assert transformers.AutoConfig.from_pretrained(tmp_path).architectures == [CLASSES[head]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "RobertaForMaskedLM"])
+def test_half_precision_goes_both_ways_as_it_is(tmp_path, name, dtype):
+    model = make(name).to(getattr(torch, dtype))
+    path = saved(model, tmp_path / "theirs", vocabulary(model))
+    checkpoint = huggingface.read(path)
+    assert {tensor.dtype for tensor in checkpoint.tensors.values()} == {dtype}
+    (tmp_path / "ours").mkdir()
+    huggingface.write(checkpoint, str(tmp_path / "ours"))
+    again = opened(name, tmp_path / "ours", dtype="auto")
+    assert again.dtype == getattr(torch, dtype)
+    for key, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[key], value), key
+    ours, _, _ = load_model(path)  # which computes in float32
+    assert_same_answers(model.float(), ours, inputs_of(model))
+
+
+@pytest.mark.parametrize("name", ["BertForPreTraining", "RobertaModel"])
+def test_shards_of_theirs_are_read(tmp_path, name):
+    model = make(name)
+    path = saved(model, tmp_path, vocabulary(model), max_shard_size="20KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    ours, _, _ = load_model(path)
+    assert_same_answers(model, ours, inputs_of(model))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_pickles_of_theirs_are_read_where_that_is_allowed(tmp_path, legacy):
+    model = make("BertForMaskedLM")
+    path = saved(model, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    # With its copies of tied tensors, as the releases did that wrote such files.
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(bert_tf.errors.DataError, match="allow_pickle"):
+        load_model(path)
+    ours, _, _ = load_model(path, allow_pickle=True)
+    assert_same_answers(model, ours, inputs_of(model))
+
+
+def test_an_untied_model_of_theirs_is_refused(tmp_path):
+    model = make("BertForMaskedLM", tie_word_embeddings=False)
+    path = saved(model, tmp_path)
+    with pytest.raises(bert_tf.errors.DataError, match=r"decoder\.weight is not equal to .*word_embeddings"):
+        load_model(path)
+
+
+def sentences():
+    """Real ones in English and Korean, without words over 100 characters: there Transformers' cap of a word differs."""
+    english = shared("english/sst2/dev.tsv").read_text(encoding="utf-8").splitlines()[:300]
+    korean = shared("korean/nsmc/ratings_test.tsv").read_text(encoding="utf-8").splitlines()[1:2000]
+    texts = [line.split("\t")[0] for line in english] + [line.split("\t")[1] for line in korean]
+    own = ["Ein schöner, kleiner Film - 2 Stunden LANG!", "중국中国어 ÀÉÎ", "ﬁn… x² ß", "한\u200b글\u00ad과 İstanbul"]
+    return [text for text in texts + own if max(map(len, text.split()), default=0) <= 100]
+
+
+@pytest.mark.parametrize("layout", ["bert", "roberta"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lower_case": True, "strip_accents": None, "split_cjk": True},
+        {"lower_case": True, "strip_accents": False, "split_cjk": True},
+        {"lower_case": False, "strip_accents": None, "split_cjk": False},
+        {"lower_case": False, "strip_accents": True, "split_cjk": False},
+    ],
+)
+def test_their_tokenizer_makes_the_same_ids_of_real_sentences(tmp_path, layout, settings):
+    pieces = shared("korean/wordpiece_vocab_32200.txt").read_text(encoding="utf-8").split("\n")
+    pieces = [piece for piece in pieces if piece]
+    shape = {"position_offset": pieces.index("[PAD]") + 1, "type_vocab_size": 1} if layout == "roberta" else {}
+    checkpoint, _ = small_checkpoint(vocab_size=len(pieces), num_layers=1, **shape)
+    checkpoint.pieces, checkpoint.tokenizer_settings = pieces, settings
+    huggingface.write(checkpoint, str(tmp_path))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.model_max_length == 24
+    specials = (theirs.pad_token, theirs.unk_token, theirs.cls_token, theirs.sep_token, theirs.mask_token)
+    assert specials == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    texts = sentences()
+    assert len(texts) > 2000
+    ours = bert_tf.load(str(tmp_path))[1].tokenize(texts).to_list()
+    for text, ids, expected in zip(texts, ours, theirs(texts, add_special_tokens=False)["input_ids"], strict=True):
+        assert ids == expected, text
+    pair = theirs("abc", "def", return_tensors="pt")
+    transformers.AutoModel.from_pretrained(tmp_path)(**pair)  # types that the model has
+
+
+def test_a_tokenizer_of_theirs_is_read_from_tokenizer_json_alone(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    checkpoint, _ = small_checkpoint()
+    checkpoint.tokenizer_settings = {"lower_case": True, "strip_accents": False, "split_cjk": True}
+    huggingface.write(checkpoint, str(source))
+    theirs = transformers.AutoTokenizer.from_pretrained(source)
+    theirs.save_pretrained(tmp_path)
+    make("BertModel").save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").unlink(missing_ok=True)
+    assert (tmp_path / "tokenizer.json").exists()
+    again = huggingface.read(str(tmp_path))
+    assert again.pieces == PIECES
+    assert again.tokenizer_settings == checkpoint.tokenizer_settings
+    text = "the good a's Abc é, é!"
+    assert again.tokenizer().tokenize([text]).to_list()[0] == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_files_that_disagree_on_lower_case_are_read_as_they_read_them(tmp_path, name, here, there):
+    make("BertModel").save_pretrained(tmp_path)
+    for lower_case in (not there, there):  # the second tokenizer.json stays
+        transformers.BertTokenizerFast(
+            dict(zip(PIECES, range(len(PIECES)), strict=True)), do_lower_case=lower_case
+        ).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, "do_lower_case": here}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    _, tokenizer = bert_tf.load(str(tmp_path))
+    text = "The Good the good"
+    expected = theirs(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.tokenize([text]).to_list() == [expected]
+    assert (tokenizer.unk_id in expected) == (not (there if name == "PreTrainedTokenizerFast" else here))
