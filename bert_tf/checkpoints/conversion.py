@@ -154,7 +154,12 @@ def _grouped(left_out):
     for name, why in left_out.items():
         starred = re.sub(r"(layers?[._])\d+(?=[./])", r"\1*", name)
         reasons.setdefault(why, {})[starred] = None  # each once, in order
-    return [(", ".join(names), why) for why, names in reasons.items()]
+    return [(_some(list(names)), why) for why, names in reasons.items()]
+
+
+def _some(names, shown=8):
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more, listed in conversion.json" if more > 0 else "")
 
 
 def _verified(verification):
@@ -162,6 +167,13 @@ def _verified(verification):
         f"Verified on {verification['inputs']}: {verification['source_run_by']} before, "
         f"{verification['output_run_by']} after; largest differences:"
     ]
-    for name, found in verification["differences"].items():
+    differences = verification["differences"]
+    layers = [found for name, found in differences.items() if name.startswith("layer_")]
+    if layers:
+        worst = max(layers, key=lambda found: found["largest"])
+        differences = {f"hidden states of {len(layers)} layers": worst} | {
+            name: found for name, found in differences.items() if not name.startswith("layer_")
+        }
+    for name, found in differences.items():
         lines.append(f"  {name}: {found['largest']:.2g} (values up to {found['of']:.3g})")
     return lines

@@ -48,9 +48,6 @@ def read(path, allow_pickle=False):
     config = _config(path)
     if config.get("format") != FORMAT:
         raise DataError(f'{path}: not a model of this project\'s; expected config.json with "format": "{FORMAT}"')
-    version = _part(f"{path}/config.json", config, "version")
-    if not isinstance(version, int) or version > VERSION:
-        raise DataError(f"{path}: format version {version}; this program reads up to {VERSION}: update bert_tf")
     checkpoint = Checkpoint(tensors={}, **described(config, f"{path}/config.json"))
     vocab = os.path.join(path, "vocab.txt")
     # A model whose pieces are not WordPiece has no vocabulary here, and says so by having no settings for one.
@@ -129,6 +126,9 @@ def description(checkpoint):
 
 def described(config, where):
     """The keyword arguments of Checkpoint that `description` wrote; `where` is its file, for errors."""
+    version = _part(where, config, "version")
+    if not isinstance(version, int) or version > VERSION:
+        raise DataError(f"{where}: format version {version}; this program reads up to {VERSION}: update bert_tf")
     try:
         model = from_dict(BertConfig, _part(where, config, "model")).check()
     except (BertTfError, TypeError, AttributeError) as error:
