@@ -269,13 +269,15 @@ task:
 JSON = '{"hidden_act": "relu", "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0, "num_hidden_layers": 2}'
 
 
+@pytest.mark.parametrize("theirs, ours", [("gelu", "tanh_gelu"), ("relu", "relu")])
 @pytest.mark.parametrize("name, text", [("params.yaml", PARAMS), ("bert_config.json", JSON)])
-def test_settings_beside_a_checkpoint_are_used(tmp_path, tensors, name, text):
+def test_settings_beside_a_checkpoint_are_used(tmp_path, tensors, name, text, theirs, ours):
     path = write_checkpoint(tmp_path, variables(tensors))
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text.replace("relu", theirs))
     checkpoint = open_checkpoint(path)
     assert (checkpoint.config.dropout, checkpoint.config.attention_dropout) == (0.2, 0)
-    assert_holds(checkpoint.encoder(), tensors, "relu")
+    assert not any("activation" in note for note in checkpoint.notes)
+    assert_holds(checkpoint.encoder(), tensors, ours)
 
 
 def test_what_is_assumed_is_said(tmp_path, tensors):
