@@ -2,11 +2,11 @@
 
 import os
 
-from bert_tf.checkpoints import directory, google, huggingface, model_garden
+from bert_tf.checkpoints import directory, fairseq, google, huggingface, model_garden
 from bert_tf.errors import DataError
 
 # Each has FORMAT, recognises(path) and read(path, allow_pickle) -> Checkpoint.
-_READERS = (directory, model_garden, google, huggingface)
+_READERS = (directory, fairseq, model_garden, google, huggingface)
 
 
 def open_checkpoint(path, *, allow_pickle=False):

@@ -14,71 +14,7 @@ import pytest
 
 from bert_tf.checkpoints.pickled import Namespace, check_allowed, open_nested, open_pickled
 from bert_tf.errors import DataError
-
-MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
-
-
-# Files made by hand, instruction by instruction, so that they can ask for anything.
-
-
-def text(value):
-    data = value.encode()
-    return b"X" + struct.pack("<I", len(data)) + data
-
-
-def number(value):
-    return pickle.dumps(value, 2)[2:-1]  # without the protocol and the stop
-
-
-def group(*parts):
-    return b"(" + b"".join(parts) + b"t"
-
-
-def storage(key="0", count=6, kind="torch\nFloatStorage", extra=b""):
-    return group(text("storage"), b"c" + kind.encode() + b"\n", text(key), text("cpu"), number(count), extra) + b"Q"
-
-
-def tensor(offset=0, shape=(2, 3), strides=(3, 1), rebuild="torch._utils\n_rebuild_tensor_v2", tail=b"", **stored):
-    places = group(*map(number, shape)), group(*map(number, strides))
-    arguments = group(storage(**stored), number(offset), *places, b"\x89", b"}", tail)
-    return b"c" + rebuild.encode() + b"\n" + arguments + b"R"
-
-
-def pickled(value):
-    return b"\x80\x02" + value + b"."
-
-
-def state(value):
-    return pickled(b"}" + text("weight") + value + b"s")
-
-
-NUMBERS = np.arange(6, dtype=np.float32)
-
-
-def records_for(payload):
-    """The storages, dict key -> bytes, that a payload of this file's making asks for."""
-    return {"0": NUMBERS.tobytes()} if b"Storage" in payload else {}
-
-
-def archive(path, payload, records=None, compression=zipfile.ZIP_STORED, order=None):
-    """A file of the zip form: the payload and the storages, dict key -> bytes."""
-    with zipfile.ZipFile(path, "w", compression) as out:
-        out.writestr("model/data.pkl", payload)
-        if order:
-            out.writestr("model/byteorder", order)
-        for key, data in (records_for(payload) if records is None else records).items():
-            out.writestr(f"model/data/{key}", data)
-    return path
-
-
-def sequence(path, payload, records=None, magic=MAGIC, protocol=PROTOCOL, keys=None):
-    """A file of the form before it."""
-    records = records_for(payload) if records is None else records
-    parts = [pickle.dumps(part, 2) for part in (magic, protocol, {"little_endian": True})]
-    parts += [payload, pickle.dumps(list(records) if keys is None else keys, 2)]
-    parts += [struct.pack("<q", len(data) // 4) + data for data in records.values()]
-    path.write_bytes(b"".join(parts))
-    return path
+from tests.checkpoints.pickles import NUMBERS, archive, group, number, pickled, sequence, state, tensor, text
 
 
 @pytest.fixture(params=[archive, sequence])
@@ -430,11 +366,9 @@ def test_every_tensor_of_torch_comes_back_bit_for_bit(torch, tmp_path, zipped, p
     expected = torch.load(file, weights_only=False)
     store = open_pickled(file)
     assert store.keys() == expected.keys()
-    for name, tensor in store.items():
-        array, wanted = tensor.read(), numbers_of(torch, expected[name])
-        assert (tensor.shape, tensor.dtype) == (wanted.shape, wanted.dtype.name) == (array.shape, array.dtype.name), (
-            name
-        )
+    for name, lazy in store.items():
+        array, wanted = lazy.read(), numbers_of(torch, expected[name])
+        assert (lazy.shape, lazy.dtype) == (wanted.shape, wanted.dtype.name) == (array.shape, array.dtype.name), name
         np.testing.assert_array_equal(array, wanted, err_msg=name)
 
 
@@ -444,8 +378,8 @@ def test_a_modules_state_dict_is_read(torch, tmp_path, zipped):
     torch.save(module.state_dict(), tmp_path / "bin", _use_new_zipfile_serialization=zipped)
     store = open_pickled(tmp_path / "bin")
     assert list(store) == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    for name, tensor in store.items():
-        np.testing.assert_array_equal(tensor.read(), module.state_dict()[name].numpy())
+    for name, lazy in store.items():
+        np.testing.assert_array_equal(lazy.read(), module.state_dict()[name].numpy())
 
 
 def test_a_whole_module_is_refused_by_the_name_of_its_class(torch, tmp_path):
