@@ -30,6 +30,7 @@ setup(
         "numpy",
         "ml_dtypes",  # bfloat16 for NumPy
         "safetensors",
+        "PyYAML",  # settings of TF Model Garden
         "tokenizers>=0.20",  # learns vocabularies
         "matplotlib",  # the curves of the report
         "tqdm",

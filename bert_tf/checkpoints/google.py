@@ -263,7 +263,7 @@ def _gelu(meta):
             nodes = tf.compat.v1.MetaGraphDef.FromString(file.read()).graph_def.node
         except DecodeError:
             raise DataError(f"{meta}: not a graph, or cut short; remove it: the weights do not need it") from None
-    erf = any(node.op == "Erf" for node in nodes if "/intermediate/" in node.name)
+    erf = any(node.op in ("Erf", "Erfc") for node in nodes if "/intermediate/" in node.name)
     kind = "erf" if erf else "tanh"
     return f"{kind}_gelu", f"gelu is by {kind}, as in {meta}"
 
