@@ -38,7 +38,8 @@ setup(
     extras_require={
         # Other people's implementations, which the slow tests compare this one with.
         "peers": ["torch", "transformers>=5", "onnx", "onnxruntime"],
-        "test": ["pytest", "hypothesis", "scipy", "scikit-learn", "ruff"],
+        "hub": ["huggingface_hub>=1.0"],  # hf:// names
+        "test": ["pytest", "hypothesis", "scipy", "scikit-learn", "ruff", "huggingface_hub>=1.0"],
     },
     entry_points={"console_scripts": [f"bert-tf-{name.replace('_', '-')}=bert_tf.{name}:cli" for name in PROGRAMS]},
 )

@@ -2,7 +2,7 @@
 
 import os
 
-from bert_tf.checkpoints import directory, fairseq, google, huggingface, model_garden
+from bert_tf.checkpoints import directory, fairseq, google, hub, huggingface, model_garden
 from bert_tf.errors import DataError
 
 # Each has FORMAT, recognises(path) and read(path, allow_pickle) -> Checkpoint.
@@ -13,7 +13,7 @@ def open_checkpoint(path, *, allow_pickle=False):
     """Opens a checkpoint; its tensors stay on disk.
 
     Args:
-        path: directory or file.
+        path: directory or file, or "hf://OWNER/NAME[@REVISION]" (see `hub.fetch`).
         allow_pickle: see `bert_tf.load`.
 
     Returns:
@@ -23,6 +23,8 @@ def open_checkpoint(path, *, allow_pickle=False):
         DataError: nothing there, of no known format, or its parts do not fit each other.
     """
     path = os.fspath(path)
+    if path.startswith(hub.SCHEME):
+        path = hub.fetch(path, allow_pickle)
     for reader in _READERS:
         if reader.recognises(path):  # also a prefix, which is no file's whole name
             return reader.read(path, allow_pickle)

@@ -1,0 +1,308 @@
+"""hf:// names, on a Hub of our own at this machine and on caches laid out as huggingface_hub does: no network."""
+
+import contextlib
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from bert_tf.checkpoints import directory, hub
+from bert_tf.errors import ConfigError
+from tests.checkpoints.small import small_checkpoint
+
+pytest.importorskip("huggingface_hub")
+SHA, TAGGED = "a" * 40, "b" * 40
+ROOT = Path(__file__).parents[2]
+
+# huggingface_hub reads its environment once, so each environment is a process that answers a line a name.
+DRIVER = """
+import json, sys, logging
+from absl import logging as absl_logging
+from bert_tf.checkpoints import formats, hub
+from bert_tf.errors import BertTfError
+
+lines = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+absl_logging.get_absl_logger().addHandler(Keep())
+
+for request in sys.stdin:
+    name, allow_pickle, opened = json.loads(request)
+    lines.clear()
+    answer = {}
+    try:
+        if opened:
+            tensors = formats.open_checkpoint(name, allow_pickle=allow_pickle).tensors
+            answer["first"] = tensors["embeddings/norm/gamma"].read().tolist()
+        else:
+            answer["path"] = hub.fetch(name, allow_pickle)
+    except BertTfError as error:
+        answer["error"] = f"{type(error).__name__}: {error}"
+    print("answer", json.dumps(answer | {"log": lines}), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def asking(cache, **environment):
+    """A function name -> answer in a process with this cache."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+        env=inherited | {"HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"} | environment,
+    )
+
+    def ask(name, allow_pickle=False, opened=False):
+        print(json.dumps([name, allow_pickle, opened]), file=process.stdin, flush=True)
+        for line in process.stdout:
+            if line.startswith("answer "):
+                return json.loads(line.removeprefix("answer "))
+        raise AssertionError(f"the process ended with {process.wait()}")
+
+    with process:
+        yield ask
+        process.stdin.close()
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As much of the Hub's protocol as a download takes: revisions, trees, files; and its refusals."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        parts = urlsplit(self.path).path.strip("/").split("/")
+        if parts[:2] == ["api", "models"]:
+            self.describe("/".join(parts[2:4]), *parts[4:6])
+        else:
+            self.give("/".join(parts[:2]), *parts[3:5])
+
+    do_HEAD = do_GET
+
+    def describe(self, model, what, revision):
+        if model == "secret/gated":
+            return self.answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
+        if model not in self.server.models:
+            return self.answer(401, b"{}", {"X-Error-Code": "RepoNotFound"})
+        sha = {"main": SHA, "v1": TAGGED}.get(revision, revision)
+        if sha not in (SHA, TAGGED):
+            return self.answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
+        files = self.server.models[model]
+        if what == "revision":
+            siblings = [{"rfilename": name} for name in files]
+            described = {"id": model, "modelId": model, "sha": sha, "siblings": siblings, "tags": [], "private": False}
+        else:
+            described = [
+                {"type": "file", "path": name, "size": len(data), "oid": self.etag(data)}
+                for name, data in files.items()
+            ]
+        return self.answer(200, json.dumps(described).encode(), {"Content-Type": "application/json"})
+
+    def give(self, model, sha, name):
+        if model == "them/lost":
+            return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+        data = self.server.models[model][name]
+        if self.command == "GET":
+            self.server.given.append(name)
+        self.answer(200, data, {"X-Repo-Commit": sha, "ETag": f'"{self.etag(data)}"'})
+
+    def etag(self, data):
+        return hashlib.sha1(data).hexdigest()
+
+    def answer(self, status, data, headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": len(data), "Connection": "close", **headers}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The files of a model of our own format: dict name -> bytes."""
+    path = tmp_path_factory.mktemp("model")
+    directory.write(small_checkpoint("masked_lm", pooler=False)[0], str(path))
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+GAMMA = small_checkpoint("masked_lm", pooler=False)[0].tensors["embeddings/norm/gamma"]
+
+
+@pytest.fixture(scope="module")
+def server(model):
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    served.given = []
+    bins = {"config.json": b"{}", "pytorch_model.bin": b"pickled", "vocab.txt": b"a\n"}
+    served.models = {
+        "us/ours": model | {"README.md": b"long", "onnx/model.onnx": b"large", "model.fp16.safetensors": b"half"},
+        "them/both": bins | {"model.safetensors": b"plain"},
+        "them/pickled": bins,
+        "them/shards": {
+            "config.json": b"{}",
+            "model.safetensors.index.json": b"{}",
+            "model-00001-of-00002.safetensors": b"1",
+            "model-00002-of-00002.safetensors": b"2",
+        },
+        "them/lost": {"config.json": b"{}", "model.safetensors": b"x"},
+        "them/flax": {"config.json": b"{}", "flax_model.msgpack": b"x"},
+    }
+    thread = threading.Thread(target=served.serve_forever, args=(0.05,))
+    thread.start()
+    yield served
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def online(server, cache):
+    with asking(cache, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}") as ask:
+        yield ask
+
+
+@pytest.fixture(scope="module")
+def unreachable(cache):
+    with asking(cache, HF_ENDPOINT="http://127.0.0.1:9") as ask:  # nobody listens at the port "discard"
+        yield ask
+
+
+def names_in(answer):
+    return sorted(os.listdir(answer["path"]))
+
+
+def lay_out(cache, model, files, revision="main", sha=SHA):
+    """A cached snapshot as huggingface_hub lays it out: refs, snapshots of links, blobs."""
+    folder = cache / f"models--{model.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / revision).write_text(sha)
+    (folder / "snapshots" / sha).mkdir(parents=True)
+    (folder / "blobs").mkdir()
+    for index, (name, data) in enumerate(files.items()):
+        (folder / "blobs" / f"{index:040}").write_bytes(data)
+        (folder / "snapshots" / sha / name).symlink_to(f"../../blobs/{index:040}")
+    return str(folder / "snapshots" / sha)
+
+
+def test_a_model_is_fetched_opened_and_not_fetched_again(online, server):
+    server.given.clear()
+    answer = online("hf://us/ours", opened=True)
+    np.testing.assert_array_equal(answer["first"], GAMMA.read())
+    assert sorted(server.given) == ["config.json", "model.safetensors", "vocab.txt"]
+    assert names_in(online("hf://us/ours")) == ["config.json", "model.safetensors", "vocab.txt"]
+    assert len(server.given) == 3
+    assert answer["log"] == []
+
+
+def test_a_revision_is_a_folder_of_its_own(online):
+    main, tagged, commit = (online(f"hf://us/ours{at}")["path"] for at in ("", "@v1", f"@{TAGGED}"))
+    assert (os.path.basename(main), os.path.basename(tagged)) == (SHA, TAGGED)
+    assert commit == tagged
+    expected = "DataError: hf://us/ours@v9: the model has no revision 'v9'; name a branch, tag or commit"
+    assert online("hf://us/ours@v9")["error"] == expected
+
+
+def test_pickled_weights_are_fetched_on_request_and_only_where_there_are_no_others(online):
+    refused = online("hf://them/pickled")["error"]
+    assert refused.startswith(
+        "DataError: hf://them/pickled: only pickled weights (pytorch_model.bin), which are read on"
+    )
+    assert names_in(online("hf://them/pickled", True)) == ["config.json", "pytorch_model.bin", "vocab.txt"]
+    for allow_pickle in (False, True):
+        assert names_in(online("hf://them/both", allow_pickle)) == ["config.json", "model.safetensors", "vocab.txt"]
+
+
+def test_shards_are_fetched_with_their_index(online):
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    assert names_in(online("hf://them/shards")) == ["config.json", *shards, "model.safetensors.index.json"]
+
+
+@pytest.mark.parametrize(
+    "name, line",
+    [
+        ("them/flax", "no weights that bert_tf reads; expected model.safetensors in the repository"),
+        ("them/lost", "could not be fetched: 404"),
+        ("no/such", "no such model on the Hub, or a private one: check the name, or hf auth login"),
+        (
+            "secret/gated",
+            "its authors ask for your consent: give it at https://huggingface.co/secret/gated, then hf auth",
+        ),
+    ],
+)
+def test_each_refusal_has_its_line(online, name, line):
+    error = online(f"hf://{name}")["error"]
+    assert error.startswith(f"DataError: hf://{name}: {line}")
+    assert "\n" not in error
+
+
+def test_without_a_network_what_was_fetched_before_is_used_and_that_is_said(online, unreachable):
+    path = online("hf://us/ours")["path"]
+    answer = unreachable("hf://us/ours")
+    assert answer["path"] == path
+    (line,) = answer["log"]
+    assert line.startswith("hf://us/ours: the Hub is not asked (")
+    assert line.endswith(f"); the copy in the cache is used: {path}")
+    assert "first" in unreachable("hf://us/ours", opened=True)
+    online("hf://them/pickled", True)
+    assert "pytorch_model.bin" in names_in(unreachable("hf://them/pickled", True))
+
+
+def test_without_a_network_a_model_that_is_not_cached_is_one_clear_line(unreachable):
+    error = unreachable("hf://no/where")["error"]
+    assert error.startswith(
+        "DataError: hf://no/where: not, or not whole, in the cache, and the Hub can not be reached ("
+    )
+    assert "\n" not in error
+
+
+def test_a_cache_filled_by_others_is_read_offline(tmp_path, model):
+    path = lay_out(tmp_path, "us/ours", model)
+    lay_out(tmp_path, "us/tagged", model, "v1", TAGGED)
+    with asking(tmp_path, HF_HUB_OFFLINE="1") as ask:
+        answer = ask("hf://us/ours")
+        assert answer["path"] == path
+        assert len(answer["log"]) == 1
+        np.testing.assert_array_equal(ask("hf://us/ours", opened=True)["first"], GAMMA.read())
+        assert ask(f"hf://us/ours@{SHA}")["path"] == path
+        assert os.path.basename(ask("hf://us/tagged@v1")["path"]) == TAGGED
+        expected = "DataError: hf://us/tagged: not, or not whole, in the cache, and HF_HUB_OFFLINE forbids to fetch it"
+        assert ask("hf://us/tagged")["error"].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["hf://", "hf://bert", "hf://a/b/c", "hf://a/b@", "hf:///b", "hf://a/../../etc", "hf://a b/c"]
+)
+def test_other_names_are_refused(name):
+    with pytest.raises(ConfigError, match=r"not the name of a model on the Hub; expected hf://OWNER/NAME"):
+        hub.fetch(name)
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ConfigError, match=r"pip install 'bert_tf\[hub\]'"):
+        hub.fetch("hf://us/ours")
+
+
+def test_a_name_that_the_library_refuses_is_a_clear_line():
+    with pytest.raises(ConfigError, match=r"hf://\.\./\.\.: Repo id must use alphanumeric"):
+        hub.fetch("hf://../..")
