@@ -49,19 +49,19 @@ def fetch(name, allow_pickle=False):
         raise ConfigError(f"{name}: models of the Hub need huggingface_hub: pip install 'bert_tf[hub]'") from None
     wanted = match.groupdict()
     try:
-        # A question first: what the Hub has decides what to fetch, and an error here comes with its cause.
+        # A question first: what the Hub has decides what to fetch.
         listed = snapshot_download(**wanted, allow_patterns=[*_WEIGHTS, *_PICKLED, *_OTHERS], dry_run=True)
-        patterns = [*_choose({file.filename for file in listed}, name, allow_pickle), *_OTHERS]
-        return snapshot_download(**wanted, allow_patterns=patterns)
     except errors.HFValidationError as error:
         raise ConfigError(f"{name}: {_line(error)}") from None
     except errors.RevisionNotFoundError:
-        raise DataError(
-            f"{name}: the model has no revision {wanted['revision']!r}; name a branch, tag or commit"
-        ) from None
-    except errors.DryRunError as error:
-        return _cached(name, wanted, error.__cause__)
+        revision = wanted["revision"]
+        raise DataError(f"{name}: the model has no revision {revision!r}; name a branch, tag or commit") from None
     except (OSError, errors.HTTPError) as error:  # the second is the base of what the transport raises
+        return _cached(name, wanted, error.__cause__ if isinstance(error, errors.DryRunError) else error)
+    patterns = [*_choose({file.filename for file in listed}, name, allow_pickle), *_OTHERS]
+    try:
+        return snapshot_download(**wanted, allow_patterns=patterns)
+    except (OSError, errors.HTTPError) as error:
         raise DataError(f"{name}: could not be fetched: {_line(error)}; try again") from None
 
 
@@ -100,7 +100,7 @@ def _why(repo_id, cause, errors):
         return "no such model on the Hub, or a private one: check the name, or hf auth login"
     if isinstance(cause, errors.OfflineModeIsEnabled):
         return "not, or not whole, in the cache, and HF_HUB_OFFLINE forbids to fetch it; unset it"
-    return f"not, or not whole, in the cache, and the Hub can not be reached ({_line(cause)}); connect and try again"
+    return f"not, or not whole, in the cache, and the Hub does not answer ({_line(cause)}); connect and try again"
 
 
 def _line(error):
