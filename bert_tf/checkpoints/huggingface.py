@@ -94,7 +94,7 @@ def read(path, allow_pickle=False):
             "format": FORMAT,
             "model_type": settings["model_type"],
             "config": configs.kept(settings),
-            "tokenizer_config": tokenizers.kept(tokenizer_config, positions),
+            "tokenizer_config": tokenizers.kept(tokenizer_config),
         },
     )
 

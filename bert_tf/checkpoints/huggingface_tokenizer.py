@@ -158,15 +158,10 @@ def _settled(config, normalizer, generic, notes):
     return used
 
 
-def kept(config, positions):
-    """What of tokenizer_config.json to write back: all but what is written anew, as the model then is."""
-    names = {theirs for theirs, _, _ in _SETTINGS.values()} | {"tokenizer_class", *_SPECIAL_NAMES} | _NOT_KEPT
-    return {
-        name: value
-        for name, value in config.items()
-        # The limit of the positions is that of the model, and changes with it.
-        if name not in names and not (name == "model_max_length" and value == positions)
-    }
+def kept(config):
+    """What of tokenizer_config.json to write back: all but what `write_tokenizer` makes anew."""
+    made = {theirs for theirs, _, _ in _SETTINGS.values()} | {"tokenizer_class", *_SPECIAL_NAMES}
+    return {name: value for name, value in config.items() if name not in made | _NOT_KEPT}
 
 
 def write_tokenizer(path, pieces, settings, config, model):

@@ -487,6 +487,20 @@ def test_the_settings_of_a_task_come_back_unless_its_labels_were_changed(tmp_pat
     assert any("not this model's any more" in note for note in again.notes)
 
 
+@pytest.mark.parametrize("limit, length", [(17, 17), (24, 24), (512, 24), (int(1e30), 24), (None, 24)])
+def test_texts_are_as_long_as_the_tokenizer_and_the_positions_allow(tmp_path, limit, length):
+    path = write_classifier(tmp_path)
+    edit(tmp_path, "tokenizer_config.json", model_max_length=limit)
+    assert huggingface.read(path).task["settings"]["max_length"] == length
+
+
+def test_the_padding_token_is_that_of_the_vocabulary(tmp_path):
+    checkpoint, _ = small()
+    pieces = [PIECES[1], PIECES[0], *PIECES[2:]]
+    huggingface.write(dataclasses.replace(checkpoint, pieces=pieces), str(tmp_path))
+    assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 1
+
+
 # RoBERTa
 
 

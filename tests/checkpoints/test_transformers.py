@@ -1,5 +1,6 @@
 """Transformers itself reads what this project writes, and writes what it reads: the same logits and the same ids."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import pytest
 
 import bert_tf
 from bert_tf.checkpoints import huggingface, load_model
+from bert_tf.checkpoints.checkpoint import tensor_of
 from tests.checkpoints.small import TASKS, inputs_for, small_checkpoint
 from tests.model.small import PIECES
 from tests.packages import shared
@@ -163,6 +165,24 @@ def test_a_model_of_ours_answers_the_same_there(tmp_path, head, pooler):
     inputs = inputs_of(theirs)
     assert_same_answers(theirs, model, inputs)
     assert transformers.AutoConfig.from_pretrained(tmp_path).architectures == [CLASSES[head]]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_single_label_is_no_obstacle_there(tmp_path, task):
+    checkpoint, model = small_checkpoint("classification")
+    narrow = {
+        name: tensor_of(tensor.read()[..., :1], name) if name.startswith("classifier/") else tensor
+        for name, tensor in checkpoint.tensors.items()
+    }
+    settings = {"labels": ["score"], "max_length": 20}
+    checkpoint = dataclasses.replace(
+        checkpoint, tensors=narrow, labels=["score"], task={"name": task, "settings": settings}
+    )
+    huggingface.write(checkpoint, str(tmp_path))
+    theirs = opened("BertForSequenceClassification", tmp_path)
+    expected = model(inputs_of(theirs))["logits"][:, :1]
+    np.testing.assert_allclose(answers(theirs, inputs_of(theirs))["logits"], expected, atol=1e-5)
+    assert huggingface.read(str(tmp_path)).task == checkpoint.task
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
