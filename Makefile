@@ -26,7 +26,7 @@ $(BIN)/.peers: $(BIN)/.ready
 # TF Model Garden needs the legacy Keras, and so a TensorFlow of its own.
 $(GARDEN)/.ready:
 	$(PYTHON) -m venv $(GARDEN)
-	$(GARDEN)/bin/python -m pip install --quiet 'tensorflow<2.22' 'tf-keras<2.22' gin-config
+	$(GARDEN)/bin/python -m pip install --quiet 'tensorflow<2.22' 'tf-keras<2.22' gin-config scipy pyyaml
 	$(GARDEN)/bin/python -m pip install --quiet --no-deps tf-models-official==2.20.0
 	touch $@
 

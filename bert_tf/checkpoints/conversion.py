@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from bert_tf.checkpoints import adapt, directory, google, huggingface
-from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.checkpoints.formats import local, open_checkpoint
 from bert_tf.checkpoints.verification import compare
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing_directory, write_json
@@ -63,7 +63,8 @@ def convert(
     """
     if format not in WRITERS:
         raise ConfigError(f"format {format!r} is unknown; choose one of {', '.join(WRITERS)}")
-    checkpoint = open_checkpoint(source, allow_pickle=allow_pickle)
+    path = local(source, allow_pickle)
+    checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
     if add_pieces:
         checkpoint = adapt.add_pieces(checkpoint, list(add_pieces))
     if max_position_embeddings:
@@ -82,7 +83,7 @@ def convert(
             notes=checkpoint.notes,
         )
         if verify:
-            report.verification = compare(source, temporary, allow_pickle=allow_pickle)
+            report.verification = compare(path, temporary, allow_pickle=allow_pickle)
         write_json(os.path.join(temporary, "conversion.json"), dataclasses.asdict(report))
     return report
 

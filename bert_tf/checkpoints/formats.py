@@ -22,12 +22,19 @@ def open_checkpoint(path, *, allow_pickle=False):
     Raises:
         DataError: nothing there, of no known format, or its parts do not fit each other.
     """
-    path = os.fspath(path)
-    if path.startswith(hub.SCHEME):
-        path = hub.fetch(path, allow_pickle)
+    path = local(path, allow_pickle)
     for reader in _READERS:
         if reader.recognises(path):  # also a prefix, which is no file's whole name
             return reader.read(path, allow_pickle)
     if not os.path.exists(path):
-        raise DataError(f"{path}: no such directory; expected a model directory with config.json")
-    raise DataError(f"{path}: no model that is known; expected config.json")
+        raise DataError(f"{path}: no such directory; expected a model directory, or the prefix of a checkpoint")
+    raise DataError(
+        f"{path}: no model of a known format; expected config.json (bert_tf, Hugging Face), bert_config.json or "
+        "*.index (Google), saved_model.pb (TF-Hub), or dict.txt and a .pt file (fairseq)"
+    )
+
+
+def local(path, allow_pickle=False):
+    """A path on this machine: of what the Hub has, the copy in the cache."""
+    path = os.fspath(path)
+    return hub.fetch(path, allow_pickle) if path.startswith(hub.SCHEME) else path

@@ -442,7 +442,7 @@ def library(tmp_path_factory):
     if not python:
         pytest.skip(
             "needs BERT_TF_TEST_MODEL_GARDEN_PYTHON: the Python of a virtual environment after pip install tensorflow "
-            "tf-keras gin-config and pip install --no-deps tf-models-official==2.20.0"
+            "tf-keras gin-config scipy pyyaml and pip install --no-deps tf-models-official==2.20.0"
         )
     folder = tmp_path_factory.mktemp("model_garden")
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
