@@ -67,6 +67,8 @@ def test_a_config_survives_the_way_through_a_dict(cls):
     [
         (BertConfig(num_layers=0), "model.num_layers is 0; it must be at least 1"),
         (BertConfig(vocab_size=0), "model.vocab_size is 0"),
+        (BertConfig(position_offset=-1), "model.position_offset is -1; it must not be negative"),
+        (BertConfig(type_vocab_size=-1), "model.type_vocab_size is -1; it must not be negative"),
         (BertConfig(dropout=1.0), r"model.dropout is 1.0; it must be in \[0, 1\)"),
         (BertConfig(attention_dropout=-0.1), "model.attention_dropout is -0.1"),
         (BertConfig(hidden_size=100), "hidden_size 100 is not a multiple of num_heads 12"),
@@ -88,6 +90,6 @@ def test_a_value_that_no_run_can_have_is_named(config, culprit):
         config.check()
 
 
-@pytest.mark.parametrize("config", [BertConfig(), TrainConfig(), PretrainingData()])
-def test_the_defaults_are_valid(config):
+@pytest.mark.parametrize("config", [BertConfig(), BertConfig(type_vocab_size=0), TrainConfig(), PretrainingData()])
+def test_the_defaults_and_a_model_without_types_are_valid(config):
     assert config.check() is config

@@ -59,6 +59,17 @@ def test_outputs_have_the_names_and_shapes_of_the_hub_models(encoder):
     np.testing.assert_array_equal(outputs["encoder_outputs"][-1], outputs["sequence_output"])
 
 
+def test_without_a_pooler_there_is_no_pooled_output(tmp_path, encoder):
+    bare = BertEncoder(small_config(pooler=False))
+    for variable, value in zip(bare.weights, encoder.weights[:-2], strict=True):  # all but the pooler's two
+        variable.assign(value)
+    want = encoder(features())
+    del want["pooled_output"]
+    bare.save(tmp_path / "bare.keras")
+    for model in (bare, keras.saving.load_model(tmp_path / "bare.keras")):
+        tf.nest.map_structure(np.testing.assert_array_equal, model(features()), want)
+
+
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("activation", ["tanh_gelu", "erf_gelu", "relu"])
 def test_encoder_and_pretrainer_equal_a_numpy_bert(norm, activation):
@@ -237,6 +248,12 @@ def test_an_encoder_is_a_part_like_any_other_in_a_users_model(encoder):
     mean = keras.layers.GlobalAveragePooling1D()(encoder(inputs)["sequence_output"])
     model = keras.Model(inputs, keras.layers.Dense(1)(mean))
     assert model.predict(features(), verbose=0).shape == (4, 1)
+
+
+def test_the_one_type_is_that_of_every_token_whatever_the_input_says():
+    model, inputs = randomize(BertEncoder(small_config(type_vocab_size=1))), features()
+    other = inputs | {"input_type_ids": 1 - inputs["input_type_ids"]}
+    tf.nest.map_structure(np.testing.assert_array_equal, model(inputs), model(other))
 
 
 def test_a_config_that_no_model_can_have_is_refused():

@@ -1,10 +1,15 @@
 """Bad input to whole runs: each error names what and where before anything is written."""
 
 import dataclasses
+import json
+import logging
+import shutil
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
 from bert_tf.checkpoints import directory
 from bert_tf.config import (
@@ -17,10 +22,13 @@ from bert_tf.config import (
     TrainConfig,
 )
 from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import runs
+from tests.model.numpy_bert import tensors_of
+from tests.model.small import randomize
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(40))]
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -175,7 +183,7 @@ def test_a_bad_table_or_model_is_refused_with_its_place_before_anything_is_writt
 
 def test_a_folder_that_is_no_model_is_refused(finetune, tmp_path):
     (tmp_path / "photos").mkdir()
-    with pytest.raises(DataError, match=r"config\.json: no such file"):
+    with pytest.raises(DataError, match=r"photos: no model .*; expected config\.json"):
         finetune(init=tmp_path / "photos")
 
 
@@ -208,3 +216,50 @@ def test_finetuning_keeps_the_labels_with_the_model(finetune, tmp_path):
     task, _ = directory.load_task(str(tmp_path / "model"))
     assert tuple(task.labels) == ("a", "b")
     assert results["final"]["accuracy"] in (0.0, 1.0)  # of the one row
+
+
+@pytest.fixture
+def masked_lm(tmp_path, vocab):
+    """Hugging Face's BertForMaskedLM, which has no pooler; random in every weight."""
+    config = model_config(vocab_size=len(WORDS), pooler=False)
+    model = randomize(build(BertEncoder(config), "masked_lm"), scale=0.1)
+    tensors = {
+        name if name.startswith("cls.") else f"bert.{name}": np.ascontiguousarray(value)
+        for name, value in tensors_of(model, 16).items()
+    }
+    folder = tmp_path / "masked_lm"
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    shape |= {"vocab_size": len(WORDS), "max_position_embeddings": 32}
+    kind = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_act": "gelu_new"}
+    (folder / "config.json").write_text(json.dumps(kind | shape))
+    (folder / "vocab.txt").write_bytes(vocab.read_bytes())
+    return folder
+
+
+def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(finetune, masked_lm, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        finetune(init=masked_lm)
+    assert "has no pooler; a new one, untrained, is put on" in caplog.text
+    _, model = directory.load_task(str(tmp_path / "model"))
+    trained = {variable.path: variable.numpy() for variable in model.weights}
+    assert trained["pooler/kernel"].any() and trained["classifier/kernel"].any()
+    # Two updates at the small rate move no weight far: the encoder is the one that was given.
+    given = load_file(masked_lm / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    np.testing.assert_allclose(trained["embeddings/word_embeddings"], given, atol=1e-3)
+    shutil.rmtree(tmp_path / "model")
+    keras.utils.set_random_seed(99)  # what was drawn before does not matter
+    finetune(init=masked_lm)
+    _, again = directory.load_task(str(tmp_path / "model"))
+    for variable in again.weights:
+        np.testing.assert_array_equal(variable.numpy(), trained[variable.path], err_msg=variable.path)
+
+
+def test_a_checkpoint_without_a_vocabulary_is_refused(finetune, pretrained, tmp_path):
+    config = json.loads((pretrained / "config.json").read_text())
+    (pretrained / "config.json").write_text(json.dumps(config | {"tokenizer": {}}))
+    with pytest.raises(DataError, match=r"pretrained: no WordPiece vocabulary.*vocab\.txt") as caught:
+        finetune()
+    assert_one_line(caught.value)
+    assert not (tmp_path / "model").exists()
