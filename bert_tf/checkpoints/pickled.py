@@ -146,7 +146,7 @@ def _open_archive(file, stream):
     try:
         with zipfile.ZipFile(stream) as archive:
             records = {one.filename: one for one in archive.infolist()}
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:  # the last: names, places of no file
         raise DataError(f"{file} can not be read: {error}; fetch the file again") from None
     pickles = [name for name in records if name == "data.pkl" or name.endswith("/data.pkl")]
     if len(pickles) != 1:
@@ -160,7 +160,7 @@ def _open_archive(file, stream):
             raise DataError(f"{file}: no {shown} in the archive; fetch the file again")
         if record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1:  # 1: encrypted
             raise DataError(f"{file}: {shown} is compressed; expected the archive as torch.save wrote it")
-        stream.seek(min(max(record.header_offset, 0), size))
+        stream.seek(record.header_offset if 0 <= record.header_offset < size else size)  # there is no header
         header = stream.read(_LOCAL_HEADER)
         lengths = [int.from_bytes(header[at : at + 2], "little") for at in (26, 28)]  # of the name, the extra field
         start = record.header_offset + _LOCAL_HEADER + sum(lengths)

@@ -269,6 +269,36 @@ def test_a_file_cut_short_is_refused(form, share):
         open_pickled(file)
 
 
+def test_damage_anywhere_is_refused_or_harmless(form):
+    """Never another error, and never a tensor of another shape than it says."""
+    file = form(state(tensor()))
+    whole, rng = file.read_bytes(), np.random.default_rng(0)
+    outcomes = {"read": 0, "refused": 0}
+    for _ in range(500):
+        damaged = bytearray(whole)
+        for place in rng.integers(len(whole), size=rng.integers(1, 6)):
+            damaged[place] = rng.integers(256)
+        file.write_bytes(damaged)
+        try:
+            for one in open_pickled(file).values():
+                assert one.read().shape == one.shape
+            outcomes["read"] += 1
+        except DataError as error:
+            assert "\n" not in str(error)
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 10
+
+
+def test_a_record_that_lies_outside_the_archive_is_refused(tmp_path):
+    file = archive(tmp_path / "file.bin", state(tensor()), order="little")
+    data = file.read_bytes()
+    for offset in (2**32 - 2, 10**6):
+        place = data.index(b"PK\1\2") + 42  # of the first record's offset, in the directory at the end
+        file.write_bytes(data[:place] + struct.pack("<I", offset) + data[place + 4 :])
+        with pytest.raises(DataError, match=r"'model/data\.pkl' is not where the archive has it"):
+            open_pickled(file)
+
+
 def test_a_file_cut_short_after_it_was_opened_is_noticed(form):
     file = form(state(tensor()))
     weight = open_pickled(file)["weight"]
