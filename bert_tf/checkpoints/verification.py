@@ -102,7 +102,7 @@ def _run(path, checkpoint, features):
     """Name of the library and dict name -> array of what the model makes of the features."""
     masked = {POSITIONS: np.tile(np.arange(1, 3, dtype=np.int32), (len(features["input_mask"]), 1))}
     if huggingface.recognises(path) and all(map(importlib.util.find_spec, ("torch", "transformers"))):
-        return _with_transformers(path, checkpoint.head, features | masked)
+        return _with_transformers(path, checkpoint, features | masked)
     if os.path.exists(os.path.join(path, "saved_model.pb")):
         return f"the SavedModel (TensorFlow {tf.__version__})", _with_saved_model(path, features)
     return f"bert_tf {bert_tf.__version__}", _with_bert_tf(checkpoint, features, masked)
@@ -134,7 +134,7 @@ def _encoder_outputs(outputs):
     return {name: value.numpy() for name, value in named.items()}
 
 
-def _with_transformers(path, head, features):
+def _with_transformers(path, checkpoint, features):
     """The model by the class that its config.json names; its outputs under this project's names."""
     import torch
     import transformers
@@ -143,7 +143,10 @@ def _with_transformers(path, head, features):
     with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
         (architecture,) = json.load(file).get("architectures") or ["BertModel"]
     load = getattr(transformers, architecture).from_pretrained
-    model = load(path, local_files_only=True).float().eval()
+    head = checkpoint.head
+    # A bare encoder that lacks a pooler would get a random one.
+    options = {} if head or checkpoint.config.pooler else {"add_pooling_layer": False}
+    model = load(path, local_files_only=True, **options).float().eval()
     inputs = {
         theirs: torch.from_numpy(features[ours].astype(np.int64))
         for ours, theirs in (
