@@ -9,7 +9,7 @@ library's disassembler (`pickletools.genops`), and lacks what is dangerous:
 - It calls nothing but the functions of that table, which make tensors and containers of values that they check first.
 - No object gets attributes or methods from the file. The one class that has them, argparse.Namespace, becomes a
   `Namespace` of ours that holds a dict.
-- What it builds is no larger than the file: an instruction adds at most one value and what it read from the file,
+- What it builds grows with the file and no faster: an instruction adds at most one value and what it read there,
   nothing is copied or walked recursively, and keys of a dict are scalars, so that no hash goes deep.
 - A tensor is a window into the file. Where it begins, how far its strides reach and how much it holds are checked
   against its storage, and the storage against the file, before anything is read.
