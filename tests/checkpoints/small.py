@@ -6,7 +6,7 @@ import bert_tf
 from bert_tf.checkpoints.checkpoint import Checkpoint, Tensor
 from bert_tf.model.build import build
 from bert_tf.model.variables import HEADS
-from tests.model.small import PIECES, features, randomize, small_config
+from tests.model.small import PIECES, randomize, small_config
 
 LABELS = ["no", "ja", "vielleicht é"]
 TASKS = [None, *HEADS]
@@ -33,15 +33,6 @@ def small_checkpoint(head=None, seed=0, **config):
         tokenizer_settings={"lower_case": False, "strip_accents": True, "split_cjk": False},
     )
     return checkpoint, model
-
-
-def inputs_for(head):
-    """Features that a model with this head takes."""
-    if head == "multiple_choice":
-        return {name: value.reshape(2, 2, -1) for name, value in features().items()}
-    if head in ("pretraining", "masked_lm"):
-        return features() | {"masked_lm_positions": np.array([[1, 2]] * 4, np.int32)}
-    return features()
 
 
 def assert_same(one, other):

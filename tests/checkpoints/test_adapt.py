@@ -8,8 +8,8 @@ import pytest
 from bert_tf.checkpoints import adapt
 from bert_tf.checkpoints.checkpoint import tensor_of
 from bert_tf.errors import ConfigError, DataError
-from tests.checkpoints.small import inputs_for, small_checkpoint
-from tests.model.small import PIECES
+from tests.checkpoints.small import small_checkpoint
+from tests.model.small import PIECES, inputs_for
 
 NEW = ["covid", "##19", "[E1]"]
 

@@ -17,9 +17,9 @@ from bert_tf.checkpoints.checkpoint import Tensor
 from bert_tf.errors import ConfigError, DataError
 from tests import packages
 from tests.checkpoints.google_modeling import LABELS as GOOGLE_LABELS
-from tests.checkpoints.small import LABELS, TASKS, assert_same, inputs_for, small_checkpoint
+from tests.checkpoints.small import LABELS, TASKS, assert_same, small_checkpoint
 from tests.model.numpy_bert import softmax
-from tests.model.small import PIECES
+from tests.model.small import PIECES, inputs_for
 
 ROOT = Path(__file__).parents[2]
 

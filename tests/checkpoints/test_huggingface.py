@@ -14,50 +14,14 @@ from bert_tf.checkpoints import huggingface, load_model, tensor_files
 from bert_tf.checkpoints.checkpoint import tensor_of
 from bert_tf.errors import ConfigError, DataError
 from tests import packages
-from tests.checkpoints.small import LABELS, TASKS, assert_same, inputs_for, small_checkpoint
+from tests.checkpoints.small import LABELS, TASKS, assert_same, small_checkpoint
 from tests.model.numpy_bert import encode, random_tensors, tensors_of
-from tests.model.small import PIECES, features
-
-SENTENCES = [
-    "The food was not good at all.",
-    "Ein schöner, kleiner Film - 2 Stunden lang!",
-    "It",
-    "",
-    "one of the most inventive films of the year, and, in its own odd way, one of the most moving; "
-    "nobody who sees it will soon forget the long last scene at the station",
-]
+from tests.model.small import PIECES, features, inputs_for
 
 
 @pytest.fixture(scope="module")
 def minilm():
     return str(packages.minilm())
-
-
-def test_real_weights_give_what_numpy_makes_of_the_same_file(minilm):
-    encoder, tokenizer = bert_tf.load(minilm)
-    assert encoder.config.activation == "erf_gelu"
-    rows = [[tokenizer.cls_id, *ids, tokenizer.sep_id] for ids in tokenizer.tokenize(SENTENCES).to_list()]
-    width = max(map(len, rows)) + 3
-    inputs = {name: np.zeros((len(rows), width), np.int32) for name in features()}
-    for index, row in enumerate(rows):
-        inputs["input_word_ids"][index, : len(row)] = row
-        inputs["input_mask"][index, : len(row)] = 1
-        inputs["input_type_ids"][index, len(row) // 2 : len(row)] = 1  # as if each were a pair
-    with open(os.path.join(minilm, "config.json")) as file:
-        settings = json.load(file)
-    sequence, pooled, layers = encode(
-        load_file(os.path.join(minilm, "model.safetensors")),
-        inputs,
-        layers=settings["num_hidden_layers"],
-        heads=settings["num_attention_heads"],
-        activation="erf_gelu",
-        epsilon=settings["layer_norm_eps"],
-    )
-    outputs, tokens = encoder(inputs), inputs["input_mask"] == 1
-    np.testing.assert_allclose(outputs["pooled_output"], pooled, atol=1e-5)
-    np.testing.assert_allclose(outputs["sequence_output"].numpy()[tokens], sequence[tokens], atol=1e-5)
-    for ours, theirs in zip(outputs["encoder_outputs"], layers, strict=True):
-        np.testing.assert_allclose(ours.numpy()[tokens], theirs[tokens], atol=1e-5)
 
 
 def test_real_weights_and_settings_come_back_as_they_were(minilm, tmp_path):

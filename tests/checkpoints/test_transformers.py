@@ -11,8 +11,8 @@ import pytest
 import bert_tf
 from bert_tf.checkpoints import huggingface, load_model
 from bert_tf.checkpoints.checkpoint import tensor_of
-from tests.checkpoints.small import TASKS, inputs_for, small_checkpoint
-from tests.model.small import PIECES
+from tests.checkpoints.small import TASKS, small_checkpoint
+from tests.model.small import PIECES, inputs_for
 from tests.packages import shared
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # every file is here; a look-up would only wait
