@@ -10,9 +10,9 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.bundles import open_bundle
 from bert_tf.checkpoints.checkpoint import Checkpoint, Place, Tensor, collect, tensor_of
-from bert_tf.checkpoints.tensor_files import open_tensors, write_tensors
+from bert_tf.checkpoints.tensor_files.bundles import open_bundle
+from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.errors import BertTfError, DataError
 from bert_tf.files import read_json, write_json

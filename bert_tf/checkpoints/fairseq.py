@@ -9,8 +9,9 @@ import re
 
 import numpy as np
 
-from bert_tf.checkpoints import pickled
 from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, collect, names_of
+from bert_tf.checkpoints.tensor_files import pytorch
+from bert_tf.checkpoints.tensor_files.pickles import Namespace
 from bert_tf.config import BertConfig
 from bert_tf.errors import BertTfError, DataError
 from bert_tf.model.variables import variable_shapes
@@ -51,19 +52,19 @@ def read(path, allow_pickle=False):
         Checkpoint.
 
     Raises:
-        DataError: `allow_pickle` is False, the file is refused (see `pickled`), holds another architecture, or tensors
-            are missing, misshapen or unknown, all by name.
+        DataError: `allow_pickle` is False, the file is refused (see `tensor_files.pickles`), holds another
+            architecture, or tensors are missing, misshapen or unknown, all by name.
     """
     file = _only_checkpoint(path) if os.path.isdir(path) else path
     dictionary = os.path.join(os.path.dirname(file), DICTIONARY)
     if not os.path.exists(dictionary):
         raise DataError(f"{dictionary}: no such file; expected fairseq's dictionary beside {os.path.basename(file)}")
-    pickled.check_allowed(file, allow_pickle)
-    saved = pickled.open_nested(file)
+    pytorch.check_allowed(file, allow_pickle)
+    saved = pytorch.open_nested(file)
     store = saved.get("model") if isinstance(saved, dict) else None
-    if not store or not pickled.is_state_dict(store):
+    if not store or not pytorch.is_state_dict(store):
         raise DataError(f"{file}: no tensors under 'model'; expected a checkpoint of fairseq")
-    store = pickled.named(store)
+    store = pytorch.named(store)
     prefix = next((found[0] for found in map(_ENCODER.match, store) if found), None)
     if not prefix:
         raise DataError(f"{file}: no tensors in a 'sentence_encoder'; expected fairseq's RoBERTa")
@@ -107,7 +108,7 @@ def _only_checkpoint(path):
 def _settings(saved, file):
     """The settings of the model: a Namespace under "args", or since fairseq 0.10.1 a dict under "cfg"."""
     settings = saved.get("args") or (saved.get("cfg") or {}).get("model")
-    if isinstance(settings, pickled.Namespace):
+    if isinstance(settings, Namespace):
         settings = settings.fields
     if not isinstance(settings, dict):
         raise DataError(

@@ -8,8 +8,15 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.checkpoints import directory
-from bert_tf.checkpoints.bundles import choose, holds_objects, named_prefixes, open_bundle, stem, write_bundle
 from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, Tensor, collect, names_of, spread, tensor_of
+from bert_tf.checkpoints.tensor_files.bundles import (
+    choose,
+    holds_objects,
+    named_prefixes,
+    open_bundle,
+    stem,
+    write_bundle,
+)
 from bert_tf.config import BertConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import read_json, write_json

@@ -10,8 +10,8 @@ from bert_tf.checkpoints import directory
 from bert_tf.checkpoints import huggingface_config as configs
 from bert_tf.checkpoints import huggingface_tokenizer as tokenizers
 from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, collect, names_of, spread, tensor_of
-from bert_tf.checkpoints.pickled import open_pickled
-from bert_tf.checkpoints.tensor_files import open_sharded, open_tensors, write_tensors
+from bert_tf.checkpoints.tensor_files.pytorch import open_pickled
+from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
 from bert_tf.errors import DataError
 from bert_tf.files import write_json
 from bert_tf.model.variables import HEADS, variable_shapes

@@ -14,10 +14,10 @@ import yaml
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
-from bert_tf.checkpoints.bundles import OBJECT_GRAPH, holds_objects, open_bundle
 from bert_tf.checkpoints.checkpoint import Checkpoint, Place, collect, names_of
 from bert_tf.checkpoints.google import guess_tokenizer
 from bert_tf.checkpoints.model_garden_names import dense, encoder_places, find, layers, norm
+from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, holds_objects, open_bundle
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json

@@ -13,7 +13,7 @@ from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.errors import DataError
 from bert_tf.serving.export import export
 from tests import packages
-from tests.checkpoints.pickles import archive, arrays, dictionary, number, pickled, sequence
+from tests.checkpoints.tensor_files.pickles import archive, arrays, dictionary, number, pickled, sequence
 from tests.model.numpy_bert import encode, masked_lm_logits, random_tensors
 
 SYMBOLS = [*"ABCDEFGH", "word", "é", "."]

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.checkpoints import bundles, google, open_checkpoint
+from bert_tf.checkpoints import google, open_checkpoint
 from bert_tf.checkpoints.checkpoint import Tensor
+from bert_tf.checkpoints.tensor_files import bundles
 from bert_tf.errors import ConfigError, DataError
 from tests import packages
 from tests.checkpoints.google_modeling import LABELS as GOOGLE_LABELS

@@ -10,8 +10,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import bert_tf
-from bert_tf.checkpoints import huggingface, load_model, tensor_files
+from bert_tf.checkpoints import huggingface, load_model
 from bert_tf.checkpoints.checkpoint import tensor_of
+from bert_tf.checkpoints.tensor_files import safetensors
 from bert_tf.errors import ConfigError, DataError
 from tests import packages
 from tests.checkpoints.small import LABELS, TASKS, assert_same, small_checkpoint
@@ -498,8 +499,8 @@ def test_nothing_is_read_but_copies(tmp_path, monkeypatch):
     huggingface.write(small("masked_lm")[0], str(tmp_path))
     edit_tensors(tmp_path, **{"cls.predictions.decoder.bias": np.zeros(len(PIECES), np.float32)})
     edit_tensors(tmp_path, **{"cls.predictions.bias": np.zeros(len(PIECES), np.float32)})
-    opened, reader = [], tensor_files._reader
-    monkeypatch.setattr(tensor_files, "_reader", lambda file, name: lambda: opened.append(name) or reader(file, name)())
+    opened, reader = [], safetensors._reader
+    monkeypatch.setattr(safetensors, "_reader", lambda file, name: lambda: opened.append(name) or reader(file, name)())
     checkpoint = huggingface.read(str(tmp_path))
     assert sorted(opened) == ["cls.predictions.bias", "cls.predictions.decoder.bias"]
     checkpoint.tensors["masked_lm/transform/kernel"].read()

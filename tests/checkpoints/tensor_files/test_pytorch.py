@@ -12,9 +12,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bert_tf.checkpoints.pickled import Namespace, check_allowed, open_nested, open_pickled
+from bert_tf.checkpoints.tensor_files.pickles import Namespace
+from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_nested, open_pickled
 from bert_tf.errors import DataError
-from tests.checkpoints.pickles import NUMBERS, archive, group, number, pickled, sequence, state, tensor, text
+from tests.checkpoints.tensor_files.pickles import (
+    NUMBERS,
+    archive,
+    group,
+    number,
+    pickled,
+    sequence,
+    state,
+    tensor,
+    text,
+)
 
 
 @pytest.fixture(params=[archive, sequence])
@@ -74,12 +85,12 @@ def calling(function, *arguments):
 
 
 ATTACKS = {
-    "a function of a module": (calling(fire), "test_pickled.fire'"),
-    "eval": (calling(eval, "__import__('tests.checkpoints.test_pickled', fromlist='x').FLAG.append(1)"), r"\.eval'"),
+    "a function of a module": (calling(fire), "test_pytorch.fire'"),
+    "eval": (calling(eval, f"__import__('{__name__}', fromlist='x').FLAG.append(1)"), r"\.eval'"),
     "a chain of calls": (calling(operator.attrgetter("append"), FLAG), "operator.attrgetter'"),
     "an object's own state": (
         lambda protocol: pickle.dumps({"a": Stateful()}, protocol),
-        "test_pickled.Stateful'|copy",
+        "test_pytorch.Stateful'|copy",
     ),
     "a state for a function": (calling(getattr, FLAG, "append"), r"\.getattr'"),
 }

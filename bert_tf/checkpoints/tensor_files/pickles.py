@@ -1,8 +1,8 @@
-"""Files of torch.save, read without PyTorch and without running anything that they ask for.
+"""The pickle machine, without what is dangerous in it.
 
 A pickle is a program for a small stack machine, and two of its instructions import a name and call it: loading a
-stranger's file with `pickle.load` runs the stranger's code. Here the machine is written out below, over the standard
-library's disassembler (`pickletools.genops`), and lacks what is dangerous:
+stranger's file with `pickle.load` runs the stranger's code. Here the machine is written out, over the standard
+library's disassembler (`pickletools.genops`):
 
 - It imports nothing. A name is looked up in the table of the few that torch.save writes for tensors and plain
   containers; any other ends the reading with an error that says it.
@@ -13,27 +13,17 @@ library's disassembler (`pickletools.genops`), and lacks what is dangerous:
   nothing is copied or walked recursively, and keys of a dict are scalars, so that no hash goes deep.
 - A tensor is a window into the file. Where it begins, how far its strides reach and how much it holds are checked
   against its storage, and the storage against the file, before anything is read.
-
-Both forms of the file are read: the zip archive that PyTorch writes since 1.6 and the sequence of pickles before it
-(torch/serialization.py, `_save` and `_legacy_save`).
 """
 
 import dataclasses
-import io
 import math
-import mmap
-import os
 import pickletools
-import zipfile
 
 import numpy as np
 
 from bert_tf.checkpoints.checkpoint import Tensor
 from bert_tf.errors import DataError
 
-_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the form before the archive
-_PROTOCOL = 1001  # the second
-_LOCAL_HEADER = 30  # bytes of a file's header in a zip archive, name and extra field not counted
 _MOST_AXES = 64  # of an array in PyTorch and in NumPy
 _MOST_ELEMENTS = 2**48
 _STORAGES = {
@@ -57,77 +47,8 @@ class Namespace:
     fields: dict = dataclasses.field(default_factory=dict)
 
 
-def check_allowed(file, allow_pickle):
-    """Raises DataError unless the caller has asked for pickled files."""
-    if not allow_pickle:
-        raise DataError(
-            f"{file}: a pickled file, which is read only on request: allow_pickle=True, or --allow_pickle "
-            "(bert_tf takes tensors and plain containers from it, and runs no code)"
-        )
-
-
-def open_pickled(file):
-    """The tensors of a state dict, as in pytorch_model.bin.
-
-    Args:
-        file: path of a file that torch.save wrote: a dict of tensors, or one that has it under "state_dict" or "model".
-
-    Returns:
-        dict name -> Tensor. A tensor's bytes are read, and its file opened, only when it is.
-
-    Raises:
-        DataError: no such file, not one of torch.save, cut short, or asking for anything but tensors and plain
-            containers; the line names what.
-    """
-    value = open_nested(file)
-    candidates = [value, *(value.get(key) for key in ("state_dict", "model"))] if isinstance(value, dict) else []
-    for candidate in candidates:
-        if candidate and is_state_dict(candidate):
-            return named(candidate)
-    found = f"a dict of {_listed(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
-    raise DataError(f"{file} holds {found}; expected a dict of tensors, or one under 'state_dict' or 'model'")
-
-
-def open_nested(file):
-    """All of a file, as it is nested.
-
-    Args:
-        file: path of a file that torch.save wrote.
-
-    Returns:
-        dicts, lists, tuples, numbers, str, bytes, None, `Namespace`, and Tensor for each tensor and parameter.
-
-    Raises:
-        DataError: as `open_pickled`.
-    """
-    try:
-        with open(file, "rb") as stream:
-            start = stream.read(4)
-            if start == b"PK\3\4":
-                return _open_archive(file, stream)
-            if not start:
-                raise DataError(f"{file} is empty; expected a file that torch.save wrote")
-            # A map of the file: its read() never asks for more memory than the file has bytes left.
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _open_sequence(file, data)
-    except OSError as error:
-        raise DataError(f"{file} can not be read: {error.strerror or error}") from None
-
-
-def is_state_dict(value):
-    """Whether `value` is a dict of names and tensors."""
-    return isinstance(value, dict) and all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items()
-    )
-
-
-def named(tensors):
-    """A dict name -> Tensor whose tensors know their names."""
-    return {name: dataclasses.replace(tensor, source=name) for name, tensor in tensors.items()}
-
-
 @dataclasses.dataclass
-class _Storage:
+class Storage:
     """A run of numbers in the file, which tensors are views of; `start` (bytes) is None until it is known."""
 
     key: str
@@ -140,92 +61,7 @@ class _Storage:
         return self.count * np.dtype(self.dtype).itemsize
 
 
-def _open_archive(file, stream):
-    """The zip form: NAME/data.pkl, NAME/data/KEY for each storage, NAME/byteorder in newer ones; nothing compressed."""
-    size = os.path.getsize(file)
-    try:
-        with zipfile.ZipFile(stream) as archive:
-            records = {one.filename: one for one in archive.infolist()}
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:  # the last: names, places of no file
-        raise DataError(f"{file} can not be read: {error}; fetch the file again") from None
-    pickles = [name for name in records if name == "data.pkl" or name.endswith("/data.pkl")]
-    if len(pickles) != 1:
-        raise DataError(f"{file}: a zip file with {len(pickles)} data.pkl; expected one, as torch.save writes")
-    folder = pickles[0].removesuffix("data.pkl")
-
-    def span(name):
-        """First byte and number of bytes of a record."""
-        record, shown = records.get(folder + name), _shown(folder + name)
-        if record is None:
-            raise DataError(f"{file}: no {shown} in the archive; fetch the file again")
-        if record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1:  # 1: encrypted
-            raise DataError(f"{file}: {shown} is compressed; expected the archive as torch.save wrote it")
-        stream.seek(record.header_offset if 0 <= record.header_offset < size else size)  # there is no header
-        header = stream.read(_LOCAL_HEADER)
-        lengths = [int.from_bytes(header[at : at + 2], "little") for at in (26, 28)]  # of the name, the extra field
-        start = record.header_offset + _LOCAL_HEADER + sum(lengths)
-        if header[:4] != b"PK\3\4" or start + record.file_size > size:
-            raise DataError(f"{file}: {shown} is not where the archive has it; fetch the file again")
-        return start, record.file_size
-
-    def read(name):
-        start, length = span(name)
-        stream.seek(start)
-        return stream.read(length)
-
-    def locate(storage):
-        storage.start, there = span(f"data/{storage.key}")
-        if storage.nbytes > there:
-            raise DataError(
-                f"{file}: the storage {_shown(storage.key)} has {there} bytes, not the {storage.nbytes} of "
-                f"{storage.count} {storage.dtype}; fetch the file again"
-            )
-
-    order = read("byteorder") if f"{folder}byteorder" in records else b"little"
-    if order not in (b"little", b"big"):
-        raise DataError(f"{file}: the byte order is {_shown(order)}; expected little or big")
-    return _Machine(file, io.BytesIO(read("data.pkl")), order.decode(), locate).run()
-
-
-def _open_sequence(file, data):
-    """The form before: pickles of a magic number, a protocol, the system, the object and the storages' keys; storages.
-
-    Args:
-        file: path.
-        data: mmap of it.
-    """
-    try:
-        magic = _Machine(file, data).run()
-    except DataError:
-        magic = None
-    if magic != _MAGIC:
-        raise DataError(f"{file} is neither of the forms that torch.save writes (an archive; before 1.6 pickles)")
-    protocol = _Machine(file, data).run()
-    if protocol != _PROTOCOL:
-        raise DataError(f"{file}: protocol {_shown(protocol)} of torch.save; expected {_PROTOCOL}")
-    _Machine(file, data).run()  # sizes of integers on the machine that wrote it; those in the file are fixed
-    # The numbers are in little-endian order whatever machine wrote them.
-    machine = _Machine(file, data, locate=lambda storage: None)
-    value = machine.run()
-    keys = _Machine(file, data).run()
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise DataError(f"{file}: no list of storages after the object; fetch the file again")
-    for key in keys:
-        storage = machine.storages.get(key)
-        count = int.from_bytes(data.read(8), "little")
-        if storage is None or storage.start is not None or count != storage.count:
-            raise DataError(f"{file}: the storage {_shown(key)} is not the one that its tensors ask for")
-        storage.start = data.tell()
-        if storage.start + storage.nbytes > len(data):
-            raise DataError(f"{file}: cut short in the storage {_shown(key)}; fetch the file again")
-        data.seek(storage.start + storage.nbytes)
-    lacking = [key for key, storage in machine.storages.items() if storage.start is None]
-    if lacking:
-        raise DataError(f"{file}: no storage {_shown(lacking[0])}, which a tensor asks for; fetch the file again")
-    return value
-
-
-class _Machine:
+class Machine:
     """The pickle machine without imports and calls; see the module's docstring."""
 
     def __init__(self, file, stream, order="little", locate=None):
@@ -234,7 +70,7 @@ class _Machine:
             file: path, for errors and for the tensors to read from.
             stream: where the pickle begins; it is left where the pickle ends.
             order: of the bytes of tensors, "little" or "big".
-            locate: called on each new _Storage; None where there can be no tensors.
+            locate: called on each new Storage; None where there can be no tensors.
         """
         self.file = file
         self.stream = stream
@@ -254,7 +90,7 @@ class _Machine:
                 self._step(opcode.name, argument)
             return self._pop()
         except (ValueError, OverflowError) as error:  # genops': cut short, or no instruction of any pickle
-            raise self._error(f"can not be read: {_shown(str(error))}") from None
+            raise self._error(f"can not be read: {shown(str(error))}") from None
 
     def _step(self, name, argument):
         match name:
@@ -319,10 +155,10 @@ class _Machine:
             raise self._error("has a storage without name or size")
         storage = self.storages.get(key)
         if storage is None:
-            self.storages[key] = storage = _Storage(key, kind.dtype, count)
+            self.storages[key] = storage = Storage(key, kind.dtype, count)
             self.locate(storage)
         if (storage.dtype, storage.count) != (kind.dtype, count):
-            raise self._error(f"describes the storage {_shown(key)} in two ways")
+            raise self._error(f"describes the storage {shown(key)} in two ways")
         return storage
 
     def _set_state(self, state):
@@ -343,7 +179,7 @@ class _Machine:
         named_so = isinstance(module, str) and isinstance(name, str)
         known = _GLOBALS.get((module, name)) if named_so else None
         if known is None or called:
-            raise self._error(f"asks for {_shown(f'{module}.{name}') if named_so else 'what has no name'}; {_ONLY}")
+            raise self._error(f"asks for {shown(f'{module}.{name}') if named_so else 'what has no name'}; {_ONLY}")
         return known
 
     def _reduced(self, function, arguments):
@@ -377,10 +213,10 @@ class _Machine:
 
     def _tensor(self, *arguments):
         """A window: `storage`, first element, shape and strides, all in elements; gradients and hooks are not ours."""
-        if len(arguments) not in (4, 6, 7) or not isinstance(arguments[0], _Storage):
+        if len(arguments) not in (4, 6, 7) or not isinstance(arguments[0], Storage):
             raise self._error("has a tensor that is not made of a storage")
         storage, offset, shape, strides = arguments[:4]
-        where = f"has a tensor in the storage {_shown(storage.key)}"
+        where = f"has a tensor in the storage {shown(storage.key)}"
         if arguments[6:] not in ((), ({},)):
             raise self._error(f"{where} that is marked as conjugate or negative; save its values")
         axes = [isinstance(axis, tuple) and len(axis) <= _MOST_AXES for axis in (shape, strides)]
@@ -475,14 +311,9 @@ def _is_size(value):
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def _shown(value):
+def shown(value):
     """A value of the file as it may stand in a message: short, and without control characters."""
     if isinstance(value, str):
         return ascii(value) if len(value) <= 100 else f"{value[:100]!a}..."
     plain = isinstance(value, (int, float)) and abs(value) < 2**63
     return repr(value) if plain else repr(value[:100]) if isinstance(value, bytes) else f"a {type(value).__name__}"
-
-
-def _listed(value):
-    names = [_shown(key) for key in list(value)[:5]]
-    return ", ".join(names) + ", ..." * (len(value) > len(names)) if names else "nothing"
