@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from bert_tf.checkpoints.checkpoint import Tensor
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.vocabulary import check_vocabulary
 

@@ -1,67 +1,13 @@
-"""What every format is read into and written from: named tensors that stay on disk until somebody asks for one."""
+"""What every format is read into and written from: a model whose tensors are still on disk."""
 
 import dataclasses
-import math
-from collections.abc import Callable
 
-import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
-import numpy as np
-
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import BertConfig
-from bert_tf.errors import DataError
 from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import variable_shapes
 from bert_tf.text import Tokenizer
-
-SAME = "same"
-TRANSPOSED = "transposed"  # a dense kernel as [outputs, inputs]
-RESHAPED = "reshaped"  # the same values in the same order, an axis split into heads and their size
-
-
-@dataclasses.dataclass(frozen=True)
-class Tensor:
-    """An array on disk, or a view of some.
-
-    Attributes:
-        shape: tuple of int.
-        dtype: NumPy's name of it, "bfloat16" included.
-        read: reads the array, anew at every call: nobody keeps it.
-        source: what it is called where it lies, several names joined by " + ".
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    read: Callable[[], np.ndarray]
-    source: str
-
-    @property
-    def size(self):
-        """Number of values."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self):
-        """Size in bytes."""
-        return self.size * np.dtype(self.dtype).itemsize
-
-
-def tensor_of(array, source):
-    """A Tensor of an array in memory."""
-    return Tensor(array.shape, array.dtype.name, lambda: array, source)
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a foreign checkpoint keeps one of our variables.
-
-    Attributes:
-        names: of its tensors; several stand side by side along the last axis of ours.
-        layout: SAME, TRANSPOSED or RESHAPED: how each of them lies there.
-    """
-
-    names: tuple[str, ...]
-    layout: str = SAME
 
 
 @dataclasses.dataclass
@@ -123,84 +69,7 @@ class Checkpoint:
         return len(self.labels) if self.labels else None
 
 
-def collect(table, shapes, store, file):
-    """Finds our variables in a foreign checkpoint.
-
-    Args:
-        table: dict path -> Place.
-        shapes: dict path -> shape of ours.
-        store: dict name -> Tensor, what there is.
-        file: path, for the error.
-
-    Returns:
-        dict path -> Tensor.
-
-    Raises:
-        DataError: naming every tensor that is missing or of a shape that does not fit.
-    """
-    missing, misshapen, found = [], [], {}
-    for path, shape in shapes.items():
-        place = table[path]
-        part = (*shape[:-1], shape[-1] // len(place.names))  # our shape of each
-        absent = [name for name in place.names if name not in store]
-        missing += absent
-        if absent:
-            continue
-        wrong = [name for name in place.names if not _fits(store[name].shape, part, place.layout)]
-        expected = list(reversed(part)) if place.layout == TRANSPOSED else list(part)
-        misshapen += [f"{name} is {list(store[name].shape)}, not {expected}" for name in wrong]
-        if not wrong:
-            found[path] = _joined([store[name] for name in place.names], shape, part, place.layout)
-    if missing or misshapen:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing)
-        parts += [f"misshapen {', '.join(misshapen)}"] * bool(misshapen)
-        raise DataError(f"{file} does not hold the model that its config describes: {'; '.join(parts)}")
-    return found
-
-
-def spread(table, tensors):
-    """The other way: dict foreign name -> Tensor of our `tensors` (dict path -> Tensor), by `table`."""
-    result = {}
-    for path, tensor in tensors.items():
-        place = table[path]
-        for index, name in enumerate(place.names):
-            result[name] = _part(tensor, index, len(place.names), place.layout, path)
-    return result
-
-
-def names_of(table, shapes):
-    """Set of the foreign names that variables of these paths have."""
-    return {name for path in shapes for name in table[path].names}
-
-
 def assign(variables, tensors):
     """Assigns each keras.Variable the tensor of its path, one after the other."""
     for variable in variables:
         variable.assign(tensors[variable.path].read())
-
-
-def _fits(theirs, ours, layout):
-    if layout == RESHAPED:
-        return math.prod(theirs) == math.prod(ours)
-    return tuple(theirs) == (tuple(reversed(ours)) if layout == TRANSPOSED else ours)
-
-
-def _joined(parts, shape, part_shape, layout):
-    def read():
-        arrays = [part.read() for part in parts]
-        arrays = [array.T if layout == TRANSPOSED else array.reshape(part_shape) for array in arrays]
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
-
-    dtype = np.result_type(*(np.dtype(part.dtype) for part in parts)).name
-    return Tensor(shape, dtype, read, " + ".join(part.source for part in parts))
-
-
-def _part(tensor, index, count, layout, path):
-    width = tensor.shape[-1] // count
-    shape = (*tensor.shape[:-1], width)
-
-    def read():
-        part = tensor.read()[..., index * width : (index + 1) * width]
-        return part.T if layout == TRANSPOSED else part
-
-    return Tensor(tuple(reversed(shape)) if layout == TRANSPOSED else shape, tensor.dtype, read, path)

@@ -10,7 +10,9 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.checkpoint import Checkpoint, Place, Tensor, collect, tensor_of
+from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.checkpoints.places import Place, collect
+from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.bundles import open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.config import BertConfig, from_dict, to_dict

@@ -9,7 +9,8 @@ import re
 
 import numpy as np
 
-from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, collect, names_of
+from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.checkpoints.places import TRANSPOSED, Place, collect, names_of, torch_dense, torch_norm
 from bert_tf.checkpoints.tensor_files import pytorch
 from bert_tf.checkpoints.tensor_files.pickles import Namespace
 from bert_tf.config import BertConfig
@@ -165,9 +166,9 @@ def _places(config, store, prefix):
     table = {
         "embeddings/word_embeddings": Place((f"{prefix}embed_tokens.weight",)),
         "embeddings/position_embeddings": Place((f"{prefix}embed_positions.weight",)),
-        **_norm("embeddings/norm", new_norm if f"{new_norm}.weight" in store else old_norm),
-        **_dense("masked_lm/transform", f"{root}lm_head.dense"),
-        **_norm("masked_lm/norm", f"{root}lm_head.layer_norm"),
+        **torch_norm("embeddings/norm", new_norm if f"{new_norm}.weight" in store else old_norm),
+        **torch_dense("masked_lm/transform", f"{root}lm_head.dense"),
+        **torch_norm("masked_lm/norm", f"{root}lm_head.layer_norm"),
         "masked_lm/bias": Place((f"{root}lm_head.bias",)),
     }
     for index in range(config.num_layers):
@@ -177,12 +178,12 @@ def _places(config, store, prefix):
             table[f"{ours}/attention/qkv/kernel"] = Place((f"{attention}.in_proj_weight",), TRANSPOSED)
             table[f"{ours}/attention/qkv/bias"] = Place((f"{attention}.in_proj_bias",))
         else:
-            table |= _dense(f"{ours}/attention/qkv", *(f"{attention}.{part}_proj" for part in "qkv"))
-        table |= _dense(f"{ours}/attention/output", f"{attention}.out_proj")
-        table |= _norm(f"{ours}/attention_norm", f"{theirs}.self_attn_layer_norm")
-        table |= _dense(f"{ours}/intermediate", f"{theirs}.fc1")
-        table |= _dense(f"{ours}/output", f"{theirs}.fc2")
-        table |= _norm(f"{ours}/output_norm", f"{theirs}.final_layer_norm")
+            table |= torch_dense(f"{ours}/attention/qkv", *(f"{attention}.{part}_proj" for part in "qkv"))
+        table |= torch_dense(f"{ours}/attention/output", f"{attention}.out_proj")
+        table |= torch_norm(f"{ours}/attention_norm", f"{theirs}.self_attn_layer_norm")
+        table |= torch_dense(f"{ours}/intermediate", f"{theirs}.fc1")
+        table |= torch_dense(f"{ours}/output", f"{theirs}.fc2")
+        table |= torch_norm(f"{ours}/output_norm", f"{theirs}.final_layer_norm")
     return table
 
 
@@ -254,14 +255,3 @@ def _not_text(symbols, pieces):
         if symbol != _MASK and ids != [expected[symbol]]:
             return f"the dictionary's symbol {symbol!r} is no word that can stand in a text"
     return None
-
-
-def _dense(ours, *theirs):
-    return {
-        f"{ours}/kernel": Place(tuple(f"{name}.weight" for name in theirs), TRANSPOSED),
-        f"{ours}/bias": Place(tuple(f"{name}.bias" for name in theirs)),
-    }
-
-
-def _norm(ours, theirs):
-    return {f"{ours}/gamma": Place((f"{theirs}.weight",)), f"{ours}/beta": Place((f"{theirs}.bias",))}

@@ -8,7 +8,9 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.checkpoints import directory
-from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, Tensor, collect, names_of, spread, tensor_of
+from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.checkpoints.places import TRANSPOSED, Place, collect, names_of, spread, tf_dense, tf_norm
+from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.bundles import (
     choose,
     holds_objects,
@@ -164,10 +166,10 @@ def places(config):
         "embeddings/word_embeddings": Place(("bert/embeddings/word_embeddings",)),
         "embeddings/position_embeddings": Place(("bert/embeddings/position_embeddings",)),
         "embeddings/type_embeddings": Place(("bert/embeddings/token_type_embeddings",)),
-        **_norm("embeddings/norm", "bert/embeddings/LayerNorm"),
-        **_dense("pooler", "bert/pooler/dense"),
-        **_dense("masked_lm/transform", "cls/predictions/transform/dense"),
-        **_norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
+        **tf_norm("embeddings/norm", "bert/embeddings/LayerNorm"),
+        **tf_dense("pooler", "bert/pooler/dense"),
+        **tf_dense("masked_lm/transform", "cls/predictions/transform/dense"),
+        **tf_norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
         "masked_lm/bias": Place(("cls/predictions/output_bias",)),
         **_output("next_sentence", "cls/seq_relationship/"),
         **_output("span", "cls/squad/"),
@@ -176,21 +178,13 @@ def places(config):
     for index in range(config.num_layers):
         ours, theirs = f"layer_{index}", f"bert/encoder/layer_{index}"
         attention = f"{theirs}/attention/self"
-        table |= _dense(f"{ours}/attention/qkv", f"{attention}/query", f"{attention}/key", f"{attention}/value")
-        table |= _dense(f"{ours}/attention/output", f"{theirs}/attention/output/dense")
-        table |= _norm(f"{ours}/attention_norm", f"{theirs}/attention/output/LayerNorm")
-        table |= _dense(f"{ours}/intermediate", f"{theirs}/intermediate/dense")
-        table |= _dense(f"{ours}/output", f"{theirs}/output/dense")
-        table |= _norm(f"{ours}/output_norm", f"{theirs}/output/LayerNorm")
+        table |= tf_dense(f"{ours}/attention/qkv", f"{attention}/query", f"{attention}/key", f"{attention}/value")
+        table |= tf_dense(f"{ours}/attention/output", f"{theirs}/attention/output/dense")
+        table |= tf_norm(f"{ours}/attention_norm", f"{theirs}/attention/output/LayerNorm")
+        table |= tf_dense(f"{ours}/intermediate", f"{theirs}/intermediate/dense")
+        table |= tf_dense(f"{ours}/output", f"{theirs}/output/dense")
+        table |= tf_norm(f"{ours}/output_norm", f"{theirs}/output/LayerNorm")
     return table
-
-
-def _dense(ours, *theirs):
-    return {f"{ours}/{part}": Place(tuple(f"{name}/{part}" for name in theirs)) for part in ("kernel", "bias")}
-
-
-def _norm(ours, theirs):
-    return {f"{ours}/{part}": Place((f"{theirs}/{part}",)) for part in ("gamma", "beta")}
 
 
 def _output(ours, scope):

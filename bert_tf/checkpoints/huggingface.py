@@ -9,7 +9,9 @@ import numpy as np
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints import huggingface_config as configs
 from bert_tf.checkpoints import huggingface_tokenizer as tokenizers
-from bert_tf.checkpoints.checkpoint import TRANSPOSED, Checkpoint, Place, collect, names_of, spread, tensor_of
+from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.checkpoints.places import Place, collect, names_of, spread, torch_dense, torch_norm
+from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
 from bert_tf.errors import DataError
@@ -150,7 +152,7 @@ def write(checkpoint, path):
 
 
 def places(config, head=None, roberta=False):
-    """Where the variables are, without the encoder's prefix. PyTorch keeps dense kernels as [outputs, inputs].
+    """Where the variables are, without the encoder's prefix.
 
     Args:
         config: BertConfig.
@@ -166,39 +168,29 @@ def places(config, head=None, roberta=False):
         "embeddings/word_embeddings": Place((_WORDS,)),
         "embeddings/position_embeddings": Place(("embeddings.position_embeddings.weight",)),
         "embeddings/type_embeddings": Place(("embeddings.token_type_embeddings.weight",)),
-        **_norm("embeddings/norm", "embeddings.LayerNorm"),
-        **_dense("pooler", "classifier.dense" if two_layers else "pooler.dense"),
-        **_dense("next_sentence", "cls.seq_relationship"),
-        **_dense("classifier", "classifier.out_proj" if two_layers else "classifier"),
-        **_dense("span", "qa_outputs"),
+        **torch_norm("embeddings/norm", "embeddings.LayerNorm"),
+        **torch_dense("pooler", "classifier.dense" if two_layers else "pooler.dense"),
+        **torch_dense("next_sentence", "cls.seq_relationship"),
+        **torch_dense("classifier", "classifier.out_proj" if two_layers else "classifier"),
+        **torch_dense("span", "qa_outputs"),
     }
     if roberta:
-        table |= _dense("masked_lm/transform", "lm_head.dense") | _norm("masked_lm/norm", "lm_head.layer_norm")
+        table |= torch_dense("masked_lm/transform", "lm_head.dense")
+        table |= torch_norm("masked_lm/norm", "lm_head.layer_norm")
     else:
-        table |= _dense("masked_lm/transform", "cls.predictions.transform.dense")
-        table |= _norm("masked_lm/norm", "cls.predictions.transform.LayerNorm")
+        table |= torch_dense("masked_lm/transform", "cls.predictions.transform.dense")
+        table |= torch_norm("masked_lm/norm", "cls.predictions.transform.LayerNorm")
     table["masked_lm/bias"] = Place(("lm_head.bias" if roberta else "cls.predictions.bias",))
     for index in range(config.num_layers):
         ours, theirs = f"layer_{index}", f"encoder.layer.{index}"
         attention = f"{theirs}.attention.self"
-        table |= _dense(f"{ours}/attention/qkv", f"{attention}.query", f"{attention}.key", f"{attention}.value")
-        table |= _dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense")
-        table |= _norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
-        table |= _dense(f"{ours}/intermediate", f"{theirs}.intermediate.dense")
-        table |= _dense(f"{ours}/output", f"{theirs}.output.dense")
-        table |= _norm(f"{ours}/output_norm", f"{theirs}.output.LayerNorm")
+        table |= torch_dense(f"{ours}/attention/qkv", f"{attention}.query", f"{attention}.key", f"{attention}.value")
+        table |= torch_dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense")
+        table |= torch_norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
+        table |= torch_dense(f"{ours}/intermediate", f"{theirs}.intermediate.dense")
+        table |= torch_dense(f"{ours}/output", f"{theirs}.output.dense")
+        table |= torch_norm(f"{ours}/output_norm", f"{theirs}.output.LayerNorm")
     return table
-
-
-def _dense(ours, *theirs):
-    return {
-        f"{ours}/kernel": Place(tuple(f"{name}.weight" for name in theirs), TRANSPOSED),
-        f"{ours}/bias": Place(tuple(f"{name}.bias" for name in theirs)),
-    }
-
-
-def _norm(ours, theirs):
-    return {f"{ours}/gamma": Place((f"{theirs}.weight",)), f"{ours}/beta": Place((f"{theirs}.bias",))}
 
 
 def _open(path, allow_pickle):

@@ -14,13 +14,14 @@ import yaml
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
-from bert_tf.checkpoints.checkpoint import Checkpoint, Place, collect, names_of
-from bert_tf.checkpoints.google import guess_tokenizer
-from bert_tf.checkpoints.model_garden_names import dense, encoder_places, find, layers, norm
+from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.checkpoints.model_garden_names import encoder_places, find, layers
+from bert_tf.checkpoints.places import Place, collect, names_of, tf_dense, tf_norm
 from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, holds_objects, open_bundle
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json
+from bert_tf.text.casing import guess_tokenizer
 from bert_tf.text.vocabulary import check_size, read_vocabulary
 
 FORMAT = "model_garden"
@@ -309,7 +310,7 @@ def _places(checkpoint, store, names, start):
     pooler = _ending(store, _POOLER)
     if pooler:
         # Model Garden's pre-training trains this one; the encoder's own stays as it was initialised.
-        table |= dense("pooler", pooler[0])
+        table |= tf_dense("pooler", pooler[0])
         checkpoint.notes.append(f"the pooler is {pooler[0]}, which was trained with next-sentence prediction")
         for part in ("kernel", "bias"):
             if f"{start}{names.pooler}/{part}" in store:
@@ -317,11 +318,11 @@ def _places(checkpoint, store, names, start):
     if checkpoint.head:
         # Not below the encoder's scope, but below that of the model around both.
         scope = next(name.partition("cls/predictions/")[0] for name in store if "cls/predictions/" in name)
-        table |= dense("masked_lm/transform", f"{scope}{_TRANSFORM}/dense")
-        table |= norm("masked_lm/norm", f"{scope}{_TRANSFORM}/LayerNorm")
+        table |= tf_dense("masked_lm/transform", f"{scope}{_TRANSFORM}/dense")
+        table |= tf_norm("masked_lm/norm", f"{scope}{_TRANSFORM}/LayerNorm")
         table["masked_lm/bias"] = Place((f"{scope}{names.bias}",))
     if checkpoint.head == "pretraining":
-        table |= dense("next_sentence", _ending(store, *_NEXT_SENTENCE)[0])
+        table |= tf_dense("next_sentence", _ending(store, *_NEXT_SENTENCE)[0])
     return table
 
 

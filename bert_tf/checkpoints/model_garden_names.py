@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import re
 
-from bert_tf.checkpoints.checkpoint import RESHAPED, SAME, Place, names_of
+from bert_tf.checkpoints.places import RESHAPED, Place, names_of, tf_dense, tf_norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,26 +93,16 @@ def encoder_places(names, start, num_layers):
         "embeddings/word_embeddings": Place((start + names.words,)),
         "embeddings/position_embeddings": Place((start + names.positions,)),
         "embeddings/type_embeddings": Place((start + names.types,)),
-        **norm("embeddings/norm", start + names.norm),
-        **dense("pooler", start + names.pooler),
+        **tf_norm("embeddings/norm", start + names.norm),
+        **tf_dense("pooler", start + names.pooler),
     }
     for index in range(num_layers):
         ours, theirs = f"layer_{index}", f"{start}{names.layer}{index}"
         attention = [f"{theirs}/{names.attention}/{part}" for part in ("query", "key", "value")]
-        table |= dense(f"{ours}/attention/qkv", *attention, layout=RESHAPED)
-        table |= dense(f"{ours}/attention/output", f"{theirs}/{names.attention_output}", layout=RESHAPED)
-        table |= norm(f"{ours}/attention_norm", f"{theirs}/{names.attention_norm}")
-        table |= dense(f"{ours}/intermediate", f"{theirs}/{names.intermediate}")
-        table |= dense(f"{ours}/output", f"{theirs}/{names.output}")
-        table |= norm(f"{ours}/output_norm", f"{theirs}/{names.output_norm}")
+        table |= tf_dense(f"{ours}/attention/qkv", *attention, layout=RESHAPED)
+        table |= tf_dense(f"{ours}/attention/output", f"{theirs}/{names.attention_output}", layout=RESHAPED)
+        table |= tf_norm(f"{ours}/attention_norm", f"{theirs}/{names.attention_norm}")
+        table |= tf_dense(f"{ours}/intermediate", f"{theirs}/{names.intermediate}")
+        table |= tf_dense(f"{ours}/output", f"{theirs}/{names.output}")
+        table |= tf_norm(f"{ours}/output_norm", f"{theirs}/{names.output_norm}")
     return table
-
-
-def dense(ours, *theirs, layout=SAME):
-    """dict path -> Place of a dense layer's two variables; several of `theirs` stand side by side."""
-    return {f"{ours}/{part}": Place(tuple(f"{name}/{part}" for name in theirs), layout) for part in ("kernel", "bias")}
-
-
-def norm(ours, theirs):
-    """dict path -> Place of a LayerNorm's two variables."""
-    return {f"{ours}/{part}": Place((f"{theirs}/{part}",)) for part in ("gamma", "beta")}

@@ -3,7 +3,8 @@
 import numpy as np
 
 import bert_tf
-from bert_tf.checkpoints.checkpoint import Checkpoint, Tensor
+from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.model.build import build
 from bert_tf.model.variables import HEADS
 from tests.model.small import PIECES, randomize, small_config

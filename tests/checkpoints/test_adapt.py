@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_tf.checkpoints import adapt
-from bert_tf.checkpoints.checkpoint import tensor_of
+from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.errors import ConfigError, DataError
 from tests.checkpoints.small import small_checkpoint
 from tests.model.small import PIECES, inputs_for

@@ -194,7 +194,8 @@ LARGE = """
     import resource, sys
     import numpy as np
     from bert_tf.checkpoints import directory
-    from bert_tf.checkpoints.checkpoint import Checkpoint, Tensor
+    from bert_tf.checkpoints.checkpoint import Checkpoint
+    from bert_tf.checkpoints.tensor import Tensor
     from bert_tf.config import BertConfig
     from bert_tf.model.variables import variable_shapes
     from bert_tf.text.codepoints import SPECIAL_PIECES

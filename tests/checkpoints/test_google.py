@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints import google, open_checkpoint
-from bert_tf.checkpoints.checkpoint import Tensor
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.tensor_files import bundles
 from bert_tf.errors import ConfigError, DataError
 from tests import packages

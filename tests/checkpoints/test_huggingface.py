@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf.checkpoints import huggingface, load_model
-from bert_tf.checkpoints.checkpoint import tensor_of
+from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.checkpoints.tensor_files import safetensors
 from bert_tf.errors import ConfigError, DataError
 from tests import packages

@@ -10,7 +10,7 @@ import pytest
 
 import bert_tf
 from bert_tf.checkpoints import huggingface, load_model
-from bert_tf.checkpoints.checkpoint import tensor_of
+from bert_tf.checkpoints.tensor import tensor_of
 from tests.checkpoints.small import TASKS, small_checkpoint
 from tests.model.small import PIECES, inputs_for
 from tests.packages import shared

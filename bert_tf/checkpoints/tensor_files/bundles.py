@@ -7,7 +7,7 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.checkpoint import Tensor
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
 
 # What tf.train.Checkpoint adds; its other names are paths through Python objects, not names of variables.

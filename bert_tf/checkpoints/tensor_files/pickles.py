@@ -21,7 +21,7 @@ import pickletools
 
 import numpy as np
 
-from bert_tf.checkpoints.checkpoint import Tensor
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
 
 _MOST_AXES = 64  # of an array in PyTorch and in NumPy

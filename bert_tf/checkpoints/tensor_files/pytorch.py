@@ -10,7 +10,7 @@ import mmap
 import os
 import zipfile
 
-from bert_tf.checkpoints.checkpoint import Tensor
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.tensor_files.pickles import Machine, shown
 from bert_tf.errors import DataError
 

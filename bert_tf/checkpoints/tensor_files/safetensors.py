@@ -7,7 +7,7 @@ import os
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from bert_tf.checkpoints.checkpoint import Tensor
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
 from bert_tf.files import read_json, replacing
 
