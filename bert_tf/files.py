@@ -73,6 +73,18 @@ def read_json(path):
         raise DataError(f"{path}: not JSON: {error}") from None
 
 
+def read_json_object(path):
+    """Reads a JSON file that holds an object.
+
+    Raises:
+        DataError: if it is missing, not JSON or another value.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: a JSON {type(value).__name__}; expected an object, {{...}}")
+    return value
+
+
 def bundled(name):
     """Path of a file or folder that comes with the project, e.g. "data/reviews", in a checkout or installed."""
     package = Path(__file__).parent

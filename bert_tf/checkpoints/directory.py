@@ -17,7 +17,7 @@ from bert_tf.checkpoints.tensor_files.bundles import open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.errors import BertTfError, DataError
-from bert_tf.files import read_json, write_json
+from bert_tf.files import read_json_object, write_json
 from bert_tf.model.variables import HEADS
 from bert_tf.tasks import TASKS
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
@@ -35,7 +35,7 @@ _STEP = "step"
 def recognises(path):
     """Whether `path` is a directory of this format."""
     file = os.path.join(path, "config.json")
-    return os.path.exists(file) and _config(path).get("format") == FORMAT
+    return os.path.exists(file) and read_json_object(file).get("format") == FORMAT
 
 
 def read(path, allow_pickle=False):
@@ -47,18 +47,19 @@ def read(path, allow_pickle=False):
     Raises:
         DataError: if the directory was not written by `write`, by a later version of it, or its parts do not fit.
     """
-    config = _config(path)
+    file = os.path.join(path, "config.json")
+    config = read_json_object(file)
     if config.get("format") != FORMAT:
         raise DataError(f'{path}: not a model of this project\'s; expected config.json with "format": "{FORMAT}"')
-    checkpoint = Checkpoint(tensors={}, **described(config, f"{path}/config.json"))
+    checkpoint = Checkpoint(tensors={}, **described(config, file))
     vocab = os.path.join(path, "vocab.txt")
     # A model whose pieces are not WordPiece has no vocabulary here, and says so by having no settings for one.
     if checkpoint.tokenizer_settings:
         checkpoint.pieces = read_vocabulary(vocab)
         check_size(checkpoint.pieces, checkpoint.config.vocab_size, vocab)
-    file = os.path.join(path, "model.safetensors")
-    store, shapes = open_tensors(file), checkpoint.shapes()
-    checkpoint.tensors = collect({name: Place((name,)) for name in shapes}, shapes, store, file)
+    weights = os.path.join(path, "model.safetensors")
+    store, shapes = open_tensors(weights), checkpoint.shapes()
+    checkpoint.tensors = collect({name: Place((name,)) for name in shapes}, shapes, store, weights)
     checkpoint.left_out = {name: "no variable of this model" for name in store if name not in shapes}
     checkpoint.slots, checkpoint.step = _optimizer(path, checkpoint)
     return checkpoint
@@ -193,13 +194,6 @@ def load_task(path, dtype=None):
 
 def _tensor(variable):
     return Tensor(tuple(variable.shape), variable.dtype, variable.numpy, variable.path)
-
-
-def _config(path):
-    config = read_json(os.path.join(path, "config.json"))
-    if not isinstance(config, dict):
-        raise DataError(f"{path}/config.json: a JSON {type(config).__name__}; expected an object, {{...}}")
-    return config
 
 
 def _part(where, config, key):

@@ -4,52 +4,24 @@ import dataclasses
 import os
 
 import numpy as np
-import tensorflow as tf
-from google.protobuf.message import DecodeError
 
-from bert_tf.checkpoints import directory
+from bert_tf.checkpoints import google_config as configs
 from bert_tf.checkpoints.checkpoint import Checkpoint
 from bert_tf.checkpoints.places import TRANSPOSED, Place, collect, names_of, spread, tf_dense, tf_norm
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
-from bert_tf.checkpoints.tensor_files.bundles import (
-    choose,
-    holds_objects,
-    named_prefixes,
-    open_bundle,
-    stem,
-    write_bundle,
-)
-from bert_tf.config import BertConfig
-from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.files import read_json, write_json
+from bert_tf.checkpoints.tensor_files.bundles import choose, holds_objects, open_bundle, prefixes, stem, write_bundle
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import read_json_object, write_json
+from bert_tf.model.variables import ON_POOLED
 from bert_tf.text.casing import guess_tokenizer
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
 
 FORMAT = "google"
 
-_CONFIG, _VOCABULARY, _CHECKPOINT = "bert_config.json", "vocab.txt", "bert_model.ckpt"
-# The key of bert_config.json under which `write` keeps what Google's own keys can not say; BertConfig.from_dict of
-# modeling.py takes keys that it does not know.
-_OURS = "bert_tf"
-_FIELDS = {
-    "vocab_size": "vocab_size",
-    "num_hidden_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "intermediate_size",
-    "max_position_embeddings": "max_position_embeddings",
-    "type_vocab_size": "type_vocab_size",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "initializer_range": "initializer_range",
-}
-_DEFAULTS = {"type_vocab_size": 16}  # of modeling.py, where it is not BertConfig's here
-_ACTIVATIONS = {"tanh_gelu": "gelu", "erf_gelu": "gelu", "relu": "relu"}
+_VOCABULARY, _CHECKPOINT = "vocab.txt", "bert_model.ckpt"
 _EPSILON = 1e-12  # of tf.contrib.layers.layer_norm, which modeling.py uses
-
 _SLOTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimization.py
 _STEP = "global_step"
-_WITH_POOLER = ("pretraining", "next_sentence", "classification", "multiple_choice")
 
 
 def recognises(path):
@@ -59,11 +31,11 @@ def recognises(path):
         return os.path.exists(f"{prefix}.index") and not holds_objects(prefix)
     files = set(os.listdir(path))
     # With the config of another format alone, a checkpoint in it, or a file called so, is not what the directory is.
-    if "saved_model.pb" in files or ("config.json" in files and _CONFIG not in files):
+    if "saved_model.pb" in files or ("config.json" in files and configs.FILE not in files):
         return False
     if any(file.endswith(".index") for file in files):
-        return bool(named_prefixes(path))
-    return _CONFIG in files and "config.json" not in files
+        return bool(prefixes(path, objects=False))
+    return configs.FILE in files and "config.json" not in files
 
 
 def read(path, allow_pickle=False):
@@ -80,22 +52,23 @@ def read(path, allow_pickle=False):
         DataError: several checkpoints, none, or one that is damaged; an activation that is not known; a vocabulary of
             another length; tensors that are missing, misshapen or unknown; all by name.
     """
-    prefix, notes = choose(path, _CHECKPOINT) if os.path.isdir(path) else (stem(path), [])
+    prefix, notes = _prefix(path)
     folder = os.path.dirname(prefix)
-    file, vocabulary = os.path.join(folder, _CONFIG), os.path.join(folder, _VOCABULARY)
+    file, vocabulary = os.path.join(folder, configs.FILE), os.path.join(folder, _VOCABULARY)
     if not os.path.exists(file):
         raise DataError(
-            f"{prefix}: no {_CONFIG} beside it; copy {_CONFIG} and {_VOCABULARY} there from the checkpoint that its "
-            "training began with"
+            f"{prefix}: no {configs.FILE} beside it; copy {configs.FILE} and {_VOCABULARY} there from the checkpoint "
+            "that its training began with"
         )
-    settings = read_json(file)
-    if not isinstance(settings, dict):
-        raise DataError(f"{file}: a JSON {type(settings).__name__}; expected an object, {{...}}")
+    settings = read_json_object(file)
     store = open_bundle(prefix)
-    described = _OURS in settings
-    arguments = _described(settings, file) if described else _inferred(settings, file, prefix)
-    checkpoint = Checkpoint(tensors={}, **arguments)
+    described = configs.OURS in settings
+    if described:
+        checkpoint = Checkpoint(tensors={}, **configs.read_described(settings, file))
+    else:
+        checkpoint = Checkpoint(config=configs.read_config(settings, file, f"{prefix}.meta", notes), tensors={})
     checkpoint.notes += notes
+    checkpoint.origin = checkpoint.origin or {"format": FORMAT, "settings": configs.kept(settings)}
     if not described or checkpoint.tokenizer_settings:
         checkpoint.pieces = read_vocabulary(vocabulary)
         check_size(checkpoint.pieces, checkpoint.config.vocab_size, vocabulary)
@@ -152,12 +125,22 @@ def write(checkpoint, path):
         write_vocabulary(os.path.join(path, _VOCABULARY), checkpoint.pieces)
     # Google's own other settings go back to their place, anybody else's stay in the description.
     google = checkpoint.origin.get("format") == FORMAT
-    settings = _settings(config) | (checkpoint.origin["settings"] if google else {})
-    description = directory.description(dataclasses.replace(checkpoint, origin={}) if google else checkpoint)
-    write_json(os.path.join(path, _CONFIG), dict(sorted(settings.items())) | {_OURS: description})
+    described = dataclasses.replace(checkpoint, origin={}) if google else checkpoint
+    settings = configs.written(described, checkpoint.origin["settings"] if google else {})
+    write_json(os.path.join(path, configs.FILE), settings)
     checkpoint.notes += _deviations(checkpoint)
     written = {name: table[name] for name in checkpoint.tensors} | {name: slots[name] for name in checkpoint.slots}
     return {name: " + ".join(place.names) for name, place in written.items()}
+
+
+def _prefix(path):
+    """Prefix of the checkpoint that a path stands for, and notes."""
+    if not os.path.isdir(path):
+        return stem(path), []
+    own, found = os.path.join(path, _CHECKPOINT), prefixes(path, objects=False)
+    if not found:
+        raise DataError(f"{path}: no checkpoint; expected {_CHECKPOINT}.index and {_CHECKPOINT}.data-*")
+    return (own, []) if own in found else choose(path, found)
 
 
 def places(config):
@@ -202,79 +185,12 @@ def _slot_places(table):
     }
 
 
-def _described(settings, file):
-    """Keyword arguments of Checkpoint from a bert_config.json that `write` wrote."""
-    where = f"{file}, {_OURS!r}"
-    if not isinstance(settings[_OURS], dict):
-        raise DataError(f"{where}: a JSON {type(settings[_OURS]).__name__}; expected an object, {{...}}")
-    described = directory.described(settings[_OURS], where)
-    for field, value in _settings(described["config"]).items():
-        if settings.get(field) != value:
-            raise DataError(
-                f"{file}: {field} is {settings.get(field)!r}, but the part {_OURS!r} makes it {value!r}; change both, "
-                "or remove that part"
-            )
-    return described | {"origin": described["origin"] or _origin(settings)}
-
-
-def _inferred(settings, file, prefix):
-    """The same from one of Google's own."""
-    if "vocab_size" not in settings:
-        raise DataError(f"{file}: no 'vocab_size'; expected the {_CONFIG} of a BERT model")
-    values = _DEFAULTS | {ours: settings[theirs] for theirs, ours in _FIELDS.items() if theirs in settings}
-    numbers = {field.name: field.type for field in dataclasses.fields(BertConfig)}
-    for theirs, ours in _FIELDS.items():
-        if ours in values and type(values[ours]) not in (int, numbers[ours]):
-            raise DataError(f"{file}: {theirs} is {values[ours]!r}; expected {numbers[ours].__name__}")
-    activation, notes = settings.get("hidden_act", "gelu"), []
-    if str(activation).lower() not in _ACTIVATIONS.values():
-        raise DataError(f"{file}: hidden_act {activation!r}; expected gelu or relu")
-    if activation.lower() == "gelu":
-        values["activation"], note = _gelu(f"{prefix}.meta")
-        notes.append(note)
-    else:
-        values["activation"] = "relu"
-    try:
-        return {"config": BertConfig(**values).check(), "origin": _origin(settings), "notes": notes}
-    except BertTfError as error:
-        raise DataError(f"{file}: {error}") from None
-
-
-def _origin(settings):
-    others = {name: value for name, value in settings.items() if name not in (*_FIELDS, "hidden_act", _OURS)}
-    return {"format": FORMAT, "settings": others}
-
-
-def _settings(config):
-    """Google's settings of a BertConfig."""
-    return {theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()} | {
-        "hidden_act": _ACTIVATIONS[config.activation]
-    }
-
-
-def _gelu(meta):
-    """How "gelu" was computed, by the graph that training saved with a checkpoint: activation, and a note.
-
-    google-research/bert changed it from erf to tanh (commit bee6030) and its config calls both by one name.
-    """
-    if not os.path.exists(meta):
-        return "tanh_gelu", "gelu is taken as by tanh, as in google-research/bert since 2019; before, it was by erf"
-    with open(meta, "rb") as file:
-        try:
-            nodes = tf.compat.v1.MetaGraphDef.FromString(file.read()).graph_def.node
-        except DecodeError:
-            raise DataError(f"{meta}: not a graph, or cut short; remove it: the weights do not need it") from None
-    erf = any(node.op in ("Erf", "Erfc") for node in nodes if "/intermediate/" in node.name)
-    kind = "erf" if erf else "tanh"
-    return f"{kind}_gelu", f"gelu is by {kind}, as in {meta}"
-
-
 def _check_head(checkpoint, found, file, prefix):
     # The output of taggers and choosers is called as a classifier's.
     expected = "classification" if checkpoint.head in ("tagging", "multiple_choice") else checkpoint.head
     if expected and found != expected:
         raise DataError(
-            f"{file}: the part {_OURS!r} describes the task {checkpoint.task['name']!r}, but {prefix} holds "
+            f"{file}: the part {configs.OURS!r} describes the task {checkpoint.task['name']!r}, but {prefix} holds "
             f"{'variables of ' + found if found else 'no head'}; remove that part if these belong together"
         )
 
@@ -284,7 +200,7 @@ def _find_head(checkpoint, store, described):
     found, config = _head(store), checkpoint.config
     # A model without a pooler is written with one of zeros, which counts once somebody has trained a head on it.
     pooler = config.pooler if described else any(name.startswith("bert/pooler/") for name in store)
-    checkpoint.config = dataclasses.replace(config, pooler=pooler or found in _WITH_POOLER)
+    checkpoint.config = dataclasses.replace(config, pooler=pooler or found in ON_POOLED)
     if not found:
         return
     name, settings = found, {"max_length": config.max_position_embeddings}
@@ -345,7 +261,7 @@ def _left_out(store, taken, known, prefix):
             unknown.append(name)
     if unknown:
         unknown = ", ".join(sorted(unknown))
-        raise DataError(f"{prefix} does not hold the model that {_CONFIG} describes: unknown {unknown}")
+        raise DataError(f"{prefix} does not hold the model that {configs.FILE} describes: unknown {unknown}")
     return dict(sorted(left_out.items()))
 
 

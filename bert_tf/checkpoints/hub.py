@@ -4,6 +4,7 @@ import re
 
 from absl import logging
 
+from bert_tf.checkpoints.tensor_files.pytorch import check_allowed
 from bert_tf.errors import ConfigError, DataError
 
 SCHEME = "hf://"
@@ -71,11 +72,7 @@ def _choose(files, name, allow_pickle):
         return _WEIGHTS
     if not any(file.endswith(".bin") for file in files):
         raise DataError(f"{name}: no weights that bert_tf reads; expected model.safetensors in the repository")
-    if not allow_pickle:
-        raise DataError(
-            f"{name}: only pickled weights (pytorch_model.bin), which are read on request: allow_pickle=True, or "
-            "--allow_pickle (bert_tf takes tensors and plain containers from them, and runs no code)"
-        )
+    check_allowed(f"{name}, pytorch_model.bin", allow_pickle)
     return _PICKLED
 
 

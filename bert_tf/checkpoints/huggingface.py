@@ -12,11 +12,11 @@ from bert_tf.checkpoints import huggingface_tokenizer as tokenizers
 from bert_tf.checkpoints.checkpoint import Checkpoint
 from bert_tf.checkpoints.places import Place, collect, names_of, spread, torch_dense, torch_norm
 from bert_tf.checkpoints.tensor import tensor_of
-from bert_tf.checkpoints.tensor_files.pytorch import open_pickled
+from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
 from bert_tf.errors import DataError
-from bert_tf.files import write_json
-from bert_tf.model.variables import HEADS, variable_shapes
+from bert_tf.files import read_json_object, write_json
+from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
 
 FORMAT = "huggingface"
 
@@ -49,7 +49,7 @@ def read(path, allow_pickle=False):
             another number. The line names the culprit.
     """
     file = os.path.join(path, "config.json")
-    settings, notes = tokenizers.read_object(file), []
+    settings, notes = read_json_object(file), []
     config = configs.read_config(settings, file)
     roberta = configs.is_roberta(settings["model_type"])
     pieces, tokenizer_settings, tokenizer_config = _tokenizer(path, settings, config.vocab_size, notes)
@@ -63,7 +63,7 @@ def read(path, allow_pickle=False):
 
     if roberta and head == "classification":
         notes.append("pooler: the first of the classifier's two layers, which has its shape and place")
-    pooler = head in configs.ON_POOLED or any(name.startswith("pooler.") for name in store)
+    pooler = head in ON_POOLED or any(name.startswith("pooler.") for name in store)
     config = dataclasses.replace(config, pooler=pooler)
     table, labels = places(config, head, roberta), None
     if HEADS.get(head):
@@ -117,7 +117,7 @@ def write(checkpoint, path):
     model_type = configs.model_type_for(checkpoint)
     roberta, config, head = configs.is_roberta(model_type), checkpoint.config, checkpoint.head
     tensors, table = dict(checkpoint.tensors), places(config, head, roberta)
-    if head and head not in configs.ON_POOLED:
+    if head and head not in ON_POOLED:
         poolers = [name for name in tensors if name.startswith("pooler/")]
         checkpoint.left_out |= {name: f"Transformers' class for {head} has no pooler" for name in poolers}
         tensors = {name: tensor for name, tensor in tensors.items() if name not in poolers}
@@ -204,12 +204,8 @@ def _open(path, allow_pickle):
     for name, reader in readers.items():
         file = os.path.join(path, name)
         if os.path.exists(file):
-            if name.startswith("pytorch_model") and not allow_pickle:
-                raise DataError(
-                    f"{path}: only {name} is there, a pickle, which can run code where it is loaded; convert it to "
-                    "model.safetensors, or allow it (allow_pickle=True, --allow_pickle): bert_tf then reads tensors "
-                    "and plain containers from it, and runs nothing"
-                )
+            if name.startswith("pytorch_model"):
+                check_allowed(file, allow_pickle)
             return file, reader(file)
     others = [name for name in ("tf_model.h5", "flax_model.msgpack") if os.path.exists(os.path.join(path, name))]
     there = (

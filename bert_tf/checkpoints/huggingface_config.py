@@ -28,7 +28,6 @@ _MARKS = {
     "classifier.": "classification",
 }
 _BERT_ONLY = ("pretraining", "next_sentence")  # RoBERTa is trained without second sentences
-ON_POOLED = ("pretraining", "next_sentence", "classification", "multiple_choice")
 # Name of a task -> problem_type, for those that share a head.
 _PROBLEMS = {
     "classification": "single_label_classification",

@@ -3,7 +3,7 @@
 import os
 
 from bert_tf.errors import DataError
-from bert_tf.files import read_json, write_json
+from bert_tf.files import read_json_object, write_json
 from bert_tf.text.codepoints import SPECIAL_PIECES
 from bert_tf.text.vocabulary import check_size, check_vocabulary, read_vocabulary, write_vocabulary
 
@@ -22,22 +22,10 @@ _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_toke
 _NOT_KEPT = {"auto_map", "name_or_path", "tokenizer_file", "vocab_file"}
 
 
-def read_object(file):
-    """Reads a JSON file that holds an object.
-
-    Raises:
-        DataError: it is missing, not JSON or something else.
-    """
-    value = read_json(file)
-    if not isinstance(value, dict):
-        raise DataError(f"{file}: a JSON {type(value).__name__}; expected an object, {{...}}")
-    return value
-
-
 def read_config(path):
     """The dict of tokenizer_config.json; empty where there is none."""
     file = os.path.join(path, "tokenizer_config.json")
-    return read_object(file) if os.path.exists(file) else {}
+    return read_json_object(file) if os.path.exists(file) else {}
 
 
 def read_tokenizer(path, config, vocab_size, default_class=None):
@@ -57,7 +45,7 @@ def read_tokenizer(path, config, vocab_size, default_class=None):
         DataError: a vocabulary that is broken or not of this length.
     """
     vocab, fast = os.path.join(path, "vocab.txt"), os.path.join(path, "tokenizer.json")
-    library = read_object(fast) if os.path.exists(fast) else None
+    library = read_json_object(fast) if os.path.exists(fast) else None
     name = config.get("tokenizer_class", default_class)
     bare = name.removesuffix("Fast") if name else None
     reason = _foreign(path, library, bare, os.path.exists(vocab))
@@ -125,7 +113,7 @@ def _added(path, config, library):
     tokens |= {token["id"]: token["content"] for token in (library or {}).get("added_tokens", [])}
     file = os.path.join(path, "added_tokens.json")
     if os.path.exists(file):
-        tokens |= {number: token for token, number in read_object(file).items()}
+        tokens |= {number: token for token, number in read_json_object(file).items()}
     return tokens
 
 

@@ -9,7 +9,6 @@ import dataclasses
 import os
 import re
 
-import tensorflow as tf
 import yaml
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
@@ -17,7 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 from bert_tf.checkpoints.checkpoint import Checkpoint
 from bert_tf.checkpoints.model_garden_names import encoder_places, find, layers
 from bert_tf.checkpoints.places import Place, collect, names_of, tf_dense, tf_norm
-from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, holds_objects, open_bundle
+from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, choose, holds_objects, open_bundle, prefixes, stem
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json
@@ -58,8 +57,8 @@ _EXPECTED = "expected a BERT encoder as TF-Hub or TF Model Garden publish it"
 def recognises(path):
     """Whether `path` is a SavedModel, a directory with a checkpoint of tf.train.Checkpoint, or the prefix of one."""
     if os.path.isdir(path):
-        return os.path.exists(os.path.join(path, "saved_model.pb")) or bool(_prefixes(path))
-    return holds_objects(path.removesuffix(".index"))
+        return os.path.exists(os.path.join(path, "saved_model.pb")) or bool(prefixes(path, objects=True))
+    return holds_objects(stem(path))
 
 
 def read(path, allow_pickle=False):
@@ -79,7 +78,7 @@ def read(path, allow_pickle=False):
             the variables; tensors that are missing, misshapen or unknown, all by name.
     """
     saved_model = os.path.exists(os.path.join(path, "saved_model.pb"))
-    prefix = os.path.join(path, "variables", "variables") if saved_model else _prefix(path)
+    prefix, notes = _prefix(path)
     folder = path if saved_model else os.path.dirname(prefix) or "."
     values = {key.removesuffix(_VALUE): tensor for key, tensor in open_bundle(prefix).items()}
     store, twice, left_out = _variables(values, prefix)
@@ -90,7 +89,8 @@ def read(path, allow_pickle=False):
     settings = _settings(folder)
     if saved_model:
         settings |= _graph(path)
-    config, notes = _config(store, names, start, settings, prefix)
+    config, assumed = _config(store, names, start, settings, prefix)
+    notes += assumed
     checkpoint = Checkpoint(config=config, tensors={}, left_out=left_out, notes=notes, origin={"format": FORMAT})
     checkpoint.head = _head(store)
     if checkpoint.head:
@@ -110,26 +110,11 @@ def read(path, allow_pickle=False):
     return checkpoint
 
 
-def _prefixes(path):
-    """Prefixes of the checkpoints of tf.train.Checkpoint in a directory, sorted."""
-    files = sorted(file for file in os.listdir(path) if file.endswith(".index"))
-    prefixes = (os.path.join(path, file.removesuffix(".index")) for file in files)
-    return [prefix for prefix in prefixes if holds_objects(prefix)]
-
-
 def _prefix(path):
-    if not os.path.isdir(path):
-        return path.removesuffix(".index")
-    prefixes = _prefixes(path)
-    state = tf.train.get_checkpoint_state(path)
-    # Only the last part: the directory may have been moved since.
-    newest = os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else None
-    if newest in prefixes:
-        return newest
-    if len(prefixes) > 1:
-        names = ", ".join(map(os.path.basename, prefixes))
-        raise DataError(f"{path} holds several checkpoints: {names}; name one, as in {prefixes[-1]}")
-    return prefixes[0]
+    """Prefix of the checkpoint that a path stands for, and notes."""
+    if os.path.exists(os.path.join(path, "saved_model.pb")):
+        return os.path.join(path, "variables", "variables"), []
+    return choose(path, prefixes(path, objects=True)) if os.path.isdir(path) else (stem(path), [])
 
 
 def _variables(values, prefix):

@@ -10,6 +10,8 @@ HEADS = {
     "question_answering": False,  # start and end of the answer
     "multiple_choice": False,  # one score a choice, from its pooled output
 }
+# Those that need a pooler.
+ON_POOLED = ("pretraining", "next_sentence", "classification", "multiple_choice")
 
 
 def variable_shapes(config, head=None, labels=None):

@@ -31,34 +31,34 @@ def stem(path):
     return path.removesuffix(".index")
 
 
-def named_prefixes(path):
-    """Prefixes, sorted, of the checkpoints in a directory that tf.train.Checkpoint did not write."""
+def prefixes(path, *, objects):
+    """Prefixes, sorted, of the checkpoints in a directory that tf.train.Checkpoint wrote; of the others if False."""
     files = (os.path.join(path, file) for file in os.listdir(path) if file.endswith(".index"))
-    return sorted(prefix for prefix in map(stem, files) if not holds_objects(prefix))
+    return sorted(prefix for prefix in map(stem, files) if holds_objects(prefix) == objects)
 
 
-def choose(path, name):
-    """The checkpoint that a directory stands for: `name`, else the newest by the file `checkpoint`, else the only one.
+def choose(path, candidates):
+    """The checkpoint of a directory to read: the newest by its file `checkpoint`, or the only one.
+
+    Args:
+        path: directory.
+        candidates: list of prefixes in it, at least one.
 
     Returns:
-        Its prefix, and a list of notes: one where there were several.
+        Prefix, and a list of notes: one where there were several.
 
     Raises:
-        DataError: there is none, or nothing tells which.
+        DataError: nothing tells which.
     """
-    prefixes = named_prefixes(path)
-    if not prefixes:
-        raise DataError(f"{path}: no checkpoint; expected {name}.index and {name}.data-*")
-    own = os.path.join(path, name)
-    if own in prefixes or len(prefixes) == 1:
-        return own if own in prefixes else prefixes[0], []
+    if len(candidates) == 1:
+        return candidates[0], []
     state = tf.train.get_checkpoint_state(path)
     # Only the last part: the directory may have been moved since.
     newest = os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else None
-    if newest not in prefixes:
-        names = ", ".join(map(os.path.basename, prefixes))
-        raise DataError(f"{path} holds several checkpoints: {names}; name one, as in {prefixes[-1]}")
-    return newest, [f"{newest} was read: of {len(prefixes)} checkpoints, the one that the file `checkpoint` names"]
+    if newest not in candidates:
+        names = ", ".join(map(os.path.basename, candidates))
+        raise DataError(f"{path} holds several checkpoints: {names}; name one, as in {candidates[-1]}")
+    return newest, [f"{newest} was read: of {len(candidates)} checkpoints, the one that the file `checkpoint` names"]
 
 
 def open_bundle(prefix):

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
-from bert_tf.files import read_json, replacing
+from bert_tf.files import read_json_object, replacing
 
 # NumPy's name -> the format's (https://github.com/huggingface/safetensors, "Format").
 _DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
@@ -48,7 +48,7 @@ def open_sharded(directory, index, open_file=open_tensors):
         DataError: as `open_file`, and where the index names a file or a tensor that is not there.
     """
     path = os.path.join(directory, index)
-    weight_map = read_json(path).get("weight_map")
+    weight_map = read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict):
         raise DataError(f"{path}: no 'weight_map'; expected an index of tensor names and files")
     shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
