@@ -6,8 +6,14 @@ from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import BertConfig
 from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.variables import variable_shapes
+from bert_tf.model.variables import HEADS, variable_shapes
 from bert_tf.text import Tokenizer
+
+# Name of a task -> the head it has.
+TASK_HEADS = {head: head for head in HEADS} | {
+    "regression": "classification",
+    "multi_label_classification": "classification",
+}
 
 
 @dataclasses.dataclass
@@ -17,9 +23,7 @@ class Checkpoint:
     Attributes:
         config: BertConfig.
         tensors: dict path of the variable -> Tensor.
-        head: a key of `model.variables.HEADS`; None for a bare encoder.
-        labels: of a head that has labels, in the order of its logits; else None.
-        task: {"name", "settings"} as saved models hold it, or None where there is no head.
+        task: {"name", "settings"} as saved models hold it; None for a bare encoder.
         pieces: the vocabulary, list of str; None where it is not a WordPiece vocabulary.
         tokenizer_settings: keyword arguments of `Tokenizer`.
         slots: Adam's, dict "PATH/m" and "PATH/v" -> Tensor; empty where there are none.
@@ -32,8 +36,6 @@ class Checkpoint:
 
     config: BertConfig
     tensors: dict[str, Tensor]
-    head: str | None = None
-    labels: list[str] | None = None
     task: dict | None = None
     pieces: list[str] | None = None
     tokenizer_settings: dict = dataclasses.field(default_factory=dict)
@@ -42,6 +44,16 @@ class Checkpoint:
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     origin: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def head(self):
+        """A key of `model.variables.HEADS`; None for a bare encoder, or a task that only later versions know."""
+        return TASK_HEADS.get(self.task["name"]) if self.task else None
+
+    @property
+    def labels(self):
+        """Of a head that has labels, in the order of its logits: list of str; else None."""
+        return self.task["settings"]["labels"] if HEADS.get(self.head) else None
 
     def tokenizer(self):
         """Tokenizer, or None where there is no WordPiece vocabulary."""

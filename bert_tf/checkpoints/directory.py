@@ -10,7 +10,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.checkpoints.checkpoint import TASK_HEADS, Checkpoint
 from bert_tf.checkpoints.places import Place, collect
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.bundles import open_bundle
@@ -24,11 +24,6 @@ from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabular
 
 FORMAT = "bert_tf"
 VERSION = 1
-# Name of a task in config.json -> the head it has.
-TASK_HEADS = {head: head for head in HEADS} | {
-    "regression": "classification",
-    "multi_label_classification": "classification",
-}
 _STEP = "step"
 
 
@@ -137,17 +132,12 @@ def described(config, where):
     except (BertTfError, TypeError, AttributeError) as error:
         raise DataError(f"{where}: {error}") from None
     task = _part(where, config, "task")
-    head = labels = None
-    if task:
-        head = TASK_HEADS.get(_part(where, task, "name"))  # None: a later version's task; its encoder can be read
-        if HEADS.get(head):
-            labels = list(_part(where, _part(where, task, "settings"), "labels"))
+    if task and HEADS.get(TASK_HEADS.get(_part(where, task, "name"))):
+        _part(where, _part(where, task, "settings"), "labels")
     return {
         "config": model,
         "tokenizer_settings": _part(where, config, "tokenizer"),
         "task": task,
-        "head": head,
-        "labels": labels,
         "origin": config.get("origin", {}),
     }
 

@@ -85,7 +85,6 @@ def read(path, allow_pickle=False):
     return Checkpoint(
         config=config,
         tensors=tensors,
-        head=head,
         task={"name": head, "settings": {"max_length": config.max_position_embeddings}} if head else None,
         pieces=None if why else pieces,
         tokenizer_settings={} if why else dict(_TOKENIZER),

@@ -196,7 +196,7 @@ def _check_head(checkpoint, found, file, prefix):
 
 
 def _find_head(checkpoint, store, described):
-    """Sets head, labels, task and whether there is a pooler by the variables that there are."""
+    """Sets the task and whether there is a pooler by the variables that there are."""
     found, config = _head(store), checkpoint.config
     # A model without a pooler is written with one of zeros, which counts once somebody has trained a head on it.
     pooler = config.pooler if described else any(name.startswith("bert/pooler/") for name in store)
@@ -206,14 +206,14 @@ def _find_head(checkpoint, store, described):
     name, settings = found, {"max_length": config.max_position_embeddings}
     if found == "classification":
         shapes = [store[one].shape for one in ("output_weights", "output_bias") if one in store]
-        checkpoint.labels = [str(index) for index in range(max(shape[0] if shape else 1 for shape in shapes))]
-        settings["labels"] = checkpoint.labels
-        if len(checkpoint.labels) == 1:
+        labels = [str(index) for index in range(max(shape[0] if shape else 1 for shape in shapes))]
+        settings["labels"] = labels
+        if len(labels) == 1:
             name, meaning = "regression", "the one output is taken for a regression"
         else:
-            meaning = f"the {len(checkpoint.labels)} labels are called by their numbers"
+            meaning = f"the {len(labels)} labels are called by their numbers"
         checkpoint.notes.append(f"{meaning}: google-research/bert does not save what they are")
-    checkpoint.head, checkpoint.task = found, {"name": name, "settings": settings}
+    checkpoint.task = {"name": name, "settings": settings}
 
 
 def _head(names):

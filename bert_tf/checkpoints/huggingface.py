@@ -85,8 +85,6 @@ def read(path, allow_pickle=False):
     return Checkpoint(
         config=config,
         tensors=found,
-        head=head,
-        labels=labels,
         task=configs.read_task(settings, head, labels, max_length, notes) if head else None,
         pieces=pieces,
         tokenizer_settings=tokenizer_settings,

@@ -1,6 +1,6 @@
 """config.json of a Hugging Face directory: sizes, the class of the model, its labels and its task."""
 
-from bert_tf.checkpoints.directory import TASK_HEADS
+from bert_tf.checkpoints.checkpoint import TASK_HEADS
 from bert_tf.config import BertConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
 

@@ -92,10 +92,9 @@ def read(path, allow_pickle=False):
     config, assumed = _config(store, names, start, settings, prefix)
     notes += assumed
     checkpoint = Checkpoint(config=config, tensors={}, left_out=left_out, notes=notes, origin={"format": FORMAT})
-    checkpoint.head = _head(store)
-    if checkpoint.head:
-        limit = {"max_length": config.max_position_embeddings}
-        checkpoint.task = {"name": checkpoint.head, "settings": limit}
+    head = _head(store)
+    if head:
+        checkpoint.task = {"name": head, "settings": {"max_length": config.max_position_embeddings}}
     table, shapes = _places(checkpoint, store, names, start), checkpoint.shapes()
     taken = names_of(table, shapes)
     if taken & twice.keys():

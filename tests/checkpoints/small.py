@@ -27,8 +27,6 @@ def small_checkpoint(head=None, seed=0, **config):
     checkpoint = Checkpoint(
         config=encoder.config,
         tensors={one.path: Tensor(tuple(one.shape), one.dtype, one.numpy, one.path) for one in model.weights},
-        head=head,
-        labels=labels,
         task={"name": head, "settings": settings} if head else None,
         pieces=PIECES,
         tokenizer_settings={"lower_case": False, "strip_accents": True, "split_cjk": False},

@@ -175,9 +175,7 @@ def test_a_single_label_is_no_obstacle_there(tmp_path, task):
         for name, tensor in checkpoint.tensors.items()
     }
     settings = {"labels": ["score"], "max_length": 20}
-    checkpoint = dataclasses.replace(
-        checkpoint, tensors=narrow, labels=["score"], task={"name": task, "settings": settings}
-    )
+    checkpoint = dataclasses.replace(checkpoint, tensors=narrow, task={"name": task, "settings": settings})
     huggingface.write(checkpoint, str(tmp_path))
     theirs = opened("BertForSequenceClassification", tmp_path)
     expected = model(inputs_of(theirs))["logits"][:, :1]
