@@ -526,6 +526,15 @@ def test_shards_are_one_model(tmp_path):
     assert_same(checkpoint, huggingface.read(str(tmp_path)))
 
 
+def test_an_index_that_lists_no_files_is_named(tmp_path):
+    huggingface.write(small()[0], str(tmp_path))
+    shard(tmp_path)
+    for content, found in (("[]", "a JSON list; expected an object"), ("{}", "no 'weight_map'")):
+        (tmp_path / "model.safetensors.index.json").write_text(content)
+        with pytest.raises(DataError, match=f"model.safetensors.index.json: {found}"):
+            huggingface.read(str(tmp_path))
+
+
 def test_a_shard_that_is_missing_or_cut_short_is_named(tmp_path):
     huggingface.write(small("classification")[0], str(tmp_path))
     _, second = shard(tmp_path)

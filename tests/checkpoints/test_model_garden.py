@@ -428,6 +428,7 @@ def test_of_several_checkpoints_the_one_that_the_file_checkpoint_names_is_read_a
     for path, expected in ((tmp_path, tensors), (tmp_path / "ckpt-0", tensors), (tmp_path / "ckpt-1", later)):
         read = open_checkpoint(str(path)).tensors["embeddings/word_embeddings"].read()
         np.testing.assert_array_equal(read, expected["embeddings.word_embeddings.weight"])
+    assert f"{tmp_path}/ckpt-0 was read: of 2 checkpoints" in open_checkpoint(str(tmp_path)).notes[0]
     (tmp_path / "checkpoint").unlink()
     assert "several checkpoints: ckpt-0, ckpt-1" in message(str(tmp_path))
 
