@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
 from bert_tf.checkpoints.checkpoint import Checkpoint
-from bert_tf.checkpoints.model_garden_names import encoder_places, find, layers
+from bert_tf.checkpoints.model_garden_names import encoder_places, find, num_layers
 from bert_tf.checkpoints.places import Place, collect, names_of, tf_dense, tf_norm
 from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, choose, holds_objects, open_bundle, prefixes, stem
 from bert_tf.config import BertConfig
@@ -82,20 +82,20 @@ def read(path, allow_pickle=False):
     folder = path if saved_model else os.path.dirname(prefix) or "."
     values = {key.removesuffix(_VALUE): tensor for key, tensor in open_bundle(prefix).items()}
     store, twice, left_out = _variables(values, prefix)
-    names, start = find(store)
+    names = find(store)
     if not names:
         first = ", ".join(list(store)[:5]) or "none"
         raise DataError(f"{prefix}: its first variables are {first}; {_EXPECTED}")
     settings = _settings(folder)
     if saved_model:
         settings |= _graph(path)
-    config, assumed = _config(store, names, start, settings, prefix)
+    config, assumed = _config(store, names, settings, prefix)
     notes += assumed
     checkpoint = Checkpoint(config=config, tensors={}, left_out=left_out, notes=notes, origin={"format": FORMAT})
     head = _head(store)
     if head:
         checkpoint.task = {"name": head, "settings": {"max_length": config.max_position_embeddings}}
-    table, shapes = _places(checkpoint, store, names, start), checkpoint.shapes()
+    table, shapes = _places(checkpoint, store, names), checkpoint.shapes()
     taken = names_of(table, shapes)
     if taken & twice.keys():
         found = ", ".join(f"{name} ({' and '.join(twice[name])})" for name in sorted(taken & twice.keys()))
@@ -152,9 +152,9 @@ def _full_names(values, prefix):
     return {one.checkpoint_key.removesuffix(_VALUE): one.full_name for node in graph.nodes for one in node.attributes}
 
 
-def _config(store, names, start, settings, prefix):
+def _config(store, names, settings, prefix):
     """BertConfig from the variables' shapes and the dict of `_settings` and `_graph`; and notes on what was assumed."""
-    layer = f"{start}{names.layer}0"
+    layer = f"{names.layer}0"
 
     def shape(name, *ranks):
         if name not in store:
@@ -164,7 +164,7 @@ def _config(store, names, start, settings, prefix):
             raise DataError(f"{prefix}: {name} is {list(store[name].shape)}; expected {expected} axes")
         return store[name].shape
 
-    words = shape(start + names.words, 2)
+    words = shape(names.words, 2)
     query = shape(f"{layer}/{names.attention}/query/kernel", 2, 3)
     if words[1] != query[0]:
         raise DataError(
@@ -173,11 +173,11 @@ def _config(store, names, start, settings, prefix):
         )
     sizes = {
         "vocab_size": words[0],
-        "num_layers": max(layers(store, names, start)) + 1,
+        "num_layers": num_layers(store, names),
         "hidden_size": query[0],
         "intermediate_size": shape(f"{layer}/{names.intermediate}/kernel", 2)[1],
-        "max_position_embeddings": shape(start + names.positions, 2)[0],
-        "type_vocab_size": shape(start + names.types, 2)[0],
+        "max_position_embeddings": shape(names.positions, 2)[0],
+        "type_vocab_size": shape(names.types, 2)[0],
     }
     if len(query) == 3:
         sizes["num_heads"] = query[1]
@@ -185,7 +185,7 @@ def _config(store, names, start, settings, prefix):
         if settings.get(field, size) != size:
             raise DataError(f"{prefix}: {field} is {size} by its variables, but {settings[field]} by its settings")
     values = settings | sizes
-    poolers = (start + names.pooler, *_ending(store, _POOLER))
+    poolers = (names.pooler, *_ending(store, _POOLER))
     values["pooler"] = any(f"{one}/{part}" in store for one in poolers for part in ("kernel", "bias"))
     notes = []
     if "num_heads" not in values:
@@ -288,17 +288,17 @@ def _head(store):
     return "pretraining" if _ending(store, *_NEXT_SENTENCE) else "masked_lm"
 
 
-def _places(checkpoint, store, names, start):
+def _places(checkpoint, store, names):
     """dict path -> Place of the encoder's variables and its head's."""
-    table = encoder_places(names, start, checkpoint.config.num_layers)
+    table = encoder_places(names, checkpoint.config.num_layers)
     pooler = _ending(store, _POOLER)
     if pooler:
         # Model Garden's pre-training trains this one; the encoder's own stays as it was initialised.
         table |= tf_dense("pooler", pooler[0])
         checkpoint.notes.append(f"the pooler is {pooler[0]}, which was trained with next-sentence prediction")
         for part in ("kernel", "bias"):
-            if f"{start}{names.pooler}/{part}" in store:
-                checkpoint.left_out[f"{start}{names.pooler}/{part}"] = f"not trained: {pooler[0]} was in its place"
+            if f"{names.pooler}/{part}" in store:
+                checkpoint.left_out[f"{names.pooler}/{part}"] = f"not trained: {pooler[0]} was in its place"
     if checkpoint.head:
         # Not below the encoder's scope, but below that of the model around both.
         scope = next(name.partition("cls/predictions/")[0] for name in store if "cls/predictions/" in name)

@@ -29,6 +29,11 @@ class Names:
     pooler: str = "pooler_transform"
     bias: str = "cls/predictions/output_bias/bias"  # of the masked language model
 
+    def below(self, scope):
+        """These names of an encoder in a scope ("" or "SCOPE/"), which the masked language model's bias is not in."""
+        outer = ("words", "positions", "types", "norm", "layer", "pooler")
+        return dataclasses.replace(self, **{field: scope + getattr(self, field) for field in outer})
+
 
 GENERATIONS = (
     Names(),  # since 2.3.0; TF-Hub's BERT from version 3
@@ -59,45 +64,44 @@ GENERATIONS = (
 
 
 def find(store):
-    """The Names with the most variables there, and what stands before each name of its encoder ("" or "SCOPE/").
+    """The Names, in their scope, of which the most variables are there; None where there is no encoder of theirs.
 
     Args:
         store: collection of the names of all variables.
-
-    Returns:
-        Names, str; None and "" where there is no encoder of theirs.
     """
     found = collections.Counter()
     for names in GENERATIONS:
         for end in (names.words, names.positions, names.types, f"{names.norm}/gamma"):  # any one of them may be missing
-            for start in [name.removesuffix(end) for name in store if f"/{name}".endswith(f"/{end}")]:
-                if layers(store, names, start):
-                    table = encoder_places(names, start, max(layers(store, names, start)) + 1)
-                    found[names, start] = len(names_of(table, table) & store.keys())
-    return found.most_common(1)[0][0] if found else (None, "")
+            for scope in [name.removesuffix(end) for name in store if f"/{name}".endswith(f"/{end}")]:
+                scoped = names.below(scope)
+                layers = num_layers(store, scoped)
+                if layers:
+                    table = encoder_places(scoped, layers)
+                    found[scoped] = len(names_of(table, table) & store.keys())
+    return found.most_common(1)[0][0] if found else None
 
 
-def layers(store, names, start):
-    """Set of the numbers of the transformer layers."""
-    pattern = re.compile(re.escape(start + names.layer) + r"(\d+)/")
-    return {int(match[1]) for match in map(pattern.match, store) if match}
+def num_layers(store, names):
+    """Number of the transformer layers that there are variables of, up to the last one; 0 where there is none."""
+    pattern = re.compile(re.escape(names.layer) + r"(\d+)/")
+    return max((int(match[1]) + 1 for match in map(pattern.match, store) if match), default=0)
 
 
-def encoder_places(names, start, num_layers):
-    """dict path of an encoder's variable -> Place; arguments as `find` and `layers` return them.
+def encoder_places(names, layers):
+    """dict path of an encoder's variable -> Place; arguments as `find` and `num_layers` return them.
 
     Attention keeps its heads apart: kernels [hidden, heads, size] for query, key and value, [heads, size, hidden] for
     the output. In TF 1 they are matrices, the same values in the same order.
     """
     table = {
-        "embeddings/word_embeddings": Place((start + names.words,)),
-        "embeddings/position_embeddings": Place((start + names.positions,)),
-        "embeddings/type_embeddings": Place((start + names.types,)),
-        **tf_norm("embeddings/norm", start + names.norm),
-        **tf_dense("pooler", start + names.pooler),
+        "embeddings/word_embeddings": Place((names.words,)),
+        "embeddings/position_embeddings": Place((names.positions,)),
+        "embeddings/type_embeddings": Place((names.types,)),
+        **tf_norm("embeddings/norm", names.norm),
+        **tf_dense("pooler", names.pooler),
     }
-    for index in range(num_layers):
-        ours, theirs = f"layer_{index}", f"{start}{names.layer}{index}"
+    for index in range(layers):
+        ours, theirs = f"layer_{index}", f"{names.layer}{index}"
         attention = [f"{theirs}/{names.attention}/{part}" for part in ("query", "key", "value")]
         table |= tf_dense(f"{ours}/attention/qkv", *attention, layout=RESHAPED)
         table |= tf_dense(f"{ours}/attention/output", f"{theirs}/{names.attention_output}", layout=RESHAPED)
