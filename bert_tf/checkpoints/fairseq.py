@@ -20,7 +20,7 @@ from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import check_vocabulary
 
 FORMAT = "fairseq"
-DICTIONARY = "dict.txt"
+_DICTIONARY = "dict.txt"
 
 # Our names of fairseq's special symbols; the mask comes last, after the dictionary (fairseq, data/dictionary.py).
 _SPECIALS = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]  # <s>, <pad>, </s>, <unk>
@@ -38,7 +38,7 @@ def recognises(path):
     """Whether `path` is a .pt file, or a directory of some with a dictionary."""
     if os.path.isdir(path):
         names = os.listdir(path)  # with a config.json it is Hugging Face's copy of such a model
-        return DICTIONARY in names and "config.json" not in names and bool(_checkpoints(path))
+        return _DICTIONARY in names and "config.json" not in names and bool(_checkpoints(path))
     return path.endswith(".pt") and os.path.exists(path)
 
 
@@ -57,7 +57,7 @@ def read(path, allow_pickle=False):
             architecture, or tensors are missing, misshapen or unknown, all by name.
     """
     file = _only_checkpoint(path) if os.path.isdir(path) else path
-    dictionary = os.path.join(os.path.dirname(file), DICTIONARY)
+    dictionary = os.path.join(os.path.dirname(file), _DICTIONARY)
     if not os.path.exists(dictionary):
         raise DataError(f"{dictionary}: no such file; expected fairseq's dictionary beside {os.path.basename(file)}")
     pytorch.check_allowed(file, allow_pickle)

@@ -112,7 +112,7 @@ def write(checkpoint, path):
         tf.errors.OpError, OSError: the files can not be written.
     """
     config = checkpoint.config
-    _check(config)
+    _check_writable(config)
     table = places(config)
     slots = _slot_places(table)
     store = spread(table, checkpoint.tensors) | spread(slots, checkpoint.slots)
@@ -265,7 +265,7 @@ def _left_out(store, taken, known, prefix):
     return dict(sorted(left_out.items()))
 
 
-def _check(config):
+def _check_writable(config):
     """Raises ConfigError for what google-research/bert's graph has no place for."""
     for field, misfit, what in (
         ("norm", config.norm != "post", "normalises after each sublayer"),

@@ -77,7 +77,7 @@ def read(path, allow_pickle=False):
     if unknown:
         shown = ", ".join(sorted(store[name].source for name in unknown))
         raise DataError(f"{weights} does not hold the model that config.json describes: unknown {shown}")
-    _check(copies, store, weights, notes)
+    _check_copies(copies, store, weights, notes)
     why = f"the head of {foreign}, which this project has not" if foreign else "no part of a model of this class"
 
     limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
@@ -249,7 +249,7 @@ def _copies(head, roberta):
     return {f"{name}.decoder.weight": _WORDS, f"{name}.decoder.bias": f"{name}.bias"}
 
 
-def _check(copies, store, file, notes):
+def _check_copies(copies, store, file, notes):
     """Raises DataError for a copy that differs from its original."""
     for copy, original in copies.items():
         if copy not in store:

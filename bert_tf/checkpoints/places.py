@@ -13,7 +13,8 @@ from bert_tf.errors import DataError
 
 SAME = "same"
 TRANSPOSED = "transposed"  # a dense kernel as [outputs, inputs]
-RESHAPED = "reshaped"  # the same values in the same order, an axis split into heads and their size
+# The same values in the same order, an axis split into heads and their size; only read, for no format writes it.
+RESHAPED = "reshaped"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,10 +25,10 @@ def variable_shapes(config, head=None, labels=None):
     Returns:
         dict path -> shape (tuple of int), in the order of the computation.
     """
-    return encoder_shapes(config) | (head_shapes(config, head, labels) if head else {})
+    return _encoder_shapes(config) | (_head_shapes(config, head, labels) if head else {})
 
 
-def encoder_shapes(config):
+def _encoder_shapes(config):
     """dict path -> shape of the encoder's variables."""
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes = {
@@ -51,8 +51,8 @@ def encoder_shapes(config):
     return shapes | (_dense("pooler", hidden, hidden) if config.pooler else {})
 
 
-def head_shapes(config, head, labels=None):
-    """dict path -> shape of a head's variables; arguments as in `variable_shapes`."""
+def _head_shapes(config, head, labels):
+    """dict path -> shape of a head's variables."""
     hidden = config.hidden_size
     masked_lm = {
         **_dense("masked_lm/transform", hidden, hidden),
