@@ -1,8 +1,10 @@
 """Runs a checkpoint and what it became on the same real sentences, each by its own library where there is one."""
 
 import importlib.util
-import json
 import os
+import subprocess
+import sys
+import tempfile
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +20,7 @@ from bert_tf.model.heads import POSITIONS
 
 _SENTENCES = 16
 _LENGTH = 64
+_CHOICES = 2  # that make one question of a multiple-choice model
 # How far the two sides may be apart, as a share of the largest value of an output. Float32 sums in another order
 # differ by about 1e-6; a number with 8 or 11 bits is off by 1/256 or 1/2048, and layers add it up.
 _TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
@@ -113,7 +116,7 @@ def _with_bert_tf(checkpoint, features, masked):
     if checkpoint.head:
         inputs = features | (masked if checkpoint.head in ("pretraining", "masked_lm") else {})
         if checkpoint.head == "multiple_choice":
-            inputs = {name: value.reshape(_SENTENCES // 2, 2, -1) for name, value in features.items()}
+            inputs = {name: value.reshape(-1, _CHOICES, value.shape[-1]) for name, value in features.items()}
         outputs |= {name: value.numpy() for name, value in checkpoint.model()(inputs).items()}
     return outputs
 
@@ -136,39 +139,33 @@ def _encoder_outputs(outputs):
 
 def _with_transformers(path, checkpoint, features):
     """The model by the class that its config.json names; its outputs under this project's names."""
-    import torch
-    import transformers
-
-    transformers.logging.disable_progress_bar()
-    with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
-        (architecture,) = json.load(file).get("architectures") or ["BertModel"]
-    load = getattr(transformers, architecture).from_pretrained
     head = checkpoint.head
-    # A bare encoder that lacks a pooler would get a random one.
-    options = {} if head or checkpoint.config.pooler else {"add_pooling_layer": False}
-    model = load(path, local_files_only=True, **options).float().eval()
     inputs = {
-        theirs: torch.from_numpy(features[ours].astype(np.int64))
+        theirs: features[ours]
         for ours, theirs in (
             ("input_word_ids", "input_ids"),
             ("input_mask", "attention_mask"),
             ("input_type_ids", "token_type_ids"),
         )
     }
-    with torch.no_grad():
-        base = model.base_model(**inputs, output_hidden_states=True)
-        states = [state.numpy() for state in base.hidden_states[1:]]
-        outputs = {f"layer_{index}": state for index, state in enumerate(states)} | {"sequence_output": states[-1]}
-        if getattr(base, "pooler_output", None) is not None:
-            outputs["pooled_output"] = base.pooler_output.numpy()
-        if head == "multiple_choice":
-            inputs = {name: value.reshape(_SENTENCES // 2, 2, -1) for name, value in inputs.items()}
-        answer = {name: value.numpy() for name, value in model(**inputs).items() if name.endswith("logits")}
-    rows = np.arange(_SENTENCES)[:, None]
-    for name in ("prediction_logits", "logits") if head in ("pretraining", "masked_lm") else ():
-        if name in answer:  # at every position
-            outputs["mlm_logits"] = answer.pop(name)[rows, features[POSITIONS]]
-    for theirs, ours in (("seq_relationship_logits", "nsp_logits"), ("logits", "nsp_logits")):
-        if theirs in answer and head in ("pretraining", "next_sentence"):
-            outputs[ours] = answer.pop(theirs)
-    return f"transformers {transformers.__version__}", outputs | answer
+    pooler = bool(head or checkpoint.config.pooler)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [os.path.join(folder, name) for name in ("inputs.npz", "outputs.npz")]
+        np.savez(files[0], **inputs, choices=_CHOICES if head == "multiple_choice" else 0)
+        program = os.path.join(os.path.dirname(__file__), "with_transformers.py")
+        done = subprocess.run(
+            [sys.executable, program, path, *files, str(int(pooler))], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+            raise DataError(f"{path}: Transformers can not run it: {reason}")
+        outputs = dict(np.load(files[1]))
+    version = outputs.pop("version")
+    outputs["sequence_output"] = outputs[f"layer_{checkpoint.config.num_layers - 1}"]
+    if head in ("pretraining", "masked_lm"):  # they give logits at every position
+        theirs = "prediction_logits" if "prediction_logits" in outputs else "logits"
+        outputs["mlm_logits"] = np.take_along_axis(outputs.pop(theirs), features[POSITIONS][..., np.newaxis], 1)
+    theirs = {"pretraining": "seq_relationship_logits", "next_sentence": "logits"}.get(head)
+    if theirs in outputs:
+        outputs["nsp_logits"] = outputs.pop(theirs)
+    return f"transformers {version}", outputs

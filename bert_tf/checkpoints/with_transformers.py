@@ -1,0 +1,43 @@
+"""Runs a Hugging Face model by Transformers: python with_transformers.py DIRECTORY INPUTS.npz OUTPUTS.npz POOLER.
+
+Needs PyTorch and Transformers, nothing of bert_tf, and is run by its path, in a process of its own: TensorFlow and
+PyTorch's compiler each bring LLVM, and where both are loaded the process ends.
+
+INPUTS has int [rows, length] input_ids, attention_mask and token_type_ids, and `choices`, the number of rows that make
+one question of a multiple-choice model. OUTPUTS gets layer_0, layer_1, ... and, as far as the model has them,
+pooled_output and its logits under Transformers' names. POOLER 0 takes a bare encoder without one.
+"""
+
+import json
+import os
+import sys
+
+import numpy as np
+import torch
+import transformers
+
+
+def main(directory, inputs, outputs, pooler):
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+        architectures = json.load(file).get("architectures")
+    kind = getattr(transformers, architectures[0] if architectures else "BertModel")
+    # A bare encoder that lacks a pooler would get a random one.
+    options = {} if int(pooler) else {"add_pooling_layer": False}
+    model = kind.from_pretrained(directory, local_files_only=True, **options).float().eval()
+    features = {name: torch.from_numpy(array.astype(np.int64)) for name, array in np.load(inputs).items()}
+    choices = int(features.pop("choices"))
+    with torch.no_grad():
+        base = model.base_model(**features, output_hidden_states=True)
+        results = {f"layer_{index}": state for index, state in enumerate(base.hidden_states[1:])}
+        if getattr(base, "pooler_output", None) is not None:
+            results["pooled_output"] = base.pooler_output
+        if choices:
+            features = {name: value.reshape(-1, choices, value.shape[-1]) for name, value in features.items()}
+        results |= {name: value for name, value in model(**features).items() if name.endswith("logits")}
+    np.savez(outputs, version=transformers.__version__, **{name: value.numpy() for name, value in results.items()})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
