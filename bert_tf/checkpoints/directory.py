@@ -55,7 +55,12 @@ def read(path, allow_pickle=False):
     weights = os.path.join(path, "model.safetensors")
     store, shapes = open_tensors(weights), checkpoint.shapes()
     checkpoint.tensors = collect({name: Place((name,)) for name in shapes}, shapes, store, weights)
-    checkpoint.left_out = {name: "no variable of this model" for name in store if name not in shapes}
+    extra = sorted(store.keys() - shapes.keys())
+    if checkpoint.task and not checkpoint.head:
+        task = checkpoint.task["name"]
+        checkpoint.left_out = dict.fromkeys(extra, f"of the task {task!r}, which this version does not know")
+    elif extra:
+        raise DataError(f"{weights} does not hold the model that config.json describes: unknown {', '.join(extra)}")
     checkpoint.slots, checkpoint.step = _optimizer(path, checkpoint)
     return checkpoint
 

@@ -141,6 +141,14 @@ def test_missing_and_misshapen_variables_are_listed_together(saved):
         directory.load_task(str(path))
 
 
+def test_a_tensor_that_no_variable_takes_is_named(saved):
+    path, *_ = saved
+    tensors = load_file(path / "model.safetensors") | {"layer_7/output/bias": np.zeros(3, np.float32)}
+    save_file(tensors, path / "model.safetensors")
+    with pytest.raises(DataError, match="config.json describes: unknown layer_7/output/bias"):
+        bert_tf.load(str(path))
+
+
 def test_a_truncated_file_is_said_to_be_unreadable(saved):
     path, *_ = saved
     weights = path / "model.safetensors"
