@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import BertTfError, ConfigError, DataError
 
 
 @contextlib.contextmanager
@@ -33,16 +33,26 @@ def replacing(path):
 
 @contextlib.contextmanager
 def replacing_directory(path):
-    """The same for a directory, which must not exist yet."""
+    """The same for a directory, which must not exist yet; errors from the block name it as it would be called."""
     path = os.path.abspath(path)
-    if os.path.exists(path):
+    if os.path.lexists(path):  # also a link that leads nowhere
         raise ConfigError(f"{path} exists already; choose another name or remove it")
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = tempfile.mkdtemp(dir=os.path.dirname(path), prefix=f".{os.path.basename(path)}.")
+    try:
+        temporary = tempfile.mkdtemp(dir=os.path.dirname(path), prefix=f".{os.path.basename(path)}.")
+    except OSError as error:
+        error.filename = path
+        raise
     try:
         yield temporary
         os.chmod(temporary, 0o755)
         os.replace(temporary, path)
+    except BertTfError as error:
+        raise type(error)(str(error).replace(temporary, path)) from None
+    except OSError as error:
+        if isinstance(error.filename, str):
+            error.filename = error.filename.replace(temporary, path)
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -69,7 +79,7 @@ def read_json(path):
             return json.load(file)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, numbers of thousands of digits; too deep
         raise DataError(f"{path}: not JSON: {error}") from None
 
 

@@ -71,6 +71,29 @@ def test_a_directory_that_exists_is_not_touched(tmp_path):
     assert names(tmp_path) == ["model"]
 
 
+def test_a_link_that_leads_nowhere_is_not_replaced(tmp_path):
+    (tmp_path / "model").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigError, match="exists already"), replacing_directory(tmp_path / "model"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: DataError(f"{path}: bad"), lambda path: OSError(28, "No space left on device", path)]
+)
+def test_errors_name_the_directory_as_it_would_be_called(tmp_path, make):
+    with pytest.raises((DataError, OSError)) as caught, replacing_directory(tmp_path / "model") as temporary:
+        raise make(f"{temporary}/part")
+    assert f"{tmp_path}/model/part" in str(caught.value)
+    assert "/.model." not in str(caught.value)
+
+
+def test_a_directory_that_can_not_be_made_is_named(tmp_path):
+    path = tmp_path / ("x" * 300)
+    with pytest.raises(OSError) as caught, replacing_directory(path):
+        pass
+    assert caught.value.filename == str(path)
+
+
 def test_json_survives_the_way_through_a_file(tmp_path):
     value = {"label": "긍정", "numbers": [1, 2.5, None], "nested": {"true": True}}
     write_json(tmp_path / "a.json", value)
@@ -83,9 +106,10 @@ def test_a_missing_file_and_one_that_is_not_json_are_named(tmp_path):
     (tmp_path / "bad.json").write_text('{"a": ')
     with pytest.raises(DataError, match=r"bad\.json: not JSON"):
         read_json(tmp_path / "bad.json")
-    (tmp_path / "latin.json").write_bytes(b'"\xe9"')
-    with pytest.raises(DataError, match=r"latin\.json: not JSON"):
-        read_json(tmp_path / "latin.json")
+    for content in (b'"\xe9"', b"[" * 100_000, b"9" * 10_000):
+        (tmp_path / "odd.json").write_bytes(content)
+        with pytest.raises(DataError, match=r"odd\.json: not JSON"):
+            read_json(tmp_path / "odd.json")
 
 
 def test_bundled_data_is_found_from_any_directory(tmp_path, monkeypatch):
