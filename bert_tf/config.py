@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 
 from bert_tf.errors import ConfigError
 
@@ -69,7 +70,11 @@ class BertConfig:
         return from_dict(cls, shape | overrides)
 
     def check(self):
-        """Raises ConfigError for a combination that no model can have."""
+        """Raises ConfigError for a value, or a combination, that no model can have."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if type(value) not in ((int, float) if field.type is float else (field.type,)):
+                raise ConfigError(f"model.{field.name} is {value!r}; expected {field.type.__name__}")
         for field in (
             "vocab_size",
             "num_layers",
@@ -86,6 +91,9 @@ class BertConfig:
         for field in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, field) < 1:
                 raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be in [0, 1)")
+        for field in ("layer_norm_epsilon", "initializer_range"):
+            if not 0 < getattr(self, field) < math.inf:
+                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be above 0")
         if self.hidden_size % self.num_heads:
             raise ConfigError(f"model.hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
         if self.activation not in ACTIVATIONS:

@@ -65,6 +65,12 @@ def test_a_config_survives_the_way_through_a_dict(cls):
 @pytest.mark.parametrize(
     "config, culprit",
     [
+        (BertConfig(hidden_size="768"), "model.hidden_size is '768'; expected int"),
+        (BertConfig(hidden_size=768.0), "model.hidden_size is 768.0; expected int"),
+        (BertConfig(num_layers=True), "model.num_layers is True; expected int"),
+        (BertConfig(dropout=None), "model.dropout is None; expected float"),
+        (BertConfig(layer_norm_epsilon=-1), "model.layer_norm_epsilon is -1; it must be above 0"),
+        (BertConfig(initializer_range=float("nan")), "model.initializer_range is nan"),
         (BertConfig(num_layers=0), "model.num_layers is 0; it must be at least 1"),
         (BertConfig(vocab_size=0), "model.vocab_size is 0"),
         (BertConfig(position_offset=-1), "model.position_offset is -1; it must not be negative"),
@@ -90,6 +96,8 @@ def test_a_value_that_no_run_can_have_is_named(config, culprit):
         config.check()
 
 
-@pytest.mark.parametrize("config", [BertConfig(), BertConfig(type_vocab_size=0), TrainConfig(), PretrainingData()])
+@pytest.mark.parametrize(
+    "config", [BertConfig(), BertConfig(type_vocab_size=0, dropout=0), TrainConfig(), PretrainingData()]
+)
 def test_the_defaults_and_a_model_without_types_are_valid(config):
     assert config.check() is config
