@@ -64,6 +64,8 @@ def run(main):
             _fail(_reason(error), 1)
         except OSError as error:
             _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
+        except MemoryError as error:
+            _fail(f"not enough memory: {error}", 1)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
 

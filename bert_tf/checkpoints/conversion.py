@@ -67,7 +67,7 @@ def convert(
     checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
     if add_pieces:
         checkpoint = adapt.add_pieces(checkpoint, list(add_pieces))
-    if max_position_embeddings:
+    if max_position_embeddings is not None:
         checkpoint = adapt.extend_positions(checkpoint, max_position_embeddings)
     if dtype:
         checkpoint = adapt.cast(checkpoint, dtype)

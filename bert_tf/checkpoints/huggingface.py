@@ -205,11 +205,15 @@ def _open(path, allow_pickle):
             if name.startswith("pytorch_model"):
                 check_allowed(file, allow_pickle)
             return file, reader(file)
-    others = [name for name in ("tf_model.h5", "flax_model.msgpack") if os.path.exists(os.path.join(path, name))]
-    there = (
-        f"the weights are in {', '.join(others)} only; save them" if others else "it is not there; fetch it, or save"
+    for name, option in (("tf_model.h5", "from_tf"), ("flax_model.msgpack", "from_flax")):
+        if os.path.exists(os.path.join(path, name)):
+            raise DataError(
+                f"{path}: the weights are in {name} only; expected model.safetensors: Transformers before 5 makes it "
+                f"(from_pretrained(..., {option}=True), then save_pretrained)"
+            )
+    raise DataError(
+        f"{path}: no weights; expected model.safetensors: fetch it, or save it with Transformers (save_pretrained)"
     )
-    raise DataError(f"{path}: expected model.safetensors; {there} with Transformers (save_pretrained)")
 
 
 def _tokenizer(path, settings, vocab_size, notes):

@@ -71,6 +71,7 @@ def read_config(settings, file):
     Raises:
         DataError: another architecture, naming the field.
     """
+    there = ", ".join(list(settings)[:8]) or "{}"
     model_type = settings.setdefault("model_type", "bert")  # the first releases wrote none
     expected = {
         "model_type": tuple(_STEMS),
@@ -83,6 +84,9 @@ def read_config(settings, file):
         if field in settings and settings[field] not in known:
             choices = ", ".join(repr(value) for value in known if value is not None)
             raise DataError(f"{file}: {field} {settings[field]!r}; expected {choices}: nothing else can be read")
+    classes = settings.get("architectures") or []
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise DataError(f"{file}: architectures {classes!r}; expected a list of names of classes")
     try:
         fields = {
             ours: settings.get(name, *rest) if rest else settings[name] for ours, (name, *rest) in _FIELDS.items()
@@ -93,7 +97,9 @@ def read_config(settings, file):
             fields["max_position_embeddings"] -= fields["position_offset"]
         return BertConfig(activation=_ACTIVATIONS[settings.get("hidden_act", "gelu")], **fields).check()
     except KeyError as error:
-        raise DataError(f"{file}: no {error.args[0]!r}; expected the config.json of a BERT model") from None
+        raise DataError(
+            f"{file}: no {error.args[0]!r}, only {there}; expected Hugging Face's config.json of a BERT model"
+        ) from None
     except (BertTfError, TypeError) as error:
         raise DataError(f"{file}: {error}") from None
 
@@ -150,16 +156,17 @@ def read_labels(settings, file, outputs):
         try:
             numbered = {int(number): str(name) for number, name in names.items()}
         except (AttributeError, ValueError):
-            numbered = {}
-        if sorted(numbered) != list(range(len(names))):
+            numbered = None
+        if numbered is None or sorted(numbered) != list(range(len(names))):
             raise DataError(f"{file}: id2label {names!r}; expected an object from 0, 1, ... to the labels' names")
-        labels, field = [numbered[number] for number in sorted(numbered)], "id2label"
+        labels = [numbered[number] for number in sorted(numbered)]
+        field, count = "id2label", len(labels)
     else:
-        count = settings.get("num_labels") or outputs or 2  # two: Transformers' default
-        labels, field = [f"LABEL_{number}" for number in range(count)], "num_labels"
-    if outputs is not None and len(labels) != outputs:
+        labels = [f"LABEL_{number}" for number in range(outputs or 2)]  # two: Transformers' default
+        field, count = "num_labels", settings.get("num_labels") or len(labels)
+    if outputs is not None and count != outputs:
         raise DataError(
-            f"{file}: {field} is of {len(labels)} labels, but the classifier has {outputs} outputs; name each of them"
+            f"{file}: {field} is of {count!r} labels, but the classifier has {outputs} outputs; name each of them"
         )
     return labels
 
@@ -168,7 +175,7 @@ def read_task(settings, head, labels, max_length, notes):
     """The dict of a task: the one that `written` kept if it is still of this model, else what config.json says."""
     saved = _own(settings).get("task")
     if isinstance(saved, dict) and isinstance(saved.get("settings"), dict):
-        if TASK_HEADS.get(saved.get("name")) == head and saved["settings"].get("labels") == labels:
+        if TASK_HEADS.get(str(saved.get("name"))) == head and saved["settings"].get("labels") == labels:
             return saved
         notes.append("the task that bert_tf noted in config.json is not this model's any more: its settings are left")
     name = head

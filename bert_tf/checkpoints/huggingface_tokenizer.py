@@ -20,12 +20,36 @@ _SETTINGS = {
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of SPECIAL_PIECES
 # Of no use in another directory: where the files lay, and code that would be fetched and run.
 _NOT_KEPT = {"auto_map", "name_or_path", "tokenizer_file", "vocab_file"}
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
 
 
 def read_config(path):
     """The dict of tokenizer_config.json; empty where there is none."""
     file = os.path.join(path, "tokenizer_config.json")
-    return read_json_object(file) if os.path.exists(file) else {}
+    config = read_json_object(file) if os.path.exists(file) else {}
+    kinds = {theirs: bool for theirs, _, _ in _SETTINGS.values()}
+    return _checked(config, kinds | {"tokenizer_class": str, "added_tokens_decoder": dict}, file)
+
+
+def _read_library(file):
+    """The dict of tokenizer.json, its parts of the kinds that are expected below; None where there is no such file."""
+    if not os.path.exists(file):
+        return None
+    kinds = {"model": dict, "normalizer": dict, "pre_tokenizer": dict, "added_tokens": list}
+    library = _checked(read_json_object(file), kinds, file)
+    model = library.get("model") or {}
+    if model.get("type") == "WordPiece":  # other kinds list pieces with their scores
+        _checked(model, {"vocab": dict}, file)
+    _checked(library.get("normalizer") or {}, {theirs: bool for _, theirs, _ in _SETTINGS.values()}, file)
+    return library
+
+
+def _checked(values, kinds, where):
+    """The dict `values`; raises DataError for one that is there and not of its kind."""
+    for name, kind in kinds.items():
+        if values.get(name) is not None and not isinstance(values[name], kind):
+            raise DataError(f"{where}: {name} is {str(values[name])[:60]!r}; expected {_KINDS[kind]}")
+    return values
 
 
 def read_tokenizer(path, config, vocab_size, default_class=None):
@@ -42,10 +66,10 @@ def read_tokenizer(path, config, vocab_size, default_class=None):
         notes (list of str). None, {} and no notes where there is no tokenizer at all.
 
     Raises:
-        DataError: a vocabulary that is broken or not of this length.
+        DataError: a file that is broken; a vocabulary that is not of this length.
     """
     vocab, fast = os.path.join(path, "vocab.txt"), os.path.join(path, "tokenizer.json")
-    library = read_json_object(fast) if os.path.exists(fast) else None
+    library = _read_library(fast)
     name = config.get("tokenizer_class", default_class)
     bare = name.removesuffix("Fast") if name else None
     reason = _foreign(path, library, bare, os.path.exists(vocab))
@@ -55,7 +79,7 @@ def read_tokenizer(path, config, vocab_size, default_class=None):
     if os.path.exists(vocab):
         pieces = read_vocabulary(vocab)
     if library:
-        listed = _listed(library["model"]["vocab"], fast)
+        listed = _listed(library["model"].get("vocab") or {}, fast)
         differ = pieces is not None and pieces[: len(listed)] != listed
         if differ:
             notes.append(
@@ -101,20 +125,26 @@ def _foreign(path, library, name, has_vocab):
 
 def _listed(vocab, file):
     """The pieces of a dict piece -> id, by id."""
-    pieces = sorted(vocab, key=vocab.get)
-    if [vocab[piece] for piece in pieces] != list(range(len(pieces))):
-        raise DataError(f"{file}: the ids of its pieces are not 0 to {len(pieces) - 1}; expected each number once")
-    return pieces
+    pieces = {number: piece for piece, number in vocab.items() if isinstance(number, int)}
+    if sorted(pieces) != list(range(len(vocab))):
+        raise DataError(f"{file}: the ids of its pieces are not 0 to {len(vocab) - 1}; expected each number once")
+    return [pieces[number] for number in range(len(vocab))]
 
 
 def _added(path, config, library):
     """dict id -> token of all the places that name added ones."""
-    tokens = {int(number): token["content"] for number, token in config.get("added_tokens_decoder", {}).items()}
-    tokens |= {token["id"]: token["content"] for token in (library or {}).get("added_tokens", [])}
     file = os.path.join(path, "added_tokens.json")
-    if os.path.exists(file):
-        tokens |= {number: token for token, number in read_json_object(file).items()}
-    return tokens
+    listed = list((config.get("added_tokens_decoder") or {}).items())
+    try:
+        tokens = [(number, token["content"]) for number, token in listed]
+        tokens += [(token["id"], token["content"]) for token in (library or {}).get("added_tokens") or []]
+        if os.path.exists(file):
+            tokens += [(number, token) for token, number in read_json_object(file).items()]
+        return {int(number): str(token) for number, token in tokens}
+    except (KeyError, TypeError, ValueError):
+        raise DataError(
+            f"{path}: its added tokens are not numbers with a 'content' each; save the tokenizer anew"
+        ) from None
 
 
 def _completed(pieces, added, path):

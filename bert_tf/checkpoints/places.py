@@ -66,7 +66,7 @@ def collect(table, shapes, store, file):
         dict path -> Tensor.
 
     Raises:
-        DataError: naming every tensor that is missing or of a shape that does not fit.
+        DataError: naming the tensors that are missing or of a shape that does not fit.
     """
     missing, misshapen, found = [], [], {}
     for path, shape in shapes.items():
@@ -82,10 +82,15 @@ def collect(table, shapes, store, file):
         if not wrong:
             found[path] = _joined([store[name] for name in place.names], shape, part, place.layout)
     if missing or misshapen:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing)
-        parts += [f"misshapen {', '.join(misshapen)}"] * bool(misshapen)
+        parts = [f"{what} {some(names)}" for what, names in (("missing", missing), ("misshapen", misshapen)) if names]
         raise DataError(f"{file} does not hold the model that its config describes: {'; '.join(parts)}")
     return found
+
+
+def some(names, shown=8):
+    """The first of a list of names, and how many more there are: a wrong number of layers makes it hundreds."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
 def spread(table, tensors):

@@ -235,3 +235,10 @@ def test_bert_large_is_converted_in_less_than_1_3_times_its_size(tmp_path):
         print(f"{source.name} to {format}: peak {peak / size:.2f} times {size / 1e9:.2f} GB")
         assert peak < 1.3 * size
         source = target
+
+
+def test_no_length_but_a_longer_one_is_taken(saved, tmp_path):
+    _, path = saved()
+    for length in (0, -1, 24):
+        with pytest.raises(ConfigError, match=f"max_position_embeddings {length}: the checkpoint has 24"):
+            conversion.convert(path, "bert_tf", str(tmp_path / "out"), max_position_embeddings=length)

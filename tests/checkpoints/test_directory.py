@@ -145,7 +145,7 @@ def test_a_tensor_that_no_variable_takes_is_named(saved):
     path, *_ = saved
     tensors = load_file(path / "model.safetensors") | {"layer_7/output/bias": np.zeros(3, np.float32)}
     save_file(tensors, path / "model.safetensors")
-    with pytest.raises(DataError, match="config.json describes: unknown layer_7/output/bias"):
+    with pytest.raises(DataError, match=r"config.json describes: unknown layer_7/output/bias"):
         bert_tf.load(str(path))
 
 

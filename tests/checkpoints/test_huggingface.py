@@ -424,6 +424,9 @@ def test_labels_without_names_are_numbered(tmp_path, changes):
         ({"id2label": {"0": "a", "1": "b"}}, "id2label is of 2 labels, but the classifier has 3 outputs"),
         ({"id2label": {"0": "a", "1": "b", "3": "c"}}, "id2label .*expected an object from 0, 1"),
         ({"id2label": ["a", "b", "c"]}, "id2label .*expected an object from 0, 1"),
+        ({"id2label": 3}, "id2label .*expected an object from 0, 1"),
+        ({"id2label": None, "num_labels": 10**12}, "num_labels is of 1000000000000 labels"),
+        ({"id2label": None, "num_labels": "3"}, "num_labels is of '3' labels"),
         ({"id2label": None, "num_labels": 4}, "num_labels is of 4 labels, but the classifier has 3 outputs"),
     ],
 )
@@ -745,3 +748,37 @@ def test_a_tokenizer_json_of_another_length_is_refused(tmp_path, tensors):
     fast_tokenizer(tmp_path, PIECES[:-1])
     with pytest.raises(DataError, match=rf"tokenizer\.json has {len(PIECES) - 1} pieces, but .* {len(PIECES)}"):
         huggingface.read(path)
+
+
+@pytest.mark.parametrize(
+    "file, content, line",
+    [
+        ("tokenizer_config.json", {"tokenizer_class": 5}, "tokenizer_class is '5'; expected text"),
+        ("tokenizer_config.json", {"do_lower_case": "no"}, "do_lower_case is 'no'; expected true or false"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"40": {}}}, "added tokens are not numbers with"),
+        ("tokenizer.json", {"model": "WordPiece"}, "model is 'WordPiece'; expected an object"),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": ["a"]}}, "vocab is .*expected an object"),
+        ("added_tokens.json", {"x": "y"}, "added tokens are not numbers with"),
+        ("config.json", {"architectures": "BertModel"}, "architectures 'BertModel'; expected a list"),
+    ],
+)
+def test_a_part_of_another_kind_is_named(tmp_path, tensors, file, content, line):
+    path = write(tmp_path, tensors)
+    settings = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
+    (tmp_path / file).write_text(json.dumps(settings | content))
+    with pytest.raises(DataError, match=line):
+        bert_tf.load(path)
+
+
+def test_a_config_of_another_project_is_told_by_what_it_has(tmp_path, tensors):
+    path = write(tmp_path, tensors)
+    (tmp_path / "config.json").write_text('{"module": "keras_hub.src.models.bert", "class_name": "BertBackbone"}')
+    with pytest.raises(DataError, match="no 'vocab_size', only module, class_name; expected Hugging Face's"):
+        bert_tf.load(path)
+
+
+def test_of_many_missing_tensors_the_first_are_named(tmp_path, tensors):
+    path = write(tmp_path, tensors, num_hidden_layers=50)
+    with pytest.raises(DataError, match=r"missing encoder.layer.*and [0-9]+ more") as caught:
+        bert_tf.load(path)
+    assert len(str(caught.value)) < 1000

@@ -131,6 +131,10 @@ def _reader(prefix):
     try:
         return tf.train.load_checkpoint(prefix)
     except _ERRORS as error:
+        if glob.has_magic(prefix):
+            raise DataError(
+                f"{prefix}: TensorFlow takes *, ? and [ in a path for a pattern; rename that part"
+            ) from None
         raise DataError(f"{prefix}.index can not be read: {_line(error)}; expected a TensorFlow checkpoint") from None
 
 

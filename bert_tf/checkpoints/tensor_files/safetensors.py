@@ -49,8 +49,8 @@ def open_sharded(directory, index, open_file=open_tensors):
     """
     path = os.path.join(directory, index)
     weight_map = read_json_object(path).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise DataError(f"{path}: no 'weight_map'; expected an index of tensor names and files")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise DataError(f"{path}: no 'weight_map' of names; expected an index of tensor names and files")
     shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
     lacking = [f"{name} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
     if lacking:

@@ -1,0 +1,57 @@
+"""What is said of paths that hold no model, or one that can not be told."""
+
+import shutil
+
+import pytest
+
+from bert_tf.checkpoints import directory, google
+from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.errors import DataError
+from tests.checkpoints.small import assert_same, small_checkpoint
+
+
+@pytest.fixture
+def model(tmp_path):
+    checkpoint, _ = small_checkpoint()
+    path = tmp_path / "all" / "model"
+    directory.write(checkpoint, str(path))
+    return path
+
+
+def test_a_file_of_a_model_leads_to_its_directory(model):
+    with pytest.raises(DataError, match=r"model.safetensors: a file; expected the directory"):
+        open_checkpoint(model / "model.safetensors")
+
+
+def test_models_one_level_below_are_named(model):
+    with pytest.raises(DataError, match=f"no model, but there is in model; name it, as in {model}"):
+        open_checkpoint(model.parent)
+
+
+def test_an_adapter_is_told_from_a_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(DataError, match=r"an adapter .*merge it into its base model"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_name_of_the_hub_is_asked_for_with_its_scheme():
+    with pytest.raises(DataError, match=r"klue/bert-base: no such directory; .* hf://OWNER/NAME"):
+        open_checkpoint("klue/bert-base")
+
+
+def test_a_directory_without_a_model_is_told_what_makes_one(tmp_path):
+    with pytest.raises(DataError, match=r"no model of a known format; expected config.json"):
+        open_checkpoint(tmp_path)
+
+
+def test_hangul_and_spaces_are_no_matter(model, tmp_path):
+    path = shutil.copytree(model, tmp_path / "한글 폴더")
+    assert_same(open_checkpoint(path), open_checkpoint(model))
+
+
+def test_a_pattern_in_the_path_of_googles_files_is_said_to_be_one(tmp_path):
+    path = tmp_path / "model [1]"
+    path.mkdir()
+    google.write(small_checkpoint()[0], str(path))
+    with pytest.raises(DataError, match="pattern; rename"):
+        open_checkpoint(path)
