@@ -24,14 +24,21 @@ def _import_quietly():
         import tensorflow
 
         tensorflow.config.list_physical_devices()  # looks for GPUs, and complains, without starting them
-    except KeyboardInterrupt:
-        sys.exit(130)
     finally:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
 
 
+def _say_interrupted(kind, error, trace):
+    """sys.excepthook: one line for Ctrl-C while modules are still imported; the rest as ever."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("bert_tf: interrupted", file=sys.stderr, flush=True)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _say_interrupted
 _import_quietly()
 
 import tensorflow as tf  # noqa: E402

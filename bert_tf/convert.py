@@ -33,7 +33,7 @@ def main(_):
 
 def _pieces(path):
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             pieces = file.read().split()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}; convert it") from None

@@ -1,3 +1,7 @@
+import signal
+import subprocess
+import sys
+
 import pytest
 import tensorflow as tf
 from absl import flags
@@ -55,6 +59,15 @@ def test_a_defect_keeps_its_stack_trace(monkeypatch, capsys):
         outcome(monkeypatch, capsys, ZeroDivisionError())
     with pytest.raises(tf.errors.InvalidArgumentError):
         outcome(monkeypatch, capsys, tf.errors.InvalidArgumentError(None, None, "shapes"))
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line():
+    done = subprocess.run(
+        [sys.executable, "-c", "import bert_tf.app; raise KeyboardInterrupt"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGINT  # 130 to a shell
+    assert done.stderr == "bert_tf: interrupted\n"
 
 
 def test_success_is_silent(monkeypatch, capsys):

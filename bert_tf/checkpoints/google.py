@@ -109,7 +109,7 @@ def write(checkpoint, path):
 
     Raises:
         ConfigError: google-research/bert has no place for a part of the model.
-        tf.errors.OpError, OSError: the files can not be written.
+        OSError: the files can not be written.
     """
     config = checkpoint.config
     _check_writable(config)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import resource
 import subprocess
 import sys
 import textwrap
@@ -141,6 +142,21 @@ def test_a_conversion_that_fails_half_way_leaves_nothing(saved, tmp_path, monkey
     assert [file.name for file in tmp_path.iterdir()] == ["ours"]
 
 
+@pytest.mark.parametrize("format", conversion.WRITERS)
+def test_a_file_that_can_not_grow_is_named_and_nothing_is_left(saved, tmp_path, format):
+    _, path = saved()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # of 100 kB
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            conversion.convert(path, format, str(tmp_path / "new"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    weights = "bert_model.ckpt" if format == "google" else "model.safetensors"
+    assert caught.value.filename == str(tmp_path / "new" / weights)
+    assert [file.name for file in tmp_path.iterdir()] == ["ours"]
+
+
 def test_an_output_that_exists_is_left_alone(saved, tmp_path):
     _, path = saved()
     with pytest.raises(ConfigError, match="exists already"):
@@ -157,7 +173,7 @@ def programs():
 
 def test_the_program_prints_the_report(programs, saved, tmp_path):
     _, path = saved("question_answering")
-    (tmp_path / "new.txt").write_text("covid\n##19\n")
+    (tmp_path / "new.txt").write_text("\ufeffcovid\r\n##19\r\n", encoding="utf-8")
     done = programs.succeed(
         "convert", f"--input={path}", "--format=google", f"--output={tmp_path}/theirs", "--verify",
         f"--add_tokens={tmp_path}/new.txt", "--max_position_embeddings=48", "--dtype=float16",

@@ -1,5 +1,7 @@
 """TensorFlow's checkpoint files, PREFIX.index and PREFIX.data-*: read, and written, a few tensors at a time."""
 
+import contextlib
+import errno
 import glob
 import os
 import tempfile
@@ -99,20 +101,30 @@ def write_bundle(prefix, tensors):
         tensors: dict name -> Tensor.
 
     Raises:
-        tf.errors.OpError: the files can not be written.
+        OSError: the files can not be written.
     """
     # Beside the result, for shards are renamed, not copied, when they are joined.
     with tempfile.TemporaryDirectory(dir=os.path.dirname(prefix), prefix=".shards.") as folder, tf.device("CPU"):
         shards = []
         for names in _shards(tensors):
+            arrays = [tf.constant(tensors[name].read()) for name in names]
             shards.append(os.path.join(folder, str(len(shards))))
-            tf.raw_ops.SaveV2(
-                prefix=shards[-1],
-                tensor_names=names,
-                shape_and_slices=[""] * len(names),
-                tensors=[tf.constant(tensors[name].read()) for name in names],
-            )
-        tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False)
+            with _system_errors(prefix):
+                tf.raw_ops.SaveV2(
+                    prefix=shards[-1], tensor_names=names, shape_and_slices=[""] * len(names), tensors=arrays
+                )
+        with _system_errors(prefix):
+            tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False)
+
+
+@contextlib.contextmanager
+def _system_errors(prefix):
+    """Turns TensorFlow's errors, which name nodes and temporary files, into the system's, of the file PREFIX."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        reason = _line(error).partition(" [Op:")[0].rpartition("; ")[2]  # "FILE; No space left on device [Op:SaveV2]"
+        raise OSError(errno.EIO, reason, prefix) from None
 
 
 def _shards(tensors):
