@@ -160,16 +160,19 @@ class PretrainingData:
 
     Attributes:
         layout: "sentences" (one a line, blank lines between documents) or "documents" (one a line).
-        max_length: tokens of a packed pair, at most, [CLS] and [SEP] counted.
+        pairs: "nsp": two segments, the second from another document at even odds (BERT); "sop": two segments, swapped
+            at even odds (ALBERT); "none": full sentences across documents, masked language model alone (RoBERTa).
+        max_length: tokens of a sequence, at most, [CLS] and [SEP] counted.
         max_predictions: masked tokens a sequence, at most.
         masking_rate: share of the tokens of a sequence that is masked.
-        short_sequence_rate: share of documents that aim at shorter pairs.
+        short_sequence_rate: share of documents that aim at shorter pairs; "none" makes no shorter sequences.
         group_size: documents that are shuffled together and lend each other random second parts.
         length_multiple: None pads every batch to max_length; a number puts pairs of similar length into a batch and
             pads it to a multiple of that number.
     """
 
     layout: str = "sentences"
+    pairs: str = "nsp"
     max_length: int = 128
     max_predictions: int = 20
     masking_rate: float = 0.15
@@ -181,6 +184,8 @@ class PretrainingData:
         """Raises ConfigError for values that no run can have."""
         if self.layout not in ("sentences", "documents"):
             raise ConfigError(f"data.layout {self.layout!r} is unknown; choose sentences or documents")
+        if self.pairs not in ("nsp", "sop", "none"):
+            raise ConfigError(f"data.pairs {self.pairs!r} is unknown; choose nsp, sop or none")
         # Two tokens and the three specials are the shortest pair there is.
         for field, least in (("max_length", 5), ("max_predictions", 1), ("group_size", 2)):
             if getattr(self, field) < least:

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from bert_tf.inputs.batching import batch_by_length
-from bert_tf.inputs.documents import check_documents, sentence_pairs
+from bert_tf.inputs.documents import check_documents, full_sentences, sentence_pairs
 from bert_tf.inputs.masking import mask_tokens
 from bert_tf.inputs.packing import dense_features, pack
 from bert_tf.inputs.readers import check_text_file, read_documents
@@ -12,29 +12,28 @@ _FILES_IN_TURN = 8
 _BATCHES_A_POOL = 32
 # How the message of the one error begins that only reading the whole corpus can find.
 TOO_SMALL = "the corpus makes less than"
-_SPECIALS = 3  # [CLS] first [SEP] second [SEP]
 
 
-def check_corpus(files, layout):
+def check_corpus(files, layout, pairs="nsp"):
     """Refuses files that cannot be pre-trained on; reads the first megabyte of each and two documents.
 
     Args:
         files: list of str.
-        layout: as in `bert_tf.config.PretrainingData`.
+        layout, pairs: as in `bert_tf.config.PretrainingData`.
 
     Raises:
-        DataError: a file is unreadable, empty or not UTF-8, or all of them together hold fewer than two documents.
+        DataError: a file is unreadable, empty or not UTF-8, or all of them together hold too few documents.
     """
     for file in files:
         check_text_file(file)
-    check_documents(read_documents(files, layout))
+    check_documents(read_documents(files, layout), pairs)
 
 
 def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop_remainder=True):
     """One epoch of pre-training batches, a pure function of its arguments.
 
-    Files are taken in a random order, eight in turn; the documents of a group (`data.group_size` of them) are paired
-    and their pairs shuffled. A corpus larger than a group should be several files, which mixes its groups.
+    Files are taken in a random order, eight in turn; the documents of a group (`data.group_size` of them) are cut into
+    sequences and these shuffled. A corpus larger than a group should be several files, which mixes its groups.
 
     Args:
         files: list of str, UTF-8 text, compressed if the name ends in .gz.
@@ -42,13 +41,14 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
         data: bert_tf.config.PretrainingData.
         seed: int; with `epoch` it decides order, pairs and masks, on every machine alike.
         epoch: int or int64 scalar tensor; evaluation keeps it fixed and so sees the same masks every time.
-        batch_size: pairs a batch.
+        batch_size: sequences a batch.
         drop_remainder: leave out the last batch if it is not full.
 
     Returns:
         tf.data.Dataset of dicts. int32 [batch, length]: input_word_ids, input_mask, input_type_ids; int32
         [batch, max_predictions]: masked_lm_positions, masked_lm_ids; float32 [batch, max_predictions]:
-        masked_lm_weights; int32 [batch]: next_sentence_labels (1: the second segment is from another document).
+        masked_lm_weights; but for data.pairs "none", int32 [batch]: next_sentence_labels (1: the second segment is from
+        another document or, for "sop", the segments are swapped).
 
     Raises:
         ConfigError: the layout is unknown.
@@ -60,24 +60,21 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
     files = tf.random.experimental.stateless_shuffle(tf.constant(files), file_seed)
     documents = read_documents(files, data.layout, interleave=_FILES_IN_TURN)
     documents = documents.map(tokenizer.tokenize, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    pairs = sentence_pairs(
-        documents,
-        pair_seed,
-        max_tokens=data.max_length - _SPECIALS,
-        short_sequence_rate=data.short_sequence_rate,
-        group_size=data.group_size,
-    )
+    sequences = _sequences(documents, pair_seed, tokenizer, data)
 
-    def pack_pairs(pairs):
-        ids, type_ids = pack(pairs["first"], pairs["second"], cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
-        return {"ids": ids, "type_ids": type_ids, "labels": pairs["next_sentence_label"]}
+    def pack_segments(segments):
+        ids, type_ids = pack(
+            segments["first"], segments.get("second"), cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id
+        )
+        labels = {"labels": segments["next_sentence_label"]} if "next_sentence_label" in segments else {}
+        return {"ids": ids, "type_ids": type_ids} | labels
 
     pool_size = batch_size if data.length_multiple is None else batch_size * _BATCHES_A_POOL
-    batches = pairs.ragged_batch(pool_size).map(pack_pairs)
+    batches = sequences.ragged_batch(pool_size).map(pack_segments)
     if data.length_multiple is not None:
         batches = batch_by_length(batches, batch_size, length_key="ids", seed=order_seed)
     if drop_remainder:
-        batches = batches.filter(lambda packed: tf.size(packed["labels"]) == batch_size)
+        batches = batches.filter(lambda packed: packed["ids"].nrows() == batch_size)
 
     def finish(number, packed):
         features = _mask(packed, tf.random.fold_in(mask_seed, number), tokenizer, data)
@@ -85,8 +82,29 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
         return {name: tf.ensure_shape(value, [rows, *value.shape[1:]]) for name, value in features.items()}
 
     batches = batches.enumerate().map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    least = f"one batch of {batch_size} pairs" if drop_remainder else "one pair"
+    kind = "sequence" if data.pairs == "none" else "pair"
+    least = f"one batch of {batch_size} {kind}s" if drop_remainder else f"one {kind}"
     return _refuse_empty(batches, f"{TOO_SMALL} {least}; add text or make train.batch_size smaller")
+
+
+def _sequences(documents, seed, tokenizer, data):
+    """Tokenized documents -> Dataset of what a sequence holds, a dict of one or two segments and maybe a label."""
+    if data.pairs == "none":
+        return full_sentences(
+            documents,
+            seed,
+            max_tokens=data.max_length - 2,  # [CLS] first [SEP]
+            sep_id=tokenizer.sep_id,
+            group_size=data.group_size,
+        )
+    return sentence_pairs(
+        documents,
+        seed,
+        max_tokens=data.max_length - 3,  # [CLS] first [SEP] second [SEP]
+        short_sequence_rate=data.short_sequence_rate,
+        group_size=data.group_size,
+        swap=data.pairs == "sop",
+    )
 
 
 def _mask(packed, seed, tokenizer, data):
@@ -110,13 +128,16 @@ def _mask(packed, seed, tokenizer, data):
         rate=data.masking_rate,
         max_predictions=data.max_predictions,
     )
-    return features | {
-        "input_word_ids": masked.input_ids,
-        "masked_lm_positions": masked.positions,
-        "masked_lm_ids": masked.labels,
-        "masked_lm_weights": masked.weights,
-        "next_sentence_labels": packed["labels"],
-    }
+    return (
+        features
+        | {
+            "input_word_ids": masked.input_ids,
+            "masked_lm_positions": masked.positions,
+            "masked_lm_ids": masked.labels,
+            "masked_lm_weights": masked.weights,
+        }
+        | ({"next_sentence_labels": packed["labels"]} if "labels" in packed else {})
+    )
 
 
 def _refuse_empty(batches, message):

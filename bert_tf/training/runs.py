@@ -17,6 +17,7 @@ from bert_tf.inputs.pretraining import TOO_SMALL, check_corpus, pretraining_data
 from bert_tf.inputs.readers import find_files
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.classification import Classification, labels_of
+from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import precision
@@ -51,7 +52,7 @@ def pretrain(config, model_dir, strategy):
     files = find_files(config.input.split(","))
     heldout = find_files(config.heldout.split(",")) if config.heldout else []
     for some in (files, heldout) if heldout else (files,):
-        check_corpus(some, config.data.layout)
+        check_corpus(some, config.data.layout, config.data.pairs)
     tokenizer = Tokenizer(
         config.tokenizer.vocab,
         lower_case=config.tokenizer.lower_case,
@@ -79,9 +80,13 @@ def pretrain(config, model_dir, strategy):
         )
         held = held.take(max(1, _HELDOUT_PAIRS // batch_size)).cache()
     run = _Run("pretrain", config, model_dir, strategy)
+    kind = Pretraining
+    if config.data.pairs == "none":
+        # Without a label nothing would train the pooler: fine-tuning puts a new one on.
+        kind, model_config = MaskedLM, dataclasses.replace(model_config, pooler=False)
     try:
         return run.fit(
-            Pretraining(tokenizer, config.data.max_length),
+            kind(tokenizer, config.data.max_length),
             lambda: BertEncoder(model_config, dtype=run.dtype),
             config.train.steps,
             epoch_batches,
