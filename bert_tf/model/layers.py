@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.remat import recomputed
 
 # Added to the scores of padding, as google-research/bert does; float16 can hold it, minus infinity would make NaN
 # of a row that is all padding.
@@ -164,6 +165,11 @@ class TransformerBlock(keras.layers.Layer):
         self.output_norm.build(inputs_shape)
 
     def call(self, inputs, bias, training=False):
+        if not training:
+            return self._block(inputs, bias, False)
+        return recomputed(lambda inputs, bias: self._block(inputs, bias, True), inputs, bias)
+
+    def _block(self, inputs, bias, training):
         if self.config.norm == "pre":
             attended = self.attention(self.attention_norm(inputs), bias, training=training)
             x = inputs + self.dropout(attended, training=training)

@@ -158,6 +158,8 @@ class _Run:
     """What every run does: claim the directory, train, save the model, write results.json."""
 
     def __init__(self, program, config, model_dir, strategy, **files):
+        # What the recipe came to, not only its name: recorded, and compared with when the run goes on.
+        config = dataclasses.replace(config, train=config.train.resolved())
         self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
         self.dtype = precision.policy(self._dtype())
         self.record = {"program": program} | files | {"config": to_dict(config), "computes_in": self.dtype}
