@@ -264,8 +264,12 @@ class PretrainingData:
         pairs: "nsp": two segments, the second from another document at even odds (BERT); "sop": two segments, swapped
             at even odds (ALBERT); "none": full sentences across documents, masked language model alone (RoBERTa).
         max_length: tokens of a sequence, at most, [CLS] and [SEP] counted.
+        masking: "token" (BERT), "whole_word" (its later models) or "span" (SpanBERT): what is masked together.
+        words: for the latter two, "pieces" (a piece without ## begins a word) or "spaces" (a word is what stands
+            between white space, punctuation apart: for Korean with Chinese characters in it, or segmented text).
+        mask_on: "host" (in the input pipeline) or "device" (in the training step); the same masks either way.
         max_predictions: masked tokens a sequence, at most.
-        masking_rate: share of the tokens of a sequence that is masked.
+        masking_rate: share of the tokens of a sequence that is masked; at least one is, where one can be.
         short_sequence_rate: share of documents that aim at shorter pairs; "none" makes no shorter sequences.
         group_size: documents that are shuffled together and lend each other random second parts.
         length_multiple: None pads every batch to max_length; a number puts pairs of similar length into a batch and
@@ -275,6 +279,9 @@ class PretrainingData:
     layout: str = "sentences"
     pairs: str = "nsp"
     max_length: int = 128
+    masking: str = "token"
+    words: str = "pieces"
+    mask_on: str = "host"
     max_predictions: int = 20
     masking_rate: float = 0.15
     short_sequence_rate: float = 0.1
@@ -294,6 +301,20 @@ class PretrainingData:
         for field in ("masking_rate", "short_sequence_rate"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"data.{field} is {getattr(self, field)}; it is a share, in [0, 1]")
+        for field, choices in (
+            ("masking", ("token", "whole_word", "span")),
+            ("words", ("pieces", "spaces")),
+            ("mask_on", ("host", "device")),
+        ):
+            if getattr(self, field) not in choices:
+                raise ConfigError(
+                    f"data.{field} {getattr(self, field)!r} is unknown; choose one of {', '.join(choices)}"
+                )
+        if self.masking == "token" and self.words != "pieces":
+            raise ConfigError(
+                f"data.words is {self.words!r}, but data.masking 'token' looks at no words; set data.masking to "
+                "whole_word or span, or leave data.words out"
+            )
         if self.length_multiple is not None and self.length_multiple < 1:
             raise ConfigError(f"data.length_multiple is {self.length_multiple}; it must be at least 1, or null")
         return self

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.documents import check_documents, full_sentences, sentence_pairs
-from bert_tf.inputs.masking import mask_tokens
+from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, mark_words, unmark_words
 from bert_tf.inputs.packing import dense_features, pack
 from bert_tf.inputs.readers import check_text_file, read_documents
 
@@ -49,6 +49,8 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
         [batch, max_predictions]: masked_lm_positions, masked_lm_ids; float32 [batch, max_predictions]:
         masked_lm_weights; but for data.pairs "none", int32 [batch]: next_sentence_labels (1: the second segment is from
         another document or, for "sop", the segments are swapped).
+        With data.mask_on "device", input_word_ids are not masked, and instead of the masked_lm_ features there is what
+        `inputs.masking.Masker` makes them of.
 
     Raises:
         ConfigError: the layout is unknown.
@@ -59,7 +61,7 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
 
     files = tf.random.experimental.stateless_shuffle(tf.constant(files), file_seed)
     documents = read_documents(files, data.layout, interleave=_FILES_IN_TURN)
-    documents = documents.map(tokenizer.tokenize, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    documents = documents.map(_tokenize(tokenizer, data), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     sequences = _sequences(documents, pair_seed, tokenizer, data)
 
     def pack_segments(segments):
@@ -76,8 +78,12 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
     if drop_remainder:
         batches = batches.filter(lambda packed: packed["ids"].nrows() == batch_size)
 
+    masker = Masker(data, tokenizer)
+
     def finish(number, packed):
-        features = _mask(packed, tf.random.fold_in(mask_seed, number), tokenizer, data)
+        features = _features(packed, tf.random.fold_in(mask_seed, number), tokenizer, data)
+        if data.mask_on == "host":
+            features = masker(features)
         rows = batch_size if drop_remainder else None
         return {name: tf.ensure_shape(value, [rows, *value.shape[1:]]) for name, value in features.items()}
 
@@ -107,8 +113,15 @@ def _sequences(documents, seed, tokenizer, data):
     )
 
 
-def _mask(packed, seed, tokenizer, data):
-    """A packed batch -> the features of `pretraining_dataset`."""
+def _tokenize(tokenizer, data):
+    """The function from strings to ids; with data.words "spaces" ids that carry where words begin."""
+    if data.words == "pieces":
+        return tokenizer.tokenize
+    return lambda strings: mark_words(*tokenizer.tokenize_with_words(strings))
+
+
+def _features(packed, seed, tokenizer, data):
+    """A packed batch -> padded features that a `Masker` can mask; the seed of the batch becomes one for each row."""
     length = data.max_length if data.length_multiple is None else None
     features = dense_features(
         packed["ids"],
@@ -117,27 +130,15 @@ def _mask(packed, seed, tokenizer, data):
         length_multiple=data.length_multiple or 1,
         max_length=data.max_length,
     )
-    ids = features["input_word_ids"]
-    masked = mask_tokens(
-        ids,
-        (features["input_mask"] > 0) & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id),
-        seed,
-        lengths=tf.cast(packed["ids"].row_lengths(), tf.int32),
-        mask_id=tokenizer.mask_id,
-        vocab_size=tokenizer.vocab_size,
-        rate=data.masking_rate,
-        max_predictions=data.max_predictions,
-    )
-    return (
-        features
-        | {
-            "input_word_ids": masked.input_ids,
-            "masked_lm_positions": masked.positions,
-            "masked_lm_ids": masked.labels,
-            "masked_lm_weights": masked.weights,
-        }
-        | ({"next_sentence_labels": packed["labels"]} if "labels" in packed else {})
-    )
+    rows = packed["ids"].nrows()
+    # All 32 bits are drawn; Philox by name, because the default generator differs between devices.
+    seeds = tf.random.stateless_uniform([rows, 2], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
+    features |= {SEED: seeds} | ({"next_sentence_labels": packed["labels"]} if "labels" in packed else {})
+    if data.words == "spaces":
+        features["input_word_ids"], features[WORD_STARTS] = unmark_words(features["input_word_ids"])
+    elif data.masking != "token":
+        features[WORD_STARTS] = ~tf.gather(tokenizer.continues, features["input_word_ids"])
+    return features
 
 
 def _refuse_empty(batches, message):

@@ -185,6 +185,7 @@ class Trainer:
     def _replica_step(self, batches, step, scale):
         """All-reduce, finite check, clip, update: in this order, on every replica alike."""
         context, config = tf.distribute.get_replica_context(), self.config
+        batches = [self.task.prepare(features) for features in batches]
         divisors = self._divisors(context, batches)
         seed = tf.stack([tf.cast(config.seed, tf.int64), step])
         gradients, measured = [], 0.0

@@ -13,6 +13,7 @@ from bert_tf.checkpoints import directory, load
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json, write_json
+from bert_tf.inputs.masking import Masker
 from bert_tf.inputs.pretraining import TOO_SMALL, check_corpus, pretraining_dataset
 from bert_tf.inputs.readers import find_files
 from bert_tf.model.encoder import BertEncoder
@@ -84,9 +85,10 @@ def pretrain(config, model_dir, strategy):
     if config.data.pairs == "none":
         # Without a label nothing would train the pooler: fine-tuning puts a new one on.
         kind, model_config = MaskedLM, dataclasses.replace(model_config, pooler=False)
+    masker = Masker(config.data, tokenizer) if config.data.mask_on == "device" else None
     try:
         return run.fit(
-            kind(tokenizer, config.data.max_length),
+            kind(tokenizer, config.data.max_length, masker),
             lambda: BertEncoder(model_config, dtype=run.dtype),
             config.train.steps,
             epoch_batches,
