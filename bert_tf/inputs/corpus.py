@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_tf.inputs.masking import mark_words
 from bert_tf.inputs.readers import find_files, read_source
-from bert_tf.inputs.records import Shards, are_shards, find_shards, parse
+from bert_tf.inputs.records import Shards, are_shards, find_shards
 
 # How the message of an error begins that only reading the corpus can find.
 TOO_BAD = "the corpus is damaged:"
@@ -36,8 +36,8 @@ def find_corpus(patterns):
 def token_documents(files, tokenizer, data, seed):
     """One epoch of a corpus: text files, or those that shards were prepared from, in random order, eight in turn.
 
-    What can not be read (a sentence that is not UTF-8, a damaged record) is passed over; standard error gets a line about
-    the first, the tenth, the hundredth and so on.
+    What can not be read (a sentence that is not UTF-8, a damaged record) is passed over; standard error gets a line
+    about the first, the tenth, the hundredth and so on.
 
     Args:
         files: list of str as `find_corpus` gives.
@@ -54,22 +54,25 @@ def token_documents(files, tokenizer, data, seed):
     """
     if are_shards(files):
         shards = Shards(files)
-        sources, read, what = tf.range(shards.num_sources, dtype=tf.int64), shards.read_source, "records are damaged"
+        sources, what = tf.range(shards.num_sources, dtype=tf.int64), "documents are damaged"
+
+        def read(number):
+            return shards.read_source(number, data.words)
+
+        def convert(ids, sentence_lengths):
+            return tf.RaggedTensor.from_row_lengths(ids, sentence_lengths, validate=False)
     else:
         sources, what = tf.constant(files), "sentences are not UTF-8"
 
         def read(file):
-            return read_source(file, data.layout)
+            sentences = read_source(file, data.layout)
+            return sentences.map(lambda sentences, *counts: ((sentences,), *counts))
+
+        convert = _tokenize(tokenizer, data.words)
 
     order = tf.random.experimental.stateless_shuffle(sources, seed)
     elements = tf.data.Dataset.from_tensor_slices(order).interleave(read, cycle_length=_FILES_IN_TURN, block_length=1)
-    contents = _refuse_bad(elements, data.max_bad_share, what)
-    if are_shards(files):
-        contents = contents.filter(lambda record: tf.strings.length(record) > 0)
-        convert = lambda record: parse(record, data.words)  # noqa: E731
-    else:
-        contents = contents.filter(lambda sentences: tf.size(sentences) > 0)
-        convert = _tokenize(tokenizer, data.words)
+    contents = _refuse_bad(elements, data.max_bad_share, what).filter(lambda *content: tf.size(content[-1]) > 0)
     return contents.map(convert, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
@@ -84,15 +87,15 @@ def _refuse_bad(elements, share, what):
     """Counts what was passed over, tells of it, and makes too much of it an error.
 
     Args:
-        elements: Dataset of (content, units read, int64 [2]: those that were bad, and others left out).
+        elements: Dataset of (content, units read, int64 [2]: those that were bad, and others left out); content is a
+            tuple of vectors.
         share: of what was read, that may be bad.
         what: of which things, and why they are bad.
 
     Returns:
         Dataset of the contents.
     """
-    spec = elements.element_spec[0]
-    end = tf.zeros([d or 0 for d in spec.shape], spec.dtype)
+    end = tuple(tf.zeros([0], spec.dtype) for spec in elements.element_spec[0])
     elements = elements.map(lambda content, read, left_out: (content, read, left_out[0], False))
     elements = elements.concatenate(
         tf.data.Dataset.from_tensors((end, tf.constant(0, tf.int64), tf.constant(0, tf.int64), True))
@@ -113,7 +116,7 @@ def _refuse_bad(elements, share, what):
             return tf.group(told, tf.debugging.Assert(tf.cast(bad, tf.float64) <= allowed, [message]))
 
         with tf.control_dependencies([tf.cond((more > 0) | is_end, judge, tf.no_op)]):
-            return (seen, bad, tf.where(tell, 10 * tell_at, tell_at)), tf.identity(content)
+            return (seen, bad, tf.where(tell, 10 * tell_at, tell_at)), tuple(tf.identity(part) for part in content)
 
     none, first = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
     return elements.scan((none, none, first), count)

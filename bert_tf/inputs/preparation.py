@@ -1,13 +1,14 @@
 """Text -> prepared shards, as an Apache Beam pipeline: the same code on one machine, Dataflow, Flink or Spark.
 
-The text is read twice. First, each document becomes 16 bytes, of which the pipeline finds the duplicates; then it is read
-again, without them, tokenized and written. So what Beam has to group and, on one machine, to hold in memory is some bytes a
-document instead of the text. Both times a worker takes the files of one shard, one after the other.
+The text is read twice. First, each document becomes a hash, of which the pipeline finds the duplicates; then it is
+read again, without them, tokenized and written. So what Beam has to group and, on one machine, to hold in memory is
+32 bytes a document instead of the text. Both times a worker takes the files of one shard, one after the other.
 """
 
 import collections
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -44,8 +45,8 @@ def plan(files, layout, pieces, tokenizer_config, shards=0):
         shards: how many, at most one a file; 0: one for every 100 MB of files.
 
     Returns:
-        dict, JSON-ready: layout, pieces, tokenizer_config, and groups: for each shard a list of [path, bytes, time of the
-        last change in ns].
+        dict, JSON-ready: layout, pieces, tokenizer_config, and groups: for each shard a list of [path, bytes, time of
+        the last change in ns].
     """
     stats = [tf.io.gfile.stat(file) for file in files]
     sizes = np.array([stat.length for stat in stats], np.float64)
@@ -119,8 +120,8 @@ def prepare(planned, output, options=None, max_bad_share=0.01):
 def normalized(sentences):
     """What documents are compared by: NFC, without characters that can not be seen, each white space one space.
 
-    Case and punctuation count, and where sentences end does not. Sentences that come again inside a document or in others
-    stay: without them, what followed them would seem to follow what came before.
+    Case and punctuation count, and where sentences end does not. Sentences that come again inside a document or in
+    others stay: without them, what followed them would seem to follow what came before.
 
     Args:
         sentences: sequence of bytes, UTF-8.
@@ -179,14 +180,7 @@ class _Write(beam.DoFn):
         number, blocks = item
         left_out = np.sort(np.frombuffer(b"".join(blocks), _HASH), order=("file", "document"))
         places = left_out[["file", "document"]].tolist()
-        made_of = digest(
-            [
-                self._plan["layout"],
-                settings_of(self._tokenizer),
-                self._plan["groups"][number],
-                places,
-            ]
-        )
+        made_of = digest([self._plan["layout"], settings_of(self._tokenizer), self._plan["groups"][number], places])
         base = os.path.join(self._output, shard_name(number, len(self._plan["groups"])))
         if not _is_whole(base, made_of):
             with _replacing(base + ENDING) as temporary:
@@ -197,22 +191,22 @@ class _Write(beam.DoFn):
         """Writes the shard to `path`; returns its index."""
         counts = collections.Counter()
         documents = _documents(self._plan, number).map(self._tokenize, num_parallel_calls=tf.data.AUTOTUNE)
-        sources, offset = [], 0
+        files = [{"file": file, "records": []} for file, _, _ in self._plan["groups"][number]]
+        offset = 0
         with tf.io.TFRecordWriter(path) as writer:
-            files = [file for file, _, _ in self._plan["groups"][number]]
-            source = None
-            for place, read, (not_utf8, empty), ids, lengths, starts in documents.as_numpy_iterator():
-                if len(sources) <= place[0]:
-                    source = SourceWriter(writer, offset)
-                    sources.append({"file": files[place[0]], "runs": source.runs})
-                counts.update(sentences_read=int(read), not_utf8=int(not_utf8), empty=int(empty))
-                if tuple(place) in left_out:
-                    counts["duplicates"] += 1
-                elif len(lengths):
-                    source.write(ids, lengths, starts)
-                    counts.update(documents=1, sentences=len(lengths), tokens=len(ids))
-                offset = source.offset
-        return {"bytes": offset, "counts": counts, "sources": sources}
+            elements = documents.as_numpy_iterator()
+            for file, group in itertools.groupby(elements, key=lambda element: int(element[0][0])):
+                source = SourceWriter(writer, offset)
+                for place, read, (not_utf8, empty), ids, lengths, starts in group:
+                    counts.update(sentences_read=int(read), not_utf8=int(not_utf8), empty=int(empty))
+                    if tuple(place.tolist()) in left_out:
+                        counts["duplicates"] += 1
+                    elif len(lengths):
+                        source.write(ids, lengths, starts)
+                        counts.update(documents=1, sentences=len(lengths), tokens=len(ids))
+                source.close()
+                files[file]["records"], offset = source.records, source.offset
+        return {"bytes": offset, "counts": counts, "sources": files}
 
     def _tokenize(self, place, element):
         sentences, read, left_out = element

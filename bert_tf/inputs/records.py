@@ -1,16 +1,19 @@
 """Prepared corpora: tokenized documents in sharded TFRecord files, with an index and a description of what made them.
 
-A directory holds `NNNNN-of-NNNNN.tfrecord`, beside each an index of the same name ending in `.json`, and `corpus.json`.
-A record is a `tf.train.Example` of one document: `ids` (int64), `sentence_lengths` (int64, how many ids each sentence has)
-and `word_starts` (bytes, one bit an id: whether a word begins there that stands between white space).
+A directory holds `NNNNN-of-NNNNN.tfrecord`, beside each an index of the same name ending in `.json`, and
+`corpus.json`. A record is a `tf.train.Example`, compressed by zlib, of some documents in a row: `ids` (int64),
+`sentence_lengths` (int64, how many ids each sentence has), `document_lengths` (int64, how many sentences each
+document has) and `word_starts` (bytes, one bit an id, lowest first: whether a word begins there that stands between
+spaces).
 
-The index tells which text file each document came from and where its records begin, so that reading shards can take the
-files in the same order as reading the text itself.
+The index tells which text file the documents came from and where each record begins, so that shards can be read in the
+order of the text, and so that the reader finds its way past a damaged record. Zlib's checksum tells which those are.
 """
 
 import hashlib
 import json
 import os
+import zlib
 
 import numpy as np
 import tensorflow as tf
@@ -20,12 +23,12 @@ from bert_tf.inputs.masking import mark_words
 
 DESCRIPTION = "corpus.json"
 ENDING = ".tfrecord"
-# A damaged record costs what is left of its run: the reader finds its way again where the next run begins.
-RUN_DOCUMENTS, RUN_BYTES = 256, 1 << 20
 
 _FORMAT = 1
-_FRAME_BYTES = 16  # TFRecord: length and its checksum before each record, the record's checksum behind it
-_BUFFER_BYTES = 1 << 18
+# Of a record, at least: enough to read and decompress at one go, little enough to lose when it is damaged.
+_RECORD_TOKENS, _RECORD_DOCUMENTS = 1 << 17, 1 << 12
+# TFRecord: length and its checksum before each record, the record's checksum behind it.
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
 
 
 def settings_of(tokenizer):
@@ -58,10 +61,11 @@ def shard_name(number, count):
 
 
 class SourceWriter:
-    """Appends the documents of one text file to a shard, and notes where each run of records begins.
+    """Appends the documents of one text file to a shard; `close` it before the next file's.
 
     Attributes:
-        runs: list of [byte offset in the shard, number of records].
+        records: list of [offset of its first byte, bytes, documents], the header before it not counted.
+        offset: bytes that the shard has.
 
     Args:
         writer: tf.io.TFRecordWriter, uncompressed.
@@ -71,7 +75,8 @@ class SourceWriter:
     def __init__(self, writer, offset):
         self._writer = writer
         self.offset = offset
-        self.runs = []
+        self.records = []
+        self._documents, self._tokens = [], 0
 
     def write(self, ids, sentence_lengths, word_starts):
         """Writes a document.
@@ -81,19 +86,29 @@ class SourceWriter:
             sentence_lengths: int array [num_sentences].
             word_starts: bool array [num_tokens].
         """
+        self._documents.append((ids, sentence_lengths, word_starts))
+        self._tokens += len(ids)
+        if self._tokens >= _RECORD_TOKENS or len(self._documents) == _RECORD_DOCUMENTS:
+            self.close()
+
+    def close(self):
+        """Writes what is left as a record."""
+        if not self._documents:
+            return
+        ids, lengths, starts = (np.concatenate(parts) for parts in zip(*self._documents, strict=True))
+        bits = np.packbits(starts, bitorder="little").tobytes()
         features = {
-            "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=ids)),
-            "sentence_lengths": tf.train.Feature(int64_list=tf.train.Int64List(value=sentence_lengths)),
-            "word_starts": tf.train.Feature(
-                bytes_list=tf.train.BytesList(value=[np.packbits(word_starts, bitorder="little").tobytes()])
-            ),
+            "ids": _integers(ids),
+            "sentence_lengths": _integers(lengths),
+            "document_lengths": _integers([len(lengths) for _, lengths, _ in self._documents]),
+            "word_starts": tf.train.Feature(bytes_list=tf.train.BytesList(value=[bits])),
         }
-        record = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-        if not self.runs or self.runs[-1][1] == RUN_DOCUMENTS or self.offset - self.runs[-1][0] > RUN_BYTES:
-            self.runs.append([self.offset, 0])
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        record = zlib.compress(example.SerializeToString(), level=1)
         self._writer.write(record)
-        self.runs[-1][1] += 1
-        self.offset += len(record) + _FRAME_BYTES
+        self.records.append([self.offset + _HEADER_BYTES, len(record), len(self._documents)])
+        self.offset += _HEADER_BYTES + len(record) + _FOOTER_BYTES
+        self._documents, self._tokens = [], 0
 
 
 def find_shards(patterns):
@@ -137,11 +152,10 @@ def are_shards(files):
 
 
 class Shards:
-    """The index of prepared shards, in memory: some bytes for every 256 documents.
+    """The index of prepared shards, in memory: some bytes a record, so far less than a thousandth of the corpus.
 
     Attributes:
         num_sources: text files that the documents come from.
-        num_documents: int.
 
     Args:
         paths: list of str, shards of one or more prepared directories.
@@ -153,7 +167,7 @@ class Shards:
     def __init__(self, paths):
         self.paths = list(paths)
         self._descriptions = {}
-        firsts, shards, runs = [0], [], []
+        firsts, shards, records, sizes = [0], [], [], []
         for number, path in enumerate(self.paths):
             folder, name = os.path.split(path)
             if folder not in self._descriptions:
@@ -164,15 +178,16 @@ class Shards:
             size = tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else 0
             if size != index["bytes"]:
                 raise DataError(f"{path}: {size} bytes, expected {index['bytes']}; copy it again or prepare again")
+            sizes.append(size)
             for source in index["sources"]:
-                runs += source["runs"]
-                shards += [number] * len(source["runs"])
-                firsts.append(len(runs))
+                records += source["records"]
+                shards += [number] * len(source["records"])
+                firsts.append(len(records))
         self.num_sources = len(firsts) - 1
-        self._firsts = np.array(firsts, np.int64)
-        self._shards = np.array(shards, np.int64)
-        self._runs = np.array(runs, np.int64).reshape(-1, 2)
-        self.num_documents = int(self._runs[:, 1].sum())
+        self._firsts = np.array(firsts, np.int64)  # [sources + 1], of each source the first record
+        self._shards = np.array(shards, np.int64)  # [records]
+        self._records = np.array(records, np.int64).reshape(-1, 3)
+        self._sizes = np.array(sizes, np.int64)  # [shards]
 
     def check(self, tokenizer):
         """Refuses shards that another tokenizer made. Lengths are no matter: records are whole documents.
@@ -193,67 +208,75 @@ class Shards:
                     f" {now['fingerprint']} ({shown}); use the tokenizer of the shards or prepare the text again"
                 )
 
-    def read_source(self, number):
-        """Reads the records that come from one text file.
+    def read_source(self, number, words):
+        """Reads the documents that come from one text file.
 
         Args:
             number: int64 scalar tensor.
+            words: as in `bert_tf.config.PretrainingData`; with "spaces" the ids carry where words begin.
 
         Returns:
-            tf.data.Dataset of tuples like those of `readers.read_source`, but in place of sentences the serialized
-            record, string [], and counted in documents: for one that is damaged, an empty string and int64 [2] (1, 0).
+            tf.data.Dataset of tuples, one a document and one, without sentences, at the end: (ids int32 [num_tokens],
+            sentence_lengths int64 [num_sentences]); int64 [], 1 for a document and 0 at the end; int64 [2]: (1, 0) for
+            a document that could not be read, which has no sentences, else (0, 0).
         """
-        paths, shards = tf.constant(self.paths), tf.constant(self._shards)
-        runs, firsts = tf.constant(self._runs), tf.constant(self._firsts)
+        paths, sizes = tf.constant(self.paths), tf.constant(self._sizes)
+        shards, records, firsts = tf.constant(self._shards), tf.constant(self._records), tf.constant(self._firsts)
+        nothing = tf.zeros([0], tf.int32), tf.zeros([0], tf.int64), tf.zeros([0], tf.int64)
 
-        def read_run(place):
-            offset, count = tf.unstack(runs[place])
-            variant = tf.raw_ops.TFRecordDatasetV2(
-                filenames=[paths[shards[place]]],
-                compression_type="",
-                buffer_size=_BUFFER_BYTES,
-                byte_offsets=[offset],
+        def read_record(place):
+            offset, length, count = tf.unstack(records[place])
+            shard = shards[place]
+            # Not a TFRecordDataset: it can not begin in the middle of a file.
+            record = tf.data.FixedLengthRecordDataset(
+                paths[shard], length, header_bytes=offset, footer_bytes=sizes[shard] - offset - length
             )
-            records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(count)
-            # Behind what could be read, as many empty records as are missing, so that the others keep their places.
-            records = records.ignore_errors().concatenate(tf.data.Dataset.from_tensors("")).batch(count + 1)
-            return records.flat_map(lambda found: pad(found[:-1], count))
+            parsed = record.map(lambda record: (*_parse(record, words), True)).ignore_errors()
+            # One or none can be read; what comes first is used.
+            parsed = parsed.concatenate(tf.data.Dataset.from_tensors((*nothing, False))).take(1)
+            return parsed.flat_map(lambda *record: documents(count, *record))
 
-        def pad(found, count):
-            missing = count - tf.size(found, tf.int64)
-            records = tf.concat([found, tf.fill([missing], "")], axis=0)
-            bad = tf.repeat(tf.constant([0, 1], tf.int64), tf.stack([count - missing, missing]))
-            read = tf.ones_like(bad)
-            return tf.data.Dataset.from_tensor_slices((records, read, tf.stack([bad, tf.zeros_like(bad)], axis=1)))
+        def documents(count, ids, sentence_lengths, document_lengths, is_read):
+            # A damaged record is as many documents without sentences, so that the others keep their places.
+            document_lengths = tf.cond(is_read, lambda: document_lengths, lambda: tf.zeros([count], tf.int64))
+            sentence_ends = _bounds(document_lengths)
+            token_ends = tf.gather(_bounds(sentence_lengths), sentence_ends)
+            bad = tf.stack([tf.cast(~is_read, tf.int64), 0])
 
-        nothing = tf.constant(""), tf.constant(0, tf.int64), tf.zeros([2], tf.int64)
-        places = tf.data.Dataset.range(firsts[number], firsts[number + 1])
-        return places.flat_map(read_run).concatenate(tf.data.Dataset.from_tensors(nothing))
+            def document(start, end, first, last):
+                return (ids[first:last], sentence_lengths[start:end]), tf.constant(1, tf.int64), bad
+
+            places = sentence_ends[:-1], sentence_ends[1:], token_ends[:-1], token_ends[1:]
+            return tf.data.Dataset.from_tensor_slices(places).map(document)
+
+        end = tf.data.Dataset.from_tensors((nothing[:2], tf.constant(0, tf.int64), tf.zeros([2], tf.int64)))
+        return tf.data.Dataset.range(firsts[number], firsts[number + 1]).flat_map(read_record).concatenate(end)
 
 
-def parse(record, words):
-    """A record -> token ids.
-
-    Args:
-        record: string [].
-        words: as in `bert_tf.config.PretrainingData`; with "spaces" the ids carry where words begin.
-
-    Returns:
-        RaggedTensor int32 [num_sentences, None].
-    """
-    lengths = tf.io.RaggedFeature.RowLengths("sentence_lengths")
-    features = {
-        "ids": tf.io.RaggedFeature(tf.int64, "ids", [lengths], row_splits_dtype=tf.int64),
-        "word_starts": tf.io.FixedLenFeature([], tf.string),
-    }
-    example = tf.io.parse_single_example(record, features)
+def _parse(record, words):
+    """A record -> ids int32 [tokens], sentence_lengths int64 [sentences], document_lengths int64 [documents]."""
+    numbers = {name: tf.io.RaggedFeature(tf.int64, name) for name in ("ids", "sentence_lengths", "document_lengths")}
+    example = tf.io.parse_single_example(
+        tf.io.decode_compressed(record, "ZLIB"), numbers | {"word_starts": tf.io.FixedLenFeature([], tf.string)}
+    )
     ids = tf.cast(example["ids"], tf.int32)
-    if words != "spaces":
-        return ids
-    octets = tf.cast(tf.io.decode_raw(example["word_starts"], tf.uint8), tf.int32)
-    bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(octets[:, tf.newaxis], tf.range(8)), 1)
-    starts = tf.reshape(bits, [-1])[: tf.size(ids.values)]
-    return mark_words(ids, ids.with_values(starts > 0))
+    if words == "spaces":
+        octets = tf.cast(tf.io.decode_raw(example["word_starts"], tf.uint8), tf.int32)
+        bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(octets[:, tf.newaxis], tf.range(8)), 1)
+        starts = tf.reshape(bits, [-1])[: tf.size(ids)] > 0
+        row = [tf.size(ids, tf.int64)]
+        ids = mark_words(
+            tf.RaggedTensor.from_row_lengths(ids, row), tf.RaggedTensor.from_row_lengths(starts, row)
+        ).values
+    return ids, example["sentence_lengths"], example["document_lengths"]
+
+
+def _bounds(lengths):
+    return tf.concat([[0], tf.cumsum(lengths)], axis=0)
+
+
+def _integers(values):
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
 def _short(value):
