@@ -125,9 +125,7 @@ def mask_tokens(
         [batch, max_predictions]. Weight 1.0 marks a prediction; unused places hold position 0, label 0, weight 0.0.
     """
     batch, length = tf.unstack(tf.shape(token_ids))
-    # float64 and rounding half to even: the same count as Python's round() of the reference, for every length.
-    budgets = tf.cast(tf.round(tf.cast(lengths, tf.float64) * rate), tf.int32)
-    budgets = tf.clip_by_value(budgets, 1, max_predictions)
+    budgets = prediction_budgets(lengths, rate, max_predictions)
     order = draw(seeds, _ORDER, tf.range(length)[tf.newaxis])  # [batch, length]
     if masking == "token":
         positions = _first_tokens(tf.where(maskable, order, -1), budgets, max_predictions)
@@ -158,6 +156,13 @@ def mask_tokens(
         labels=tf.ensure_shape(labels, prediction_shape),
         weights=tf.ensure_shape(tf.cast(chosen, tf.float32), prediction_shape),
     )
+
+
+def prediction_budgets(lengths, rate, max_predictions):
+    """int32, how many tokens sequences of these lengths (int32) may have hidden: see `mask_tokens`."""
+    # float64 and rounding half to even: the same count as Python's round() of the reference, for every length.
+    budgets = tf.cast(tf.round(tf.cast(lengths, tf.float64) * rate), tf.int32)
+    return tf.clip_by_value(budgets, 1, max_predictions)
 
 
 def draw(seeds, stream, positions):

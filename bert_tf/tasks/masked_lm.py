@@ -22,7 +22,7 @@ class MaskedLM(Task):
 
     name = "masked_lm"
     losses = ("mlm_loss",)
-    metrics = ("mlm_accuracy",)
+    metrics = ("mlm_accuracy", "padding_share")
 
     def __init__(self, tokenizer, max_length, masker=None):
         self.tokenizer = tokenizer
@@ -55,9 +55,11 @@ class MaskedLM(Task):
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(masked, outputs["mlm_logits"])
         found = tf.cast(tf.argmax(outputs["mlm_logits"], -1, tf.int32) == masked, tf.float32)
         count = tf.reduce_sum(masks)
+        padding = tf.cast(features["input_mask"] == 0, tf.float32)
         return {
             "mlm_loss": (tf.reduce_sum(loss * masks), count),
             "mlm_accuracy": (tf.reduce_sum(found * masks), count),
+            "padding_share": (tf.reduce_sum(padding), tf.cast(tf.size(padding), tf.float32)),
         }
 
     def serving(self, model):
