@@ -231,11 +231,15 @@ class TrainConfig:
                 f"train.end_learning_rate {self.end_learning_rate} is above train.learning_rate {self.learning_rate}"
             )
         if self.end_learning_rate and self.schedule in ("noam", "constant"):
-            raise ConfigError(f"train.end_learning_rate has no meaning in the schedule {self.schedule!r}; leave it at 0")
+            raise ConfigError(
+                f"train.end_learning_rate has no meaning in the schedule {self.schedule!r}; leave it at 0"
+            )
         if self.power != 1.0 and self.schedule != "polynomial":
             raise ConfigError(f"train.power is {self.power}, but only the schedule 'polynomial' has one")
         if self.optimizer == "radam" and self.bias_correction is False:
-            raise ConfigError("train.bias_correction is false, but RAdam is built on it; choose another train.optimizer")
+            raise ConfigError(
+                "train.bias_correction is false, but RAdam is built on it; choose another train.optimizer"
+            )
         if self.clip_on == "replica" and self.normalization == "global":
             raise ConfigError(
                 "train.clip_on is 'replica' where train.normalization is 'global': a micro-batch has no gradient of "

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.training.loop import Interrupted
-from tests.training.small import EXAMPLES, curve, difference, epochs, trainer, weights_of
+from tests.training.small import curve, difference, epochs, trainer, weights_of, with_nan
 
 
 def train(folder, batches=None, *, evaluate=None, evaluate_every=0, **settings):
@@ -21,20 +21,6 @@ def train(folder, batches=None, *, evaluate=None, evaluate_every=0, **settings):
         evaluate_every=evaluate_every,
     )
     return trained, history
-
-
-def with_nan(batches, bad_steps, per_epoch=EXAMPLES // 8):
-    """The same batches, but for weights of NaN in those with these numbers."""
-
-    def spoiled(epoch):
-        def spoil(number, rows):
-            bad = tf.reduce_any(epoch * per_epoch + number == tf.constant(bad_steps, tf.int64))
-            factor = tf.where(bad, float("nan"), 1.0)
-            return rows | {"masked_lm_weights": rows["masked_lm_weights"] * factor}
-
-        return batches(epoch).enumerate().map(spoil)
-
-    return spoiled
 
 
 def slots_of(trained, slot):
