@@ -264,7 +264,11 @@ class PretrainingData:
     """How text becomes examples; the defaults are google-research/bert's, but for its duplicates on disk.
 
     Attributes:
-        layout: "sentences" (one a line, blank lines between documents) or "documents" (one a line).
+        layout: of text: "sentences" (one a line, blank lines between documents) or "documents" (one a line).
+        max_bad_share: of the sentences (prepared shards: documents), that may be undecodable and so left out.
+        service: address of the dispatcher of a tf.data service whose workers make the batches, e.g.
+            "grpc://10.0.0.2:5000"; "" makes them in this process.
+        service_workers: how many workers that service has.
         pairs: "nsp": two segments, the second from another document at even odds (BERT); "sop": two segments, swapped
             at even odds (ALBERT); "none": full sentences across documents, masked language model alone (RoBERTa).
         max_length: tokens of a sequence, at most, [CLS] and [SEP] counted.
@@ -278,9 +282,14 @@ class PretrainingData:
         group_size: documents that are shuffled together and lend each other random second parts.
         length_multiple: None pads every batch to max_length; a number puts pairs of similar length into a batch and
             pads it to a multiple of that number.
+        pack: puts several short sequences into a row of max_length, each attending to itself only. batch_size then
+            counts rows, and max_predictions is a row's limit, too.
     """
 
     layout: str = "sentences"
+    max_bad_share: float = 0.01
+    service: str = ""
+    service_workers: int = 1
     pairs: str = "nsp"
     max_length: int = 128
     masking: str = "token"
@@ -291,6 +300,7 @@ class PretrainingData:
     short_sequence_rate: float = 0.1
     group_size: int = 1000
     length_multiple: int | None = None
+    pack: bool = False
 
     def check(self):
         """Raises ConfigError for values that no run can have."""
@@ -299,10 +309,10 @@ class PretrainingData:
         if self.pairs not in ("nsp", "sop", "none"):
             raise ConfigError(f"data.pairs {self.pairs!r} is unknown; choose nsp, sop or none")
         # Two tokens and the three specials are the shortest pair there is.
-        for field, least in (("max_length", 5), ("max_predictions", 1), ("group_size", 2)):
+        for field, least in (("max_length", 5), ("max_predictions", 1), ("group_size", 2), ("service_workers", 1)):
             if getattr(self, field) < least:
                 raise ConfigError(f"data.{field} is {getattr(self, field)}; it must be at least {least}")
-        for field in ("masking_rate", "short_sequence_rate"):
+        for field in ("masking_rate", "short_sequence_rate", "max_bad_share"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"data.{field} is {getattr(self, field)}; it is a share, in [0, 1]")
         for field, choices in (
@@ -321,6 +331,16 @@ class PretrainingData:
             )
         if self.length_multiple is not None and self.length_multiple < 1:
             raise ConfigError(f"data.length_multiple is {self.length_multiple}; it must be at least 1, or null")
+        if self.pack and self.length_multiple is not None:
+            raise ConfigError(
+                f"data.length_multiple is {self.length_multiple}, but rows of data.pack are all of max_length; "
+                "leave one of the two out"
+            )
+        if self.pack and self.mask_on == "device":
+            raise ConfigError(
+                "data.mask_on is 'device', where rows are masked, but data.pack needs each sequence in a row masked by "
+                "itself; set data.mask_on=host"
+            )
         return self
 
 
