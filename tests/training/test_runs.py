@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_tf.checkpoints import directory
 from bert_tf.config import (
+    RECIPES,
     BertConfig,
     ClassificationConfig,
     FinetuneConfig,
@@ -263,3 +264,10 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(finetune, pretrained, tmp_
         finetune()
     assert_one_line(caught.value)
     assert not (tmp_path / "model").exists()
+
+
+def test_what_the_recipe_came_to_is_recorded_and_compared_with_when_a_run_goes_on(pretrain):
+    recorded = pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google"))["config"]["train"]
+    assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
+    with pytest.raises(ConfigError, match=r"config\.train\.bias_correction: False there, True now"):
+        pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google", bias_correction=True))
