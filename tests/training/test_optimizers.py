@@ -240,6 +240,19 @@ def test_layer_decay_scales_the_whole_update_with_its_decay(name):
         np.testing.assert_allclose(moved(0.5, path), share * whole, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["adamw", "lamb", "radam"])
+def test_an_update_can_be_compiled_by_xla_with_the_same_result(name):
+    found = {}
+    for compiled in (False, True):
+        trained = variables()
+        optimizer = create(trained, optimizer=name)
+        apply = tf.function(optimizer.apply, jit_compile=compiled)
+        for step in range(7):  # RAdam's step is momentum alone in the first five
+            apply([tf.constant(values[step]) for values in gradients(trained).values()], tf.constant(0.01))
+        found[compiled] = {variable.path: variable.numpy() for variable in trained}
+    assert_near(found[True], found[False])
+
+
 def test_a_slot_counts_the_updates_that_were_made():
     trained = variables()
     optimizer = create(trained)
