@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 
 from bert_tf.errors import ConfigError
 
@@ -312,6 +313,8 @@ class PretrainingData:
         for field, least in (("max_length", 5), ("max_predictions", 1), ("group_size", 2), ("service_workers", 1)):
             if getattr(self, field) < least:
                 raise ConfigError(f"data.{field} is {getattr(self, field)}; it must be at least {least}")
+        if self.service and not re.fullmatch(r"\w+://[^/]+:\d+", self.service):
+            raise ConfigError(f"data.service is {self.service!r}; expected an address like grpc://10.0.0.2:5000")
         for field in ("masking_rate", "short_sequence_rate", "max_bad_share"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"data.{field} is {getattr(self, field)}; it is a share, in [0, 1]")
