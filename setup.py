@@ -6,7 +6,8 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-PROGRAMS = ("quickstart", "learn_vocab", "pretrain", "finetune", "evaluate", "predict", "export", "convert")
+PROGRAMS = ("quickstart", "learn_vocab", "prepare", "serve_inputs", "pretrain")
+PROGRAMS += ("finetune", "evaluate", "predict", "export", "convert")
 
 setup(
     name="bert_tf",
@@ -38,8 +39,9 @@ setup(
     extras_require={
         # Other people's implementations, which the slow tests compare this one with.
         "peers": ["torch", "transformers>=5", "onnx", "onnxruntime"],
+        "beam": ["apache-beam>=2.70"],  # prepare
         "hub": ["huggingface_hub>=1.0"],  # hf:// names
-        "test": ["pytest", "hypothesis", "scipy", "scikit-learn", "ruff", "huggingface_hub>=1.0"],
+        "test": ["apache-beam>=2.70", "pytest", "hypothesis", "scipy", "scikit-learn", "ruff", "huggingface_hub>=1.0"],
     },
     entry_points={"console_scripts": [f"bert-tf-{name.replace('_', '-')}=bert_tf.{name}:cli" for name in PROGRAMS]},
 )

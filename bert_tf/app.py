@@ -52,8 +52,8 @@ _SYSTEM_ERRORS = (
 )
 
 
-def run(main):
-    """Runs `main(argv)` as an absl program.
+def run(main, *, arguments=False):
+    """Runs `main(argv)` as an absl program; `arguments` says whether there may be any that are no flags of its own.
 
     Exit status: 0; 1 for a `BertTfError` of data or a full disk; 2 for a wrong flag or config field; 130 for Ctrl-C.
     Each failure prints one line on standard error. Anything else is a defect and keeps its stack trace.
@@ -61,7 +61,7 @@ def run(main):
 
     def guarded(argv):
         logging.set_verbosity(logging.WARNING)  # TensorFlow's own notes on how it saves are no news
-        if len(argv) > 1:
+        if len(argv) > 1 and not arguments:
             _fail(f"unexpected argument {argv[1]!r}: all arguments are flags, --name=value", 2)
         try:
             main(argv)

@@ -3,6 +3,7 @@
 import pytest
 
 from bert_tf.config import (
+    RECIPES,
     BertConfig,
     FinetuneConfig,
     PretrainConfig,
@@ -50,7 +51,7 @@ def test_a_mistyped_field_gets_a_suggestion():
 
 
 def test_a_field_like_no_other_gets_the_list():
-    with pytest.raises(ConfigError, match="known: batch_size, accumulation, "):
+    with pytest.raises(ConfigError, match="known: recipe, batch_size, accumulation, "):
         from_dict(TrainConfig, {"zzz": 1})
 
 
@@ -85,10 +86,33 @@ def test_a_config_survives_the_way_through_a_dict(cls):
         (TrainConfig(steps=0, epochs=0), "one must be above 0"),
         (TrainConfig(warmup=2), "train.warmup is 2"),
         (TrainConfig(dtype="half"), "train.dtype 'half' is unknown; choose float32, bfloat16, float16 or auto"),
+        (TrainConfig(recipe="bert"), "train.recipe 'bert' is unknown; choose one of google, modern"),
+        (TrainConfig(optimizer="sgd"), "train.optimizer 'sgd' is unknown; choose one of adamw, lamb, radam"),
+        (TrainConfig(schedule="step"), "train.schedule 'step' is unknown; choose one of linear, polynomial, cosine, "),
+        (TrainConfig(normalization="mean"), "choose one of global, replica_mean, replica_sum"),
+        (TrainConfig(clip_on="device"), "train.clip_on 'device' is unknown; choose one of global, replica"),
+        (TrainConfig(clip_on="replica", normalization="global"), "set train.clip_on to 'global' too"),
+        (TrainConfig(beta_2=1.0), "train.beta_2 is 1.0; it must be above 0 and below 1"),
+        (TrainConfig(layer_decay=0.0), "train.layer_decay is 0.0; it must be above 0"),
+        (TrainConfig(warmup_steps=-1), "train.warmup_steps is -1; it must not be negative"),
+        (TrainConfig(end_learning_rate=1.0), "train.end_learning_rate 1.0 is above train.learning_rate 5e-05"),
+        (
+            TrainConfig(schedule="noam", end_learning_rate=1e-6),
+            "end_learning_rate has no meaning in the schedule 'noam'",
+        ),
+        (TrainConfig(power=2.0), "train.power is 2.0, but only the schedule 'polynomial' has one"),
+        (TrainConfig(optimizer="radam", bias_correction=False), "train.bias_correction is false, but RAdam is built"),
+        (TrainConfig(loss_scale_growth=0), "train.loss_scale_growth is 0; it must be at least 1"),
         (PretrainingData(layout="lines"), "data.layout 'lines' is unknown"),
         (PretrainingData(max_length=4), "data.max_length is 4; it must be at least 5"),
         (PretrainingData(masking_rate=1.5), r"data.masking_rate is 1.5; it is a share, in \[0, 1\]"),
+        (PretrainingData(max_bad_share=2.0), r"data.max_bad_share is 2.0; it is a share, in \[0, 1\]"),
+        (PretrainingData(service="host:5000"), "data.service is 'host:5000'; expected an address like grpc://"),
+        (PretrainingData(service_workers=0), "data.service_workers is 0; it must be at least 1"),
         (PretrainingData(length_multiple=0), "data.length_multiple is 0"),
+        (PretrainingData(pairs="both"), "data.pairs 'both' is unknown; choose nsp, sop or none"),
+        (PretrainingData(pack=True, length_multiple=8), "data.length_multiple is 8, but rows of data.pack"),
+        (PretrainingData(pack=True, mask_on="device"), "data.mask_on is 'device', .*; set data.mask_on=host"),
     ],
 )
 def test_a_value_that_no_run_can_have_is_named(config, culprit):
@@ -101,3 +125,26 @@ def test_a_value_that_no_run_can_have_is_named(config, culprit):
 )
 def test_the_defaults_and_a_model_without_types_are_valid(config):
     assert config.check() is config
+
+
+def test_a_setting_of_one_s_own_goes_before_the_recipe_s():
+    google, own = TrainConfig(recipe="google"), TrainConfig(recipe="google", bias_correction=True, clip_on="global")
+    assert (google.resolved().bias_correction, google.resolved().clip_on) == (False, "replica")
+    assert (own.resolved().bias_correction, own.resolved().clip_on) == (True, "global")
+    assert own.resolved().normalization == "replica_sum"
+
+
+def test_a_resolved_config_leaves_nothing_to_its_recipe():
+    for recipe in RECIPES:
+        resolved = TrainConfig(recipe=recipe).resolved()
+        assert None not in (getattr(resolved, name) for name in RECIPES[recipe])
+        assert resolved.resolved() == resolved
+
+
+def test_radam_is_bias_corrected_in_either_recipe():
+    assert all(TrainConfig(recipe=recipe, optimizer="radam").resolved().bias_correction for recipe in RECIPES)
+
+
+def test_what_a_recipe_and_a_setting_come_to_together_is_checked():
+    with pytest.raises(ConfigError, match=r"'replica' where .* is 'global'"):
+        TrainConfig(recipe="google", normalization="global").resolved()

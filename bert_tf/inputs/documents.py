@@ -1,4 +1,4 @@
-"""Documents -> pairs of segments for next-sentence prediction (BERT, section 3.1, task 2)."""
+"""Documents -> what one sequence holds: a pair of segments (BERT, section 3.1, task 2) or full sentences (RoBERTa)."""
 
 import tensorflow as tf
 
@@ -7,25 +7,28 @@ from bert_tf.errors import DataError
 _LARGEST_INT32 = 2**31 - 1
 
 
-def check_documents(documents):
+def check_documents(documents, pairs="nsp"):
     """Refuses a corpus in which no second part from another document can be found; reads two documents.
 
     Args:
         documents: Dataset of string tensors [num_sentences], as `readers.read_documents` gives.
+        pairs: "nsp", "sop" or "none"; all but the first do with one document.
 
     Raises:
-        DataError: fewer than two documents.
+        DataError: no document, or one where two are needed.
     """
     count = len(list(documents.take(2)))
-    if count < 2:
-        found = "one document only" if count else "no text at all"
+    if not count:
+        raise DataError("the corpus holds no text at all, expected documents separated by blank lines; add text")
+    if count < 2 and pairs == "nsp":
         raise DataError(
-            f"the corpus holds {found}, but next-sentence prediction needs at least two documents; add text, separate"
-            ' documents by blank lines, or set the layout to "documents" where each line is a document'
+            "the corpus holds one document only, but next-sentence prediction needs at least two documents; add text,"
+            ' separate documents by blank lines, set the layout to "documents" where each line is a document, or set'
+            " data.pairs=sop or none"
         )
 
 
-def sentence_pairs(documents, seed, *, max_tokens, short_sequence_rate=0.1, group_size=1000):
+def sentence_pairs(documents, seed, *, max_tokens, short_sequence_rate=0.1, group_size=1000, swap=False):
     """Cuts documents into pairs of segments by all rules of google-research/bert's create_training_data.py.
 
     A document aims at pairs of `max_tokens` tokens or, at `short_sequence_rate`, at a length drawn from
@@ -36,12 +39,17 @@ def sentence_pairs(documents, seed, *, max_tokens, short_sequence_rate=0.1, grou
     groups; a group's pairs come in random order, and its random second parts come from the same group. Where the last
     group is one document, all its pairs are label 0.
 
+    With `swap`, the label is ALBERT's sentence order (Lan et al., 2020, section 3.1) by the rules of its
+    create_pretraining_data.py: at even odds the two parts change places (label 1), and only a chunk of a single
+    sentence, which has no order, still gets a random second part (label 1 too).
+
     Args:
         documents: Dataset of RaggedTensors int32 [num_sentences, None], token ids; empty sentences are passed over.
         seed: integer [2], stateless: the same seed gives the same pairs in the same order.
         max_tokens: tokens of both segments together, at most: the model's length less [CLS] and two [SEP].
         short_sequence_rate: share of documents that aim at shorter pairs.
         group_size: documents a group, at most. Memory holds the tokens of two or three groups.
+        swap: label 1 is a pair in the wrong order instead of a random second part.
 
     Returns:
         tf.data.Dataset of dicts: "first" int32 [n], "second" int32 [m], "next_sentence_label" int32 [].
@@ -51,9 +59,9 @@ def sentence_pairs(documents, seed, *, max_tokens, short_sequence_rate=0.1, grou
         tokens, bounds, limits = _flatten(documents)
         group_seed = tf.random.fold_in(seed, group)
         plan_seed, cut_seed, order_seed = tf.unstack(tf.random.split(group_seed, 3))
-        ranges, labels = _plan_pairs(bounds, limits, plan_seed, max_tokens, short_sequence_rate)
+        ranges, labels = _plan_pairs(bounds, limits, plan_seed, max_tokens, short_sequence_rate, swap)
         ranges = _cut_to(max_tokens, ranges, cut_seed)
-        order = tf.argsort(tf.random.stateless_uniform(tf.shape(labels), order_seed))
+        order = _random_order(tf.size(labels), order_seed)
         return tokens, tf.gather(ranges, order), tf.gather(labels, order)
 
     def look_up(tokens, ranges, labels):
@@ -67,6 +75,88 @@ def sentence_pairs(documents, seed, *, max_tokens, short_sequence_rate=0.1, grou
     # The next group is prepared while one is used.
     groups = documents.ragged_batch(group_size).enumerate().map(pair).prefetch(1)
     return groups.flat_map(look_up)
+
+
+def full_sentences(documents, seed, *, max_tokens, sep_id, group_size=1000):
+    """Fills sequences with whole sentences in a row, across documents: RoBERTa's FULL-SENTENCES.
+
+    Liu et al., 2019 (arXiv:1907.11692), section 4.2: sentences are taken one after the other while they fit; where one
+    document ends, an extra separator stands before the next. A sentence of more than `max_tokens` tokens is cut into
+    pieces of that length. Documents are shuffled within their group before they are joined, so that every epoch has new
+    sequences, and a group's sequences come in random order. The last sequence of a group goes on with the next group's
+    text: only the last one of all ends for want of text.
+
+    Args:
+        documents: Dataset of RaggedTensors int32 [num_sentences, None], token ids; empty sentences are passed over.
+        seed: integer [2], stateless: the same seed gives the same sequences in the same order.
+        max_tokens: tokens of a sequence, at most: the model's length less [CLS] and the [SEP] at the end.
+        sep_id: id of [SEP], between documents.
+        group_size: documents a group, at most. Memory holds the tokens of two or three groups.
+
+    Returns:
+        tf.data.Dataset of dicts: "first" int32 [n].
+    """
+
+    def fill(rest, number, group, is_last):
+        document_seed, order_seed = tf.unstack(tf.random.split(tf.random.fold_in(seed, number), 2))
+        documents = tf.gather(group, _random_order(group.nrows(), document_seed))
+        # What the group before left over is the start of the first sequence, like a document of one sentence.
+        rest = tf.RaggedTensor.from_nested_row_lengths(rest, [[1], [tf.size(rest, tf.int64)]])
+        tokens, ranges = _fill_rows(*_flatten(tf.concat([rest, documents], axis=0)), max_tokens, sep_id)
+        count = tf.shape(ranges)[0]
+        whole = tf.where(is_last, count, tf.maximum(count - 1, 0))
+        held = tf.concat([ranges[whole:], [[0, 0]]], axis=0)[0]
+        ranges = tf.gather(ranges, _random_order(whole, order_seed))
+        return tokens[held[0] : held[1]], (tokens, ranges)
+
+    def look_up(tokens, ranges):
+        rows = tf.data.Dataset.from_tensor_slices(ranges)
+        return rows.map(lambda bounds: {"first": tokens[bounds[0] : bounds[1]]})
+
+    # The empty group at the end closes the last sequence.
+    nothing = tf.RaggedTensor.from_nested_row_lengths(tf.zeros([0], tf.int32), [tf.zeros([0], tf.int64)] * 2)
+    groups = documents.ragged_batch(group_size).enumerate().map(lambda number, group: (number, group, False))
+    end = tf.data.Dataset.from_tensors((tf.constant(0, tf.int64), nothing, True))
+    filled = groups.concatenate(end).scan(tf.zeros([0], tf.int32), lambda rest, element: fill(rest, *element))
+    return filled.prefetch(1).flat_map(look_up)
+
+
+def _fill_rows(tokens, bounds, limits, max_tokens, sep_id):
+    """Where each sequence of `full_sentences` begins and ends.
+
+    Args:
+        tokens, bounds, limits: as `_flatten` gives.
+
+    Returns:
+        tokens: int32 [num_tokens + num_documents], [SEP] behind each document.
+        ranges: int32 [num_rows, 2]; row r is tokens[ranges[r, 0]:ranges[r, 1]].
+    """
+    lengths = bounds[1:] - bounds[:-1]
+    document = tf.searchsorted(limits, tf.range(tf.size(lengths)), side="right") - 1  # of each sentence
+    pieces = -(-lengths // max_tokens)  # more than one only where a sentence is too long
+    piece = tf.range(tf.reduce_sum(pieces)) - tf.repeat(tf.cumsum(pieces, exclusive=True), pieces)
+    # A document's number is also the number of separators before it.
+    starts = tf.repeat(bounds[:-1] + document, pieces) + piece * max_tokens
+    ends = tf.minimum(starts + max_tokens, tf.repeat(bounds[1:] + document, pieces))
+    following = tf.searchsorted(ends, starts + max_tokens, side="right")  # the piece that a row from here leaves out
+
+    # Row after row is a walk along `following`: with steps that double in length, twice as many rows a turn.
+    count = tf.size(starts)
+    rows, _ = tf.while_loop(
+        lambda rows, steps: rows[-1] < count,
+        lambda rows, steps: (tf.concat([rows, tf.gather(steps, rows)], axis=0), tf.gather(steps, steps)),
+        (tf.constant([0]), tf.concat([following, [count]], axis=0)),
+        shape_invariants=(tf.TensorShape([None]), tf.TensorShape([None])),
+    )
+    rows = rows[rows < count]
+    ranges = tf.stack([tf.gather(starts, rows), tf.gather(ends, tf.gather(following, rows) - 1)], axis=1)
+    documents = tf.RaggedTensor.from_row_splits(tokens, tf.gather(bounds, limits))
+    separators = tf.fill([documents.nrows(tf.int32), 1], sep_id)
+    return tf.concat([documents, separators], axis=1).values, ranges
+
+
+def _random_order(count, seed):
+    return tf.argsort(tf.random.stateless_uniform([count], seed))
 
 
 def _flatten(documents):
@@ -89,7 +179,7 @@ def _flatten(documents):
     return sentences.values, tf.concat([[0], bounds], axis=0), tf.concat([[0], limits], axis=0)
 
 
-def _plan_pairs(bounds, limits, seed, max_tokens, short_sequence_rate):
+def _plan_pairs(bounds, limits, seed, max_tokens, short_sequence_rate, swap):
     """Decides what goes into each pair.
 
     Every turn of the loop makes one pair of each document that is not used up: as many turns as the longest document
@@ -119,7 +209,9 @@ def _plan_pairs(bounds, limits, seed, max_tokens, short_sequence_rate):
         end = tf.minimum(reach(start, target), tf.gather(limits, document + 1))
         size = end - start
         middle = start + tf.where(size == 1, 1, 1 + draws[0] % tf.maximum(size - 1, 1))
-        random_next = (num_documents > 1) & ((size == 1) | (draws[1] % 2 == 0))
+        coin = draws[1] % 2 == 0
+        random_next = (num_documents > 1) & ((size == 1) | (coin & (not swap)))
+        swapped = (size > 1) & coin & swap
 
         other = draws[2] % tf.maximum(num_documents - 1, 1)
         other += tf.cast((other >= document) & (num_documents > 1), tf.int32)
@@ -131,13 +223,10 @@ def _plan_pairs(bounds, limits, seed, max_tokens, short_sequence_rate):
 
         second_start = tf.where(random_next, random_start, middle)
         second_end = tf.where(random_next, random_end, end)
-        made = tf.concat(
-            [
-                tf.gather(bounds, tf.stack([start, middle, second_start, second_end], axis=1)),
-                tf.cast(random_next, tf.int32)[:, tf.newaxis],
-            ],
-            axis=1,
-        )
+        first, second = tf.stack([start, middle], axis=1), tf.stack([second_start, second_end], axis=1)
+        parts = tf.where(swapped[:, tf.newaxis], tf.concat([second, first], 1), tf.concat([first, second], 1))
+        label = tf.cast(random_next | swapped, tf.int32)[:, tf.newaxis]
+        made = tf.concat([tf.gather(bounds, parts), label], axis=1)
         pairs = pairs.write(step, made)
         # The sentences that a random part displaced are used again.
         start = tf.where(random_next, middle, end)

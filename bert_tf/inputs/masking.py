@@ -1,10 +1,24 @@
-"""Dynamic masking for masked-language-model pre-training (BERT, section 3.1, task 1)."""
+"""Dynamic masking for masked-language-model pre-training (BERT, section 3.1, task 1): tokens, whole words or spans.
+
+Everything here is integer arithmetic on [batch, length], so it runs on the host or inside the training step, compiled
+by XLA or not, with the same result. What is drawn for a row depends on the row's own seed alone, so it does not matter
+how a batch is cut into replicas and micro-batches.
+"""
 
 from typing import NamedTuple
 
 import tensorflow as tf
 
+SEED, WORD_STARTS = "mask_seed", "word_starts"  # features that a `Masker` takes away
+MASKED_FROM = ("input_word_ids", "input_mask", SEED, WORD_STARTS)  # all that it looks at
+
+# SpanBERT (Joshi et al., 2020, section 3.1): lengths in words are geometric with p = 0.2, cut off at 10, mean 3.8.
+SPAN_P, LONGEST_SPAN = 0.2, 10
+
 _LARGEST_INT32 = 2**31 - 1
+_JOINED = 1 << 30  # no vocabulary has so many pieces, so an id has this bit to spare
+# Which of a position's random numbers: they are independent of each other.
+_ORDER, _KIND, _PIECE, _LENGTH = range(4)
 
 
 class Masked(NamedTuple):
@@ -16,21 +30,93 @@ class Masked(NamedTuple):
     weights: tf.Tensor
 
 
-def mask_tokens(token_ids, maskable, seed, *, lengths, mask_id, vocab_size, rate=0.15, max_predictions=20):
+class Masker:
+    """Makes masked features of packed ones, the same way on the host and on the device.
+
+    Args:
+        data: bert_tf.config.PretrainingData: masking, masking_rate, max_predictions.
+        tokenizer: bert_tf.Tokenizer.
+    """
+
+    def __init__(self, data, tokenizer):
+        self._masking, self._rate, self._most = data.masking, data.masking_rate, data.max_predictions
+        self._specials = (tokenizer.cls_id, tokenizer.sep_id)
+        self._mask_id, self._vocab_size = tokenizer.mask_id, tokenizer.vocab_size
+
+    def __call__(self, features):
+        """Hides tokens.
+
+        Args:
+            features: dict with input_word_ids, input_mask (not 0 at tokens) int32 [batch, length], mask_seed int32
+                [batch, 2] and, unless single tokens are masked, word_starts bool [batch, length].
+
+        Returns:
+            dict: the same without mask_seed and word_starts, with masked input_word_ids and with masked_lm_positions
+            and masked_lm_ids int32, masked_lm_weights float32, each [batch, max_predictions].
+        """
+        features = dict(features)
+        ids, tokens = features["input_word_ids"], features["input_mask"] > 0
+        masked = mask_tokens(
+            ids,
+            tokens & (ids != self._specials[0]) & (ids != self._specials[1]),
+            features.pop(SEED),
+            lengths=tf.reduce_sum(tf.cast(tokens, tf.int32), axis=1),
+            mask_id=self._mask_id,
+            vocab_size=self._vocab_size,
+            masking=self._masking,
+            word_starts=features.pop(WORD_STARTS, None),
+            rate=self._rate,
+            max_predictions=self._most,
+        )
+        return features | {
+            "input_word_ids": masked.input_ids,
+            "masked_lm_positions": masked.positions,
+            "masked_lm_ids": masked.labels,
+            "masked_lm_weights": masked.weights,
+        }
+
+
+def mask_tokens(
+    token_ids,
+    maskable,
+    seeds,
+    *,
+    lengths,
+    mask_id,
+    vocab_size,
+    masking="token",
+    word_starts=None,
+    rate=0.15,
+    max_predictions=20,
+):
     """Hides tokens for the model to predict; a new choice for every seed.
 
-    A row of n tokens gets min(max_predictions, max(1, round(rate * n))) predictions, fewer where it has fewer maskable
-    tokens. Of these, 80% become [MASK], 10% stay and 10% become a random id, each drawn by itself, as
-    google-research/bert's create_training_data.py does. Only integers are drawn and compared, so that the same seed
-    hides the same tokens on every device, compiled by XLA or not.
+    A row of n tokens has a budget of min(max_predictions, max(1, round(rate * n))) predictions.
+
+    * "token": so many tokens, or all that may be hidden, each choice equally likely.
+    * "whole_word": words in random order until the budget is used; a word with more pieces than are left is passed
+      over. So a row may stay below its budget, and a word with more pieces than the budget is never hidden.
+    * "span": the same, but each word drawn brings the words behind it along, up to a length in words drawn from the
+      truncated geometric distribution. A span ends before a word that would pass the budget, before one that is hidden
+      already and before [SEP]. (SpanBERT's code draws first words in proportion to their pieces, cuts the last span
+      within a word, lets spans overlap and counts those that touch as one.)
+
+    80% of the predictions become [MASK], 10% stay and 10% become a random id. Of a span, all tokens share the draw, and
+    each has its own random id; otherwise, also within a word, each token draws for itself. Budget, passing over and the
+    draw for each piece of a word are those of google-research/bert (create_pretraining_data.py, do_whole_word_mask).
+    There, pieces that a cut of the second segment's front has left without their beginning count to the last word of
+    the first segment; here they are a word.
 
     Args:
         token_ids: int32 [batch, length].
         maskable: bool [batch, length], False at [CLS], [SEP] and padding.
-        seed: int32 [2], stateless: the same seed always hides the same tokens.
+        seeds: int32 [batch, 2], one seed a row, of which every bit counts: the same seed always hides the same tokens.
         lengths: int32 [batch], tokens in each row, [CLS] and [SEP] counted, padding not.
         mask_id: id of [MASK].
         vocab_size: random replacements are drawn from all of [0, vocab_size), as the reference does.
+        masking: "token", "whole_word" or "span".
+        word_starts: bool [batch, length], True at the first token of a word; needed unless `masking` is "token".
+            Also the first maskable token of a row and one after a token that is not maskable begins a word.
         rate: share of each sequence, specials counted, that is hidden.
         max_predictions: hidden tokens a sequence, at most.
 
@@ -39,25 +125,25 @@ def mask_tokens(token_ids, maskable, seed, *, lengths, mask_id, vocab_size, rate
         [batch, max_predictions]. Weight 1.0 marks a prediction; unused places hold position 0, label 0, weight 0.0.
     """
     batch, length = tf.unstack(tf.shape(token_ids))
-    where_seed, what_seed = tf.unstack(tf.random.split(seed, 2))
+    budgets = prediction_budgets(lengths, rate, max_predictions)
+    order = draw(seeds, _ORDER, tf.range(length)[tf.newaxis])  # [batch, length]
+    if masking == "token":
+        positions = _first_tokens(tf.where(maskable, order, -1), budgets, max_predictions)
+        drawn_at = positions
+    else:
+        words = 1 if masking == "whole_word" else span_lengths(draw(seeds, _LENGTH, tf.range(length)[tf.newaxis]))
+        words = tf.broadcast_to(words, [batch, length])
+        firsts = _first_words(maskable, word_starts, order, words, budgets, max_predictions)
+        positions = tf.sort(tf.where(firsts >= 0, tf.range(length), _LARGEST_INT32), axis=-1)
+        positions = _widen(positions, max_predictions, _LARGEST_INT32)[:, :max_predictions]
+        drawn_at = positions if masking == "whole_word" else tf.gather(firsts, positions % length, batch_dims=1)
 
-    # The highest scores are a uniform draw without replacement: one top_k instead of a shuffle per row.
-    scores = tf.where(maskable, _draw([batch, length], where_seed), -1)
-    # Rows narrower than max_predictions are widened, because top_k takes no more than there is.
-    scores = tf.pad(scores, [[0, 0], [0, tf.maximum(max_predictions - length, 0)]], constant_values=-1)
-    top_scores, top_positions = tf.math.top_k(scores, k=max_predictions)  # [batch, max_predictions]
-    # float64 and rounding half to even: the same count as Python's round() of the reference, for every length.
-    counts = tf.cast(tf.round(tf.cast(lengths, tf.float64) * rate), tf.int32)
-    counts = tf.clip_by_value(counts, 1, max_predictions)
-    chosen = (tf.range(max_predictions) < counts[:, tf.newaxis]) & (top_scores >= 0)
-    positions = tf.sort(tf.where(chosen, top_positions, _LARGEST_INT32), axis=-1)
-    chosen = positions < _LARGEST_INT32
+    chosen = positions < _LARGEST_INT32  # [batch, max_predictions]
     positions = tf.where(chosen, positions, 0)
-
     labels = tf.where(chosen, tf.gather(token_ids, positions, batch_dims=1), 0)
-    kind_draw, id_draw = tf.unstack(_draw([2, batch, max_predictions], what_seed))
-    kind = kind_draw % 10  # 0 to 7: [MASK], 8: unchanged, 9: random
-    replacements = tf.where(kind < 8, mask_id, tf.where(kind == 8, labels, id_draw % vocab_size))
+    kind = draw(seeds, _KIND, drawn_at) % 10  # 0 to 7: [MASK], 8: unchanged, 9: random
+    random_ids = draw(seeds, _PIECE, positions) % vocab_size
+    replacements = tf.where(kind < 8, mask_id, tf.where(kind == 8, labels, random_ids))
     # Added as differences, so that the unused places, which all point to position 0, change nothing there.
     differences = tf.where(chosen, replacements - labels, 0)
     rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))
@@ -72,7 +158,127 @@ def mask_tokens(token_ids, maskable, seed, *, lengths, mask_id, vocab_size, rate
     )
 
 
-def _draw(shape, seed):
-    """Uniform int32 in [0, 2**31); Philox by name, because the default generator differs between devices."""
-    bits = tf.random.stateless_uniform(shape, seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
-    return tf.bitwise.bitwise_and(bits, _LARGEST_INT32)
+def prediction_budgets(lengths, rate, max_predictions):
+    """int32, how many tokens sequences of these lengths (int32) may have hidden: see `mask_tokens`."""
+    # float64 and rounding half to even: the same count as Python's round() of the reference, for every length.
+    budgets = tf.cast(tf.round(tf.cast(lengths, tf.float64) * rate), tf.int32)
+    return tf.clip_by_value(budgets, 1, max_predictions)
+
+
+def draw(seeds, stream, positions):
+    """Random numbers that belong to a row and a position, whatever else is in the batch.
+
+    A counter-based generator: the position, spread by the golden ratio, goes twice through a mixing function of which
+    every output bit depends on every input bit, each time with another half of the seed. TensorFlow's own
+    generators take one key for a whole tensor. Not for cryptography.
+
+    Args:
+        seeds: int32 [batch, 2].
+        stream: int; the streams of a row are independent.
+        positions: int32, [1 or batch, n].
+
+    Returns:
+        int32 [batch, n], uniform in [0, 2**31).
+    """
+    low, high = tf.unstack(tf.bitcast(seeds, tf.uint32)[:, :, tf.newaxis], axis=1)  # [batch, 1]
+    counters = tf.cast(positions, tf.uint32) * tf.constant(0x9E3779B9, tf.uint32)
+    bits = _mix(_mix(counters + low) ^ (high + tf.constant(stream * 0x85EBCA6B % 2**32, tf.uint32)))
+    return tf.cast(_shift(bits, 1), tf.int32)
+
+
+def _mix(bits):
+    """uint32 to uint32, one to one: C. Wellons' triple32, found by search for the least bias.
+
+    With two multiplications (his lowbias32), rows whose seeds are consecutive numbers had correlated bits.
+    """
+    bits = (bits ^ _shift(bits, 17)) * tf.constant(0xED5AD4BB, tf.uint32)
+    bits = (bits ^ _shift(bits, 11)) * tf.constant(0xAC4C1B51, tf.uint32)
+    bits = (bits ^ _shift(bits, 15)) * tf.constant(0x31848BAB, tf.uint32)
+    return bits ^ _shift(bits, 14)
+
+
+def _shift(bits, by):
+    return tf.bitwise.right_shift(bits, tf.constant(by, tf.uint32))
+
+
+def span_lengths(draws):
+    """Lengths of spans, in words, from int32 uniform in [0, 2**31): P(length) ~ (1 - p)^(length - 1), up to 10."""
+    whole = 1 - (1 - SPAN_P) ** LONGEST_SPAN
+    bounds = [round(2**31 * (1 - (1 - SPAN_P) ** length) / whole) for length in range(1, LONGEST_SPAN)]
+    return 1 + sum(tf.cast(draws >= bound, tf.int32) for bound in bounds)
+
+
+def mark_words(ids, word_starts):
+    """Ids that carry with them, through pairing and packing, where words begin.
+
+    Args:
+        ids: RaggedTensor int32 [batch, None].
+        word_starts: RaggedTensor bool [batch, None], as `Tokenizer.tokenize_with_words` gives.
+
+    Returns:
+        RaggedTensor int32 [batch, None] for `unmark_words`; no other use.
+    """
+    return ids.with_values(tf.where(word_starts.values, ids.values, ids.values | _JOINED))
+
+
+def unmark_words(marked):
+    """ids int32 and word_starts bool, of the shape of `marked`: int32 that `mark_words` made, padded with anything."""
+    return marked & (_JOINED - 1), marked < _JOINED
+
+
+def _first_tokens(order, budgets, most):
+    """int32 [batch, most], ascending: as many positions as the budget allows, by falling order, -1 for none."""
+    # The highest numbers are a uniform draw without replacement: one top_k instead of a shuffle per row.
+    order, positions = tf.math.top_k(_widen(order, most, -1), k=most)
+    chosen = (tf.range(most) < budgets[:, tf.newaxis]) & (order >= 0)
+    return tf.sort(tf.where(chosen, positions, _LARGEST_INT32), axis=-1)
+
+
+def _first_words(maskable, word_starts, order, words, budgets, most):
+    """Chooses whole words or spans of them, one of each row at a time: as many turns as the richest row takes.
+
+    Args:
+        maskable, word_starts, order [batch, length], budgets [batch]: as in `mask_tokens`.
+        words: int32 [batch, length], words that a span has if it begins here.
+        most: budgets are not above this.
+
+    Returns:
+        int32 [batch, length]: where the span of this token begins, -1 if the token is not hidden.
+    """
+    length = tf.shape(order)[1]
+    positions = tf.range(length)[tf.newaxis]
+    # What can not be hidden is a word of its own: no span reaches over it.
+    before = tf.pad(maskable, [[0, 0], [1, 0]])[:, :-1]
+    begins = word_starts | ~maskable | ~before
+    word = tf.cumsum(tf.cast(begins, tf.int32), axis=1) - 1  # [batch, length], from 0
+    bounds = _pad_right(tf.sort(tf.where(begins, positions, length), axis=1), length)  # [batch, length + 1]
+    ends = tf.gather(bounds, word + 1, batch_dims=1)  # where the word of this token ends
+    order = tf.where(maskable & begins, order, -1)
+
+    def turn(_, firsts, left):
+        free = maskable & (firsts < 0)
+        candidates = tf.where(free & (ends - positions <= left), order, -1)
+        first = tf.argmax(candidates, axis=1, output_type=tf.int32)[:, tf.newaxis]  # [batch, 1]
+        found = tf.gather(candidates, first, batch_dims=1) >= 0
+        past = tf.gather(word + words, first, batch_dims=1)  # the first word behind the span
+        stop = tf.reduce_min(tf.where(~free & (positions > first), positions, length), axis=1, keepdims=True)
+        taken = found & (positions >= first) & (positions < stop) & (word < past) & (ends - first <= left)
+        left -= tf.reduce_sum(tf.cast(taken, tf.int32), axis=1, keepdims=True)
+        return tf.reduce_any(found), tf.where(taken, first, firsts), left
+
+    _, firsts, _ = tf.while_loop(
+        lambda found, firsts, left: found,
+        turn,
+        (tf.constant(True), tf.fill(tf.shape(order), -1), budgets[:, tf.newaxis]),
+        maximum_iterations=most,  # each turn but the last hides a token at least
+    )
+    return firsts
+
+
+def _widen(rows, width, value):
+    """Rows narrower than `width` are made as wide, because top_k and slices take no more than there is."""
+    return tf.pad(rows, [[0, 0], [0, tf.maximum(width - tf.shape(rows)[1], 0)]], constant_values=value)
+
+
+def _pad_right(rows, value):
+    return tf.concat([rows, tf.fill([tf.shape(rows)[0], 1], value)], axis=1)

@@ -1,4 +1,8 @@
-"""From token ids of one or two texts to BERT's input: [CLS] first [SEP] second [SEP] (paper, figure 2)."""
+"""From token ids of one or two texts to BERT's input: [CLS] first [SEP] second [SEP] (paper, figure 2).
+
+A row of several sequences has their numbers, 1, 2, 3, ... in `input_mask`, where a row of one sequence has 1, and
+0 at padding in both: a model made with `packed=True` lets each token attend within its own number only.
+"""
 
 import tensorflow as tf
 
@@ -81,3 +85,91 @@ def dense_features(ids, type_ids, *, length=None, length_multiple=1, max_length=
         name: ragged.to_tensor(shape=shape)
         for name, ragged in (("input_word_ids", ids), ("input_mask", mask), ("input_type_ids", type_ids))
     }
+
+
+def fill_rows(lengths, predictions, seed, *, max_length, max_predictions):
+    """Which sequences share a row: first fit, longest first (Johnson, 1974), rows in random order.
+
+    Args:
+        lengths, predictions: int32 [n], tokens and masked tokens of each sequence, none above the limits.
+        seed: integer [2], for the order of the rows.
+        max_length, max_predictions: of a row.
+
+    Returns:
+        order: int32 [n], the sequences, those of a row next to each other.
+        counts: int32 [rows], how many each row has, at least 1.
+    """
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    needs = tf.gather(tf.stack([lengths, predictions], axis=1), order)  # [n, 2]
+    # Most text comes in sequences that even the shortest does not fit beside: they need no turn of the loop.
+    alone = tf.reduce_sum(tf.cast(lengths > max_length - tf.reduce_min(lengths), tf.int32))
+    shared = needs[alone:]
+    count = tf.shape(shared)[0]
+
+    def place(number, rooms, rows):
+        row = tf.argmax(tf.reduce_all(rooms >= shared[number], axis=1), output_type=tf.int32)
+        rooms = tf.tensor_scatter_nd_sub(rooms, [[row]], shared[number : number + 1])
+        return number + 1, rooms, rows.write(number, row)
+
+    rooms = tf.tile([[max_length, max_predictions]], [count, 1])
+    rows = tf.TensorArray(tf.int32, size=count, element_shape=[])
+    _, _, rows = tf.while_loop(
+        lambda number, rooms, rows: number < count, place, (0, rooms, rows), parallel_iterations=1
+    )
+    rows = tf.concat([tf.range(alone), alone + rows.stack()], axis=0)
+    shuffled = tf.argsort(tf.random.stateless_uniform(tf.shape(tf.math.bincount(rows)), seed))
+    rows = tf.gather(shuffled, rows)
+    return tf.gather(order, tf.argsort(rows, stable=True)), tf.math.bincount(rows)
+
+
+def join_rows(features, lengths, counts, *, max_length, max_predictions):
+    """Masked sequences -> the features of rows that hold several of them.
+
+    Args:
+        features: dict of sequences: input_word_ids, input_type_ids int32 [n, length]; masked_lm_positions,
+            masked_lm_ids int32 and masked_lm_weights float32 [n, predictions], the weights 1.0 first; maybe
+            next_sentence_labels int32 [n].
+        lengths: int [n], tokens of each sequence.
+        counts: int [rows], sequences of each row: they follow one another.
+        max_length, max_predictions: of a row; no row has more.
+
+    Returns:
+        dict: input_word_ids, input_type_ids and input_mask (the sequence's number in the row, from 1; 0 at padding)
+        int32 [rows, max_length]; masked_lm_positions (in the row), masked_lm_ids and masked_lm_weights
+        [rows, max_predictions]; with labels next_sentence_labels, first_token_positions ([CLS] of each sequence) int32
+        and next_sentence_weights float32 (1.0 where there is a sequence), each [rows, max_length // 5].
+    """
+    lengths, counts = tf.cast(lengths, tf.int64), tf.cast(counts, tf.int64)
+
+    def rows(values, width):
+        return tf.RaggedTensor.from_row_lengths(values, counts).to_tensor(shape=[None, width])
+
+    def joined(values, counts_in_sequences, width):
+        sequences = tf.RaggedTensor.from_tensor(values, lengths=counts_in_sequences)
+        return tf.RaggedTensor.from_row_lengths(sequences, counts).merge_dims(1, 2).to_tensor(shape=[None, width])
+
+    numbers = tf.cast(tf.ragged.range(1, counts + 1).values, tf.int32)  # [n], of each sequence in its row
+    starts = tf.cumsum(lengths, exclusive=True)
+    firsts = starts - tf.repeat(tf.gather(starts, tf.cumsum(counts, exclusive=True)), counts)
+    firsts = tf.cast(firsts, tf.int32)  # [n], where in the row each sequence begins
+    predictions = tf.cast(tf.reduce_sum(features["masked_lm_weights"], axis=1), tf.int64)
+    length = tf.shape(features["input_word_ids"])[1]
+    made = {
+        "input_word_ids": joined(features["input_word_ids"], lengths, max_length),
+        "input_mask": joined(tf.tile(numbers[:, tf.newaxis], [1, length]), lengths, max_length),
+        "input_type_ids": joined(features["input_type_ids"], lengths, max_length),
+        "masked_lm_positions": joined(
+            features["masked_lm_positions"] + firsts[:, tf.newaxis], predictions, max_predictions
+        ),
+        "masked_lm_ids": joined(features["masked_lm_ids"], predictions, max_predictions),
+        "masked_lm_weights": joined(features["masked_lm_weights"], predictions, max_predictions),
+    }
+    if "next_sentence_labels" in features:
+        # No pair is shorter than two tokens and three specials.
+        most = max_length // 5
+        made |= {
+            "next_sentence_labels": rows(features["next_sentence_labels"], most),
+            "next_sentence_weights": rows(tf.ones_like(firsts, tf.float32), most),
+            "first_token_positions": rows(firsts, most),
+        }
+    return made

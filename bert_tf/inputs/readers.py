@@ -15,6 +15,10 @@ _LINES_A_BLOCK = 256
 # A text without blank lines would be one document as large as the file; it is cut here, so that memory stays flat.
 _MOST_SENTENCES = 1 << 16
 
+# Valid UTF-8: RE2's own "any character" would let encoded surrogates pass.
+_VALID = r"[\x00-\x{D7FF}\x{E000}-\x{10FFFF}]*"
+# What the tokenizer deletes or splits at: a sentence of nothing else has no tokens.
+_INVISIBLE = r"[\s\p{Z}\p{Cc}\p{Cf}\x{FFFD}]*"
 _SPACE = r"[\s\p{Z}]"
 _BLANK = r"[\s\p{Z}\x{FEFF}]*"
 _CLOSERS = r"""["'”’»)\]）」』〉》]*"""
@@ -112,16 +116,60 @@ def read_documents(files, layout="sentences", interleave=1):
     Raises:
         ConfigError: unknown layout.
     """
+    _check_layout(layout)
+    files = tf.data.Dataset.from_tensor_slices(tf.convert_to_tensor(files))
+    return files.interleave(lambda file: _read_file(file, layout), cycle_length=interleave, block_length=1)
+
+
+def read_source(file, layout):
+    """Reads the documents of one file as `read_documents` does, and cleans them.
+
+    A sentence that is not UTF-8 is left out, and so is one without a visible character; a document without sentences
+    disappears.
+
+    Args:
+        file: str or string tensor [].
+        layout: "sentences" or "documents".
+
+    Returns:
+        tf.data.Dataset of tuples, one a document and one, without sentences, at the end of the file: string
+        [num_sentences]; int64 [], sentences read since the tuple before; int64 [2], how many of them were not UTF-8 and
+        how many had nothing to see.
+
+    Raises:
+        ConfigError: unknown layout.
+    """
+    _check_layout(layout)
+
+    def clean(state, element):
+        read, left_out = state
+        sentences, is_end = element
+        valid = tf.strings.regex_full_match(sentences, _VALID)
+        visible = ~tf.strings.regex_full_match(sentences, _INVISIBLE)
+        read += tf.size(sentences, tf.int64)
+        left_out += tf.stack([tf.math.count_nonzero(~valid), tf.math.count_nonzero(valid & ~visible)])
+        kept = sentences[valid & visible]
+        is_element = is_end | (tf.size(kept) > 0)
+        carried = tf.cond(is_element, lambda: nothing, lambda: (read, left_out))
+        return carried, (kept, read, left_out, is_element)
+
+    nothing = tf.constant(0, tf.int64), tf.zeros([2], tf.int64)
+    documents = _read_file(file, layout).map(lambda sentences: (sentences, False))
+    end = tf.data.Dataset.from_tensors((tf.zeros([0], tf.string), True))
+    cleaned = documents.concatenate(end).scan(nothing, clean).filter(lambda *element: element[-1])
+    return cleaned.map(lambda sentences, read, left_out, _: (sentences, read, left_out))
+
+
+def _check_layout(layout):
     if layout not in LAYOUTS:
         raise ConfigError(f'unknown layout "{layout}", expected one of {", ".join(LAYOUTS)}; set data.layout')
+
+
+def _read_file(file, layout):
+    """Dataset of string tensors [num_sentences], of one file."""
+    compression = tf.where(tf.strings.regex_full_match(file, r".*\.gz"), "GZIP", "")
     split = _split_at_blank_lines if layout == "sentences" else _split_lines_into_sentences
-
-    def read(file):
-        compression = tf.where(tf.strings.regex_full_match(file, r".*\.gz"), "GZIP", "")
-        return split(tf.data.TextLineDataset(file, compression_type=compression))
-
-    files = tf.data.Dataset.from_tensor_slices(tf.convert_to_tensor(files))
-    return files.interleave(read, cycle_length=interleave, block_length=1)
+    return split(tf.data.TextLineDataset(file, compression_type=compression))
 
 
 def _count_bad_sequences(sample):

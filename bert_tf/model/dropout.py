@@ -20,6 +20,29 @@ def seed_scope(seed):
         _scope.state = outer
 
 
+def repeatable(function):
+    """`function`, which every call gives the dropout masks that the first call has in the present `seed_scope`.
+
+    For a backward pass that computes the forward pass again, perhaps after the scope has ended.
+
+    Raises:
+        RuntimeError: outside of a `seed_scope`, where masks can not be drawn again.
+    """
+    state = getattr(_scope, "state", None)
+    if state is None:
+        raise RuntimeError("no seed_scope: dropout would draw other masks when it is computed again")
+    seed, first = state["seed"], state["calls"]
+
+    def call(*arguments):
+        with seed_scope(seed):
+            _scope.state["calls"] = first
+            results = function(*arguments)
+            state["calls"] = max(state["calls"], _scope.state["calls"])
+        return results
+
+    return call
+
+
 @keras.saving.register_keras_serializable("bert_tf")
 class Dropout(keras.layers.Dropout):
     """Dropout; inside `seed_scope` from that seed, outside of it (Keras' own `fit`) from Keras' seed generator."""

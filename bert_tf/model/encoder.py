@@ -3,7 +3,18 @@
 import keras
 
 from bert_tf.config import BertConfig, from_dict, to_dict
-from bert_tf.model.layers import AttentionBias, Embeddings, LayerNorm, TransformerBlock, initializer
+from bert_tf.model.layers import (
+    AttentionBias,
+    Embeddings,
+    LayerNorm,
+    PackedAttentionBias,
+    PackedPositions,
+    TokensAt,
+    TransformerBlock,
+    initializer,
+)
+
+FIRST_TOKENS = "first_token_positions"  # the input that says where in a packed row its sequences begin
 
 
 def encoder_inputs():
@@ -19,11 +30,16 @@ class BertEncoder(keras.Model):
     Args:
         config: BertConfig.
         dtype: Keras dtype policy or its name, e.g. "mixed_bfloat16"; None for the global policy.
+        packed: makes an encoder of the same weights for rows of several sequences, in training (`inputs.packing`).
 
     Called on a dict of int32 [batch, length] tensors (`input_word_ids`, `input_mask`, `input_type_ids`), it returns
         sequence_output [batch, length, hidden]: the last layer;
         pooled_output [batch, hidden]: tanh of a dense layer on the first position, if config.pooler;
         encoder_outputs: list of num_layers tensors [batch, length, hidden].
+
+    A packed encoder takes in `input_mask` the number of each token's sequence in the row, from 1 (0 at padding). Tokens
+    attend within their own sequence and positions count from its start. Its pooled_output [batch, sequences, hidden] is
+    that of the tokens at one more input, `first_token_positions` int32 [batch, sequences].
 
     Raises:
         ConfigError: if the config can not be built.
@@ -35,13 +51,16 @@ class BertEncoder(keras.Model):
         TensorShape([1, 128])
     """
 
-    def __init__(self, config, *, dtype=None, name="encoder", **kwargs):
+    def __init__(self, config, *, dtype=None, packed=False, name="encoder", **kwargs):
         config.check()
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         embeddings = Embeddings(config, name="embeddings", dtype=policy)
         inputs = encoder_inputs()
-        bias = AttentionBias(name="attention_bias", dtype="float32")(inputs["input_mask"])
-        x = embeddings(inputs["input_word_ids"], inputs["input_type_ids"])
+        mask, embedded = inputs["input_mask"], [inputs["input_word_ids"], inputs["input_type_ids"]]
+        if packed:
+            embedded.append(PackedPositions(name="positions")(mask))
+        x = embeddings(*embedded)
+        bias = (PackedAttentionBias if packed else AttentionBias)(name="attention_bias", dtype="float32")(mask)
         outputs = []
         for index in range(config.num_layers):
             x = TransformerBlock(config, name=f"layer_{index}", dtype=policy)(x, bias)
@@ -53,17 +72,22 @@ class BertEncoder(keras.Model):
             pooler = keras.layers.Dense(
                 config.hidden_size, "tanh", kernel_initializer=initializer(config), name="pooler", dtype=policy
             )
-            outputs["pooled_output"] = pooler(x[:, 0])
+            if packed:
+                inputs[FIRST_TOKENS] = keras.Input((None,), dtype="int32", name=FIRST_TOKENS)
+            first = TokensAt(name="first_tokens", dtype=policy)(x, inputs[FIRST_TOKENS]) if packed else x[:, 0]
+            outputs["pooled_output"] = pooler(first)
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
         self.config = config
         self.policy = policy
         self.embeddings = embeddings
+        self.packed = packed
 
     def get_config(self):
         """What `keras.saving` writes."""
-        return {"config": to_dict(self.config), "dtype": self.policy.name, "name": self.name}
+        config = to_dict(self.config)
+        return {"config": config, "dtype": self.policy.name, "packed": self.packed, "name": self.name}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The encoder that `get_config` described."""
-        return cls(from_dict(BertConfig, config["config"]), dtype=config["dtype"], name=config["name"])
+        return cls(**(config | {"config": from_dict(BertConfig, config["config"])}))

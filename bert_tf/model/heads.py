@@ -87,7 +87,7 @@ def encoded(encoder, inputs, *, pooled):
             "the encoder has no pooler (model.pooler is False), which this head sits on; "
             "bert_tf.load(PATH, pooler=True) puts a new, untrained one on"
         )
-    return encoder({name: inputs[name] for name in encoder_inputs()})
+    return encoder({name: inputs[name] for name in encoder.input})
 
 
 def next_sentence(encoder):

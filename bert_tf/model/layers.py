@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.remat import recomputed
 
 # Added to the scores of padding, as google-research/bert does; float16 can hold it, minus infinity would make NaN
 # of a row that is all padding.
@@ -71,7 +72,7 @@ class Embeddings(keras.layers.Layer):
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.dropout = Dropout(config.dropout, dtype=self.dtype_policy)
 
-    def build(self, ids_shape, type_ids_shape=None):
+    def build(self, ids_shape, type_ids_shape=None, positions_shape=None):
         config = self.config
 
         def table(rows, name):
@@ -85,10 +86,13 @@ class Embeddings(keras.layers.Layer):
             self.type_embeddings = table(config.type_vocab_size, "type_embeddings")
         self.norm.build((None, None, config.hidden_size))
 
-    def call(self, ids, type_ids, training=False):
-        # Tokens stand at the start of a row and padding behind them, so the position is the place in the row.
+    def call(self, ids, type_ids, positions=None, training=False):
         offset = self.config.position_offset
-        positions = self.position_embeddings[offset : offset + tf.shape(ids)[1]]
+        if positions is None:
+            # Tokens stand at the start of a row and padding behind them, so the position is the place in the row.
+            positions = self.position_embeddings[offset : offset + tf.shape(ids)[1]]
+        else:
+            positions = tf.gather(self.position_embeddings, offset + positions)
         x = tf.gather(self.word_embeddings, ids) + self._types(type_ids) + positions  # [batch, length, hidden]
         return self.dropout(self.norm(x), training=training)
 
@@ -98,7 +102,7 @@ class Embeddings(keras.layers.Layer):
         # A product with two or so rows: the gradient of a gather would add up [batch * length] rows one by one.
         return tf.matmul(tf.one_hot(type_ids, self.config.type_vocab_size), self.type_embeddings)
 
-    def compute_output_shape(self, ids_shape, type_ids_shape=None):
+    def compute_output_shape(self, ids_shape, type_ids_shape=None, positions_shape=None):
         return (*ids_shape, self.config.hidden_size)
 
 
@@ -164,6 +168,11 @@ class TransformerBlock(keras.layers.Layer):
         self.output_norm.build(inputs_shape)
 
     def call(self, inputs, bias, training=False):
+        if not training:
+            return self._block(inputs, bias, False)
+        return recomputed(lambda inputs, bias: self._block(inputs, bias, True), inputs, bias)
+
+    def _block(self, inputs, bias, training):
         if self.config.norm == "pre":
             attended = self.attention(self.attention_norm(inputs), bias, training=training)
             x = inputs + self.dropout(attended, training=training)
@@ -185,3 +194,46 @@ class AttentionBias(keras.layers.Layer):
 
     def call(self, mask):
         return (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class PackedAttentionBias(keras.layers.Layer):
+    """Keeps each token of a packed row within its own sequence.
+
+    input_mask int32 [batch, length], the number of each token's sequence and 0 at padding, -> float32
+    [batch, 1, length, length]: 0 where query and key are of one sequence, a large negative number elsewhere.
+    """
+
+    def call(self, mask):
+        return tf.where(_same_sequence(mask), 0.0, MASKED_SCORE)[:, tf.newaxis]
+
+    def compute_output_spec(self, mask):
+        return keras.KerasTensor((mask.shape[0], 1, mask.shape[1], mask.shape[1]), "float32")
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class PackedPositions(keras.layers.Layer):
+    """input_mask as for `PackedAttentionBias` -> int32 [batch, length]: each token's place in its own sequence."""
+
+    def call(self, mask):
+        # The tokens of the same sequence up to this one, counted: no loop and no cumulative maximum, which XLA lacks.
+        upto = tf.linalg.band_part(tf.cast(_same_sequence(mask), tf.int32), -1, 0)  # [batch, length, length]
+        return tf.reduce_sum(upto, axis=-1) - 1
+
+    def compute_output_spec(self, mask):
+        return keras.KerasTensor(mask.shape, "int32")
+
+
+def _same_sequence(mask):
+    return mask[:, :, tf.newaxis] == mask[:, tf.newaxis, :]
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class TokensAt(keras.layers.Layer):
+    """States [batch, length, hidden] at positions int32 [batch, n] -> [batch, n, hidden]."""
+
+    def call(self, states, positions):
+        return tf.gather(states, positions, batch_dims=1)
+
+    def compute_output_spec(self, states, positions):
+        return keras.KerasTensor((*positions.shape, states.shape[-1]), states.dtype)

@@ -2,7 +2,6 @@
 
 import keras
 
-from bert_tf.model.encoder import encoder_inputs
 from bert_tf.model.heads import POSITIONS, MaskedLanguageModelHead, encoded, output
 
 
@@ -16,14 +15,15 @@ class BertPretrainer(keras.Model):
 
     Takes the encoder's inputs and `masked_lm_positions`, int32 [batch, predictions]; returns
         mlm_logits float32 [batch, predictions, vocab_size];
-        nsp_logits float32 [batch, 2]: index 0 "the second part follows", 1 "it is from another document".
+        nsp_logits float32 [batch, 2], of a packed encoder [batch, sequences, 2]: index 0 "the second part follows",
+            1 "it does not".
 
     Raises:
         ConfigError: if the encoder has no pooler and `next_sentence` needs it.
     """
 
     def __init__(self, encoder, *, next_sentence=True, name="pretrainer", **kwargs):
-        inputs = encoder_inputs() | {POSITIONS: keras.Input((None,), dtype="int32", name=POSITIONS)}
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in (*encoder.input, POSITIONS)}
         outputs = encoded(encoder, inputs, pooled=next_sentence)
         masked_lm = MaskedLanguageModelHead(encoder.embeddings, name="masked_lm", dtype=encoder.policy)
         logits = {"mlm_logits": masked_lm(outputs["sequence_output"], inputs[POSITIONS])}

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from bert_tf.inputs.masking import MASKED_FROM
 from bert_tf.inputs.packing import dense_features, pack, truncate
 from bert_tf.model.build import build
 from bert_tf.tasks.task import Task
@@ -11,15 +12,23 @@ class MaskedLM(Task):
     """Predicts masked tokens; features as `inputs.pretraining` makes them.
 
     Its name is also that of its head, a key of `model.variables.HEADS`.
+
+    Args:
+        tokenizer: Tokenizer.
+        max_length: tokens an input, specials counted.
+        masker: inputs.masking.Masker, if the features come unmasked (data.mask_on "device"). Only training needs it, so
+            it is not saved.
     """
 
     name = "masked_lm"
     losses = ("mlm_loss",)
-    metrics = ("mlm_accuracy",)
+    metrics = ("mlm_accuracy", "padding_share")
 
-    def __init__(self, tokenizer, max_length):
+    def __init__(self, tokenizer, max_length, masker=None):
         self.tokenizer = tokenizer
         self.max_length = max_length
+        # Compiled, because on a GPU TensorFlow's own kernels for int32 run on the host.
+        self._mask = tf.function(masker, jit_compile=True) if masker else None
 
     def settings(self):
         return {"max_length": self.max_length}
@@ -31,6 +40,12 @@ class MaskedLM(Task):
     def build(self, encoder):
         return build(encoder, self.name)
 
+    def prepare(self, features):
+        if self._mask is None:
+            return features
+        masked = self._mask({name: features[name] for name in MASKED_FROM if name in features})
+        return {name: value for name, value in features.items() if name not in MASKED_FROM} | masked
+
     def weights(self, features):
         # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.
         return {"mlm_loss": tf.reduce_sum(features["masked_lm_weights"]) + 1e-5}
@@ -40,9 +55,11 @@ class MaskedLM(Task):
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(masked, outputs["mlm_logits"])
         found = tf.cast(tf.argmax(outputs["mlm_logits"], -1, tf.int32) == masked, tf.float32)
         count = tf.reduce_sum(masks)
+        padding = tf.cast(features["input_mask"] == 0, tf.float32)
         return {
             "mlm_loss": (tf.reduce_sum(loss * masks), count),
             "mlm_accuracy": (tf.reduce_sum(found * masks), count),
+            "padding_share": (tf.reduce_sum(padding), tf.cast(tf.size(padding), tf.float32)),
         }
 
     def serving(self, model):

@@ -13,14 +13,20 @@ class Pretraining(MaskedLM):
     metrics = (*MaskedLM.metrics, "nsp_accuracy")
 
     def weights(self, features):
-        pairs = tf.shape(features["next_sentence_labels"])[0]
-        return super().weights(features) | {"nsp_loss": tf.cast(pairs, tf.float32)}
+        return super().weights(features) | {"nsp_loss": tf.reduce_sum(_pairs(features))}
 
     def measures(self, features, outputs):
-        following, pairs = features["next_sentence_labels"], self.weights(features)["nsp_loss"]
+        following, counted = features["next_sentence_labels"], _pairs(features)
+        pairs = tf.reduce_sum(counted)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(following, outputs["nsp_logits"])
         told = tf.cast(tf.argmax(outputs["nsp_logits"], -1, tf.int32) == following, tf.float32)
         return super().measures(features, outputs) | {
-            "nsp_loss": (tf.reduce_sum(loss), pairs),
-            "nsp_accuracy": (tf.reduce_sum(told), pairs),
+            "nsp_loss": (tf.reduce_sum(loss * counted), pairs),
+            "nsp_accuracy": (tf.reduce_sum(told * counted), pairs),
         }
+
+
+def _pairs(features):
+    """float32 of the labels' shape: 1.0 where there is a pair; packed rows have room for more than they hold."""
+    labels = features["next_sentence_labels"]
+    return features.get("next_sentence_weights", tf.ones(tf.shape(labels)))

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
 from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
 
-from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, stand_ins
+from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
 
@@ -70,6 +70,9 @@ class Tokenizer(tf.Module):
     It works on strings and string tensors, eagerly and in graphs; an exported model holds all it needs as constants.
 
     Invalid UTF-8 is read as Python's `bytes.decode("utf-8", "ignore")` reads it.
+
+    Attributes:
+        continues: bool [vocab_size], True at the pieces that begin with "##".
     """
 
     def __init__(self, vocab, lower_case=True, strip_accents=None, split_cjk=True):
@@ -109,7 +112,10 @@ class Tokenizer(tf.Module):
             self._ordinary_model = tf.constant(np.frombuffer(ordinary, np.uint8))
             self._long_words_model = tf.constant(np.frombuffer(long_words, np.uint8))
             self._pieces = tf.constant(pieces)
-            self._continues = tf.constant([piece.startswith("##") for piece in pieces])
+            self.continues = tf.constant([piece.startswith("##") for piece in pieces])
+            self._stands_alone = tf.constant(
+                [piece == "[UNK]" or (len(piece) == 1 and is_punctuation(piece)) for piece in pieces]
+            )
             self._character_lengths = tf.constant(_character_lengths())
 
     @property
@@ -167,6 +173,25 @@ class Tokenizer(tf.Module):
             for values in (ids, first_bytes, past_last)
         )
 
+    def tokenize_with_words(self, strings):
+        """Turns text into token ids and says where words begin, a word being what stands between white space.
+
+        So a Korean word with Chinese characters in it is one word, though each of them is a token without "##".
+        Punctuation and [UNK] are words of their own.
+
+        Args:
+            strings: see `tokenize`.
+
+        Returns:
+            ids int32, word_starts bool: RaggedTensors [batch, None].
+        """
+        _, _, ids, row_splits, starts, ends = self._tokenize(strings, special_tokens=False, with_offsets=False)
+        alone, rows = tf.gather(self._stands_alone, ids), _rows(row_splits)
+        # Normalized text has all of its white space left and nothing else between two pieces.
+        begins = (starts[1:] != ends[:-1]) | alone[1:] | alone[:-1] | (rows[1:] != rows[:-1])
+        begins = tf.concat([tf.ones_like(ids[:1], tf.bool), begins], axis=0)
+        return tuple(tf.RaggedTensor.from_row_splits(v, row_splits, validate=False) for v in (ids, begins))
+
     def detokenize(self, ids):
         """Joins pieces to text: "##" pieces to the one before, a space before every other.
 
@@ -184,7 +209,7 @@ class Tokenizer(tf.Module):
         kept = tf.reduce_all(ids.values[:, tf.newaxis] != left_out, axis=1)
         values = tf.boolean_mask(ids.values, kept)
         pieces = tf.gather(self._pieces, values)
-        pieces = tf.where(tf.gather(self._continues, values), tf.strings.regex_replace(pieces, "^##", ""), " " + pieces)
+        pieces = tf.where(tf.gather(self.continues, values), tf.strings.regex_replace(pieces, "^##", ""), " " + pieces)
         texts = tf.strings.unsorted_segment_join(pieces, tf.boolean_mask(_rows(ids.row_splits), kept), ids.nrows())
         return tf.strings.regex_replace(texts, "^ ", "")
 
@@ -203,7 +228,7 @@ class Tokenizer(tf.Module):
     def _with_long_words(self, normalized):
         """Makes words of more than 200 characters one [UNK]; the op has made those of more than 800 bytes."""
         ids, row_splits, starts, ends = _wordpiece(normalized, self._long_words_model)
-        is_first = tf.logical_not(tf.gather(self._continues, ids))  # [pieces]
+        is_first = tf.logical_not(tf.gather(self.continues, ids))  # [pieces]
         firsts = tf.where(is_first)[:, 0]  # [words]
         lasts = tf.concat([firsts, tf.size(ids, tf.int64)[tf.newaxis]], axis=0)[1:] - 1
         word_starts, word_ends = tf.gather(starts, firsts), tf.gather(ends, lasts)

@@ -22,6 +22,7 @@ def evaluator(task, model, batches, strategy):
     inputs = [tensor.name for tensor in model.inputs]
 
     def measure(features):
+        features = task.prepare(features)
         measures = task.measures(features, model({name: features[name] for name in inputs}, training=False))
         return tf.stack([tf.stack(measures[name]) for name in names])
 

@@ -9,10 +9,12 @@ import tensorflow as tf
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.inputs.batching import stream
 from bert_tf.model.dropout import seed_scope
+from bert_tf.model.remat import remat_scope
 from bert_tf.progress import bar
+from bert_tf.training import optimizers, schedules
 from bert_tf.training.checkpoints import Checkpoints
 from bert_tf.training.history import History
-from bert_tf.training.optimizers import BertAdam, warmup_linear
+from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.strategy import is_chief
 
 # Updates between checkpoints where the config says nothing: what a kill may cost at most.
@@ -35,10 +37,11 @@ class Trainer:
         model: what `task.build` made, under the strategy's scope.
         config: TrainConfig.
         strategy: tf.distribute.Strategy.
-        total_steps: updates until the learning rate is 0 and the run ends.
+        total_steps: updates until the learning rate has come down and the run ends.
     """
 
     def __init__(self, task, model, config, strategy, total_steps):
+        config = config.resolved()
         pieces = strategy.num_replicas_in_sync * config.accumulation
         if config.batch_size % pieces:
             raise ConfigError(
@@ -48,10 +51,11 @@ class Trainer:
         self.task, self.model, self.config, self.strategy = task, model, config, strategy
         self.total_steps, self._pieces = total_steps, pieces
         with strategy.scope():
-            self.optimizer = BertAdam(model.trainable_variables, config.weight_decay)
+            self.optimizer = optimizers.create(model.trainable_variables, config)
+        self._learning_rate = schedules.learning_rate(config, total_steps)
         # step, epoch, batches of the epoch used, bad steps in a row
         self._state = tf.Variable([0, 0, 0, 0], dtype=tf.int64, trainable=False)
-        self._loss_scale = tf.Variable(_first_loss_scale(model), trainable=False)
+        self.loss_scale = LossScale(model, config.loss_scale_growth)
         self._inputs = [tensor.name for tensor in model.inputs]
         self._names = (*task.losses, *task.metrics, "gradient_norm")
         # Sums and weights since the last point of the curves: saved, so a resumed run draws the same curve.
@@ -126,11 +130,12 @@ class Trainer:
     def _advance(self, iterator, steps, directory):
         """Runs `steps` updates; measures as dict name -> float, means over them."""
         step, _, _, bad = self._state.numpy()
-        totals, position, bad, scale = self._call(
-            iterator, tf.constant(step), tf.constant(steps, tf.int64), tf.constant(bad), self._loss_scale.read_value()
+        scale = self.loss_scale.variable
+        totals, position, bad, scale_state = self._call(
+            iterator, tf.constant(step), tf.constant(steps, tf.int64), tf.constant(bad), scale.read_value()
         )
         self._state.assign([step + steps, *position, bad])
-        self._loss_scale.assign(scale)
+        scale.assign(scale_state)
         if bad >= self.config.max_bad_steps:
             raise BertTfError(
                 f"{bad} steps in a row up to step {step + steps} had a non-finite loss or gradient; lower "
@@ -159,46 +164,40 @@ class Trainer:
     def _variables(self):
         weights = {f"weights/{variable.path}": variable.value for variable in self.model.weights}
         slots = {f"slots/{name}": variable for name, variable in self.optimizer.slots.items()}
-        return weights | slots | {"state": self._state, "loss_scale": self._loss_scale, "totals": self._totals}
+        own = {"state": self._state, "loss_scale": self.loss_scale.variable, "totals": self._totals}
+        return weights | slots | own
 
-    def _learning_rate(self, step):
-        return warmup_linear(
-            step,
-            peak=self.config.learning_rate,
-            warmup_steps=int(self.config.warmup * self.total_steps),
-            total_steps=self.total_steps,
-        )
-
-    def _steps(self, iterator, first, steps, bad, scale):
+    def _steps(self, iterator, first, steps, bad, scale_state):
         totals = tf.zeros([len(self._names), 2])
         position = tf.zeros([2], tf.int64)
         for step in tf.range(first, first + steps):
             batches = tuple(next(iterator) for _ in range(self.config.accumulation))
-            results = self.strategy.run(self._replica_step, (batches, step, scale))
+            results = self.strategy.run(self._replica_step, (batches, step, scale_state[0]))
             measured, position, finite = (self.strategy.experimental_local_results(result)[0] for result in results)
             if finite:
                 totals += measured
                 bad = tf.constant(0, tf.int64)
             else:
                 bad += 1
-                scale = tf.maximum(scale * 0.5, 1.0)
-        return totals, position, bad, scale
+            scale_state = self.loss_scale.next(scale_state, finite)
+        return totals, position, bad, scale_state
 
     def _replica_step(self, batches, step, scale):
         """All-reduce, finite check, clip, update: in this order, on every replica alike."""
-        context = tf.distribute.get_replica_context()
-        weights = [self.task.weights(features) for features in batches]
-        weights = {
-            name: context.all_reduce("SUM", sum(weight[name] for weight in weights)) for name in self.task.losses
-        }
-        seed = tf.stack([tf.cast(self.config.seed, tf.int64), step])
+        context, config = tf.distribute.get_replica_context(), self.config
+        batches = [self.task.prepare(features) for features in batches]
+        divisors = self._divisors(context, batches)
+        seed = tf.stack([tf.cast(config.seed, tf.int64), step])
         gradients, measured = [], 0.0
         for index, features in enumerate(batches):
             place = context.replica_id_in_sync_group * len(batches) + index
             with tf.control_dependencies(gradients):  # one micro-batch after the other, or they all hold memory at once
                 added, measures = self._gradients(
-                    features, weights, tf.random.experimental.stateless_fold_in(seed, place), scale
+                    features, divisors[index], tf.random.experimental.stateless_fold_in(seed, place), scale
                 )
+            if config.clip_on == "replica":
+                factor = _clipping(tf.linalg.global_norm(added) / scale, config.clip_norm)
+                added = [gradient * factor for gradient in added]
             gradients = [total + gradient for total, gradient in zip(gradients, added, strict=True)] if index else added
             measured += measures
         gradients = context.all_reduce("SUM", gradients)
@@ -206,14 +205,25 @@ class Trainer:
         finite = tf.math.is_finite(norm)
         measured = tf.concat([context.all_reduce("SUM", measured), [[norm, 1.0]]], 0)
         if finite:
-            clip = self.config.clip_norm
-            factor = (clip / tf.maximum(norm, clip) if clip else 1.0) / scale  # one pass for both
+            # One pass for both.
+            factor = (_clipping(norm, config.clip_norm) if config.clip_on == "global" else 1.0) / scale
             self.optimizer.apply([gradient * factor for gradient in gradients], self._learning_rate(step))
         # On several replicas every first dimension is taken for one that may change.
         return measured, tf.ensure_shape(batches[0]["position"], [2]), finite
 
+    def _divisors(self, context, batches):
+        """What each micro-batch's sums of losses are divided by: a list of dicts, loss name -> float32 scalar."""
+        weights = [self.task.weights(features) for features in batches]
+        if self.config.normalization == "global":
+            whole = {
+                name: context.all_reduce("SUM", sum(weight[name] for weight in weights)) for name in self.task.losses
+            }
+            return [whole] * len(batches)
+        pieces = self._pieces if self.config.normalization == "replica_mean" else 1.0
+        return [{name: weight[name] * pieces for name in self.task.losses} for weight in weights]
+
     def _gradients(self, features, weights, seed, scale):
-        with tf.GradientTape() as tape, seed_scope(seed):
+        with tf.GradientTape() as tape, seed_scope(seed), remat_scope(self.config.remat):
             outputs = self.model({name: features[name] for name in self._inputs}, training=True)
             measures = self.task.measures(features, outputs)
             loss = scale * sum(measures[name][0] / tf.maximum(weights[name], 1e-5) for name in self.task.losses)
@@ -223,10 +233,9 @@ class Trainer:
         return [tf.convert_to_tensor(gradient) for gradient in gradients], measured
 
 
-def _first_loss_scale(model):
-    """float16 gradients vanish below 6e-8, so the loss is scaled up, and down again whenever that overflows."""
-    half = any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
-    return 2.0**15 if half else 1.0
+def _clipping(norm, limit):
+    """The factor that brings a gradient of this norm down to `limit`, 0 for none; NaN where the norm is not finite."""
+    return tf.where(tf.math.is_finite(norm), limit / tf.maximum(norm, limit), float("nan")) if limit else 1.0
 
 
 def _next(step, every):

@@ -1,65 +1,239 @@
-"""BERT's Adam (google-research/bert, optimization.py) and its learning rate (paper, appendix A.2)."""
+"""Optimizers: Adam as BERT has it and bias-corrected (AdamW), LAMB, RAdam.
 
+All of an update runs inside a replica, on that replica's copy of the variables: every replica applies the same reduced
+gradient, so none needs a merge call.
+"""
+
+import re
+
+import numpy as np
 import tensorflow as tf
 
-# Not decayed: LayerNorm and biases, by the last part of the variable's path.
-_UNDECAYED = ("bias", "gamma", "beta")
+# Not decayed, nor adapted by LAMB: LayerNorm and biases, by the last part of the variable's path.
+_EXCLUDED = ("bias", "gamma", "beta")
 
 
-def warmup_linear(step, *, peak, warmup_steps, total_steps):
-    """Rises linearly to `peak` over `warmup_steps`, then falls linearly to 0 at `total_steps`.
+def create(variables, config):
+    """The optimizer that a TrainConfig describes.
 
     Args:
-        step: int tensor, updates done before this one.
+        variables: list of keras.Variable.
+        config: TrainConfig with nothing left to its recipe (`TrainConfig.resolved`).
 
     Returns:
-        float32 scalar: the rate of this update. Two quirks of google-research/bert are left out: there the first rate
-        is 0, and the fall is counted from step 0, so that the rate jumps down where the warm-up ends.
+        Optimizer.
     """
-    step, warmup = tf.cast(step, tf.float32), float(warmup_steps)
-    rising = (step + 1.0) / max(warmup, 1.0)
-    falling = (total_steps - step) / max(total_steps - warmup, 1.0)
-    return peak * tf.where(step < warmup, rising, tf.clip_by_value(falling, 0.0, 1.0))
+    settings = {name: getattr(config, name) for name in ("weight_decay", "beta_1", "beta_2", "epsilon", "layer_decay")}
+    if config.optimizer != "radam":
+        settings["bias_correction"] = config.bias_correction
+    return {"adamw": AdamW, "lamb": Lamb, "radam": RAdam}[config.optimizer](variables, **settings)
 
 
-class BertAdam(tf.Module):
-    """Adam without bias correction, epsilon outside the root, decoupled weight decay.
+def layer_rates(paths, layer_decay):
+    """Shares of the learning rate for layer-wise decay (ELECTRA, Clark et al., 2020; its model/optimization.py).
 
-    One fused kernel a variable; all of it runs inside a replica, on that replica's copy, so it needs no merge call:
-    every replica applies the same reduced gradient.
+    Args:
+        paths: list of variable paths.
+        layer_decay: what the rate is multiplied by from one depth to the next lower one.
+
+    Returns:
+        list of float, layer_decay ** (layers + 2 - depth). The depth of the embeddings is 0, of the layer i, from 0,
+        i + 1 and of heads layers + 2. The one in between, free in ELECTRA, belongs to the pooler, which it lacks, and
+        to the LayerNorm at the end of pre-LayerNorm models.
+    """
+    layers = [_layer(path) for path in paths]
+    count = max((layer + 1 for layer in layers if layer is not None), default=0)
+
+    def depth(path, layer):
+        if layer is not None:
+            return layer + 1
+        if re.search(r"(^|/)embeddings/", path):
+            return 0
+        return count + 1 if re.search(r"(^|/)(pooler|final_norm)/", path) else count + 2
+
+    return [layer_decay ** (count + 2 - depth(path, layer)) for path, layer in zip(paths, layers, strict=True)]
+
+
+def _layer(path):
+    found = re.search(r"(?:^|/)layer_(\d+)/", path)
+    return int(found[1]) if found else None
+
+
+class Optimizer(tf.Module):
+    """What all have: first and second moments, decoupled weight decay, layer-wise rates.
 
     Args:
         variables: list of keras.Variable.
         weight_decay: rate, for all but LayerNorm and biases.
+        beta_1, beta_2: decay of the moments' running means.
+        epsilon: added to the root of the second moment.
+        layer_decay: see `layer_rates`.
+
+    Attributes:
+        slots: dict name -> tf.Variable, the state to save: PATH/m and PATH/v, float32 of the variable's shape, and
+            `updates`, int64, how often `apply` was called: skipped updates do not count in the bias correction.
     """
 
-    BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-6
-
-    def __init__(self, variables, weight_decay=0.01):
-        super().__init__(name="bert_adam")
+    def __init__(self, variables, *, weight_decay=0.01, beta_1=0.9, beta_2=0.999, epsilon=1e-6, layer_decay=1.0):
+        super().__init__()
+        paths = [variable.path for variable in variables]
         self._variables = [variable.value for variable in variables]
-        self._decay = [
-            0.0 if variable.path.rsplit("/", 1)[-1] in _UNDECAYED else weight_decay for variable in variables
-        ]
+        self._excluded = [path.rsplit("/", 1)[-1] in _EXCLUDED for path in paths]
+        self._decay = [0.0 if excluded else weight_decay for excluded in self._excluded]
+        self._shares = layer_rates(paths, layer_decay)
+        # As float32 has them. Rounding moves 1 - 0.999 by 1.3e-5; the corrections must be of the same number.
+        self._beta_1, self._beta_2 = (float(np.float32(beta)) for beta in (beta_1, beta_2))
+        self._epsilon = epsilon
         self.slots = {}
-        for variable, keras_variable in zip(self._variables, variables, strict=True):
+        for path, variable in zip(paths, self._variables, strict=True):
             for slot in ("m", "v"):
-                self.slots[f"{keras_variable.path}/{slot}"] = tf.Variable(tf.zeros(variable.shape), trainable=False)
-        self._slot_pairs = list(zip(*[iter(self.slots.values())] * 2, strict=True))
+                self.slots[f"{path}/{slot}"] = tf.Variable(tf.zeros(variable.shape), trainable=False)
+        self._moments = list(zip(*[iter(self.slots.values())] * 2, strict=True))
+        self._updates = self.slots["updates"] = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def apply(self, gradients, learning_rate):
-        """Updates every variable from its dense float32 gradient; in replica context.
+        """Updates every variable; in replica context.
 
-        The decay uses the value before the update, as the reference does: w - rate * (m / (sqrt(v) + eps) + decay * w).
+        Args:
+            gradients: list of dense float32 tensors, one a variable, the same on every replica.
+            learning_rate: float32 scalar.
         """
-        for variable, (m, v), decay, gradient in zip(
-            self._variables, self._slot_pairs, self._decay, gradients, strict=True
-        ):
-            if decay:
-                decayed = learning_rate * decay * variable
-                tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=decayed)
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle, m=m.handle, v=v.handle,
-                beta1_power=0.0, beta2_power=0.0,  # the powers of the bias correction; 0 leaves it out
-                lr=learning_rate, beta1=self.BETA_1, beta2=self.BETA_2, epsilon=self.EPSILON, grad=gradient,
-            )  # fmt: skip
+        # Ops on handles: a replica changes its own copy, where tf.Variable.assign would want to change all of them.
+        tf.raw_ops.AssignAddVariableOp(resource=self._updates.handle, value=tf.constant(1, tf.int64))
+        count = tf.cast(tf.raw_ops.ReadVariableOp(resource=self._updates.handle, dtype=tf.int64), tf.float64)
+        learning_rate = tf.convert_to_tensor(learning_rate, tf.float32)
+        self._apply(gradients, learning_rate, count)
+
+    def _apply(self, gradients, learning_rate, count):
+        """`apply`, for the update number `count`, from 1: float64, as float32 has no digits left of 1 - 0.999 ** 2."""
+        raise NotImplementedError
+
+    def _corrections(self, count):
+        """1 - beta ** count for both moments, float64."""
+        return [1.0 - beta**count for beta in (self._beta_1, self._beta_2)]
+
+    def _shrink(self, index, learning_rate):
+        """Decoupled weight decay, from the value before the update."""
+        if self._decay[index]:
+            _subtract(self._variables[index], learning_rate * self._decay[index] * self._variables[index])
+
+    def _adam(self, index, gradient, learning_rate, epsilon):
+        """Moments and w -= rate * m / (sqrt(v) + epsilon) in one fused kernel."""
+        m, v = self._moments[index]
+        tf.raw_ops.ResourceApplyAdam(
+            var=self._variables[index].handle, m=m.handle, v=v.handle,
+            # The powers of the kernel's own bias correction, left out by 0: it has epsilon in another place than the
+            # papers, and 1 - power of few digits.
+            beta1_power=0.0, beta2_power=0.0,
+            lr=learning_rate, beta1=self._beta_1, beta2=self._beta_2, epsilon=epsilon, grad=gradient,
+        )  # fmt: skip
+
+    def _scaled(self, learning_rate, index):
+        share = self._shares[index]
+        return learning_rate if share == 1.0 else learning_rate * share
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2).
+
+    Without bias correction it is BERT's Adam (google-research/bert, optimization.py):
+    w - rate * (m / (sqrt(v) + epsilon) + decay * w).
+
+    Args:
+        bias_correction: whether the moments are divided by 1 - beta ** updates.
+    """
+
+    def __init__(self, variables, *, bias_correction=True, **settings):
+        super().__init__(variables, **settings)
+        self._bias_correction = bias_correction
+
+    def _apply(self, gradients, learning_rate, count):
+        step, epsilon = learning_rate, self._epsilon
+        if self._bias_correction:
+            # m / first / (sqrt(v / second) + epsilon), with the common factor taken out.
+            first, second = self._corrections(count)
+            step = learning_rate * _float32(tf.sqrt(second) / first)
+            epsilon = _float32(epsilon * tf.sqrt(second))
+        for index, gradient in enumerate(gradients):
+            self._shrink(index, self._scaled(learning_rate, index))
+            self._adam(index, gradient, self._scaled(step, index), epsilon)
+
+
+class RAdam(Optimizer):
+    """Adam whose step is rectified while the second moment is known badly (Liu et al., 2020, algorithm 2).
+
+    Where the variance has no finite estimate, in the first five updates for beta_2 0.999, it is momentum alone.
+    Epsilon, which the paper has not, is added to the root of the uncorrected second moment, as in its authors' program.
+    """
+
+    def _apply(self, gradients, learning_rate, count):
+        first, second = self._corrections(count)
+        longest = 2.0 / (1.0 - self._beta_2) - 1.0
+        length = longest - 2.0 * count * (1.0 - second) / second  # of the approximated simple moving average
+        known = length > 5.0  # the paper's 4 leaves a factor near infinity possible; its authors' program has 5
+        length = tf.where(known, length, 5.0)  # below 4 the root is of a negative number
+        rectification = tf.sqrt(
+            (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)
+        )
+        adaptive = learning_rate * _float32(tf.where(known, rectification * tf.sqrt(second) / first, 0.0))
+        for index, gradient in enumerate(gradients):
+            self._shrink(index, self._scaled(learning_rate, index))
+            self._adam(index, gradient, self._scaled(adaptive, index), self._epsilon)
+        if not known:
+            for index, (m, _) in enumerate(self._moments):
+                _subtract(self._variables[index], self._scaled(learning_rate, index) / _float32(first) * m)
+
+
+class Lamb(Optimizer):
+    """Adam and decay, scaled to the norm of each weight: LAMB (You et al., 2020, algorithm 2, phi(z) = z).
+
+    LayerNorm and biases are neither decayed nor adapted, as in the paper's experiments. Where a norm is 0, the ratio
+    is 1. Query, key and value are one variable here and three in every other program: each has its own ratio.
+
+    Args:
+        bias_correction: as in `AdamW`.
+    """
+
+    def __init__(self, variables, *, bias_correction=True, **settings):
+        super().__init__(variables, **settings)
+        self._bias_correction = bias_correction
+        self._parts = [3 if variable.path.endswith("qkv/kernel") else 1 for variable in variables]
+
+    def _apply(self, gradients, learning_rate, count):
+        first, second = map(_float32, self._corrections(count)) if self._bias_correction else (1.0, 1.0)
+        for index, gradient in enumerate(gradients):
+            variable, (m, v) = self._variables[index], self._moments[index]
+            next_m = self._beta_1 * m + (1.0 - self._beta_1) * gradient
+            next_v = self._beta_2 * v + (1.0 - self._beta_2) * tf.square(gradient)
+            _assign(m, next_m)
+            _assign(v, next_v)
+            update = next_m / first / (tf.sqrt(next_v / second) + self._epsilon)
+            if not self._excluded[index]:
+                weight = tf.convert_to_tensor(variable)
+                update += self._decay[index] * weight
+                update *= _trust_ratio(weight, update, self._parts[index])
+            _subtract(variable, self._scaled(learning_rate, index) * update)
+
+
+def _trust_ratio(weight, update, parts):
+    """The norm of the weight by that of its update, float32 [columns], for each of `parts` groups of columns."""
+
+    def norms(value):
+        return tf.sqrt(tf.reduce_sum(tf.square(tf.reshape(value, [-1, parts, columns // parts])), [0, 2]))  # [parts]
+
+    columns = weight.shape[-1]
+    weights, updates = norms(weight), norms(update)
+    ratios = tf.where((weights > 0.0) & (updates > 0.0), tf.math.divide_no_nan(weights, updates), 1.0)
+    return tf.repeat(ratios, columns // parts)
+
+
+def _float32(value):
+    return tf.cast(value, tf.float32)
+
+
+def _subtract(variable, value):
+    tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=value)
+
+
+def _assign(variable, value):
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

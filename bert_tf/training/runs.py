@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import os
-import re
 import time
 
 import keras
@@ -13,10 +12,13 @@ from bert_tf.checkpoints import directory, load
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json, write_json
-from bert_tf.inputs.pretraining import TOO_SMALL, check_corpus, pretraining_dataset
-from bert_tf.inputs.readers import find_files
+from bert_tf.inputs.corpus import find_corpus
+from bert_tf.inputs.masking import Masker
+from bert_tf.inputs.pretraining import check_corpus, pretraining_dataset, reading
+from bert_tf.inputs.service import through_service
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.classification import Classification, labels_of
+from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import precision
@@ -48,16 +50,16 @@ def pretrain(config, model_dir, strategy):
     config.data.check()
     if not config.train.steps:
         raise ConfigError("train.steps is 0; say how long to pre-train, e.g. --config.train.steps=100000")
-    files = find_files(config.input.split(","))
-    heldout = find_files(config.heldout.split(",")) if config.heldout else []
-    for some in (files, heldout) if heldout else (files,):
-        check_corpus(some, config.data.layout)
+    files = find_corpus(config.input)
+    heldout = find_corpus(config.heldout) if config.heldout else []
     tokenizer = Tokenizer(
         config.tokenizer.vocab,
         lower_case=config.tokenizer.lower_case,
         strip_accents=config.tokenizer.strip_accents,
         split_cjk=config.tokenizer.split_cjk,
     )
+    for some in (files, heldout) if heldout else (files,):
+        check_corpus(some, tokenizer, config.data)
     model_config = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or tokenizer.vocab_size).check()
     if model_config.vocab_size != tokenizer.vocab_size:
         raise ConfigError(
@@ -69,8 +71,10 @@ def pretrain(config, model_dir, strategy):
         raise ConfigError(f"data.max_length {config.data.max_length} is over model.max_position_embeddings {longest}")
     batch_size, seed = config.train.batch_size, config.train.seed
 
-    def epoch_batches(epoch):
-        return pretraining_dataset(files, tokenizer, config.data, seed=seed, epoch=epoch, batch_size=batch_size)
+    def epoch_batches(epoch, shard=None):
+        return pretraining_dataset(
+            files, tokenizer, config.data, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard
+        )
 
     held = None
     if heldout:
@@ -79,20 +83,21 @@ def pretrain(config, model_dir, strategy):
         )
         held = held.take(max(1, _HELDOUT_PAIRS // batch_size)).cache()
     run = _Run("pretrain", config, model_dir, strategy)
-    try:
+    kind = Pretraining
+    if config.data.pairs == "none":
+        # Without a label nothing would train the pooler: fine-tuning puts a new one on.
+        kind, model_config = MaskedLM, dataclasses.replace(model_config, pooler=False)
+    masker = Masker(config.data, tokenizer) if config.data.mask_on == "device" else None
+    service = config.data.service
+    with reading(config.input):
         return run.fit(
-            Pretraining(tokenizer, config.data.max_length),
-            lambda: BertEncoder(model_config, dtype=run.dtype),
+            kind(tokenizer, config.data.max_length, masker),
+            lambda: BertEncoder(model_config, dtype=run.dtype, packed=config.data.pack),
             config.train.steps,
-            epoch_batches,
+            through_service(epoch_batches, service, config.data.service_workers) if service else epoch_batches,
             held,
             config.train.evaluate_every,
         )
-    except tf.errors.InvalidArgumentError as error:  # what an assertion inside a Dataset becomes
-        too_small = re.search(rf"{TOO_SMALL} [^\]]*", error.message)
-        if not too_small:
-            raise
-        raise DataError(f"{config.input}: {too_small[0]}") from None
 
 
 def finetune(config, data_dir, init, model_dir, strategy):
@@ -153,6 +158,8 @@ class _Run:
     """What every run does: claim the directory, train, save the model, write results.json."""
 
     def __init__(self, program, config, model_dir, strategy, **files):
+        # What the recipe came to, not only its name: recorded, and compared with when the run goes on.
+        config = dataclasses.replace(config, train=config.train.resolved())
         self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
         self.dtype = precision.policy(self._dtype())
         self.record = {"program": program} | files | {"config": to_dict(config), "computes_in": self.dtype}

@@ -15,5 +15,7 @@ def get_config():
         data=PretrainingData(max_length=96, max_predictions=15),
         # BERT's Adam has no bias correction: in its first hundreds of steps it moves several times as far as the rate
         # says. So the warm-up is long; with a short one the model learns word frequencies and stays there.
-        train=TrainConfig(batch_size=32, steps=1200, learning_rate=1e-3, warmup=0.3, evaluate_every=600),
+        train=TrainConfig(
+            batch_size=32, steps=1200, learning_rate=1e-3, bias_correction=False, warmup=0.3, evaluate_every=600
+        ),
     )

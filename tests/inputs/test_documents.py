@@ -1,18 +1,13 @@
-import random
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import stats
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.documents import check_documents, sentence_pairs
+from bert_tf.inputs.documents import check_documents, full_sentences, sentence_pairs
+from tests.inputs.original import join, reference_pairs
 
 MAX_TOKENS = 29
-
-
-def join(lists):
-    return [element for part in lists for element in part]
 
 
 def numbered_documents(sentence_lengths):
@@ -37,12 +32,16 @@ def corpus(num_documents, seed=0, most_sentences=12, longest=15):
     )
 
 
-def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, **options):
-    """Runs `sentence_pairs` with `runs` seeds in turn; returns a list of (first, second, label), lists of int."""
+def dataset_of(documents):
     sentences = join(documents)
     nested = [len(document) for document in documents], [len(sentence) for sentence in sentences]
     ragged = tf.RaggedTensor.from_nested_row_lengths(tf.constant(join(sentences), tf.int32), nested)
-    dataset = tf.data.Dataset.from_tensor_slices(ragged)
+    return tf.data.Dataset.from_tensor_slices(ragged)
+
+
+def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, **options):
+    """Runs `sentence_pairs` with `runs` seeds in turn; returns a list of (first, second, label), lists of int."""
+    dataset = dataset_of(documents)
     pairs = tf.data.Dataset.range(seed, seed + runs).flat_map(
         lambda k: sentence_pairs(dataset, tf.stack([k, 7]), max_tokens=max_tokens, **options)
     )
@@ -53,43 +52,11 @@ def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, **options):
     return made
 
 
-def reference_pairs(documents, seed, max_tokens=MAX_TOKENS, short_sequence_rate=0.1):
-    """The original generator (google-research/bert, create_training_data.py), told again sentence by sentence."""
-    rng = random.Random(seed)
-    made = []
-    for document in documents:
-        target = rng.randint(2, max_tokens) if rng.random() < short_sequence_rate else max_tokens
-        waiting, chunk = list(document), []
-        while waiting:
-            chunk.append(waiting.pop(0))
-            if waiting and sum(map(len, chunk)) < target:
-                continue
-            cut = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
-            first, rest = join(chunk[:cut]), chunk[cut:]
-            label = int(len(chunk) == 1 or rng.random() < 0.5)
-            if label:
-                other = rng.choice([d for d in documents if d is not document])
-                second = []
-                for sentence in other[rng.randrange(len(other)) :]:
-                    second = second + sentence
-                    if len(second) >= target - len(first):
-                        break
-                waiting = rest + waiting
-            else:
-                second = join(rest)
-            while len(first) + len(second) > max_tokens:
-                longer = first if len(first) > len(second) else second
-                longer.pop(0 if rng.random() < 0.5 else -1)
-            made.append((first, second, label))
-            chunk = []
-    return made
-
-
 @pytest.fixture(scope="module")
 def made():
     """Four runs over a corpus of short documents: the documents, our pairs and the reference's."""
     documents = corpus(300)
-    theirs = [pair for k in range(4) for pair in reference_pairs(documents, seed=k)]
+    theirs = [pair for k in range(4) for pair in reference_pairs(documents, k, MAX_TOKENS)]
     return documents, pairs_of(documents, runs=4), theirs
 
 
@@ -136,7 +103,7 @@ def test_the_share_and_the_targets_of_short_documents_are_the_originals(rate):
     # Long ones, so that each has a full pair of running text.
     documents = numbered_documents([[1] * 250] * 200)
     ours = pairs_of(documents, short_sequence_rate=rate)
-    theirs = reference_pairs(documents, 5, short_sequence_rate=rate)
+    theirs = reference_pairs(documents, 5, MAX_TOKENS, short_sequence_rate=rate)
 
     def targets(pairs):
         longest = {}
@@ -154,7 +121,7 @@ def test_the_share_and_the_targets_of_short_documents_are_the_originals(rate):
 
 def test_front_and_back_are_cut_as_the_original_cuts_token_by_token():
     documents = numbered_documents([[40]] * 1500 + [[9]] * 500)
-    ours, theirs = pairs_of(documents, group_size=2000), reference_pairs(documents, 1)
+    ours, theirs = pairs_of(documents, group_size=2000), reference_pairs(documents, 1, MAX_TOKENS)
 
     def cuts(pairs):
         """How many tokens went at the front of first parts of 40 tokens, and what was left."""
@@ -245,15 +212,119 @@ def test_a_sentence_of_two_million_tokens_is_cut_at_once():
 
 
 @pytest.mark.parametrize(
-    "documents, found", [([], "no text at all"), ([["Only one."]], "one document only")], ids=["none", "one"]
+    "documents, pairs, found",
+    [([], "nsp", "no text at all"), ([], "none", "no text at all"), ([["Only one."]], "nsp", "one document only")],
 )
-def test_a_corpus_of_fewer_than_two_documents_is_refused_with_the_remedy(documents, found):
+def test_a_corpus_of_too_few_documents_is_refused_with_the_remedy(documents, pairs, found):
     spec = tf.TensorSpec([None], tf.string)
     dataset = tf.data.Dataset.from_generator(lambda: documents, output_signature=spec)
     with pytest.raises(DataError, match=found) as error:
-        check_documents(dataset)
+        check_documents(dataset, pairs)
     assert "blank lines" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_two_documents_pass_the_check():
+def test_two_documents_pass_the_check_and_one_where_none_other_is_needed():
     check_documents(tf.data.Dataset.from_tensor_slices([["One."], ["Two."]]))
+    for pairs in ("sop", "none"):
+        check_documents(tf.data.Dataset.from_tensor_slices([["One."]]), pairs)
+
+
+def test_swapped_pairs_are_two_neighbours_of_one_document_in_the_wrong_order():
+    documents = corpus(200, longest=8)
+    document = document_numbers(documents)
+    swapped = random = 0
+    for first, second, label in pairs_of(documents, swap=True, short_sequence_rate=0.0):
+        same = document[first[0]] == document[second[0]]
+        if not same:
+            # Only a chunk of one sentence, here a document's last, has no order and gets another document's text.
+            assert label == 1 and (first[-1] + 1 == len(document) or document[first[-1] + 1] != document[first[0]])
+            random += 1
+        elif label:
+            assert second[0] < first[0]
+            assert first[0] == second[-1] + 1 or len(first) + len(second) == MAX_TOKENS
+            swapped += 1
+        else:
+            assert first[0] < second[0]
+    assert swapped > 100 and random > 5
+
+
+def test_swapped_pairs_use_all_text_once_and_a_lone_document_does():
+    documents = numbered_documents([[1] * 330])
+    pairs = pairs_of(documents, swap=True)
+    assert sorted(join(first + second for first, second, _ in pairs)) == list(range(330))
+    assert {label for _, _, label in pairs} == {0, 1}
+
+
+SEPARATOR = -1
+
+
+def rows_of(documents, seed=1, max_tokens=MAX_TOKENS, **options):
+    rows = full_sentences(dataset_of(documents), [seed, 7], max_tokens=max_tokens, sep_id=SEPARATOR, **options)
+    return [row["first"].tolist() for row in rows.as_numpy_iterator()]
+
+
+def reference_rows(documents, max_tokens):
+    """RoBERTa's FULL-SENTENCES as its paper tells it, sentence by sentence, documents in the order given."""
+    rows, row = [], []
+    for document in documents:
+        separator = [SEPARATOR] if row else []
+        for sentence in document:
+            for start in range(0, len(sentence), max_tokens):
+                piece = sentence[start : start + max_tokens]
+                if len(row + separator + piece) > max_tokens:
+                    rows.append(row)
+                    row, separator = [], []
+                row = row + separator + piece
+                separator = []
+    return rows + [row] * bool(row)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, MAX_TOKENS, 500])
+def test_full_sentences_are_those_of_the_plain_reference_in_some_order_of_documents(max_tokens):
+    # Groups of one document keep the documents in order, so the reference knows it.
+    documents = corpus(40, longest=20)
+    ours = rows_of(documents, max_tokens=max_tokens, group_size=1)
+    assert sorted(ours) == sorted(reference_rows(documents, max_tokens))
+
+
+def test_full_sentences_of_every_group_size_use_all_text_once_and_are_full():
+    documents = corpus(60)
+    for group_size in (2, 7, 1000):
+        rows = rows_of(documents, group_size=group_size)
+        assert sorted(token for row in rows for token in row if token != SEPARATOR) == list(
+            range(len(document_numbers(documents)))
+        )
+        assert max(map(len, rows)) <= MAX_TOKENS
+        # What is left at the end of a row is less than the longest sentence and a separator; of one row only, more.
+        assert sum(len(row) <= MAX_TOKENS - 15 for row in rows) <= 1
+        assert all(SEPARATOR not in (row[0], row[-1]) for row in rows)
+        assert sum(row.count(SEPARATOR) for row in rows) > 10
+
+
+def test_full_sentences_are_new_every_epoch_and_the_same_for_the_same_seed():
+    documents = corpus(60)
+    first = rows_of(documents)
+    assert first == rows_of(documents)
+    other = {tuple(row) for row in rows_of(documents, seed=2)}
+    assert np.mean([tuple(row) in other for row in first]) < 0.5
+    assert abs(stats.spearmanr(range(len(first)), [row[0] for row in first]).statistic) < 0.3
+
+
+def test_documents_are_joined_in_another_order_every_epoch():
+    documents = corpus(60)
+    document = document_numbers(documents)
+
+    def neighbours(seed):
+        return {
+            (document[row[k - 1]], document[row[k + 1]])
+            for row in rows_of(documents, seed=seed)
+            for k in range(len(row))
+            if row[k] == SEPARATOR
+        }
+
+    assert len(neighbours(1) & neighbours(2)) < 0.2 * len(neighbours(1))
+
+
+def test_text_that_is_no_text_makes_no_full_sentences():
+    assert rows_of([[], [[]]]) == []
+    assert rows_of([[[]], [[4, 5]], []]) == [[4, 5]]

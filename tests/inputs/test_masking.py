@@ -1,11 +1,14 @@
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import stats
 
-from bert_tf.inputs.masking import mask_tokens
+from bert_tf.inputs.masking import draw, mark_words, mask_tokens, span_lengths, unmark_words
 
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 1000
+MASKING = ("token", "whole_word", "span")
 
 
 def batch_of(lengths, width, seed=0):
@@ -20,95 +23,339 @@ def batch_of(lengths, width, seed=0):
     return ids, ids >= 5, lengths
 
 
-def mask(ids, maskable, lengths, seed=(1, 2), **options):
+def starts_of(ids, seed=0, share=0.6):
+    """Made-up word starts: words of 1 / share pieces in the mean; specials and padding hold noise."""
+    return np.random.default_rng(seed).random(ids.shape) < share
+
+
+def seeds_of(rows, seed=1):
+    """int32 [rows, 2]: every bit is random."""
+    return np.random.default_rng(seed).integers(-(2**31), 2**31, [rows, 2]).astype(np.int32)
+
+
+@functools.cache
+def compiled(**options):
+    @tf.function(jit_compile=True)
+    def call(ids, maskable, seeds, lengths, starts):
+        return mask_tokens(ids, maskable, seeds, lengths=lengths, word_starts=starts, **options)
+
+    return call
+
+
+def mask(ids, maskable, lengths, seeds=1, starts=None, xla=False, **options):
     options = {"mask_id": MASK, "vocab_size": VOCAB} | options
-    masked = mask_tokens(tf.constant(ids), tf.constant(maskable), tf.constant(seed), lengths=lengths, **options)
+    seeds = seeds_of(len(ids), seeds) if isinstance(seeds, int) else seeds
+    starts = starts_of(ids) if starts is None else starts
+    ids, maskable, seeds, starts = (tf.constant(value) for value in (ids, maskable, seeds, starts))
+    if xla:
+        masked = compiled(**options)(ids, maskable, seeds, lengths, starts)
+    else:
+        masked = mask_tokens(ids, maskable, seeds, lengths=lengths, word_starts=starts, **options)
     return type(masked)(*(t.numpy() for t in masked))
 
 
-@pytest.mark.parametrize("rate, most", [(0.15, 20), (0.15, 76), (0.3, 40), (0.15, 3)])
+def words_of(maskable, starts):
+    """The words of one row in plain Python, lists of positions; specials and padding end a word."""
+    words = []
+    for i in np.flatnonzero(maskable):
+        if starts[i] or i == 0 or not maskable[i - 1]:
+            words.append([])
+        words[-1].append(int(i))
+    return words
+
+
+def hidden_one_by_one(words, order, budget, longest):
+    """The rule of whole words and spans as a loop over words; `longest` [length] in words, by first position.
+
+    Returns dict from hidden position to the first one of its span, and how often a word did not fit what was left.
+    """
+    hidden, spans, too_long = set(), {}, 0
+    for word in sorted(words, key=lambda word: -order[word[0]]):
+        if hidden & set(word):
+            continue
+        at = words.index(word)
+        span = []
+        for k, following in enumerate(words[at : at + longest[word[0]]]):
+            if k and following[0] != words[at + k - 1][-1] + 1:  # a special stands between
+                break
+            if set(following) & hidden:
+                break
+            if len(hidden) + len(span) + len(following) > budget:
+                too_long += len(hidden) + len(span) < budget
+                break
+            span += following
+        hidden |= set(span)
+        spans |= {position: word[0] for position in span}
+    return spans, too_long
+
+
+def budget_of(length, rate, most):
+    return min(most, max(1, round(int(length) * rate)))
+
+
+@pytest.mark.parametrize("rate, most", [(0.15, 20), (0.15, 76), (0.3, 40), (0.15, 3), (0.0, 20), (1.0, 128)])
 def test_each_row_hides_the_share_that_the_reference_hides(rate, most):
     lengths = np.arange(5, 129)
     ids, maskable, lengths = batch_of(lengths, 128)
     masked = mask(ids, maskable, lengths, rate=rate, max_predictions=most)
     # Rows of five tokens have two that can be hidden: fewer than asked for is right then.
-    expected = [min(most, max(1, round(int(n) * rate)), m) for n, m in zip(lengths, maskable.sum(1), strict=True)]
+    expected = [min(budget_of(n, rate, most), m) for n, m in zip(lengths, maskable.sum(1), strict=True)]
     assert masked.weights.sum(1).tolist() == expected
     assert masked.positions.shape == masked.labels.shape == masked.weights.shape == (124, most)
 
 
-def test_only_maskable_tokens_are_hidden_and_the_labels_are_what_was_there():
+@pytest.mark.parametrize("masking", MASKING)
+def test_only_maskable_tokens_are_hidden_and_the_labels_are_what_was_there(masking):
     ids, maskable, lengths = batch_of(np.arange(5, 129), 128)
-    masked = mask(ids, maskable, lengths)
+    masked = mask(ids, maskable, lengths, masking=masking)
     for row in range(len(ids)):
         count = int(masked.weights[row].sum())
+        assert count <= budget_of(lengths[row], 0.15, 20)
         positions = masked.positions[row, :count]
         assert (np.diff(positions) > 0).all()
         assert maskable[row, positions].all()
         assert (masked.labels[row, :count] == ids[row, positions]).all()
+        assert not masked.weights[row, count:].any()
         assert not masked.positions[row, count:].any() and not masked.labels[row, count:].any()
         untouched = np.delete(np.arange(128), positions)
         assert (masked.input_ids[row, untouched] == ids[row, untouched]).all()
 
 
-def test_of_the_hidden_tokens_eighty_percent_are_masked_ten_kept_ten_random_and_uniform():
+def check_shares(kinds):
+    """kinds: counts of [MASK], kept and random."""
+    # A random id is [MASK] or the old one with probability 1 / VOCAB each.
+    expected = np.array([0.8 + 1e-4, 0.1 + 1e-4, 0.1 - 2e-4]) * sum(kinds)
+    assert stats.chisquare(kinds, expected).pvalue > 0.01
+
+
+def kinds_of(shown, labels):
+    is_mask, is_kept = shown == MASK, shown == labels
+    return is_mask, is_kept, ~is_mask & ~is_kept
+
+
+@pytest.mark.parametrize("masking", ["token", "whole_word"])
+def test_of_the_hidden_tokens_eighty_percent_are_masked_ten_kept_ten_random_and_uniform(masking):
     ids, maskable, lengths = batch_of([128] * 2000, 128)
-    masked = mask(ids, maskable, lengths)
+    masked = mask(ids, maskable, lengths, masking=masking)
     hidden = masked.weights > 0
     shown = np.take_along_axis(masked.input_ids, masked.positions, 1)[hidden]
-    labels = masked.labels[hidden]
-    is_mask, is_kept = shown == MASK, shown == labels
-    is_random = ~is_mask & ~is_kept
-    # A random id is [MASK] or the old one with probability 1 / VOCAB each.
-    expected = np.array([0.8 + 1e-4, 0.1 + 1e-4, 0.1 - 2e-4]) * hidden.sum()
-    assert stats.chisquare([is_mask.sum(), is_kept.sum(), is_random.sum()], expected).pvalue > 0.01
-    replacements = np.histogram(shown[is_random], bins=20, range=(0, VOCAB))[0]
+    kinds = kinds_of(shown, masked.labels[hidden])
+    check_shares([kind.sum() for kind in kinds])
+    replacements = np.histogram(shown[kinds[2]], bins=20, range=(0, VOCAB))[0]
     assert stats.chisquare(replacements).pvalue > 0.01
-    assert shown[is_random].min() < 5, "the whole vocabulary is drawn from, specials too"
+    assert shown[kinds[2]].min() < 5, "the whole vocabulary is drawn from, specials too"
 
 
-def test_every_maskable_position_is_equally_likely():
-    ids, maskable, lengths = batch_of([20] * 6000, 24)
-    masked = mask(ids, maskable, lengths, max_predictions=5)
+def test_pieces_of_a_whole_word_draw_each_for_itself():
+    ids, maskable, lengths = batch_of([20] * 8000, 24)
+    starts = np.broadcast_to(np.arange(24) % 2 == 1, ids.shape)  # words of two pieces from position 1 on
+    masked = mask(ids, maskable, lengths, starts=starts, masking="whole_word", max_predictions=2)
+    pairs = masked.weights.sum(1) == 2
+    shown = np.take_along_axis(masked.input_ids, masked.positions, 1)[pairs] == MASK
+    both, one = shown.all(1).sum(), (shown.sum(1) == 1).sum()
+    expected = np.array([0.8**2, 2 * 0.8 * 0.2, 0.2**2]) * pairs.sum()
+    assert pairs.sum() > 5000
+    assert stats.chisquare([both, one, pairs.sum() - both - one], expected).pvalue > 0.01
+
+
+def test_a_span_is_masked_kept_or_random_as_a_whole_and_its_random_ids_differ():
+    ids, maskable, lengths = batch_of([128] * 3000, 128)
+    seeds, starts = seeds_of(3000), starts_of(ids)
+    masked = mask(ids, maskable, lengths, starts=starts, masking="span")
+    order, longest = rows_of_draws(seeds, 128)
+    kinds, replaced = [0, 0, 0], []
+    for row in range(0, 3000, 3):
+        words = words_of(maskable[row], starts[row])
+        spans, _ = hidden_one_by_one(words, order[row], budget_of(128, 0.15, 20), longest[row])
+        for first in set(spans.values()):
+            positions = [position for position, span in spans.items() if span == first]
+            shown = masked.input_ids[row, positions]
+            of_kind = [kind.all() for kind in kinds_of(shown, ids[row, positions])]
+            if not any(of_kind):  # random, and by chance one of the ids is the old one or [MASK]
+                of_kind = [False, False, True]
+            kinds = [count + bool(kind) for count, kind in zip(kinds, of_kind, strict=True)]
+            if of_kind[2] and len(positions) > 1:
+                replaced.append(len(set(shown.tolist())) / len(positions))
+    check_shares(kinds)
+    assert np.mean(replaced) > 0.99
+
+
+@pytest.mark.parametrize("masking", MASKING)
+def test_every_maskable_position_is_equally_likely(masking):
+    ids, maskable, lengths = batch_of([20] * 8000, 24)
+    # Words of a single piece; one prediction: spans begin everywhere alike, but end further right.
+    most = 1 if masking == "span" else 5
+    starts = np.ones_like(maskable)
+    masked = mask(ids, maskable, lengths, starts=starts, masking=masking, max_predictions=most)
     counts = np.bincount(masked.positions[masked.weights > 0], minlength=24)
     assert stats.chisquare(counts[maskable[0]]).pvalue > 0.01
 
 
+def rows_of_draws(seeds, width):
+    """Order [rows, width] and span lengths [rows, width] that `mask_tokens` draws for these seeds."""
+    positions = tf.range(width)[tf.newaxis]
+    order = draw(tf.constant(seeds), 0, positions).numpy()
+    return order, span_lengths(draw(tf.constant(seeds), 3, positions)).numpy()
+
+
+@pytest.mark.parametrize("masking", ["whole_word", "span"])
+@pytest.mark.parametrize("rate, most, share", [(0.15, 20, 0.6), (0.15, 10, 0.3), (0.5, 64, 0.8), (0.3, 40, 0.05)])
+def test_words_and_spans_are_those_that_a_loop_over_words_chooses(masking, rate, most, share):
+    ids, maskable, lengths = batch_of(np.random.default_rng(3).integers(5, 129, 400), 128)
+    starts, seeds = starts_of(ids, share=share), seeds_of(400)
+    masked = mask(ids, maskable, lengths, seeds=seeds, starts=starts, masking=masking, rate=rate, max_predictions=most)
+    order, longest = rows_of_draws(seeds, 128)
+    passed_over = 0
+    for row in range(400):
+        words = words_of(maskable[row], starts[row])
+        budget = budget_of(lengths[row], rate, most)
+        limits = longest[row] if masking == "span" else np.ones(128, int)
+        spans, too_long = hidden_one_by_one(words, order[row], budget, limits)
+        count = int(masked.weights[row].sum())
+        assert masked.positions[row, :count].tolist() == sorted(spans)
+        passed_over += too_long
+    assert passed_over > 50  # the rule for words that do not fit was at work
+
+
+def test_whole_words_are_never_split():
+    ids, maskable, lengths = batch_of([128] * 300, 128)
+    starts = starts_of(ids)
+    for masking in ("whole_word", "span"):
+        masked = mask(ids, maskable, lengths, starts=starts, masking=masking)
+        for row in range(300):
+            hidden = set(masked.positions[row, masked.weights[row] > 0].tolist())
+            assert all(
+                hidden.isdisjoint(word) or hidden.issuperset(word) for word in words_of(maskable[row], starts[row])
+            )
+
+
+def test_a_word_longer_than_the_budget_is_never_hidden_and_words_end_at_specials():
+    ids, maskable, lengths = batch_of([40] * 50, 40)
+    starts = np.zeros_like(maskable)  # one word before [SEP] and one after it, both of 18 or 19 pieces
+    for masking in ("whole_word", "span"):
+        assert not mask(ids, maskable, lengths, starts=starts, masking=masking).weights.any()
+        masked = mask(ids, maskable, lengths, starts=starts, masking=masking, rate=0.5)
+        assert set(masked.weights.sum(1).tolist()) <= {18.0, 19.0}
+
+
+def test_span_lengths_follow_the_truncated_geometric_distribution():
+    lengths = span_lengths(draw(tf.constant(seeds_of(2000)), 3, tf.range(100)[tf.newaxis])).numpy().ravel()
+    shares = 0.8 ** np.arange(10)
+    shares /= shares.sum()
+    assert stats.chisquare(np.bincount(lengths, minlength=11)[1:], shares * lengths.size).pvalue > 0.01
+    assert abs(lengths.mean() - 3.8) < 0.02  # as the paper says (section 3.1)
+
+
+def test_a_first_span_has_the_length_that_was_drawn():
+    # One span only, far from the row's end: a budget of ten words, of which the first span takes what it has drawn.
+    ids, maskable, lengths = batch_of([510] * 600, 512)
+    starts, seeds = np.ones_like(maskable), seeds_of(600)
+    masked = mask(ids, maskable, lengths, seeds=seeds, starts=starts, masking="span", max_predictions=10)
+    order, longest = rows_of_draws(seeds, 512)
+    first = np.where(maskable, order, -1).argmax(1)
+    far = (np.abs(first - 255) > 12) & (first < 498)
+    for row in np.flatnonzero(far):
+        hidden = set(masked.positions[row].tolist())
+        assert hidden.issuperset(range(first[row], first[row] + longest[row, first[row]]))
+        assert masked.weights[row].sum() == 10
+
+
 def test_the_same_seed_hides_the_same_and_another_seed_something_else():
-    arguments = batch_of([128] * 8, 128)
-    first, again, other = mask(*arguments), mask(*arguments), mask(*arguments, seed=(1, 3))
-    assert all((a == b).all() for a, b in zip(first, again, strict=True))
-    assert (first.positions != other.positions).any(axis=1).all()
+    for masking in MASKING:
+        arguments = batch_of([128] * 8, 128)
+        first, again, other = (mask(*arguments, seeds=seeds, masking=masking) for seeds in (1, 1, 2))
+        assert all((a == b).all() for a, b in zip(first, again, strict=True))
+        assert (first.positions != other.positions).any(axis=1).all()
 
 
-def test_compiled_by_xla_it_hides_the_same():
-    ids, maskable, lengths = batch_of(np.arange(5, 69), 128)
-    compiled = tf.function(mask_tokens, jit_compile=True)
-    options = {"mask_id": MASK, "vocab_size": VOCAB}
-    masked = compiled(tf.constant(ids), tf.constant(maskable), tf.constant((1, 2)), lengths=lengths, **options)
-    for compiled_result, plain in zip(masked, mask(ids, maskable, lengths), strict=True):
+@pytest.mark.parametrize("masking", MASKING)
+def test_what_a_row_hides_depends_neither_on_the_batch_nor_on_the_padding(masking):
+    ids, maskable, lengths = batch_of([20, 40, 30, 64, 10, 5], 64)
+    starts, seeds = starts_of(ids), seeds_of(6)
+    whole = mask(ids, maskable, lengths, seeds=seeds, starts=starts, masking=masking)
+    for row in range(6):
+        some, width = slice(row, row + 1), lengths[row]
+        alone = mask(
+            ids[some, :width], maskable[some, :width], lengths[some], seeds[some], starts[some, :width], masking=masking
+        )
+        assert (alone.input_ids[0] == whole.input_ids[row, :width]).all()
+        assert (alone.positions[0] == whole.positions[row]).all()
+
+
+@pytest.mark.parametrize("masking", MASKING)
+def test_compiled_by_xla_it_hides_the_same(masking):
+    arguments = batch_of(np.arange(5, 69), 128)
+    for compiled_result, plain in zip(
+        mask(*arguments, masking=masking, xla=True), mask(*arguments, masking=masking), strict=True
+    ):
         np.testing.assert_array_equal(compiled_result, plain)
 
 
-def test_rows_narrower_than_the_predictions_and_rows_without_maskable_tokens():
+@pytest.mark.parametrize("masking", MASKING)
+def test_rows_narrower_than_the_predictions_and_rows_without_maskable_tokens(masking):
     ids, maskable, lengths = batch_of([8, 5], 8)
     maskable[1] = False
-    masked = mask(ids, maskable, lengths, max_predictions=20)
+    masked = mask(ids, maskable, lengths, starts=np.ones_like(maskable), max_predictions=20, masking=masking)
     assert masked.positions.shape == (2, 20)
     assert masked.weights.sum(1).tolist() == [1, 0]
     assert (masked.input_ids[1] == ids[1]).all()
 
 
-def test_static_shapes_survive_and_unknown_ones_are_allowed():
+@pytest.mark.parametrize("masking", MASKING)
+def test_static_shapes_survive_and_unknown_ones_are_allowed(masking):
     def shapes(batch, length):
-        matrix = tf.TensorSpec([batch, length], tf.int32)
-        maskable, row = tf.TensorSpec([batch, length], tf.bool), tf.TensorSpec([batch], tf.int32)
+        matrix, seeds = tf.TensorSpec([batch, length], tf.int32), tf.TensorSpec([batch, 2], tf.int32)
+        flags, row = tf.TensorSpec([batch, length], tf.bool), tf.TensorSpec([batch], tf.int32)
 
         @tf.function
-        def graph(ids, maskable, lengths):
-            return mask_tokens(ids, maskable, (1, 2), lengths=lengths, mask_id=MASK, vocab_size=VOCAB)
+        def graph(ids, maskable, starts, seeds, lengths):
+            options = {"lengths": lengths, "word_starts": starts, "mask_id": MASK, "vocab_size": VOCAB}
+            return mask_tokens(ids, maskable, seeds, masking=masking, **options)
 
-        return [t.shape.as_list() for t in graph.get_concrete_function(matrix, maskable, row).structured_outputs]
+        outputs = graph.get_concrete_function(matrix, flags, flags, seeds, row).structured_outputs
+        return [t.shape.as_list() for t in outputs]
 
     assert shapes(4, 16) == [[4, 16], [4, 20], [4, 20], [4, 20]]
     assert shapes(None, None) == [[None, None], [None, 20], [None, 20], [None, 20]]
+
+
+@pytest.mark.parametrize("seeds", ["random", "counted"])
+def test_draws_are_uniform_and_independent_of_position_row_stream_and_seed(seeds):
+    # Counted seeds (0, 0), (0, 1), ... are the hard case for a mixing function: they differ in a few bits.
+    rows = seeds_of(1024) if seeds == "random" else np.stack([np.arange(1024) // 32, np.arange(1024) % 32], 1)
+    draws = np.stack(
+        [draw(tf.constant(rows, tf.int32), stream, tf.range(256)[tf.newaxis]).numpy() for stream in range(4)]
+    )
+    assert draws.min() >= 0
+    p_values = []
+    for modulus in (10, 255, 1000):  # the low bits, which `%` takes
+        p_values.append(stats.chisquare(np.bincount(draws.ravel() % modulus)).pvalue)
+    p_values.append(stats.chisquare(np.histogram(draws, bins=256, range=(0, 2**31))[0]).pvalue)  # the high bits
+    ones = [((draws >> bit) & 1).sum() for bit in range(31)]
+    p_values += [stats.binomtest(int(count), draws.size, 0.5).pvalue for count in ones]
+    # Neighbours in every direction: 16 x 16 cells of high, middle and low bits are filled alike.
+    for axis in range(3):
+        for shift in (27, 12, 0):
+            one, other = (np.take(draws, range(at, draws.shape[axis], 2), axis).ravel() >> shift & 15 for at in (0, 1))
+            p_values.append(stats.chisquare(np.bincount(one * 16 + other, minlength=256)).pvalue)
+    assert min(p_values) > 0.01 / len(p_values)
+
+
+def test_every_bit_of_the_seed_changes_about_half_of_the_bits_drawn():
+    seeds = seeds_of(64)
+    before = draw(tf.constant(seeds), 0, tf.range(64)[tf.newaxis]).numpy()
+    for word in range(2):
+        for bit in range(32):
+            changed = seeds.copy().view(np.uint32)
+            changed[:, word] ^= np.uint32(1 << bit)
+            after = draw(tf.constant(changed.view(np.int32)), 0, tf.range(64)[tf.newaxis]).numpy()
+            flipped = [(((before ^ after) >> k) & 1).mean() for k in range(31)]
+            assert np.abs(np.array(flipped) - 0.5).max() < 0.05  # 4096 draws: six standard deviations are 0.047
+
+
+def test_marks_of_words_travel_in_the_ids():
+    ids = tf.ragged.constant([[7, 0, 30521], [], [5]], dtype=tf.int32)
+    starts = tf.ragged.constant([[True, False, False], [], [True]], dtype=tf.bool)
+    back, begins = unmark_words(mark_words(ids, starts).to_tensor())
+    assert back.numpy().tolist() == ids.to_tensor().numpy().tolist()
+    assert begins.numpy()[0].tolist() == [True, False, False] and begins.numpy()[2, 0]

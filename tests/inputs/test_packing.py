@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.inputs.packing import dense_features, keep_first, pack, truncate
+from bert_tf.inputs.packing import dense_features, fill_rows, join_rows, keep_first, pack, truncate
 
 CLS, SEP = 101, 102
 
@@ -99,3 +99,82 @@ def test_a_batch_without_rows_still_has_a_first_column():
     empty = tf.RaggedTensor.from_row_splits(tf.zeros([0], tf.int32), [0])
     features = dense_features(*pack(empty, cls_id=CLS, sep_id=SEP), length_multiple=8)
     assert {tuple(feature.shape) for feature in features.values()} == {(0, 8)}
+
+
+def filled(lengths, predictions=None, seed=1, max_length=32, max_predictions=100):
+    """`fill_rows` as a list of rows, each a list of sequences."""
+    predictions = [1] * len(lengths) if predictions is None else predictions
+    needs = tf.constant(lengths, tf.int32), tf.constant(predictions, tf.int32)
+    order, counts = fill_rows(*needs, [seed, 2], max_length=max_length, max_predictions=max_predictions)
+    return tf.RaggedTensor.from_row_lengths(order, counts).to_list()
+
+
+def reference_first_fit(lengths, predictions, max_length, max_predictions):
+    """First fit, longest first, one sequence after the other."""
+    rows = []
+    for sequence in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
+        for row in rows:
+            together = [*row, sequence]
+            fits = sum(lengths[k] for k in together) <= max_length
+            if fits and sum(predictions[k] for k in together) <= max_predictions:
+                row.append(sequence)
+                break
+        else:
+            rows.append([sequence])
+    return rows
+
+
+@pytest.mark.parametrize("shortest, max_predictions", [(5, 100), (5, 6), (20, 100)])
+def test_rows_are_those_of_first_fit_in_another_order(shortest, max_predictions):
+    random = np.random.default_rng(0)
+    lengths = random.integers(shortest, 33, 300).tolist()
+    predictions = [max(1, round(0.15 * length)) for length in lengths]
+    expected = reference_first_fit(lengths, predictions, 32, max_predictions)
+    rows = filled(lengths, predictions, max_predictions=max_predictions)
+    assert sorted(rows) == sorted(expected)
+    assert rows != expected
+
+
+def test_the_order_of_rows_is_the_seeds():
+    lengths = np.random.default_rng(0).integers(5, 33, 50).tolist()
+    assert filled(lengths) == filled(lengths) != filled(lengths, seed=2)
+
+
+@pytest.mark.parametrize("lengths", [[], [7], [32], [32, 32], [16, 16], [16, 16, 16]])
+def test_few_sequences_are_packed_too(lengths):
+    assert sorted(map(len, filled(lengths))) == sorted(map(len, reference_first_fit(lengths, lengths, 32, 100)))
+
+
+def test_sequences_are_joined_with_their_numbers_places_masks_and_labels():
+    sequences = {
+        "input_word_ids": [[CLS, 7, SEP, 8, SEP, 0], [CLS, 5, 6, SEP, 9, SEP], [CLS, 4, SEP, 3, SEP, 0]],
+        "input_type_ids": [[0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]],
+        "masked_lm_positions": [[1, 0], [1, 4], [3, 0]],
+        "masked_lm_ids": [[77, 0], [55, 99], [33, 0]],
+        "next_sentence_labels": [1, 0, 1],
+    }
+    sequences = {name: tf.constant(value, tf.int32) for name, value in sequences.items()}
+    sequences["masked_lm_weights"] = tf.constant([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
+    rows = join_rows(sequences, [5, 6, 5], [2, 1], max_length=13, max_predictions=4)
+    expected = {
+        "input_word_ids": [
+            [CLS, 7, SEP, 8, SEP, CLS, 5, 6, SEP, 9, SEP, 0, 0],
+            [CLS, 4, SEP, 3, SEP, 0, 0, 0, 0, 0, 0, 0, 0],
+        ],
+        "input_mask": [[1] * 5 + [2] * 6 + [0] * 2, [1] * 5 + [0] * 8],
+        "input_type_ids": [[0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1] + [0] * 8],
+        "masked_lm_positions": [[1, 6, 9, 0], [3, 0, 0, 0]],
+        "masked_lm_ids": [[77, 55, 99, 0], [33, 0, 0, 0]],
+        "masked_lm_weights": [[1, 1, 1, 0], [1, 0, 0, 0]],
+        "next_sentence_labels": [[1, 0], [1, 0]],
+        "next_sentence_weights": [[1, 1], [1, 0]],
+        "first_token_positions": [[0, 5], [0, 0]],
+    }
+    assert {name: value.numpy().tolist() for name, value in rows.items()} == expected
+
+
+def test_sequences_without_labels_are_joined_without():
+    sequences = {name: tf.constant([[CLS, 7, SEP]]) for name in ("input_word_ids", "input_type_ids")}
+    sequences |= {name: tf.constant([[1]]) for name in ("masked_lm_positions", "masked_lm_ids")}
+    rows = join_rows(sequences | {"masked_lm_weights": tf.ones([1, 1])}, [3], [1], max_length=8, max_predictions=1)
+    assert rows.keys() == {*sequences, "input_mask", "masked_lm_weights"}

@@ -193,14 +193,86 @@ def test_a_corpus_of_one_sentence_is_refused_before_training(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("Only one sentence.\n")
     with pytest.raises(DataError, match="at least two documents"):
-        check_corpus([str(path)], "sentences")
+        check_corpus([str(path)], Tokenizer(SPECIALS), PretrainingData())
 
 
 def test_an_empty_file_among_others_is_named(tmp_path, corpus):
     path = tmp_path / "empty.txt"
     path.touch()
     with pytest.raises(DataError, match=r"empty\.txt: the file is empty"):
-        check_corpus([*corpus[0], str(path)], "sentences")
+        check_corpus([*corpus[0], str(path)], corpus[1], PretrainingData())
+
+
+def test_full_sentences_come_without_labels_and_with_a_separator_between_documents(corpus):
+    batches = batches_of(corpus, pairs="none", drop_remainder=False)
+    assert "next_sentence_labels" not in batches[0]
+    ids, mask, types = (
+        unmasked(batches),
+        *(rows_of(batches, name) for name in ("input_mask", "input_type_ids")),
+    )
+    assert not types.any()
+    words, between = [], 0
+    for row, length in zip(ids, mask.sum(1), strict=True):
+        assert row[0] == CLS and row[length - 1] == SEP and not row[length:].any()
+        inside = row[1 : length - 1]
+        parts = np.split(inside, np.flatnonzero(inside == SEP))
+        for part in parts:
+            part = part[part != SEP] - len(SPECIALS)
+            assert len(part) and (np.diff(part) == 1).all() and part[0] // 50 == part[-1] // 50
+            words += part.tolist()
+        between += len(parts) - 1
+    assert sorted(words) == list(range(WORDS)) and between > 20
+
+
+def sequences_of(batches):
+    """Each sequence of packed or single rows: (ids without masks, types, masks that it has, label)."""
+    found = []
+    ids = unmasked(batches)
+    columns = ("input_mask", "input_type_ids", "masked_lm_positions", "masked_lm_weights", "next_sentence_labels")
+    mask, types, positions, weights, labels = (rows_of(batches, name) for name in columns)
+    for row in range(len(ids)):
+        masked = positions[row][weights[row] > 0]
+        for number in range(1, mask[row].max() + 1):
+            (places,) = np.nonzero(mask[row] == number)
+            label = np.atleast_1d(labels[row])[number - 1]
+            count = int(np.isin(masked, places).sum())
+            found.append((ids[row, places].tolist(), types[row, places].tolist(), count, int(label)))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("pairs", ["nsp", "sop"])
+def test_packed_rows_hold_the_sequences_of_single_rows_and_as_many_masks_in_each(corpus, pairs):
+    # Of several words a sequence, and one of a very long one: pools of several batches and a part of one.
+    packed = batches_of(corpus, pairs=pairs, max_length=64, max_predictions=10, pack=True, drop_remainder=False)
+    single = batches_of(corpus, pairs=pairs, max_length=64, max_predictions=10, drop_remainder=False)
+    assert sequences_of(packed) == sequences_of(single)
+    assert sum(len(batch["input_mask"]) for batch in packed) < sum(len(batch["input_mask"]) for batch in single)
+
+
+def test_packed_features_tell_where_each_sequence_begins(corpus):
+    batches = batches_of(corpus, max_length=64, max_predictions=10, pack=True)
+    assert {len(batch["input_mask"]) for batch in batches} == {8}
+    mask, ids = rows_of(batches, "input_mask"), unmasked(batches)
+    firsts, weights = rows_of(batches, "first_token_positions"), rows_of(batches, "next_sentence_weights")
+    assert firsts.shape == weights.shape == (len(mask), 64 // 5)
+    assert weights.sum(1).tolist() == mask.max(1).tolist() and mask.max() > 1
+    for row in range(len(mask)):
+        places = firsts[row][weights[row] > 0]
+        assert mask[row, places].tolist() == list(range(1, len(places) + 1))
+        assert (ids[row, places] == CLS).all() and (ids[row] == CLS).sum() == len(places)
+
+
+def test_packed_epochs_are_new_and_can_be_made_again(corpus):
+    fields = {"max_length": 64, "max_predictions": 10, "pack": True}
+    assert equal(batches_of(corpus, **fields), batches_of.__wrapped__(corpus, **fields))
+    assert not equal(batches_of(corpus, **fields), batches_of(corpus, epoch=1, **fields))
+
+
+@pytest.mark.parametrize("masking", ["whole_word", "span"])
+def test_masks_of_packed_rows_stay_within_their_sequences(corpus, masking):
+    batches = batches_of(corpus, max_length=64, max_predictions=10, pack=True, masking=masking)
+    for tokens, _, count, _ in sequences_of(batches):
+        assert 1 <= count <= max(1, round(0.15 * len(tokens)))
 
 
 @pytest.mark.skipif(not SAMPLE_TEXT.exists(), reason="needs ../shared/data/english/sample_text")
@@ -208,7 +280,7 @@ def test_segments_of_googles_sample_text_are_running_text_of_its_three_documents
     letters = "abcdefghijklmnopqrstuvwxyz"
     tokenizer = tokenizer_of(tmp_path, [*letters, *(f"##{letter}" for letter in letters), *".,;:!?'\"-()"])
     files = (str(SAMPLE_TEXT),)
-    check_corpus(files, "sentences")
+    check_corpus(files, tokenizer, PretrainingData())
     batches = batches_of((files, tokenizer), max_length=64, drop_remainder=False)
     # Ids as characters: a segment is running text where it is a substring.
     pieces = tokenizer.tokenize(SAMPLE_TEXT.read_text().split("\n\n")).to_list()

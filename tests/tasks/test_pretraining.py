@@ -43,6 +43,7 @@ def test_measures_count_masked_tokens_and_pairs(kind):
     weights = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]])
     labels = np.array([0, 1, 1])
     features = {
+        "input_mask": tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 2, 2, 3, 0]]),  # packed rows count sequences
         "masked_lm_ids": tf.constant(ids, tf.int32),
         "masked_lm_weights": tf.constant(weights, tf.float32),
         "next_sentence_labels": tf.constant(labels, tf.int32),
@@ -55,15 +56,34 @@ def test_measures_count_masked_tokens_and_pairs(kind):
         "nsp_loss": (-log_softmax(following, -1)[range(3), labels].sum(), 3),
         "mlm_accuracy": (((masked.argmax(-1) == ids) * weights).sum(), 4),
         "nsp_accuracy": ((following.argmax(-1) == labels).sum(), 3),
+        "padding_share": (3, 15),
     }
     assert expected["mlm_accuracy"][0] >= 1
     assert measures.keys() == {*task.losses, *task.metrics}
-    assert len(measures) == {Pretraining: 4, MaskedLM: 2}[kind]
+    assert len(measures) == {Pretraining: 5, MaskedLM: 3}[kind]
     for name in measures:
         np.testing.assert_allclose(measures[name], expected[name], rtol=1e-5, err_msg=name)
     assert task.weights(features).keys() == set(task.losses)
     for name, weight in task.weights(features).items():
         np.testing.assert_allclose(weight, expected[name][1], atol=2e-5)
+
+
+def test_the_sequences_of_packed_rows_are_counted_one_by_one():
+    task = Pretraining(None, max_length=12)
+    features = {
+        "input_mask": tf.constant([[1, 2, 3], [1, 1, 1]]),
+        "masked_lm_ids": tf.zeros([2, 1], tf.int32),
+        "masked_lm_weights": tf.ones([2, 1]),
+        "next_sentence_labels": tf.constant([[1, 0, 1], [0, 0, 0]]),
+        "next_sentence_weights": tf.constant([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]),
+    }
+    logits = np.array([[[0, 1], [0, 2], [0, 3]], [[4, 0], [5, 0], [6, 0]]], np.float32)
+    measures = task.measures(features, {"mlm_logits": tf.zeros([2, 1, 9]), "nsp_logits": tf.constant(logits)})
+    entropies = -log_softmax(logits, -1)
+    expected = entropies[0, 0, 1] + entropies[0, 1, 0] + entropies[0, 2, 1] + entropies[1, 0, 0]
+    np.testing.assert_allclose(measures["nsp_loss"], (expected, 4), rtol=1e-6)
+    np.testing.assert_allclose(measures["nsp_accuracy"], (3, 4))
+    assert float(task.weights(features)["nsp_loss"]) == 4
 
 
 def test_a_batch_without_masks_divides_by_more_than_zero():

@@ -1,6 +1,8 @@
 """What the tokenizer promises beyond the reference's ids: offsets, special pieces, caps, graphs, export."""
 
+import itertools
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -10,6 +12,7 @@ import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.text import Tokenizer, write_vocabulary
+from bert_tf.text.codepoints import is_punctuation
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [
@@ -119,6 +122,36 @@ def test_words_are_capped_at_200_characters_not_bytes(letter, piece):
     size = len(letter.encode())
     assert (starts.to_list()[1][1], ends.to_list()[1][1]) == (4, 4 + 201 * size)
     assert (starts.to_list()[0][200], ends.to_list()[0][200]) == (4 + 199 * size, 4 + 200 * size)
+
+
+def words_in_python(text):
+    """What stands between white space, punctuation apart."""
+    for part in text.split():
+        for punctuation, chars in itertools.groupby(part, is_punctuation):
+            run = "".join(chars)
+            yield from run if punctuation else [run]
+
+
+def test_words_are_what_stands_between_spaces_and_punctuation_is_its_own():
+    chars = "abc가나大韓éş.,-‘「"
+    pieces = [*SPECIALS, *chars, "es", *(f"##{char}" for char in chars), "s"]
+    tokenizer = Tokenizer(pieces, lower_case=True, strip_accents=False)
+    choice = random.Random(0)
+    texts = ["".join(choice.choices(f"{chars}   ", k=choice.randrange(40))) for _ in range(300)]
+    texts += ["", " ", "大韓가 大", "가\u00ada\u200d大b", "a", " a", "-", "aa\u3000bb"]
+    ids, starts = tokenizer.tokenize_with_words(texts)
+    assert ids.to_list() == tokenizer.tokenize(texts).to_list()
+    for text, row, row_starts in zip(texts, ids.to_list(), starts.to_list(), strict=True):
+        words = list(words_in_python(text.replace("\u00ad", "").replace("\u200d", "")))
+        sizes = [len(word) for word in tokenizer.tokenize(words).to_list()] if words else []
+        assert tokenizer.unk_id not in row
+        assert row_starts == [place == 0 for size in sizes for place in range(size)]
+
+
+def test_words_span_ideographs_and_an_unknown_piece_is_a_word():
+    tokenizer = Tokenizer([*SPECIALS, "大", "韓", "은", "a", "##b"], strip_accents=False)
+    _, starts = tokenizer.tokenize_with_words(["大韓은 大ab", "大民韓", "大🙂 a"])
+    assert starts.to_list() == [[True, False, False, True, False, False], [True, True, True], [True, True, True]]
 
 
 def test_detokenize_joins_pieces_and_leaves_out_the_frame():

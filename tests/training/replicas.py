@@ -11,23 +11,31 @@ import tensorflow as tf
 
 from bert_tf.training import evaluation
 from bert_tf.training.strategy import create, is_chief
-from tests.training.small import epochs, trainer, weights_of
+from tests.training.small import epochs, trainer, weights_of, with_nan
 
 CASES = {
     # A batch of 8 and one of 3 in turn, in four pieces: one of the second's is empty.
-    "uneven": {"examples": 11, "accumulation": 2},
+    "uneven": {"examples": 11, "accumulation": 2, "optimizer": "lamb"},
     # So low that clipping each replica's part, or before the sum, would give another direction.
-    "clipped": {"clip_norm": 0.05},
+    "clipped": {"clip_norm": 0.05, "optimizer": "radam", "remat": True},
+    # Each replica's own mean, clipped on its own, and their sum.
+    "google": {"recipe": "google", "clip_norm": 0.05, "warmup_steps": 2},
+    # The third batch overflows in its last row: on the second replica only.
+    "half": {"dtype": "mixed_float16", "loss_scale_growth": 2, "bad_steps": [2]},
 }
 
 
-def train(strategy, folder, case):
-    """dict name -> array: weights, slots and measures after a few updates with `strategy`."""
-    settings = dict(CASES[case])
+def train(strategy, folder, case, **changes):
+    """dict name -> array: weights, slots, loss scale and measures after a few updates with `strategy`."""
+    settings = CASES[case] | changes
     batches = epochs(examples=settings.pop("examples", 96))
+    batches = with_nan(batches, settings.pop("bad_steps", [-1]), first_row=7)
     trained = trainer(strategy, total_steps=5, log_every=1, **settings)
     history = trained.run(batches, os.path.join(folder, case), title=case)
-    found = weights_of(trained)
+    found = weights_of(trained) | {"loss_scale": trained.loss_scale.variable.numpy()}
+    for path, variable in {weight.path: weight.value for weight in trained.model.weights}.items():
+        first, *others = (copy.numpy() for copy in strategy.experimental_local_results(variable))
+        assert all(np.array_equal(first, other) for other in others), f"the replicas differ in {path}"
     for name in ("loss", "mlm_accuracy", "gradient_norm"):
         found[f"curve/{name}"] = np.array([point[name] for point in history.points])
     measured = evaluation.evaluator(trained.task, trained.model, epochs(examples=21)(0), strategy)()

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.training.loop import Interrupted
-from tests.training.small import EXAMPLES, curve, difference, epochs, trainer, weights_of
+from tests.training.small import curve, difference, epochs, trainer, weights_of, with_nan
 
 
 def train(folder, batches=None, *, evaluate=None, evaluate_every=0, **settings):
@@ -21,20 +21,6 @@ def train(folder, batches=None, *, evaluate=None, evaluate_every=0, **settings):
         evaluate_every=evaluate_every,
     )
     return trained, history
-
-
-def with_nan(batches, bad_steps, per_epoch=EXAMPLES // 8):
-    """The same batches, but for weights of NaN in those with these numbers."""
-
-    def spoiled(epoch):
-        def spoil(number, rows):
-            bad = tf.reduce_any(epoch * per_epoch + number == tf.constant(bad_steps, tf.int64))
-            factor = tf.where(bad, float("nan"), 1.0)
-            return rows | {"masked_lm_weights": rows["masked_lm_weights"] * factor}
-
-        return batches(epoch).enumerate().map(spoil)
-
-    return spoiled
 
 
 def slots_of(trained, slot):
@@ -122,7 +108,7 @@ def test_float16_trains_with_a_scaled_loss(tmp_path):
     settings = {"bert": True, "total_steps": 60, "learning_rate": 2e-2, "log_every": 1, "steps_per_call": 20}
     trained, history = train(tmp_path / "half", epochs(examples=8), dtype="mixed_float16", **settings)
     _, exact = train(tmp_path / "exact", epochs(examples=8), **settings)
-    assert float(trained._loss_scale) > 1
+    assert trained.loss_scale.value > 1
     assert all(np.isfinite(value).all() for value in weights_of(trained).values())
     assert history.points[-1]["loss"] < 0.5 * history.points[0]["loss"]
     # What is told, and clipped, is the gradient without the scale; float16 keeps three digits of it.
@@ -131,7 +117,7 @@ def test_float16_trains_with_a_scaled_loss(tmp_path):
 
 def test_an_overflow_in_float16_halves_the_loss_scale_and_goes_on(tmp_path):
     trained, _ = train(tmp_path, with_nan(epochs(), [0, 1]), bert=True, dtype="mixed_float16", total_steps=6)
-    assert float(trained._loss_scale) == 2.0**13
+    assert trained.loss_scale.value == 2.0**13
 
 
 def test_a_batch_that_cannot_be_split_is_refused_with_the_number_that_can():

@@ -1,99 +1,188 @@
+"""Each optimizer against an independent implementation, in float64: google-research/bert's and LAMB's written out here
+in NumPy, AdamW and RAdam from PyTorch."""
+
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.training.optimizers import BertAdam, warmup_linear
+from bert_tf.config import TrainConfig
+from bert_tf.training import optimizers
 
-
-def rate(step, **settings):
-    return float(warmup_linear(step, **({"peak": 1.0, "warmup_steps": 4, "total_steps": 12} | settings)))
-
-
-def test_the_rate_rises_in_equal_steps_to_the_peak():
-    assert [rate(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
-
-
-def test_after_warm_up_the_rate_falls_in_a_straight_line_to_zero():
-    assert [rate(step) for step in range(4, 13)] == [1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0]
-
-
-def test_the_rate_stays_zero_after_the_end():
-    assert rate(13) == rate(1000) == 0.0
-
-
-def test_without_warm_up_the_first_rate_is_the_peak():
-    assert rate(0, warmup_steps=0) == 1.0
-
-
-def test_warm_up_may_take_the_whole_run():
-    assert [rate(step, warmup_steps=4, total_steps=4) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 0.0]
-
-
-@pytest.mark.parametrize("step", [0, 3, 7])
-def test_the_peak_scales_the_rate(step):
-    assert rate(step, peak=3e-4) == pytest.approx(3e-4 * rate(step), rel=1e-6)
-
-
-def adam_weight_decay(weights, gradients, rates, decayed):
-    """google-research/bert's AdamWeightDecayOptimizer.apply_gradients, in NumPy and float64."""
-    weights = {name: value.astype("float64") for name, value in weights.items()}
-    m = {name: np.zeros_like(value) for name, value in weights.items()}
-    v = {name: np.zeros_like(value) for name, value in weights.items()}
-    for step, learning_rate in enumerate(rates):
-        for name in weights:
-            gradient = gradients[name][step]
-            m[name] = 0.9 * m[name] + (1.0 - 0.9) * gradient
-            v[name] = 0.999 * v[name] + (1.0 - 0.999) * np.square(gradient)
-            update = m[name] / (np.sqrt(v[name]) + 1e-6)
-            if name in decayed:
-                update += 0.1 * weights[name]
-            weights[name] = weights[name] - learning_rate * update
-    return weights
+STEPS, DECAY = 20, 0.1
+# As float32 has them: rounding moves 1 - 0.999 by 1.3e-5, which the fused kernel can not avoid.
+BETA_1, BETA_2 = (float(np.float32(beta)) for beta in (0.9, 0.999))
+RATES = np.linspace(0.02, 0.001, STEPS)
+DECAYED = {"layer/kernel", "layer/embeddings", "layer/qkv/kernel"}
 
 
 class Layer(keras.layers.Layer):
     def build(self, _):
+        self.qkv = keras.layers.Dense(6, name="qkv")
+        self.qkv.build((None, 4))
         for name in ("kernel", "embeddings", "bias", "gamma", "beta"):
-            setattr(self, name, self.add_weight(shape=(4, 3), initializer="glorot_normal", name=name))
-
-    def call(self, inputs):
-        return inputs
+            setattr(self, name, self.add_weight(shape=(4, 6), initializer="glorot_normal", name=name))
 
 
-def test_twenty_steps_of_adam_are_those_of_google_research_bert():
+def variables():
+    keras.utils.set_random_seed(5)
     layer = Layer(name="layer")
     layer.build(None)
-    variables = layer.trainable_variables
+    return layer.trainable_variables
+
+
+def gradients(of):
+    """dict path -> float32 [STEPS, ...], from 1e-7 to 1: epsilon matters for the small ones."""
     random = np.random.default_rng(0)
-    # From 1e-7 to 1: the epsilon outside the root matters for the small ones, the missing bias correction for all.
-    gradients = {
-        variable.path: (random.normal(size=[20, 4, 3]) * 10.0 ** random.integers(-7, 1, [4, 3])).astype("float32")
-        for variable in variables
+
+    def draw(shape):
+        return (random.normal(size=[STEPS, *shape]) * 10.0 ** random.integers(-7, 1, shape)).astype("float32")
+
+    return {variable.path: draw(variable.shape) for variable in of}
+
+
+def train(optimizer, trained, by_path):
+    """dict path -> float32 array: the variables after the updates."""
+    apply = tf.function(optimizer.apply)
+    for step in range(STEPS):
+        given = [tf.constant(by_path[variable.path][step]) for variable in trained]
+        apply(given, tf.constant(RATES[step], tf.float32))
+    return {variable.path: variable.numpy() for variable in trained}
+
+
+def create(trained, **settings):
+    config = TrainConfig(**({"weight_decay": DECAY} | settings)).resolved()
+    return optimizers.create(trained, config)
+
+
+def compare(update, tolerance=1e-6, **settings):
+    """Trains with `settings` and by `update`: function(path, weight, m, v, gradient, rate, number) -> new w, m, v."""
+    trained = variables()
+    weights = {variable.path: variable.numpy().astype("float64") for variable in trained}
+    moments = {path: (np.zeros_like(value), np.zeros_like(value)) for path, value in weights.items()}
+    by_path = gradients(trained)
+    found = train(create(trained, **settings), trained, by_path)
+    for step, rate in enumerate(RATES):
+        for path in weights:
+            weights[path], *moments[path] = update(
+                path, weights[path], *moments[path], by_path[path][step].astype("float64"), rate, step + 1
+            )
+    assert_near(found, weights, tolerance)
+
+
+def assert_near(found, expected, tolerance=1e-6):
+    assert found.keys() == expected.keys()
+    for path, value in found.items():
+        np.testing.assert_allclose(
+            value, expected[path], rtol=tolerance, atol=tolerance * np.abs(value).max(), err_msg=path
+        )
+
+
+def adam_weight_decay(beta_1=BETA_1, beta_2=BETA_2, epsilon=1e-6):
+    """google-research/bert's AdamWeightDecayOptimizer.apply_gradients."""
+
+    def update(path, weight, m, v, gradient, rate, _):
+        m = beta_1 * m + (1.0 - beta_1) * gradient
+        v = beta_2 * v + (1.0 - beta_2) * np.square(gradient)
+        step = m / (np.sqrt(v) + epsilon)
+        if path in DECAYED:
+            step += DECAY * weight
+        return weight - rate * step, m, v
+
+    return update
+
+
+def test_the_recipe_google_updates_as_google_research_bert():
+    compare(adam_weight_decay(), recipe="google")
+
+
+def test_with_the_betas_that_google_s_program_multiplies_by_it_is_the_same_to_five_digits():
+    compare(adam_weight_decay(0.9, 0.999), tolerance=2e-5, recipe="google")
+
+
+def test_betas_and_epsilon_are_those_of_the_config():
+    beta = float(np.float32(0.98))
+    compare(adam_weight_decay(beta_2=beta, epsilon=1e-3), recipe="google", beta_2=0.98, epsilon=1e-3)
+
+
+@pytest.mark.parametrize("optimizer, epsilon", [("AdamW", 1e-6), ("AdamW", 1e-3), ("RAdam", 1e-6), ("RAdam", 1e-3)])
+def test_twenty_steps_are_those_of_pytorch(optimizer, epsilon):
+    torch = pytest.importorskip("torch")
+    trained = variables()
+    parameters = {
+        variable.path: torch.nn.Parameter(torch.tensor(variable.numpy(), dtype=torch.float64)) for variable in trained
     }
-    rates = np.linspace(0.1, 0.005, 20)
-    start = {variable.path: variable.numpy() for variable in variables}
-    optimizer = BertAdam(variables, weight_decay=0.1)
+    by_path = gradients(trained)
+    found = train(create(trained, optimizer=optimizer.lower(), epsilon=epsilon), trained, by_path)
 
-    for step in range(20):
-        optimizer.apply([tf.constant(gradients[variable.path][step]) for variable in variables], rates[step])
+    groups = [
+        {"params": [value for path, value in parameters.items() if (path in DECAYED) == decayed], "weight_decay": decay}
+        for decayed, decay in ((True, DECAY), (False, 0.0))
+    ]
+    more = {"decoupled_weight_decay": True} if optimizer == "RAdam" else {}
+    theirs = getattr(torch.optim, optimizer)(groups, lr=1.0, betas=(BETA_1, BETA_2), eps=epsilon, **more)
+    for step, rate in enumerate(RATES):
+        for group in theirs.param_groups:
+            group["lr"] = rate
+        for path, value in parameters.items():
+            value.grad = torch.tensor(by_path[path][step], dtype=torch.float64)
+        theirs.step()
+    assert_near(found, {path: value.detach().numpy() for path, value in parameters.items()})
 
-    expected = adam_weight_decay(start, gradients, rates, decayed={"layer/kernel", "layer/embeddings"})
-    for variable in variables:
-        np.testing.assert_allclose(variable.numpy(), expected[variable.path], rtol=2e-5, atol=2e-6)
+
+def lamb(correct):
+    """You et al. (2020), algorithm 2, one column block of query, key or value at a time."""
+
+    def update(path, weight, m, v, gradient, rate, number):
+        m = BETA_1 * m + (1.0 - BETA_1) * gradient
+        v = BETA_2 * v + (1.0 - BETA_2) * gradient**2
+        m_hat, v_hat = (m / (1 - BETA_1**number), v / (1 - BETA_2**number)) if correct else (m, v)
+        ratio = m_hat / (np.sqrt(v_hat) + 1e-6)
+        if path not in DECAYED:
+            return weight - rate * ratio, m, v
+        changed = []
+        for x, r in zip(
+            *(np.split(value, 3 if "qkv" in path else 1, axis=1) for value in (weight, ratio)), strict=True
+        ):
+            r = r + DECAY * x
+            changed.append(x - rate * np.linalg.norm(x) / np.linalg.norm(r) * r)
+        return np.concatenate(changed, axis=1), m, v
+
+    return update
 
 
-def test_only_biases_and_layer_norm_are_not_decayed():
-    layer = Layer(name="layer")
-    layer.build(None)
-    before = {variable.path: variable.numpy() for variable in layer.trainable_variables}
-    optimizer = BertAdam(layer.trainable_variables, weight_decay=0.5)
+@pytest.mark.parametrize("correct", [True, False])
+def test_lamb_is_that_of_its_paper(correct):
+    compare(lamb(correct), optimizer="lamb", bias_correction=correct)
+
+
+def test_lamb_s_ratio_is_one_where_a_norm_is_zero():
+    (kernel,) = (variable for variable in variables() if variable.path == "layer/kernel")
+    optimizer = create([kernel], optimizer="lamb", weight_decay=0.0)
+
+    kernel.assign(np.zeros(kernel.shape))
+    optimizer.apply([tf.ones(kernel.shape)], tf.constant(0.1))
+    np.testing.assert_allclose(kernel.numpy(), -0.1, rtol=1e-5)  # the corrected Adam's first step is the sign
+
+    kernel.assign(np.ones(kernel.shape))
+    optimizer = create([kernel], optimizer="lamb", weight_decay=0.0)
+    optimizer.apply([tf.zeros(kernel.shape)], tf.constant(0.1))
+    assert (kernel.numpy() == 1.0).all()
+
+
+@pytest.mark.parametrize("name", ["adamw", "radam"])
+def test_only_biases_and_layer_norm_are_not_decayed(name):
+    trained = variables()
+    before = {variable.path: variable.numpy() for variable in trained}
+    optimizer = create(trained, optimizer=name, weight_decay=0.5)
 
     # Without a gradient only the decay moves a weight.
-    optimizer.apply([tf.zeros([4, 3])] * 5, tf.constant(0.1))
+    optimizer.apply([tf.zeros(variable.shape) for variable in trained], tf.constant(0.1))
 
-    for variable in layer.trainable_variables:
-        kept = 0.95 if variable.path in ("layer/kernel", "layer/embeddings") else 1.0
+    for variable in trained:
+        kept = 0.95 if variable.path in DECAYED else 1.0
         np.testing.assert_allclose(variable.numpy(), kept * before[variable.path], rtol=1e-6)
 
 
@@ -108,3 +197,77 @@ def test_each_layer_norm_and_bias_of_the_whole_model_is_excluded():
     assert undecayed == {path for path in paths if path.endswith(("bias", "gamma", "beta"))}
     matrices = [path for path in paths if path not in undecayed]
     assert matrices and all("kernel" in path or "embedding" in path for path in matrices)
+
+
+# ELECTRA's model/optimization.py: decay ** (layers + 2 - depth), depth 0 for embeddings, i + 1 for layer i, layers + 2
+# for what belongs to the task.
+DEPTHS = {
+    "embeddings/word_embeddings": 0,
+    "embeddings/norm/gamma": 0,
+    "layer_0/attention/qkv/kernel": 1,
+    "layer_1/output/bias": 2,
+    "layer_10/output/bias": 11,
+    "layer_11/output_norm/beta": 12,
+    "final_norm/gamma": 13,
+    "pooler/kernel": 13,
+    "masked_lm/transform/kernel": 14,
+    "classification/kernel": 14,
+}
+
+
+def test_layer_decay_is_that_of_electra():
+    expected = [0.8 ** (14 - depth) for depth in DEPTHS.values()]
+    assert optimizers.layer_rates(list(DEPTHS), 0.8) == pytest.approx(expected)
+    assert optimizers.layer_rates(list(DEPTHS), 1.0) == [1.0] * len(DEPTHS)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "radam"])
+def test_layer_decay_scales_the_whole_update_with_its_decay(name):
+    def moved(layer_decay, of):
+        variable = keras.Variable(np.linspace(-1, 1, 24).reshape(4, 6), name="kernel", dtype="float32")
+        variable._path = of
+        others = [keras.Variable(np.ones([2]), name="kernel", dtype="float32") for _ in range(2)]
+        others[0]._path, others[1]._path = "layer_1/output/kernel", "head/kernel"
+        before = variable.numpy()
+        optimizer = create([variable, *others], optimizer=name, layer_decay=layer_decay)
+        gradient = np.cos(np.arange(24)).reshape(4, 6)
+        optimizer.apply([tf.constant(gradient, tf.float32), tf.ones([2]), tf.ones([2])], tf.constant(1e-2))
+        return variable.numpy() - before
+
+    whole = moved(1.0, "layer_0/output/kernel")
+    # Two layers: four steps from the embeddings to the heads.
+    for path, share in {"embeddings/words": 0.5**4, "layer_0/output/kernel": 0.5**3, "head/output/kernel": 1.0}.items():
+        np.testing.assert_allclose(moved(0.5, path), share * whole, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "radam"])
+def test_an_update_can_be_compiled_by_xla_with_the_same_result(name):
+    found = {}
+    for compiled in (False, True):
+        trained = variables()
+        optimizer = create(trained, optimizer=name)
+        apply = tf.function(optimizer.apply, jit_compile=compiled)
+        for step in range(7):  # RAdam's step is momentum alone in the first five
+            apply([tf.constant(values[step]) for values in gradients(trained).values()], tf.constant(0.01))
+        found[compiled] = {variable.path: variable.numpy() for variable in trained}
+    assert_near(found[True], found[False])
+
+
+def test_a_slot_counts_the_updates_that_were_made():
+    trained = variables()
+    optimizer = create(trained)
+    for _ in range(3):
+        optimizer.apply([tf.ones(variable.shape) for variable in trained], tf.constant(0.1))
+    assert int(optimizer.slots["updates"]) == 3
+
+
+def test_the_recipes_differ_in_what_the_page_on_them_lists():
+    google, modern = (dataclasses.asdict(TrainConfig(recipe=recipe).resolved()) for recipe in ("google", "modern"))
+    assert {name: (google[name], modern[name]) for name in google if google[name] != modern[name]} == {
+        "recipe": ("google", "modern"),
+        "bias_correction": (False, True),
+        "warmup_from_zero": (True, False),
+        "decay_from_start": (True, False),
+        "normalization": ("replica_sum", "global"),
+        "clip_on": ("replica", "global"),
+    }

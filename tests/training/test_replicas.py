@@ -49,10 +49,28 @@ def assert_same(ones, others):
         np.testing.assert_allclose(ones[name], others[name], rtol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["uneven", "clipped"])
 def test_two_replicas_train_and_evaluate_as_one(tmp_path, mirrored, case):
     one = train(create("one_device"), tmp_path, case)
     assert_same(one, np.load(mirrored / f"{case}.npz"))
+
+
+def test_where_each_replica_counts_alone_two_are_two_micro_batches_of_one(tmp_path, mirrored):
+    two = np.load(mirrored / "google.npz")
+    assert_same(train(create("one_device"), tmp_path / "parts", "google", accumulation=2), two)
+    whole = train(create("one_device"), tmp_path / "whole", "google")
+    assert difference(whole, two) > 1e-2
+
+
+def test_an_overflow_on_one_replica_skips_the_update_on_all_and_the_scale_grows_again(tmp_path, mirrored):
+    two, one = np.load(mirrored / "half.npz"), train(create("one_device"), tmp_path, "half")
+    for found in (one, two):
+        assert found["updates"] == 4  # of five
+        # Two good updates, the overflow, two good ones: doubled, halved, doubled.
+        assert found["loss_scale"].tolist() == [2.0**16, 0.0]
+        assert np.isfinite([found[name].sum() for name in found if not name.startswith("curve/")]).all()
+    # The third point is the skipped update's: NaN in both.
+    np.testing.assert_allclose(one["curve/loss"], two["curve/loss"], rtol=1e-2)
 
 
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "auto"])

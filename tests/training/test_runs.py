@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_tf.checkpoints import directory
 from bert_tf.config import (
+    RECIPES,
     BertConfig,
     ClassificationConfig,
     FinetuneConfig,
@@ -24,6 +25,7 @@ from bert_tf.config import (
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import runs
@@ -95,6 +97,27 @@ def test_a_corpus_that_cannot_be_meant_is_refused_before_anything_is_written(pre
         pretrain(text)
     assert_one_line(caught.value)
     assert not (tmp_path / "model").exists()
+
+
+def test_a_packed_run_reports_its_padding_and_saves_a_model_for_single_sequences(pretrain, tmp_path):
+    data = PretrainingData(max_length=32, max_predictions=5, pack=True, short_sequence_rate=1.0)
+    without = pretrain(sentences(), data=dataclasses.replace(data, pack=False))
+    shutil.rmtree(tmp_path / "model")
+    results = pretrain(sentences(), data=data)
+    assert 0 < results["final"]["padding_share"] < without["final"]["padding_share"] / 2
+    task, model = directory.load_task(str(tmp_path / "model"))
+    assert isinstance(task, Pretraining) and not model.encoder.packed
+    names = {tensor.name for tensor in model.inputs}
+    assert names == {"input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions"}
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, pack):
+    data = PretrainingData(max_length=32, max_predictions=5, pairs="none", pack=pack)
+    results = pretrain(sentences(documents=1) * 12, data=data)
+    assert results["task"] == "masked_lm" and "nsp_loss" not in results["final"]
+    task, model = directory.load_task(str(tmp_path / "model"))
+    assert type(task) is MaskedLM and not model.encoder.config.pooler
 
 
 def test_a_corpus_that_is_not_there_is_named(pretrain):
@@ -263,3 +286,10 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(finetune, pretrained, tmp_
         finetune()
     assert_one_line(caught.value)
     assert not (tmp_path / "model").exists()
+
+
+def test_what_the_recipe_came_to_is_recorded_and_compared_with_when_a_run_goes_on(pretrain):
+    recorded = pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google"))["config"]["train"]
+    assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
+    with pytest.raises(ConfigError, match=r"config\.train\.bias_correction: False there, True now"):
+        pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google", bias_correction=True))

@@ -44,7 +44,7 @@ def train(name, activation, steps, folder):
     initial = tensors_of(model, HIDDEN)
     settings = TrainConfig(
         batch_size=BATCH, steps=steps, warmup=0.5, learning_rate=PEAK, weight_decay=DECAY, clip_norm=CLIP,
-        log_every=1, steps_per_call=2,
+        bias_correction=False, log_every=1, steps_per_call=2,
     )  # fmt: skip
     trainer = Trainer(task, model, settings, tf.distribute.OneDeviceStrategy("/cpu:0"), steps)
     batches = tf.data.Dataset.from_tensor_slices(data(steps))

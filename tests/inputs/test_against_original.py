@@ -1,0 +1,306 @@
+"""Pairs and masks of the bundled corpus against the original generator's: two samples of one distribution?
+
+Every test has two halves: our sample must pass for one of the reference's, and the samples of generators with one rule
+changed must not. So a test that could not tell a wrong rule fails itself. All seeds are fixed; a test that says nothing
+wrong fails for one in a thousand of them.
+"""
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+from bert_tf.config import PretrainingData
+from bert_tf.inputs.documents import sentence_pairs
+from bert_tf.inputs.pretraining import pretraining_dataset
+from bert_tf.text import Tokenizer
+from tests.inputs.original import join, reference_masks, reference_pairs
+
+SOTU = Path(__file__).parents[2] / "data/sotu"
+MAX_LENGTH = 128
+MAX_TOKENS = MAX_LENGTH - 3
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CLS, SEP, MASK = 2, 3, 4
+LEVEL = 1e-3  # p-values below: not the same distribution
+SURE = 1e-6  # what a wrong rule must give at least
+
+
+def p_value(ours, theirs):
+    """Of the hypothesis that two samples are of one distribution: chi-square, rare values pooled."""
+    counts = Counter(ours), Counter(theirs)
+    common = [value for value in counts[0] | counts[1] if counts[0][value] + counts[1][value] >= 20]
+    table = [[count[value] for value in common] for count in counts]
+    rest = [len(sample) - sum(row) for sample, row in zip((ours, theirs), table, strict=True)]
+    if sum(rest) >= 10:
+        table = [[*row, more] for row, more in zip(table, rest, strict=True)]
+    return stats.chi2_contingency(table).pvalue if len(table[0]) > 1 else 1.0
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """Common words of the corpus, and letters to spell the others: sentences of about real length, nothing learned."""
+    words = Counter(gzip.decompress((SOTU / "train.txt.gz").read_bytes()).decode().lower().split())
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters), *".,;:!?'\"-()$%&"]
+    pieces += [word for word, _ in words.most_common(5000) if word.isalpha() and len(word) > 1]
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join(pieces) + "\n")
+    return Tokenizer(str(path))
+
+
+@pytest.fixture(scope="module")
+def documents(tokenizer):
+    """Every address, its tokens numbered through: so each token tells the sentence and document it is from."""
+    text = gzip.decompress((SOTU / "train.txt.gz").read_bytes()).decode().split("\n\n")
+    numbered, number = [], 0
+    for document in text:
+        lengths = tokenizer.tokenize(document.strip().split("\n")).row_lengths().numpy()
+        ends = number + np.cumsum(lengths)
+        numbered.append([list(range(end - length, end)) for end, length in zip(ends, lengths, strict=True) if length])
+        number = int(ends[-1])
+    return numbered
+
+
+def our_epochs(documents, seeds, **options):
+    """`sentence_pairs` with each seed: a list of pairs (first, second, label) for each."""
+    sentences = join(documents)
+    nested = [len(document) for document in documents], [len(sentence) for sentence in sentences]
+    ragged = tf.RaggedTensor.from_nested_row_lengths(tf.constant(join(sentences), tf.int32), nested)
+    dataset = tf.data.Dataset.from_tensor_slices(ragged)
+
+    def epoch(seed):
+        pairs = sentence_pairs(dataset, tf.stack([seed, 7]), max_tokens=MAX_TOKENS, **options)
+        return pairs.map(lambda pair: pair | {"seed": seed})
+
+    made = {seed: [] for seed in seeds}
+    for batch in tf.data.Dataset.from_tensor_slices(list(seeds)).flat_map(epoch).ragged_batch(1000):
+        columns = [batch[name].numpy().tolist() for name in ("seed", "first", "second", "next_sentence_label")]
+        for seed, *pair in zip(*columns, strict=True):
+            made[seed].append(tuple(pair))
+    return list(made.values())
+
+
+def our_pairs(documents, seeds, **options):
+    return join(our_epochs(documents, seeds, **options))
+
+
+def their_pairs(documents, seeds, **rules):
+    return [pair for seed in seeds for pair in reference_pairs(documents, seed, MAX_TOKENS, **rules)]
+
+
+class Text:
+    """What a pair's tokens tell of the text: sentences and documents by token."""
+
+    def __init__(self, documents):
+        sentences = join(documents)
+        self.starts = np.array([sentence[0] for sentence in sentences])
+        self.ends = np.array([sentence[-1] for sentence in sentences])
+        self.documents = np.array([document[0][0] for document in documents])
+        self.limits = np.append(np.searchsorted(self.starts, self.documents), len(sentences))
+
+    def document(self, tokens):
+        return int(np.searchsorted(self.documents, tokens[0], side="right")) - 1
+
+    def sentence(self, token):
+        return int(np.searchsorted(self.starts, token, side="right")) - 1
+
+    def front(self, tokens):
+        """Tokens cut at the front."""
+        return tokens[0] - int(self.starts[self.sentence(tokens[0])])
+
+    def back(self, tokens):
+        """Tokens cut at the back."""
+        return int(self.ends[self.sentence(tokens[-1])]) - tokens[-1]
+
+    def tenth(self, tokens):
+        """In which tenth of its document a part begins."""
+        document = self.document(tokens)
+        first, limit = self.limits[document : document + 2]
+        return int(10 * (self.sentence(tokens[0]) - first) / (limit - first))
+
+
+MEASURES = {
+    "label": lambda text, first, second, label: label,
+    "length": lambda text, first, second, label: len(first) + len(second),
+    "first length and label": lambda text, first, second, label: (label, len(first) // 4),
+    "second length and label": lambda text, first, second, label: (label, len(second) // 4),
+    "cut off the first": lambda text, first, second, label: (min(text.front(first), 15), text.back(first) > 3),
+    "cut off the second": lambda text, first, second, label: (min(text.front(second), 15), text.back(second) > 3),
+    "longer part": lambda text, first, second, label: (label, np.sign(len(first) - len(second))),
+    "place of the second": lambda text, first, second, label: (label, text.tenth(second)),
+    "document of the second": lambda text, first, second, label: (label, text.document(second)),
+}
+
+
+def p_values(text, ours, theirs):
+    return {
+        name: p_value([measure(text, *pair) for pair in ours], [measure(text, *pair) for pair in theirs])
+        for name, measure in MEASURES.items()
+    }
+
+
+# A short target rules a whole document, which makes the pairs of a document alike; a test of pairs takes them for
+# independent draws. So pairs are compared without short targets, and short targets document by document.
+FULL = {"short_sequence_rate": 0.0}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["next sentence", "sentence order"])
+def made(request, documents):
+    """swap, the text and our pairs of two epochs."""
+    return request.param, Text(documents), our_pairs(documents, (1, 2), swap=request.param, **FULL)
+
+
+def test_pairs_are_of_the_originals_distribution(documents, made):
+    swap, text, ours = made
+    found = p_values(text, ours, their_pairs(documents, (1, 2), swap=swap, **FULL))
+    assert min(found.values()) > LEVEL, found
+
+
+@pytest.mark.parametrize(
+    "rule, seen_in",
+    [
+        ({"label_odds": 0.45}, "label"),
+        ({"front_odds": 0.0}, "cut off the first"),
+        ({"front_odds": 0.0}, "cut off the second"),
+        ({"cut_second_on_a_tie": False}, "longer part"),
+    ],
+    ids=str,
+)
+def test_pairs_of_another_rule_are_told_apart(documents, made, rule, seen_in):
+    swap, text, ours = made
+    assert p_values(text, ours, their_pairs(documents, (1, 2), swap=swap, **FULL, **rule))[seen_in] < SURE
+
+
+def pairs_per_document(text, pairs):
+    return np.bincount([text.document(first) for first, _, _ in pairs], minlength=len(text.documents))
+
+
+@pytest.mark.parametrize(
+    "rule, seen_in", [({"start_anywhere": False}, "place of the second"), ({"put_back": False}, None)], ids=str
+)
+def test_random_second_parts_of_another_rule_are_told_apart(documents, rule, seen_in):
+    text = Text(documents)
+    ours, theirs = our_pairs(documents, (1, 2), **FULL), their_pairs(documents, (1, 2), **FULL, **rule)
+    if seen_in:
+        assert p_values(text, ours, theirs)[seen_in] < SURE
+    else:
+        assert stats.ttest_rel(pairs_per_document(text, ours), pairs_per_document(text, theirs)).pvalue < SURE
+
+
+def test_a_document_makes_as_many_pairs_as_the_originals(documents, made):
+    swap, text, ours = made
+    counts = [pairs_per_document(text, pairs) for pairs in (ours, their_pairs(documents, (1, 2), swap=swap, **FULL))]
+    if swap:  # nothing but single sentences is displaced: no chance in it
+        assert counts[0].tolist() == counts[1].tolist()
+    else:
+        assert stats.ttest_rel(*counts).pvalue > LEVEL
+
+
+EPOCHS = range(1, 13)
+
+
+def short_documents(documents, epochs):
+    """Of each document in each epoch: whether its pairs are short, and how long its longest true pair is, in tens."""
+    text = Text(documents)
+    found = []
+    for pairs in epochs:
+        longest = [0] * len(documents)
+        for first, second, label in pairs:
+            if not label:
+                document = text.document(first)
+                longest[document] = max(longest[document], len(first) + len(second))
+        found += [(length < MAX_TOKENS - 15, length // 25) for length in longest]
+    return found
+
+
+@pytest.mark.slow
+def test_short_documents_are_as_many_and_as_short_as_the_originals_and_no_other_rate_is(documents):
+    documents = [document[:60] for document in documents]
+    ours = short_documents(documents, our_epochs(documents, EPOCHS))
+
+    def p(rate):
+        epochs = [their_pairs(documents, [seed], short_sequence_rate=rate) for seed in EPOCHS]
+        return p_value(ours, short_documents(documents, epochs))
+
+    assert p(0.1) > LEVEL > max(p(0.2), p(0.05))
+
+
+@pytest.fixture(scope="module")
+def masked(tokenizer):
+    """Sequences of the whole pipeline: ids with the masks undone, and what is shown where."""
+    data = PretrainingData(max_length=MAX_LENGTH)
+    dataset = pretraining_dataset(
+        [str(SOTU / "train.txt.gz")], tokenizer, data, seed=1, epoch=0, batch_size=32, drop_remainder=False
+    )
+    sequences = []
+    for batch in dataset.take(150).as_numpy_iterator():
+        for row, length in enumerate(batch["input_mask"].sum(1)):
+            shown = batch["input_word_ids"][row, :length].tolist()
+            places = batch["masked_lm_positions"][row][batch["masked_lm_weights"][row] > 0].tolist()
+            tokens = list(shown)
+            for place, token in zip(places, batch["masked_lm_ids"][row], strict=False):
+                tokens[place] = int(token)
+            sequences.append((tokens, [(place, shown[place]) for place in places]))
+    return sequences
+
+
+def kinds(sequences):
+    """Of each mask: [MASK], the token itself or another one."""
+    return [
+        "mask" if shown == MASK else "kept" if shown == tokens[place] else "random"
+        for tokens, masks in sequences
+        for place, shown in masks
+    ]
+
+
+MASK_MEASURES = {
+    "kind": kinds,
+    "place": lambda sequences: [place // 4 for _, masks in sequences for place, _ in masks],
+    "token": lambda sequences: [tokens[place] for tokens, masks in sequences for place, _ in masks],
+    "random token": lambda sequences: [
+        shown // 100 for tokens, masks in sequences for place, shown in masks if shown not in (MASK, tokens[place])
+    ],
+}
+
+
+@pytest.mark.parametrize("measure", MASK_MEASURES)
+def test_masks_are_of_the_kinds_and_at_the_places_of_the_originals(masked, tokenizer, measure):
+    def theirs(rate=0.15, vocab_size=tokenizer.vocab_size, specials=(CLS, SEP)):
+        options = {"mask_id": MASK, "vocab_size": vocab_size, "rate": rate, "max_predictions": 20}
+        return [(tokens, reference_masks(tokens, specials, k, **options)) for k, (tokens, _) in enumerate(masked)]
+
+    assert [len(masks) for _, masks in masked] == [len(masks) for _, masks in theirs()]
+    count = MASK_MEASURES[measure]
+    assert p_value(count(masked), count(theirs())) > LEVEL
+    wrong = {
+        "place": {"specials": ()},
+        "token": {"specials": ()},
+        "random token": {"vocab_size": tokenizer.vocab_size * 3 // 4},
+    }
+    if measure in wrong:
+        assert p_value(count(masked), count(theirs(**wrong[measure]))) < SURE
+
+
+def test_the_shares_of_masks_are_eighty_ten_and_ten_in_a_hundred(masked, tokenizer):
+    found = Counter(kinds(masked))
+    again = 0.1 / tokenizer.vocab_size  # a random token may be the token itself
+    shares = {"mask": 0.8 + again, "kept": 0.1 + again, "random": 0.1 - 2 * again}
+    assert (
+        stats.chisquare([found[k] for k in shares], [found.total() * share for share in shares.values()]).pvalue > LEVEL
+    )
+    # As many masks would tell 79% from 80%.
+    assert stats.binomtest(round(0.79 * found.total()), found.total(), 0.8).pvalue < SURE
+
+
+def padding(tokenizer, pack):
+    data = PretrainingData(max_length=MAX_LENGTH, pack=pack)
+    dataset = pretraining_dataset([str(SOTU / "train.txt.gz")], tokenizer, data, seed=1, epoch=0, batch_size=32)
+    return np.mean([np.mean(batch["input_mask"] == 0) for batch in dataset.as_numpy_iterator()])
+
+
+def test_packing_leaves_at_most_three_in_a_hundred_places_of_the_bundled_corpus_empty(tokenizer):
+    assert padding(tokenizer, pack=True) <= 0.03 < padding(tokenizer, pack=False)

@@ -1,0 +1,78 @@
+"""What a loss is divided by and where it is clipped, against gradients taken here, a micro-batch at a time."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.training.small import VOCABULARY, epochs, trainer, with_nan
+
+PIECES = 4
+
+
+def gradient(model, rows, weight):
+    """Of the regression's loss on these rows, its sum divided by `weight`."""
+    with tf.GradientTape() as tape:
+        outputs = model({"input_word_ids": rows["input_word_ids"]})[:, 0]
+        errors = outputs - tf.cast(rows["input_word_ids"][:, 0], tf.float32) / VOCABULARY
+        loss = tf.reduce_sum(tf.reduce_sum(rows["masked_lm_weights"], 1) * errors**2) / weight
+    return [tf.convert_to_tensor(one) for one in tape.gradient(loss, [v.value for v in model.trainable_variables])]
+
+
+def total(gradients):
+    return [sum(parts) for parts in zip(*gradients, strict=True)]
+
+
+def expected(model, batch, normalization, clip_on, clip):
+    pieces = [{name: tf.split(value, PIECES)[index] for name, value in batch.items()} for index in range(PIECES)]
+    weights = [tf.reduce_sum(piece["masked_lm_weights"]) for piece in pieces]
+    assert len({float(weight) for weight in weights}) > 1
+    if normalization == "global":
+        parts = [gradient(model, piece, sum(weights)) for piece in pieces]
+    else:
+        share = PIECES if normalization == "replica_mean" else 1
+        parts = [gradient(model, piece, weight * share) for piece, weight in zip(pieces, weights, strict=True)]
+    norms = [float(tf.linalg.global_norm(part)) for part in (*parts, total(parts))]
+    if clip_on == "replica":
+        assert min(norms[:-1]) < clip < max(norms[:-1])
+        return total([tf.clip_by_global_norm(part, clip)[0] for part in parts])
+    assert norms[-1] > clip
+    return tf.clip_by_global_norm(total(parts), clip)[0]
+
+
+@pytest.mark.parametrize(
+    "normalization, clip_on, clip",
+    [
+        ("global", "global", 0.3),
+        ("replica_mean", "global", 0.3),
+        ("replica_sum", "global", 0.3),
+        ("replica_sum", "replica", 1.0),
+        ("replica_mean", "replica", 0.25),
+    ],
+)
+def test_the_gradient_is_normalised_reduced_and_clipped_as_configured(tmp_path, normalization, clip_on, clip):
+    settings = {"normalization": normalization, "clip_on": clip_on, "clip_norm": clip}
+    trained = trainer(bert=False, total_steps=1, accumulation=PIECES, log_every=1, **settings)
+    for variable in trained.model.trainable_variables:
+        variable.assign(variable + 0.3)  # errors that differ in size
+    (batch,) = epochs()(tf.constant(0, tf.int64)).take(1)
+    gradients = expected(trained.model, batch, normalization, clip_on, clip)
+
+    history = trained.run(epochs(), str(tmp_path), title="test")
+
+    moments = [value.numpy() for name, value in trained.optimizer.slots.items() if name.endswith("/m")]
+    for found, one in zip(moments, gradients, strict=True):  # after one update from zero, m is a tenth of the gradient
+        np.testing.assert_allclose(found, 0.1 * one, rtol=1e-5, atol=1e-8)
+    if clip_on == "replica":  # what is told is the norm of what is applied
+        assert history.points[0]["gradient_norm"] == pytest.approx(float(tf.linalg.global_norm(gradients)), rel=1e-5)
+
+
+def test_an_empty_or_non_finite_micro_batch_that_is_clipped_alone_is_no_danger(tmp_path):
+    settings = {"recipe": "google", "accumulation": PIECES, "log_every": 1}
+    trained = trainer(bert=False, total_steps=4, **settings)
+    history = trained.run(epochs(examples=9), str(tmp_path / "empty"), title="test")  # 9: a batch of 8 and one of 1
+    assert all(np.isfinite(point["loss"]) for point in history.points)
+    assert int(trained.optimizer.slots["updates"]) == 4
+
+    trained = trainer(bert=False, total_steps=4, **settings)
+    trained.run(with_nan(epochs(), [1], first_row=7), str(tmp_path / "nan"), title="test")
+    assert int(trained.optimizer.slots["updates"]) == 3  # NaN of one micro-batch is not clipped to something finite
