@@ -126,24 +126,25 @@ def mask_tokens(
     """
     batch, length = tf.unstack(tf.shape(token_ids))
     budgets = prediction_budgets(lengths, rate, max_predictions)
-    order = draw(seeds, _ORDER, tf.range(length)[tf.newaxis])  # [batch, length]
+    everywhere = tf.range(length)[tf.newaxis]
     if masking == "token":
+        (order,) = draw(seeds, [_ORDER], everywhere)  # [batch, length]
         positions = _first_tokens(tf.where(maskable, order, -1), budgets, max_predictions)
         drawn_at = positions
     else:
-        words = 1 if masking == "whole_word" else span_lengths(draw(seeds, _LENGTH, tf.range(length)[tf.newaxis]))
-        words = tf.broadcast_to(words, [batch, length])
+        order, words = draw(seeds, [_ORDER, _LENGTH], everywhere)
+        words = tf.ones_like(order) if masking == "whole_word" else span_lengths(words)
         firsts = _first_words(maskable, word_starts, order, words, budgets, max_predictions)
-        positions = tf.sort(tf.where(firsts >= 0, tf.range(length), _LARGEST_INT32), axis=-1)
+        positions = tf.sort(tf.where(firsts >= 0, everywhere, _LARGEST_INT32), axis=-1)
         positions = _widen(positions, max_predictions, _LARGEST_INT32)[:, :max_predictions]
         drawn_at = positions if masking == "whole_word" else tf.gather(firsts, positions % length, batch_dims=1)
 
     chosen = positions < _LARGEST_INT32  # [batch, max_predictions]
     positions = tf.where(chosen, positions, 0)
     labels = tf.where(chosen, tf.gather(token_ids, positions, batch_dims=1), 0)
-    kind = draw(seeds, _KIND, drawn_at) % 10  # 0 to 7: [MASK], 8: unchanged, 9: random
-    random_ids = draw(seeds, _PIECE, positions) % vocab_size
-    replacements = tf.where(kind < 8, mask_id, tf.where(kind == 8, labels, random_ids))
+    kind_draw, id_draw = draw(seeds, [_KIND, _PIECE], tf.stack([drawn_at, positions]))
+    kind = kind_draw % 10  # 0 to 7: [MASK], 8: unchanged, 9: random
+    replacements = tf.where(kind < 8, mask_id, tf.where(kind == 8, labels, id_draw % vocab_size))
     # Added as differences, so that the unused places, which all point to position 0, change nothing there.
     differences = tf.where(chosen, replacements - labels, 0)
     rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))
@@ -165,7 +166,7 @@ def prediction_budgets(lengths, rate, max_predictions):
     return tf.clip_by_value(budgets, 1, max_predictions)
 
 
-def draw(seeds, stream, positions):
+def draw(seeds, streams, positions):
     """Random numbers that belong to a row and a position, whatever else is in the batch.
 
     A counter-based generator: the position, spread by the golden ratio, goes twice through a mixing function of which
@@ -174,16 +175,17 @@ def draw(seeds, stream, positions):
 
     Args:
         seeds: int32 [batch, 2].
-        stream: int; the streams of a row are independent.
-        positions: int32, [1 or batch, n].
+        streams: list of int; the numbers of one stream are independent of another's.
+        positions: int32, [1 or batch, n], or [streams, 1 or batch, n] for other positions in each stream.
 
     Returns:
-        int32 [batch, n], uniform in [0, 2**31).
+        list of int32 [batch, n], one a stream, uniform in [0, 2**31).
     """
     low, high = tf.unstack(tf.bitcast(seeds, tf.uint32)[:, :, tf.newaxis], axis=1)  # [batch, 1]
     counters = tf.cast(positions, tf.uint32) * tf.constant(0x9E3779B9, tf.uint32)
-    bits = _mix(_mix(counters + low) ^ (high + tf.constant(stream * 0x85EBCA6B % 2**32, tf.uint32)))
-    return tf.cast(_shift(bits, 1), tf.int32)
+    streams = [[[stream * 0x85EBCA6B % 2**32]] for stream in streams]  # [streams, 1, 1]
+    bits = _mix(_mix(counters + low) ^ (high + tf.constant(streams, tf.uint32)))  # [streams, batch, n]
+    return tf.unstack(tf.cast(_shift(bits, 1), tf.int32))
 
 
 def _mix(bits):

@@ -1,70 +1,91 @@
 """Batches made on other machines, by the workers of a tf.data service, in the same order as made here."""
 
-import uuid
+import time
+import warnings
 
 import tensorflow as tf
 
+from bert_tf.errors import DataError
+
 SERVICE = tf.data.experimental.service
 # How the message of the error begins that ends a run whose workers do not all do their part.
-OUT_OF_ORDER = "the input service gave other batches than expected;"
+OUT_OF_ORDER = "the input service gave batch"
 
 
-def through_service(epoch_batches, address, workers):
+def through_service(epoch_batches, address, workers, patience=120):
     """Lets a tf.data service make the batches.
 
-    Batch n of an epoch is made by worker n modulo `workers` and they are read in turn, so that each comes exactly once
-    and in order. A worker that is missing, or that was started again and so begins anew, is noticed by the numbers that
-    batches carry, and is an error: the same command then goes on from the last checkpoint. Every worker reads the
-    whole corpus and makes its part of the batches from it.
+    Worker k makes every batch whose number in the epoch is k modulo `workers`, in a job of its own that is idle on the
+    others, and the jobs are read in turn: each batch comes exactly once and in order. (The service's own ways do not
+    give that: sharing out goes by speed, and "coordinated reads" pass over a worker that takes more than 0.1 s.) A
+    worker that was started again begins its job anew, which is noticed by the numbers of the batches and is an error:
+    the same command then goes on from the last checkpoint.
 
     Args:
         epoch_batches: function of (int64 scalar tensor, shard) to a Dataset of dicts of tensors, where shard is what
-            `Dataset.shard` takes; it holds no resource of this process, and every file is there on all workers too.
+            `Dataset.shard` takes; it holds no resource of this process, and its files are there on all workers too.
         address: of the dispatcher, which was started with the list of its workers: "grpc://HOST:PORT".
         workers: how many.
+        patience: seconds to wait until all of them have told the dispatcher that they are there.
 
     Returns:
         function of the epoch to a Dataset, as `batching.stream` takes.
+
+    Raises:
+        DataError: the service can not be used, or workers are missing after that time.
     """
-    hint = (tf.data.experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT)  # the service puts the worker's own here
-    run = uuid.uuid4().hex  # a job of the same name would go on where the other run's is
+    _wait(address, workers, patience)
 
     def batches(epoch):
-        made = epoch_batches(epoch, hint)
-        spec = made.element_spec
-        made = made.map(_serialize)
-        # Reading in turn needs an endless Dataset: the end is as many marks as anyone may read.
-        end = tf.data.Dataset.from_tensors(tf.fill([len(spec)], "")).repeat()
-        numbers = tf.data.Dataset.range(tf.int64.max).shard(*hint)
-        numbered = tf.data.Dataset.zip(numbers, made.concatenate(end))
-        job = tf.strings.join([run, tf.strings.as_string(epoch)], "-")
-        taken = numbered.apply(
-            SERVICE.distribute(SERVICE.ShardingPolicy.HINT, address, job_name=job, consumer_index=0, num_consumers=1)
-        )
-        # A round has one batch of each worker; the order of workers in it is that in which they registered.
-        rounds = taken.batch(workers, drop_remainder=True).enumerate().map(lambda turn, made: order(turn, *made))
-        serialized = rounds.unbatch().take_while(lambda parts: tf.strings.length(parts[0]) > 0)
-        return serialized.map(lambda parts: _parse(parts, spec), num_parallel_calls=tf.data.AUTOTUNE)
+        def made_by(worker):
+            def make(_):
+                numbers = tf.data.Dataset.range(worker, tf.int64.max, workers)
+                return tf.data.Dataset.zip(numbers, epoch_batches(epoch, (workers, worker)))
 
-    def order(turn, numbers, serialized):
-        places = tf.argsort(numbers)
-        right = tf.reduce_all(tf.gather(numbers, places) == turn * workers + tf.range(workers, dtype=tf.int64))
-        found = tf.strings.format("{} in turn {}", (numbers, turn))
-        expected = f"; expected one of each of {workers} workers (data.service_workers), all there from the start"
-        message = tf.strings.join([OUT_OF_ORDER, " numbers ", found, expected, "; the same command again goes on"])
-        with tf.control_dependencies([tf.debugging.Assert(right, [message])]):
-            return tf.gather(serialized, places)
+            mine = _each_its_number(workers).filter(lambda number: number == worker)
+            return _distribute(mine.flat_map(make), address)
+
+        taken = tf.data.Dataset.range(workers).interleave(made_by, cycle_length=workers, block_length=1)
+        return taken.enumerate().map(in_order)
+
+    def in_order(expected, element):
+        number, features = element
+        message = tf.strings.format(
+            OUT_OF_ORDER + " {} for {}: a worker was started again or is not there any more; when all are, the same "
+            "command goes on", (number, expected)
+        )  # fmt: skip
+        with tf.control_dependencies([tf.debugging.Assert(number == expected, [message])]):
+            return {name: tf.identity(value) for name, value in features.items()}
 
     return batches
 
 
-def _serialize(features):
-    """dict of tensors -> string [number of features], by which batches of different lengths go into one tensor."""
-    return tf.stack([tf.io.serialize_tensor(features[name]) for name in sorted(features)])
+def _wait(address, workers, patience):
+    """Waits for all workers: a job without the one that is to do it would be over at once."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            there = set(_distribute(_each_its_number(workers), address).as_numpy_iterator())
+        except tf.errors.OpError as error:
+            reason = error.message.splitlines()[0][:200]
+            raise DataError(f"{address}: no input service that can be used ({reason}); see data.service") from None
+        if len(there) == workers:
+            return
+        if time.monotonic() > end:
+            raise DataError(
+                f"{address}: {len(there)} of {workers} input workers are there (data.service_workers); start the "
+                "others, with the addresses that the dispatcher's --workers has for them"
+            )
+        time.sleep(1)
 
 
-def _parse(parts, spec):
-    return {
-        name: tf.ensure_shape(tf.io.parse_tensor(parts[place], spec[name].dtype), spec[name].shape)
-        for place, name in enumerate(sorted(spec))
-    }
+def _each_its_number(workers):
+    """Dataset that on each worker of a service holds that worker's number."""
+    return tf.data.Dataset.range(workers).shard(tf.data.experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT)
+
+
+def _distribute(dataset, address):
+    with warnings.catch_warnings():
+        # TensorFlow warns that options are unknown inside a graph; none are set.
+        warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options", UserWarning)
+        return dataset.apply(SERVICE.distribute(SERVICE.ShardingPolicy.HINT, address))

@@ -9,6 +9,7 @@ from bert_tf.inputs.masking import draw, mark_words, mask_tokens, span_lengths, 
 
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 1000
 MASKING = ("token", "whole_word", "span")
+ORDER, LENGTH = 0, 3  # the streams of draws that say which word comes first and how long a span is
 
 
 def batch_of(lengths, width, seed=0):
@@ -194,8 +195,8 @@ def test_every_maskable_position_is_equally_likely(masking):
 def rows_of_draws(seeds, width):
     """Order [rows, width] and span lengths [rows, width] that `mask_tokens` draws for these seeds."""
     positions = tf.range(width)[tf.newaxis]
-    order = draw(tf.constant(seeds), 0, positions).numpy()
-    return order, span_lengths(draw(tf.constant(seeds), 3, positions)).numpy()
+    order, lengths = draw(tf.constant(seeds), [ORDER, LENGTH], positions)
+    return order.numpy(), span_lengths(lengths).numpy()
 
 
 @pytest.mark.parametrize("masking", ["whole_word", "span"])
@@ -239,7 +240,8 @@ def test_a_word_longer_than_the_budget_is_never_hidden_and_words_end_at_specials
 
 
 def test_span_lengths_follow_the_truncated_geometric_distribution():
-    lengths = span_lengths(draw(tf.constant(seeds_of(2000)), 3, tf.range(100)[tf.newaxis])).numpy().ravel()
+    (draws,) = draw(tf.constant(seeds_of(2000)), [LENGTH], tf.range(100)[tf.newaxis])
+    lengths = span_lengths(draws).numpy().ravel()
     shares = 0.8 ** np.arange(10)
     shares /= shares.sum()
     assert stats.chisquare(np.bincount(lengths, minlength=11)[1:], shares * lengths.size).pvalue > 0.01
@@ -323,9 +325,7 @@ def test_static_shapes_survive_and_unknown_ones_are_allowed(masking):
 def test_draws_are_uniform_and_independent_of_position_row_stream_and_seed(seeds):
     # Counted seeds (0, 0), (0, 1), ... are the hard case for a mixing function: they differ in a few bits.
     rows = seeds_of(1024) if seeds == "random" else np.stack([np.arange(1024) // 32, np.arange(1024) % 32], 1)
-    draws = np.stack(
-        [draw(tf.constant(rows, tf.int32), stream, tf.range(256)[tf.newaxis]).numpy() for stream in range(4)]
-    )
+    draws = np.stack(draw(tf.constant(rows, tf.int32), range(4), tf.range(256)[tf.newaxis]))
     assert draws.min() >= 0
     p_values = []
     for modulus in (10, 255, 1000):  # the low bits, which `%` takes
@@ -343,12 +343,12 @@ def test_draws_are_uniform_and_independent_of_position_row_stream_and_seed(seeds
 
 def test_every_bit_of_the_seed_changes_about_half_of_the_bits_drawn():
     seeds = seeds_of(64)
-    before = draw(tf.constant(seeds), 0, tf.range(64)[tf.newaxis]).numpy()
+    (before,) = np.stack(draw(tf.constant(seeds), [ORDER], tf.range(64)[tf.newaxis]))
     for word in range(2):
         for bit in range(32):
             changed = seeds.copy().view(np.uint32)
             changed[:, word] ^= np.uint32(1 << bit)
-            after = draw(tf.constant(changed.view(np.int32)), 0, tf.range(64)[tf.newaxis]).numpy()
+            (after,) = np.stack(draw(tf.constant(changed.view(np.int32)), [ORDER], tf.range(64)[tf.newaxis]))
             flipped = [(((before ^ after) >> k) & 1).mean() for k in range(31)]
             assert np.abs(np.array(flipped) - 0.5).max() < 0.05  # 4096 draws: six standard deviations are 0.047
 

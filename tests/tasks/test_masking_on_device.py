@@ -1,0 +1,109 @@
+"""Masks made in the training step are those that the input pipeline would have made."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import BertConfig, PretrainingData, TrainConfig
+from bert_tf.inputs.batching import stream
+from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker
+from bert_tf.inputs.pretraining import pretraining_dataset
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.text import Tokenizer
+from bert_tf.training.evaluation import evaluator
+from bert_tf.training.loop import Trainer
+
+KINDS = [("token", "pieces"), ("whole_word", "pieces"), ("span", "spaces")]
+MASKED = {"masked_lm_positions", "masked_lm_ids", "masked_lm_weights"}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A file of 12 documents in words of one to three letters, each letter a piece, and its tokenizer."""
+    random = np.random.default_rng(0)
+    letters = "abcdefghij"
+
+    def sentence():
+        return " ".join("".join(random.choice(list(letters), random.integers(1, 4))) for _ in range(6)) + "."
+
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text("\n\n".join("\n".join(sentence() for _ in range(8)) for _ in range(12)))
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer([*specials, ".", *letters, *(f"##{letter}" for letter in letters)])
+    return [str(path)], tokenizer
+
+
+def data_of(kind=("token", "pieces"), mask_on="host", **fields):
+    masking, words = kind
+    fields = {"max_length": 32, "max_predictions": 5} | fields
+    return PretrainingData(masking=masking, words=words, mask_on=mask_on, **fields).check()
+
+
+def epochs(corpus, data, batch_size=8):
+    files, tokenizer = corpus
+    return lambda epoch: pretraining_dataset(files, tokenizer, data, seed=1, epoch=epoch, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_task_prepares_what_the_pipeline_would_have_made(corpus, kind):
+    task = Pretraining(corpus[1], 32, Masker(data_of(kind), corpus[1]))
+    expected = list(epochs(corpus, data_of(kind))(0))
+    unmasked = list(epochs(corpus, data_of(kind, "device"))(0))
+    assert len(expected) == len(unmasked) > 2
+    for host, device in zip(expected, unmasked, strict=True):
+        assert device.keys() - host.keys() <= {SEED, WORD_STARTS} and not device.keys() & MASKED
+        prepared = task.prepare(device)
+        assert prepared.keys() == host.keys()
+        for name, value in host.items():
+            np.testing.assert_array_equal(prepared[name], value)
+    assert any((batch["input_word_ids"] == corpus[1].mask_id).numpy().any() for batch in expected)
+
+
+def test_pieces_of_a_batch_get_the_masks_of_the_whole_and_epochs_others(corpus):
+    data = data_of(("span", "pieces"), "device")
+    task = Pretraining(corpus[1], 32, Masker(data, corpus[1]))
+    per_epoch = len(list(epochs(corpus, data)(0)))
+
+    def prepared(pieces, start=(0, 0)):
+        batches = stream(epochs(corpus, data), start, pieces=pieces)
+        return [task.prepare(features) for features in itertools.islice(batches, pieces * 2 * per_epoch)]
+
+    whole, cut, resumed = prepared(1), prepared(4), prepared(1, start=(1, 2))
+    for name in (*MASKED, "input_word_ids"):
+        for number, batch in enumerate(whole):
+            quarters = [part[name] for part in cut[4 * number : 4 * number + 4]]
+            np.testing.assert_array_equal(np.concatenate(quarters), batch[name])
+        np.testing.assert_array_equal(resumed[0][name], whole[per_epoch + 2][name])
+    first, second = (
+        {row.tobytes() for b in part for row in b["masked_lm_ids"].numpy()}
+        for part in np.split(np.array(whole, object), [per_epoch])
+    )
+    assert len(first & second) < len(first) / 2
+
+
+@pytest.mark.slow
+def test_a_run_that_masks_on_the_device_learns_and_measures_what_one_on_the_host_does(corpus, tmp_path):
+    tokenizer = corpus[1]
+
+    def run(mask_on, accumulation):
+        data = data_of(("span", "spaces"), mask_on)
+        keras.utils.set_random_seed(0)
+        strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+        task = Pretraining(tokenizer, 32, Masker(data, tokenizer) if mask_on == "device" else None)
+        shape = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "dropout": 0.0}
+        config = BertConfig(vocab_size=tokenizer.vocab_size, max_position_embeddings=32, attention_dropout=0.0, **shape)
+        with strategy.scope():
+            model = task.build(BertEncoder(config, dtype="float32"))
+        train = TrainConfig(batch_size=8, steps=3, log_every=1, accumulation=accumulation, dtype="float32")
+        trainer = Trainer(task, model, train, strategy, 3)
+        check = evaluator(task, model, epochs(corpus, data)(-1).take(2), strategy)
+        directory = str(tmp_path / f"{mask_on}{accumulation}")
+        history = trainer.run(epochs(corpus, data), directory, title="test", evaluate=check)
+        return [point["loss"] for point in history.points] + [row["loss"] for row in history.evaluations]
+
+    # Without dropout micro-batches change nothing, unless masks depended on them.
+    np.testing.assert_allclose(run("device", 2), run("host", 1), rtol=1e-5)
