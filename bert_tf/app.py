@@ -81,6 +81,9 @@ def run(main, *, arguments=False):
 
 def _parse(argv):
     """Parses flags; errors that the config library raises as exceptions become one line as well."""
+    home = os.path.expanduser("~")
+    # A shell puts the home directory for ~ at the start of a word, and leaves --output=~/x to the program.
+    argv = [re.sub(r"^(--?[\w.]+=)~(?=/|$)", lambda flag: flag[1] + home, argument) for argument in argv]
     try:
         rest = flags.FLAGS(argv)
         for name in flags.FLAGS:

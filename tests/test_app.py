@@ -80,6 +80,15 @@ def test_an_argument_that_is_no_flag_is_named(monkeypatch, capsys):
     assert line == "bert_tf: error: unexpected argument 'train.txt': all arguments are flags, --name=value\n"
 
 
+def test_a_tilde_in_a_flag_is_the_home_directory(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setattr(app.flags, "FLAGS", values := flags.FlagValues())
+    for name in ("output", "text"):
+        flags.DEFINE_string(name, None, "", flag_values=values)
+    app._parse(["program", "--output=~/models", "--text=a ~/b ~"])
+    assert (values.output, values.text) == ("/home/me/models", "a ~/b ~")
+
+
 def test_strategy_flags_have_defaults():
     values = flags.FlagValues()
     with pytest.MonkeyPatch.context() as patch:

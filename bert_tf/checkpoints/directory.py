@@ -45,7 +45,10 @@ def read(path, allow_pickle=False):
     file = os.path.join(path, "config.json")
     config = read_json_object(file)
     if config.get("format") != FORMAT:
-        raise DataError(f'{path}: not a model of this project\'s; expected config.json with "format": "{FORMAT}"')
+        raise DataError(
+            f'{path}: not a model of this project\'s; expected config.json with "format": "{FORMAT}": bring another '
+            f"model in by python -m bert_tf.convert --format={FORMAT}"
+        )
     checkpoint = Checkpoint(tensors={}, **described(config, file))
     vocab = os.path.join(path, "vocab.txt")
     # A model whose pieces are not WordPiece has no vocabulary here, and says so by having no settings for one.

@@ -107,7 +107,7 @@ def _run(path, checkpoint, features):
     if huggingface.recognises(path) and all(map(importlib.util.find_spec, ("torch", "transformers"))):
         return _with_transformers(path, checkpoint, features | masked)
     if os.path.exists(os.path.join(path, "saved_model.pb")):
-        return f"the SavedModel (TensorFlow {tf.__version__})", _with_saved_model(path, features)
+        return f"the SavedModel (TensorFlow {tf.__version__})", _with_saved_model(path, features, masked)
     return f"bert_tf {bert_tf.__version__}", _with_bert_tf(checkpoint, features, masked)
 
 
@@ -121,9 +121,15 @@ def _with_bert_tf(checkpoint, features, masked):
     return outputs
 
 
-def _with_saved_model(path, features):
-    """TF-Hub's encoders take a dict and give one since version 3; before, a list and (pooled, sequence)."""
+def _with_saved_model(path, features, masked):
+    """TF-Hub's encoders take a dict and give one since version 3; before, a list and (pooled, sequence).
+
+    Those with a masked language model answer with its logits, too, when they are called as `mlm`.
+    """
     model, inputs = tf.saved_model.load(path), {name: tf.constant(value) for name, value in features.items()}
+    if hasattr(model, "mlm"):
+        outputs = model.mlm(inputs | {name: tf.constant(value) for name, value in masked.items()})
+        return _encoder_outputs(outputs) | {"mlm_logits": outputs["mlm_logits"].numpy()}
     try:
         return _encoder_outputs(model(inputs))
     except (TypeError, ValueError):

@@ -226,7 +226,7 @@ def test_a_bare_encoder_is_read_without_a_head(tmp_path, tensors):
 
 def test_a_pickled_file_needs_the_callers_word(tmp_path, tensors):
     path = write(tmp_path, theirs(tensors))
-    with pytest.raises(DataError, match=r"model\.pt: a pickled file, .* allow_pickle=True, or --allow_pickle"):
+    with pytest.raises(DataError, match=r"model\.pt: a pickled file, .* --allow_pickle, or allow_pickle=True"):
         bert_tf.load(path)
 
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import bert_tf
+from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.errors import DataError
 from tests.model.numpy_bert import encode, pretraining_logits, random_tensors
@@ -483,3 +484,10 @@ def test_models_that_the_library_wrote_answer_as_they_did_there(library, name, h
         if value.shape[:2] == tokens.shape:  # what stands at padding means nothing
             mine, value = mine[tokens], value[tokens]
         np.testing.assert_allclose(mine, value, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.slow
+def test_verification_asks_a_saved_model_for_its_masked_language_model(library, tmp_path):
+    found = convert(str(library / "saved_model_with_mlm"), "bert_tf", str(tmp_path / "ours"), verify=True).verification
+    assert found["source_run_by"].startswith("the SavedModel")
+    assert found["differences"]["mlm_logits"]["of"] > 0.1

@@ -23,8 +23,8 @@ def check_allowed(file, allow_pickle):
     """Raises DataError unless the caller has asked for pickled files."""
     if not allow_pickle:
         raise DataError(
-            f"{file}: a pickled file, which is read only on request: allow_pickle=True, or --allow_pickle "
-            "(bert_tf takes tensors and plain containers from it, and runs no code)"
+            f"{file}: a pickled file, which is read only on request: python -m bert_tf.convert --allow_pickle, or "
+            "allow_pickle=True (bert_tf takes tensors and plain containers from it, and runs no code)"
         )
 
 

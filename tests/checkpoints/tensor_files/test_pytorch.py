@@ -353,9 +353,7 @@ def test_only_dicts_of_tensors_are_state_dicts(form):
 
 def test_pickled_files_are_opened_on_request_only():
     check_allowed("x.bin", True)
-    with pytest.raises(
-        DataError, match=r"x\.bin: a pickled file, which is read only on request: allow_pickle=True, or --a"
-    ):
+    with pytest.raises(DataError, match=r"x\.bin: a pickled file, which is read only on request: .* --allow_pickle"):
         check_allowed("x.bin", False)
 
 
