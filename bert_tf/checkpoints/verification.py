@@ -154,13 +154,13 @@ def _with_transformers(path, checkpoint, features):
             ("input_type_ids", "token_type_ids"),
         )
     }
-    pooler = bool(head or checkpoint.config.pooler)
+    part = "model" if head else "encoder" if checkpoint.config.pooler else "encoder_without_pooler"
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, name) for name in ("inputs.npz", "outputs.npz")]
         np.savez(files[0], **inputs, choices=_CHOICES if head == "multiple_choice" else 0)
         program = os.path.join(os.path.dirname(__file__), "with_transformers.py")
         done = subprocess.run(
-            [sys.executable, program, path, *files, str(int(pooler))], capture_output=True, text=True, check=False
+            [sys.executable, program, path, *files, part], capture_output=True, text=True, check=False
         )
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]

@@ -1,11 +1,12 @@
-"""Runs a Hugging Face model by Transformers: python with_transformers.py DIRECTORY INPUTS.npz OUTPUTS.npz POOLER.
+"""Runs a Hugging Face model by Transformers: python with_transformers.py DIRECTORY INPUTS.npz OUTPUTS.npz PART.
 
 Needs PyTorch and Transformers, nothing of bert_tf, and is run by its path, in a process of its own: TensorFlow and
 PyTorch's compiler each bring LLVM, and where both are loaded the process ends.
 
 INPUTS has int [rows, length] input_ids, attention_mask and token_type_ids, and `choices`, the number of rows that make
 one question of a multiple-choice model. OUTPUTS gets layer_0, layer_1, ... and, as far as the model has them,
-pooled_output and its logits under Transformers' names. POOLER 0 takes a bare encoder without one.
+pooled_output and its logits under Transformers' names. PART is model, of the class that config.json names; encoder; or
+encoder_without_pooler.
 """
 
 import json
@@ -17,14 +18,14 @@ import torch
 import transformers
 
 
-def main(directory, inputs, outputs, pooler):
+def main(directory, inputs, outputs, part):
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
         architectures = json.load(file).get("architectures")
-    kind = getattr(transformers, architectures[0] if architectures else "BertModel")
-    # A bare encoder that lacks a pooler would get a random one.
-    options = {} if int(pooler) else {"add_pooling_layer": False}
+    kind = getattr(transformers, architectures[0]) if part == "model" and architectures else transformers.AutoModel
+    # An encoder that lacks a pooler would get a random one.
+    options = {"add_pooling_layer": False} if part == "encoder_without_pooler" else {}
     model = kind.from_pretrained(directory, local_files_only=True, **options).float().eval()
     features = {name: torch.from_numpy(array.astype(np.int64)) for name, array in np.load(inputs).items()}
     choices = int(features.pop("choices"))

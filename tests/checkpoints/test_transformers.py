@@ -10,6 +10,7 @@ import pytest
 
 import bert_tf
 from bert_tf.checkpoints import huggingface, load_model
+from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.tensor import tensor_of
 from tests.checkpoints.small import TASKS, small_checkpoint
 from tests.model.small import PIECES, inputs_for
@@ -302,3 +303,13 @@ def test_files_that_disagree_on_lower_case_are_read_as_they_read_them(tmp_path, 
     expected = theirs(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.tokenize([text]).to_list() == [expected]
     assert (tokenizer.unk_id in expected) == (not (there if name == "PreTrainedTokenizerFast" else here))
+
+
+def test_the_encoder_of_a_class_that_is_not_read_is_verified(tmp_path):
+    path = saved(make("BertLMHeadModel"), tmp_path / "theirs")
+    config = tmp_path / "theirs" / "config.json"
+    for name in ("BertLMHeadModel", "SomebodysOwn"):  # Transformers has only the first
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": [name]}))
+        found = convert(path, "bert_tf", str(tmp_path / name), verify=True).verification
+        assert found["source_run_by"].startswith("transformers")
+        assert found["differences"]["layer_1"]["of"] > 0.1
