@@ -107,7 +107,7 @@ def _parse(argv):
         reason = error.args[0] if error.args else error
         field = re.search(r"Field (\w+) not found on dataclass <class '(?:\w+\.)*(\w+)'>", str(reason))
         if field:
-            reason = f"{field[2]} has no field {field[1]!r}; its fields are in the config file and bert_tf/config.py"
+            reason = f"{field[2]} has no field {field[1]!r}; its fields are in the config file and bert_tf/config/"
         _fail(f"--config: {reason}", 2)
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from bert_tf.config import (
-    RECIPES,
     BertConfig,
     FinetuneConfig,
     PretrainConfig,
@@ -12,6 +11,7 @@ from bert_tf.config import (
     from_dict,
     to_dict,
 )
+from bert_tf.config.train import RECIPES
 from bert_tf.errors import ConfigError
 
 # Layers, hidden size, heads: the paper's two and the four of Turc et al. (2019), table 1.

@@ -13,7 +13,6 @@ from safetensors.numpy import load_file, save_file
 
 from bert_tf.checkpoints import directory
 from bert_tf.config import (
-    RECIPES,
     BertConfig,
     ClassificationConfig,
     FinetuneConfig,
@@ -22,6 +21,7 @@ from bert_tf.config import (
     TokenizerConfig,
     TrainConfig,
 )
+from bert_tf.config.train import RECIPES
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder

@@ -1,0 +1,105 @@
+"""The shape of a model."""
+
+import dataclasses
+import math
+
+from bert_tf.config.values import from_dict
+from bert_tf.errors import ConfigError
+
+ACTIVATIONS = ("tanh_gelu", "erf_gelu", "relu")
+
+# name: (layers, hidden size). Heads are 64 wide and the inner layer is four times the hidden size in all of them
+# (paper, section 3; the four small ones: Turc et al., 2019, arXiv:1908.08962).
+_SIZES = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+
+@dataclasses.dataclass
+class BertConfig:
+    """The shape of an encoder; the defaults are BERT-base uncased.
+
+    Attributes:
+        vocab_size: rows of the word embedding.
+        num_layers, hidden_size, num_heads, intermediate_size: L, H, A and the feed-forward width of the paper.
+        max_position_embeddings: longest input in tokens.
+        position_offset: rows of the position embedding before that of the first token: 0 in BERT, 2 in RoBERTa.
+        type_vocab_size: number of segment types; 0 for none. With 1, every token is of that type.
+        pooler: whether there is a pooled output; checkpoints of masked language models, taggers and the like lack it.
+        dropout: rate on embeddings, sublayer outputs and the classifier's input.
+        attention_dropout: rate on attention probabilities.
+        activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints) or "relu".
+        norm: "post" (BERT) or "pre" (LayerNorm before each sublayer and once at the end).
+        layer_norm_epsilon: added to the variance.
+        initializer_range: standard deviation of the truncated normal.
+    """
+
+    vocab_size: int = 30522
+    num_layers: int = 12
+    hidden_size: int = 768
+    num_heads: int = 12
+    intermediate_size: int = 3072
+    max_position_embeddings: int = 512
+    position_offset: int = 0
+    type_vocab_size: int = 2
+    pooler: bool = True
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    activation: str = "tanh_gelu"
+    norm: str = "post"
+    layer_norm_epsilon: float = 1e-12
+    initializer_range: float = 0.02
+
+    @classmethod
+    def from_name(cls, name, **overrides):
+        """One of the six published sizes: tiny, mini, small, medium, base, large."""
+        if name not in _SIZES:
+            raise ConfigError(f"model size {name!r} is unknown; choose one of {', '.join(_SIZES)}")
+        layers, hidden = _SIZES[name]
+        shape = {
+            "num_layers": layers,
+            "hidden_size": hidden,
+            "num_heads": hidden // 64,
+            "intermediate_size": 4 * hidden,
+        }
+        return from_dict(cls, shape | overrides)
+
+    def check(self):
+        """Raises ConfigError for a value, or a combination, that no model can have."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if type(value) not in ((int, float) if field.type is float else (field.type,)):
+                raise ConfigError(f"model.{field.name} is {value!r}; expected {field.type.__name__}")
+        for field in (
+            "vocab_size",
+            "num_layers",
+            "hidden_size",
+            "num_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+        ):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be at least 1")
+        for field in ("position_offset", "type_vocab_size"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must not be negative")
+        for field in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be in [0, 1)")
+        for field in ("layer_norm_epsilon", "initializer_range"):
+            if not 0 < getattr(self, field) < math.inf:
+                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be above 0")
+        if self.hidden_size % self.num_heads:
+            raise ConfigError(f"model.hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+        if self.activation not in ACTIVATIONS:
+            raise ConfigError(
+                f"model.activation {self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
+            )
+        if self.norm not in ("post", "pre"):
+            raise ConfigError(f"model.norm {self.norm!r} is unknown; choose 'post' or 'pre'")
+        return self
