@@ -4,11 +4,11 @@ import dataclasses
 
 from bert_tf.config.data import PretrainingData, TokenizerConfig
 from bert_tf.config.model import BertConfig
-from bert_tf.config.train import TrainConfig
+from bert_tf.config.train import PhaseConfig, TrainConfig
 from bert_tf.config.values import from_dict, to_dict
 
-__all__ = ["BertConfig", "ClassificationConfig", "FinetuneConfig", "PretrainConfig", "PretrainingData"]
-__all__ += ["TokenizerConfig", "TrainConfig", "from_dict", "to_dict"]
+__all__ = ["BertConfig", "ClassificationConfig", "FinetuneConfig", "PhaseConfig", "PretrainConfig"]
+__all__ += ["PretrainingData", "TokenizerConfig", "TrainConfig", "from_dict", "to_dict"]
 
 
 @dataclasses.dataclass

@@ -49,6 +49,12 @@ class PretrainingData:
     length_multiple: int | None = None
     pack: bool = False
 
+    def in_phase(self, phase):
+        """The settings of a phase of the run, a PhaseConfig."""
+        names = ("max_length", "max_predictions")
+        own = {name: getattr(phase, name) for name in names if getattr(phase, name) is not None}
+        return dataclasses.replace(self, **own)
+
     def check(self):
         """Raises ConfigError for values that no run can have."""
         if self.layout not in ("sentences", "documents"):

@@ -1,6 +1,7 @@
 """How a model is trained."""
 
 import dataclasses
+import math
 
 from bert_tf.errors import ConfigError
 
@@ -28,6 +29,28 @@ RECIPES = {
 
 
 @dataclasses.dataclass
+class PhaseConfig:
+    """A part of a run with settings of its own. None: as in `TrainConfig` and `PretrainingData`.
+
+    Attributes:
+        share: of the steps of the run; the shares of all phases make 1.
+        batch_size, accumulation: of `TrainConfig`.
+        max_length, max_predictions: of `PretrainingData`.
+        learning_rate: a new peak. The schedule begins anew, warm-up included, and ends where this phase does or, where
+            more phases follow without a rate of their own, with the last of these. None: the schedule goes on.
+        warmup: share of the steps of that new schedule with a rising rate.
+    """
+
+    share: float = 1.0
+    batch_size: int | None = None
+    accumulation: int | None = None
+    max_length: int | None = None
+    max_predictions: int | None = None
+    learning_rate: float | None = None
+    warmup: float | None = None
+
+
+@dataclasses.dataclass
 class TrainConfig:
     """How the one training loop runs. None in a setting means: as the recipe says.
 
@@ -36,6 +59,8 @@ class TrainConfig:
         batch_size: sequences an update, over all replicas and accumulated micro-batches.
         accumulation: micro-batches an update; a replica holds batch_size / replicas / accumulation sequences at once.
         steps: updates; 0 means `epochs` decides.
+        phases: PhaseConfigs, parts of the run one after the other, with sequences of other lengths or batches of other
+            sizes; () for a run without.
         epochs: passes over the data when `steps` is 0.
         optimizer: "adamw" (without bias correction: BERT's Adam), "lamb" or "radam".
         bias_correction: whether Adam's and LAMB's moments are corrected for having begun at 0; RAdam's always are.
@@ -72,6 +97,7 @@ class TrainConfig:
     accumulation: int = 1
     steps: int = 0
     epochs: float = 3.0
+    phases: tuple[PhaseConfig, ...] = ()
     optimizer: str = "adamw"
     bias_correction: bool | None = None
     beta_1: float = 0.9
@@ -118,6 +144,7 @@ class TrainConfig:
         if self.dtype not in ("float32", "bfloat16", "float16", "auto"):
             raise ConfigError(f"train.dtype {self.dtype!r} is unknown; choose float32, bfloat16, float16 or auto")
         self._check_optimisation()
+        self._check_phases()
         return self
 
     def _check_optimisation(self):
@@ -152,6 +179,34 @@ class TrainConfig:
                 "train.clip_on is 'replica' where train.normalization is 'global': a micro-batch has no gradient of "
                 "its own to clip; set train.clip_on to 'global' too"
             )
+
+    def _check_phases(self):
+        whole = sum(phase.share for phase in self.phases)
+        if self.phases and not (math.isclose(whole, 1) and min(phase.share for phase in self.phases) > 0):
+            shares = ", ".join(f"{phase.share}" for phase in self.phases)
+            raise ConfigError(f"the shares of train.phases are {shares}; each must be above 0, and their sum 1")
+        for number, phase in enumerate(self.phases):
+            if phase.warmup is not None and phase.learning_rate is None:
+                raise ConfigError(
+                    f"train.phases[{number}].warmup is {phase.warmup}, but the schedule does not begin anew there; set "
+                    f"train.phases[{number}].learning_rate too, or leave it out"
+                )
+            try:
+                self.in_phase(phase)
+            except ConfigError as error:
+                raise ConfigError(f"in train.phases[{number}]: {error}") from None
+
+    def in_phase(self, phase):
+        """The settings of a phase, a PhaseConfig, as if it were a whole run.
+
+        Raises:
+            ConfigError: as `check`.
+        """
+        names = ("batch_size", "accumulation", "learning_rate", "warmup")
+        own = {name: getattr(phase, name) for name in names if getattr(phase, name) is not None}
+        if "warmup" in own:
+            own["warmup_steps"] = None
+        return dataclasses.replace(self, phases=(), **own).check()
 
     def resolved(self):
         """The same with every setting that was left to the recipe filled in.

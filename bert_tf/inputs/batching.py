@@ -33,45 +33,50 @@ def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None
     return pools.unbatch().ragged_batch(batch_size)
 
 
-def stream(epoch_batches, start=(0, 0), *, pieces=1, worker=(0, 1)):
-    """All epochs one after the other, for ever, from any point, each batch cut into equal pieces.
+def stream(epoch_batches, start=(0, 0)):
+    """All epochs one after the other, for ever, from any point.
+
+    The state of its iterator can be saved and restored (tf.train.Checkpoint), also into an iterator with another
+    `start`: going on takes what it holds then, not what has been read before.
+
+    Args:
+        epoch_batches: function of an int64 scalar tensor, the epoch, to a Dataset of feature dicts. It must give the
+            same batches each time it is asked for the same epoch.
+        start: (epoch, batches of it already used); these are read again and passed over.
+
+    Returns:
+        Dataset of (features, position), the latter int64 [2]: the `start` that goes on after this batch.
+    """
+
+    def used(epoch):
+        return epoch, tf.where(epoch == start[0], tf.constant(start[1], tf.int64), 0)
+
+    def one_epoch(epoch, done):
+        # `done` is an element and no constant, so that a saved state brings its own along.
+        batches = epoch_batches(epoch).enumerate().skip(done)
+        return batches.map(lambda number, features: (features, tf.stack([epoch, number + 1])))
+
+    epochs = tf.data.Dataset.range(start[0], tf.int64.max).map(used)
+    return epochs.flat_map(one_epoch).prefetch(tf.data.AUTOTUNE)
+
+
+def piece(features, index, pieces):
+    """The rows of one of so many equal pieces of a batch; a last, partial batch is cut as evenly as it goes.
 
     What a batch holds does not depend on how many pieces it is cut into: so a run on eight replicas sees what a run on
     one replica saw.
 
     Args:
-        epoch_batches: function of an int64 scalar tensor, the epoch, to a Dataset of feature dicts. It must give the
-            same batches each time it is asked for the same epoch.
-        start: (epoch, batches of it already used).
-        pieces: replicas times micro-batches; a last, partial batch is cut as evenly as it goes.
-        worker: (index, number of workers): this worker's share of the pieces.
+        features: dict of tensors with one first dimension.
+        index: int, below `pieces`.
+        pieces: int, replicas times micro-batches.
 
     Returns:
-        Dataset of the same dicts, batch size divided by `pieces`, with `position`, int64 [2]: the `start` that goes on
-        after this batch.
+        dict of the same; their first dimensions are known where those of `features` are.
     """
-    index, workers = worker
 
-    def one_epoch(epoch):
-        done = tf.where(epoch == start[0], tf.constant(start[1], tf.int64), 0)
+    def rows(value):
+        count = value.shape[0] if value.shape[0] is not None else tf.shape(value, out_type=tf.int64)[0]
+        return value[index * count // pieces : (index + 1) * count // pieces]
 
-        def cut(number, features):
-            position = tf.stack([epoch, number + 1])
-
-            def piece(k):
-                rows = {
-                    name: value[_bound(value, k, pieces) : _bound(value, k + 1, pieces)]
-                    for name, value in features.items()
-                }
-                return rows | {"position": position}
-
-            share = tf.data.Dataset.range(index * pieces // workers, (index + 1) * pieces // workers)
-            return share.map(piece)
-
-        return epoch_batches(epoch).enumerate().skip(done).flat_map(cut)
-
-    return tf.data.Dataset.range(start[0], tf.int64.max).flat_map(one_epoch).prefetch(tf.data.AUTOTUNE)
-
-
-def _bound(value, k, pieces):
-    return k * tf.shape(value, out_type=tf.int64)[0] // pieces
+    return {name: rows(value) for name, value in features.items()}

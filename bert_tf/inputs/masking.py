@@ -75,6 +75,21 @@ class Masker:
             "masked_lm_weights": masked.weights,
         }
 
+    def in_step(self):
+        """The same as a part of the training step, for features that a pipeline with data.mask_on "device" made.
+
+        Returns:
+            function of a dict of features to a dict of features.
+        """
+        # Compiled, because on a GPU TensorFlow's own kernels for int32 run on the host.
+        mask = tf.function(self, jit_compile=True)
+
+        def prepare(features):
+            masked = mask({name: features[name] for name in MASKED_FROM if name in features})
+            return {name: value for name, value in features.items() if name not in MASKED_FROM} | masked
+
+        return prepare
+
 
 def mask_tokens(
     token_ids,

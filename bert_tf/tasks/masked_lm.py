@@ -2,7 +2,6 @@
 
 import tensorflow as tf
 
-from bert_tf.inputs.masking import MASKED_FROM
 from bert_tf.inputs.packing import dense_features, pack, truncate
 from bert_tf.model.build import build
 from bert_tf.tasks.task import Task
@@ -16,19 +15,15 @@ class MaskedLM(Task):
     Args:
         tokenizer: Tokenizer.
         max_length: tokens an input, specials counted.
-        masker: inputs.masking.Masker, if the features come unmasked (data.mask_on "device"). Only training needs it, so
-            it is not saved.
     """
 
     name = "masked_lm"
     losses = ("mlm_loss",)
     metrics = ("mlm_accuracy", "padding_share")
 
-    def __init__(self, tokenizer, max_length, masker=None):
+    def __init__(self, tokenizer, max_length):
         self.tokenizer = tokenizer
         self.max_length = max_length
-        # Compiled, because on a GPU TensorFlow's own kernels for int32 run on the host.
-        self._mask = tf.function(masker, jit_compile=True) if masker else None
 
     def settings(self):
         return {"max_length": self.max_length}
@@ -39,12 +34,6 @@ class MaskedLM(Task):
 
     def build(self, encoder):
         return build(encoder, self.name)
-
-    def prepare(self, features):
-        if self._mask is None:
-            return features
-        masked = self._mask({name: features[name] for name in MASKED_FROM if name in features})
-        return {name: value for name, value in features.items() if name not in MASKED_FROM} | masked
 
     def weights(self, features):
         # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.

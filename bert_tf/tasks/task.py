@@ -32,13 +32,6 @@ class Task(abc.ABC):
     def build(self, encoder):
         """The keras.Model from feature dicts to output dicts that sits on `encoder`."""
 
-    def prepare(self, features):
-        """Features as the input pipeline gives them -> as the methods below and the model take them.
-
-        Loop and evaluator call it first thing in a replica, on the device, so it holds no host op. Here: no change.
-        """
-        return features
-
     @abc.abstractmethod
     def weights(self, features):
         """dict loss name -> float32 scalar: what the loss is divided by, from the features alone.

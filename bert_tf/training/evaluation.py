@@ -6,7 +6,7 @@ import tensorflow as tf
 from bert_tf.progress import bar
 
 
-def evaluator(task, model, batches, strategy):
+def evaluator(task, model, batches, strategy, prepare=lambda features: features):
     """A function that measures the model as it is when called; it is traced once, however often it is called.
 
     Args:
@@ -14,6 +14,7 @@ def evaluator(task, model, batches, strategy):
         model: what `task.build` made.
         batches: Dataset of feature dicts; the last batch may be partial.
         strategy: tf.distribute.Strategy; each batch is split over its replicas.
+        prepare: function of the features of a replica's share to features, as in `phases.Input`.
 
     Returns:
         function without arguments to dict name -> float; "loss" is the sum of the task's losses.
@@ -22,7 +23,7 @@ def evaluator(task, model, batches, strategy):
     inputs = [tensor.name for tensor in model.inputs]
 
     def measure(features):
-        features = task.prepare(features)
+        features = prepare(features)
         measures = task.measures(features, model({name: features[name] for name in inputs}, training=False))
         return tf.stack([tf.stack(measures[name]) for name in names])
 

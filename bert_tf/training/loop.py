@@ -7,13 +7,14 @@ import threading
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError
-from bert_tf.inputs.batching import stream
+from bert_tf.inputs.batching import piece
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.remat import remat_scope
 from bert_tf.progress import bar
-from bert_tf.training import optimizers, schedules
+from bert_tf.training import optimizers, phases
 from bert_tf.training.checkpoints import Checkpoints
 from bert_tf.training.history import History
+from bert_tf.training.input_state import InputState
 from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.strategy import is_chief
 
@@ -42,17 +43,14 @@ class Trainer:
 
     def __init__(self, task, model, config, strategy, total_steps):
         config = config.resolved()
-        pieces = strategy.num_replicas_in_sync * config.accumulation
-        if config.batch_size % pieces:
-            raise ConfigError(
-                f"train.batch_size {config.batch_size} can not be split into {strategy.num_replicas_in_sync} replicas "
-                f"x {config.accumulation} micro-batches; make it a multiple of {pieces}"
-            )
         self.task, self.model, self.config, self.strategy = task, model, config, strategy
-        self.total_steps, self._pieces = total_steps, pieces
+        self.total_steps = total_steps
+        self.phases = phases.split(config, total_steps)
+        for phase in self.phases:
+            self._check_batch(phase)
         with strategy.scope():
             self.optimizer = optimizers.create(model.trainable_variables, config)
-        self._learning_rate = schedules.learning_rate(config, total_steps)
+        self._learning_rate = phases.learning_rate(self.phases)
         # step, epoch, batches of the epoch used, bad steps in a row
         self._state = tf.Variable([0, 0, 0, 0], dtype=tf.int64, trainable=False)
         self.loss_scale = LossScale(model, config.loss_scale_growth)
@@ -61,22 +59,20 @@ class Trainer:
         # Sums and weights since the last point of the curves: saved, so a resumed run draws the same curve.
         self._totals = tf.Variable(tf.zeros([len(self._names), 2]), trainable=False)
         self.advanced = False  # whether `run` found anything left to do
-        self._call = tf.function(self._steps, reduce_retracing=True)
 
     @property
     def step(self):
         """Updates done."""
         return int(self._state[0])
 
-    def run(self, epoch_batches, directory, *, title, evaluate=None, evaluate_every=0):
+    def run(self, inputs, directory, *, title, evaluate_every=0):
         """Trains to the end, from the newest checkpoint in `directory` if there is one.
 
         Args:
-            epoch_batches: function from the epoch (int64 tensor) to a Dataset of batches of config.batch_size.
+            inputs: list of phases.Input, one for each phase of the config (a config without phases is one).
             directory: gets checkpoints, TensorBoard files and history.jsonl.
             title: of the progress line.
-            evaluate: function without arguments to a dict of floats, called before, during and after training.
-            evaluate_every: updates between evaluations; 0 for only before and after.
+            evaluate_every: updates between evaluations; 0 for only before, after and at the ends of phases.
 
         Returns:
             History.
@@ -87,52 +83,79 @@ class Trainer:
         """
         config = self.config
         chief = is_chief(self.strategy)
-        checkpoints = Checkpoints(os.path.join(directory, "checkpoints"), self._variables(), config.keep)
+        folder = os.path.join(directory, "checkpoints")
+        checkpoints = Checkpoints(folder, self._variables(), config.keep)
+        input_state = InputState(folder, self.strategy, config.keep)
         if checkpoints.restore(print):
             print(f"{title}: goes on from step {self.step} of {self.total_steps}")
         history = History(directory, self.step, write=chief)
         save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
+        ends = {phase.end for phase in self.phases}
 
-        def due(step, every):
-            return step == self.total_steps or (every and step % every == 0)
+        def evaluates(step):
+            return step in ends or (evaluate_every and step % evaluate_every == 0)
 
         # A run that ended between a checkpoint and its evaluation catches up on it.
+        evaluate = inputs[self._phase(self.step - 1).number].evaluate
         evaluated = any(row["step"] == self.step for row in history.evaluations)
-        if evaluate and not evaluated and (self.step == 0 or due(self.step, evaluate_every)):
+        if evaluate and not evaluated and (self.step == 0 or evaluates(self.step)):
             history.evaluation(self.step, evaluate())
         self.advanced = self.step < self.total_steps
         if not self.advanced:
             return history
-        iterator = iter(self._distribute(epoch_batches))
+        phase = None
         with _Signals() as signals, bar(title, self.total_steps, "step", done=self.step) as line:
             while self.step < self.total_steps:
-                stops = (
-                    self.total_steps,
-                    *(_next(self.step, every) for every in (evaluate_every, save_every, config.log_every)),
-                )
-                steps = min(config.steps_per_call, min(stops) - self.step)
-                measured = self._advance(iterator, steps, directory)
-                step = self.step
-                line.set_postfix_str(history.progress(steps, measured, config.batch_size), refresh=False)
+                if phase is None or self.step == phase.end:
+                    phase = self._phase(self.step)
+                    call, iterator = self._begin(phase, inputs[phase.number], input_state)
+                    evaluate = inputs[phase.number].evaluate
+                stops = (_next(self.step, every) for every in (evaluate_every, save_every, config.log_every))
+                steps = min(config.steps_per_call, min(phase.end, *stops) - self.step)
+                measured = self._advance(call, steps, directory)
+                step, ended = self.step, self.step == self.total_steps
+                line.set_postfix_str(history.progress(steps, measured, phase.config.batch_size), refresh=False)
                 line.update(steps)
-                if due(step, config.log_every):
+                if ended or step % config.log_every == 0:
                     history.point(step, self._measured(self._totals.numpy()), self._learning_rate(step - 1))
                     self._totals.assign(tf.zeros_like(self._totals))
-                if chief and (signals.received or due(step, save_every)):
-                    checkpoints.save(step)
+                if signals.received or ended or step % save_every == 0:
+                    input_state.save(iterator, step)
+                    if chief:
+                        checkpoints.save(step)
                 if signals.received:
                     line.close()
                     raise Interrupted(signals.received, step, directory)
-                if evaluate and due(step, evaluate_every):
+                if evaluate and evaluates(step):
                     history.evaluation(step, evaluate(), line.write)
         return history
 
-    def _advance(self, iterator, steps, directory):
+    def _phase(self, step):
+        """The phase that the update after `step` updates belongs to; the first and the last reach beyond the run."""
+        return next((phase for phase in self.phases if step < phase.end), self.phases[-1])
+
+    def _begin(self, phase, source, input_state):
+        """The compiled updates of a phase and the iterator over its batches, as far as this phase has come already."""
+        epoch, used = (int(value) for value in self._state[1:3])
+        if self.step == phase.first and phase.number:
+            # Another way to cut the text: what the phase before has left of its epoch can not be gone on with.
+            epoch, used = epoch + 1, 0
+        iterator = input_state.open(source.batches, (epoch, used), self.step if self.step > phase.first else None)
+
+        def replica_step(batches, step, scale):
+            return self._replica_step([source.prepare(features) for features in batches], step, scale)
+
+        def steps(*arguments):
+            return self._steps(iterator, phase.config.accumulation, replica_step, *arguments)
+
+        return tf.function(steps), iterator
+
+    def _advance(self, call, steps, directory):
         """Runs `steps` updates; measures as dict name -> float, means over them."""
         step, _, _, bad = self._state.numpy()
         scale = self.loss_scale.variable
-        totals, position, bad, scale_state = self._call(
-            iterator, tf.constant(step), tf.constant(steps, tf.int64), tf.constant(bad), scale.read_value()
+        totals, position, bad, scale_state = call(
+            tf.constant(step), tf.constant(steps, tf.int64), tf.constant(bad), scale.read_value()
         )
         self._state.assign([step + steps, *position, bad])
         scale.assign(scale_state)
@@ -152,14 +175,14 @@ class Trainer:
         }
         return {"loss": sum(measured[name] for name in self.task.losses)} | measured
 
-    def _distribute(self, epoch_batches):
-        start = tuple(int(value) for value in self._state[1:3])
-
-        def pipeline(context):
-            worker = (context.input_pipeline_id, context.num_input_pipelines)
-            return stream(epoch_batches, start, pieces=self._pieces, worker=worker)
-
-        return self.strategy.distribute_datasets_from_function(pipeline)
+    def _check_batch(self, phase):
+        replicas, config = self.strategy.num_replicas_in_sync, phase.config
+        if config.batch_size % (replicas * config.accumulation):
+            where = f"train.phases[{phase.number}]: " if self.config.phases else ""
+            raise ConfigError(
+                f"{where}train.batch_size {config.batch_size} can not be split into {replicas} replicas x "
+                f"{config.accumulation} micro-batches; make it a multiple of {replicas * config.accumulation}"
+            )
 
     def _variables(self):
         weights = {f"weights/{variable.path}": variable.value for variable in self.model.weights}
@@ -167,13 +190,13 @@ class Trainer:
         own = {"state": self._state, "loss_scale": self.loss_scale.variable, "totals": self._totals}
         return weights | slots | own
 
-    def _steps(self, iterator, first, steps, bad, scale_state):
+    def _steps(self, iterator, accumulation, replica_step, first, steps, bad, scale_state):
         totals = tf.zeros([len(self._names), 2])
         position = tf.zeros([2], tf.int64)
         for step in tf.range(first, first + steps):
-            batches = tuple(next(iterator) for _ in range(self.config.accumulation))
-            results = self.strategy.run(self._replica_step, (batches, step, scale_state[0]))
-            measured, position, finite = (self.strategy.experimental_local_results(result)[0] for result in results)
+            features, position = next(iterator)
+            results = self.strategy.run(replica_step, (self._cut(features, accumulation), step, scale_state[0]))
+            measured, finite = (self.strategy.experimental_local_results(result)[0] for result in results)
             if finite:
                 totals += measured
                 bad = tf.constant(0, tf.int64)
@@ -182,10 +205,19 @@ class Trainer:
             scale_state = self.loss_scale.next(scale_state, finite)
         return totals, position, bad, scale_state
 
+    def _cut(self, features, accumulation):
+        """A whole batch -> for each replica of this process its micro-batches."""
+        pieces = self.strategy.num_replicas_in_sync * accumulation
+
+        def share(context):
+            first = context.replica_id_in_sync_group * accumulation
+            return [piece(features, first + index, pieces) for index in range(accumulation)]
+
+        return self.strategy.experimental_distribute_values_from_function(share)
+
     def _replica_step(self, batches, step, scale):
         """All-reduce, finite check, clip, update: in this order, on every replica alike."""
         context, config = tf.distribute.get_replica_context(), self.config
-        batches = [self.task.prepare(features) for features in batches]
         divisors = self._divisors(context, batches)
         seed = tf.stack([tf.cast(config.seed, tf.int64), step])
         gradients, measured = [], 0.0
@@ -208,8 +240,7 @@ class Trainer:
             # One pass for both.
             factor = (_clipping(norm, config.clip_norm) if config.clip_on == "global" else 1.0) / scale
             self.optimizer.apply([gradient * factor for gradient in gradients], self._learning_rate(step))
-        # On several replicas every first dimension is taken for one that may change.
-        return measured, tf.ensure_shape(batches[0]["position"], [2]), finite
+        return measured, finite
 
     def _divisors(self, context, batches):
         """What each micro-batch's sums of losses are divided by: a list of dicts, loss name -> float32 scalar."""
@@ -219,7 +250,7 @@ class Trainer:
                 name: context.all_reduce("SUM", sum(weight[name] for weight in weights)) for name in self.task.losses
             }
             return [whole] * len(batches)
-        pieces = self._pieces if self.config.normalization == "replica_mean" else 1.0
+        pieces = context.num_replicas_in_sync * len(batches) if self.config.normalization == "replica_mean" else 1.0
         return [{name: weight[name] * pieces for name in self.task.losses} for weight in weights]
 
     def _gradients(self, features, weights, seed, scale):

@@ -25,6 +25,7 @@ from bert_tf.training import precision
 from bert_tf.training.checkpoints import claim
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.loop import Trainer
+from bert_tf.training.phases import Input
 from bert_tf.training.strategy import is_chief
 
 # Pairs of held-out text that an evaluation during pre-training looks at; always the same ones.
@@ -66,38 +67,53 @@ def pretrain(config, model_dir, strategy):
             f"model.vocab_size is {model_config.vocab_size}, but {config.tokenizer.vocab} has "
             f"{tokenizer.vocab_size} pieces; 0 takes the vocabulary's"
         )
-    longest = model_config.max_position_embeddings
-    if config.data.max_length > longest:
-        raise ConfigError(f"data.max_length {config.data.max_length} is over model.max_position_embeddings {longest}")
-    batch_size, seed = config.train.batch_size, config.train.seed
-
-    def epoch_batches(epoch, shard=None):
-        return pretraining_dataset(
-            files, tokenizer, config.data, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard
+    # Of each phase the data settings and the batch size.
+    phases = [
+        (config.data.in_phase(phase).check(), config.train.in_phase(phase).batch_size) for phase in config.train.phases
+    ] or [(config.data, config.train.batch_size)]
+    longest = max(data.max_length for data, _ in phases)
+    if longest > model_config.max_position_embeddings:
+        raise ConfigError(
+            f"data.max_length {longest} is over model.max_position_embeddings {model_config.max_position_embeddings}"
         )
-
-    held = None
-    if heldout:
-        held = pretraining_dataset(
-            heldout, tokenizer, config.data, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False
-        )
-        held = held.take(max(1, _HELDOUT_PAIRS // batch_size)).cache()
     run = _Run("pretrain", config, model_dir, strategy)
     kind = Pretraining
     if config.data.pairs == "none":
         # Without a label nothing would train the pooler: fine-tuning puts a new one on.
         kind, model_config = MaskedLM, dataclasses.replace(model_config, pooler=False)
-    masker = Masker(config.data, tokenizer) if config.data.mask_on == "device" else None
-    service = config.data.service
+    seed = config.train.seed
     with reading(config.input):
         return run.fit(
-            kind(tokenizer, config.data.max_length, masker),
+            kind(tokenizer, longest),
             lambda: BertEncoder(model_config, dtype=run.dtype, packed=config.data.pack),
             config.train.steps,
-            through_service(epoch_batches, service, config.data.service_workers) if service else epoch_batches,
-            held,
+            [_training_input(files, tokenizer, *phase, seed) for phase in phases],
+            [_heldout(heldout, tokenizer, *phase, seed) for phase in phases],
             config.train.evaluate_every,
         )
+
+
+def _training_input(files, tokenizer, data, batch_size, seed):
+    """phases.Input of a phase with these settings."""
+
+    def epoch_batches(epoch, shard=None):
+        return pretraining_dataset(files, tokenizer, data, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
+
+    if data.service:
+        epoch_batches = through_service(epoch_batches, data.service, data.service_workers)
+    if data.mask_on == "device":
+        return Input(epoch_batches, Masker(data, tokenizer).in_step())
+    return Input(epoch_batches)
+
+
+def _heldout(files, tokenizer, data, batch_size, seed):
+    """Dataset of held-out batches, the same pairs and masks at every evaluation; None without files."""
+    if not files:
+        return None
+    batches = pretraining_dataset(
+        files, tokenizer, data, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False
+    )
+    return batches.take(max(1, _HELDOUT_PAIRS // batch_size)).cache()
 
 
 def finetune(config, data_dir, init, model_dir, strategy):
@@ -117,6 +133,8 @@ def finetune(config, data_dir, init, model_dir, strategy):
     """
     _expect(config, FinetuneConfig)
     config.train.check()
+    if config.train.phases:
+        raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
     table = os.path.join(data_dir, config.task.train)
     labels = labels_of(table, config.task.label)
     run = _Run("finetune", config, model_dir, strategy, data_dir=data_dir, init=init)
@@ -143,8 +161,8 @@ def finetune(config, data_dir, init, model_dir, strategy):
         task,
         lambda: encoder,
         total_steps,
-        epoch_batches,
-        task.batches(evaluation, config.train.batch_size),
+        [Input(epoch_batches)],
+        [task.batches(evaluation, config.train.batch_size)],
         config.train.evaluate_every or steps_an_epoch,
     )
 
@@ -175,7 +193,7 @@ class _Run:
             raise ConfigError("train.dtype is auto, which several workers could decide differently; name one")
         return "auto"
 
-    def fit(self, task, make_encoder, total_steps, epoch_batches, evaluation_batches, evaluate_every):
+    def fit(self, task, make_encoder, total_steps, inputs, heldout, evaluate_every):
         started = time.time()
         if is_chief(self.strategy):  # one of several workers that share the directory
             claim(self.model_dir, self.record)
@@ -184,13 +202,12 @@ class _Run:
             encoder = make_encoder()
             model = task.build(encoder)
         trainer = Trainer(task, model, self.config, self.strategy, total_steps)
-        check = None
-        if evaluation_batches is not None:
-            check = evaluator(task, model, evaluation_batches, self.strategy)
+        for number, (source, batches) in enumerate(zip(inputs, heldout, strict=True)):
+            if batches is not None:
+                check = evaluator(task, model, batches, self.strategy, source.prepare)
+                inputs[number] = source._replace(evaluate=check)
         path = os.path.join(self.model_dir, "results.json")
-        history = trainer.run(
-            epoch_batches, self.model_dir, title=self.program, evaluate=check, evaluate_every=evaluate_every
-        )
+        history = trainer.run(inputs, self.model_dir, title=self.program, evaluate_every=evaluate_every)
         if not trainer.advanced and os.path.exists(path):
             return read_json(path)  # it had ended before; what it measured then stands
         results = self.record | {

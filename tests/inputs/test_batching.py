@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.inputs.batching import batch_by_length, stream
+from bert_tf.inputs.batching import batch_by_length, piece, stream
 
 
 def pools(lengths, size):
@@ -89,10 +89,14 @@ def epoch_batches(epoch):
     return rows.map(make)
 
 
-def take(count, start=(0, 0), **options):
-    """(rows, position) of the first `count` elements."""
-    elements = stream(epoch_batches, start, **options).take(count)
-    return [(element["row"].numpy().tolist(), tuple(element["position"].numpy())) for element in elements]
+def take(count, start=(0, 0)):
+    """(rows, position) of the first `count` batches."""
+    return [seen(element) for element in stream(epoch_batches, start).take(count)]
+
+
+def seen(element):
+    features, position = element
+    return features["row"].numpy().tolist(), tuple(position.numpy())
 
 
 def expected_batch(number):
@@ -106,30 +110,40 @@ def test_epochs_follow_one_another_for_ever():
     assert [position for _, position in got] == [(n // EPOCH, n % EPOCH + 1) for n in range(12)]
 
 
-@pytest.mark.parametrize("pieces, workers", [(1, 1), (2, 1), (4, 1), (4, 2), (4, 4), (8, 2), (3, 1), (6, 3)])
-def test_the_batches_are_the_same_however_many_pieces_and_workers_share_them(pieces, workers):
-    batches, share = 7, pieces // workers
-    parts = [take(batches * share, pieces=pieces, worker=(index, workers)) for index in range(workers)]
-    for number in range(batches):
-        mine = [part[number * share : (number + 1) * share] for part in parts]
-        rows = [row for part in mine for piece, _ in part for row in piece]
-        assert rows == expected_batch(number)
-        assert {position for part in mine for _, position in part} == {(number // EPOCH, number % EPOCH + 1)}
-        sizes = [len(piece) for part in mine for piece, _ in part]
+@pytest.mark.parametrize("pieces", [1, 2, 3, 4, 8])
+def test_the_pieces_of_a_batch_are_the_batch_and_as_even_as_can_be(pieces):
+    for number, (features, _) in enumerate(stream(epoch_batches).take(7)):
+        parts = [piece(features, index, pieces) for index in range(pieces)]
+        assert [row for part in parts for row in part["row"].numpy()] == expected_batch(number)
+        sizes = [len(part["row"]) for part in parts]
         assert max(sizes) - min(sizes) <= 1
+        for part in parts:  # ragged features are cut with the rest
+            assert part["ids"].to_list() == [[n] * (n % 3) for n in part["row"].numpy() % 100]
 
 
-@pytest.mark.parametrize("pieces", [1, 4])
-def test_the_stream_goes_on_from_any_position(pieces):
-    whole = take(12 * pieces, pieces=pieces)
+def test_pieces_of_a_batch_of_known_size_have_a_known_size():
+    batches = tf.data.Dataset.range(8).batch(8, drop_remainder=True).map(lambda row: {"row": row})
+    parts = [batches.map(lambda features, index=index: piece(features, index, 4)) for index in range(4)]
+    assert [part.element_spec["row"].shape[0] for part in parts] == [2, 2, 2, 2]
+
+
+def test_the_stream_goes_on_from_any_position():
+    whole = take(12)
     for done in (1, 4, 5, 6, 10):  # inside an epoch, at its end, and in the next ones
-        _, position = whole[done * pieces - 1]
-        rest = take((12 - done) * pieces, tuple(map(int, position)), pieces=pieces)
-        assert rest == whole[done * pieces :]
+        _, position = whole[done - 1]
+        assert take(12 - done, tuple(map(int, position))) == whole[done:]
 
 
-def test_ragged_features_are_cut_with_the_rest():
-    elements = list(stream(epoch_batches, pieces=4).take(20))
-    for element in elements:
-        numbers = element["row"].numpy() % 100
-        assert element["ids"].to_list() == [[n] * (n % 3) for n in numbers]
+@pytest.mark.parametrize("start, done", [((0, 0), 2), ((0, 2), 1), ((0, 1), 6), ((1, 1), 9)])
+def test_a_saved_state_goes_on_where_it_was_whatever_the_start_of_the_iterator(tmp_path, start, done):
+    def checkpoint(start):
+        return tf.train.Checkpoint(iterator=iter(stream(epoch_batches, start)))
+
+    saved = checkpoint(start)
+    passed = [seen(next(saved.iterator)) for _ in range(done)]
+    path = saved.write(str(tmp_path / "state"))
+    for other in ((0, 0), tuple(map(int, passed[-1][1]))):
+        restored = checkpoint(other)
+        restored.read(path).assert_consumed()
+        going_on = [seen(next(restored.iterator)) for _ in range(8)]
+        assert passed + going_on == take(done + 8, start)

@@ -83,7 +83,8 @@ def epoch_batches(tmp_path_factory):
 
 
 def first(batches, count, start=(0, 0)):
-    return list(stream(batches, start).take(count).as_numpy_iterator())
+    elements = stream(batches, start).take(count).as_numpy_iterator()
+    return [features | {"position": position} for features, position in elements]
 
 
 @pytest.mark.slow
@@ -125,7 +126,7 @@ def test_a_worker_that_was_started_again_is_an_error_and_no_other_order():
         start(2)
         with pytest.raises(DataError, match="a worker was started again"), reading("corpus"):
             for expected in range(10, 100_000):
-                assert next(batches)["number"][0] == expected
+                assert next(batches)[0]["number"][0] == expected
 
 
 def test_shards_of_an_epoch_are_its_batches_dealt_out_in_turn(epoch_batches):

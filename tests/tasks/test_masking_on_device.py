@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainingData, TrainConfig
-from bert_tf.inputs.batching import stream
+from bert_tf.inputs.batching import piece, stream
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker
 from bert_tf.inputs.pretraining import pretraining_dataset
 from bert_tf.model.encoder import BertEncoder
@@ -16,6 +16,7 @@ from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.loop import Trainer
+from bert_tf.training.phases import Input
 
 KINDS = [("token", "pieces"), ("whole_word", "pieces"), ("span", "spaces")]
 MASKED = {"masked_lm_positions", "masked_lm_ids", "masked_lm_weights"}
@@ -49,14 +50,14 @@ def epochs(corpus, data, batch_size=8):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_task_prepares_what_the_pipeline_would_have_made(corpus, kind):
-    task = Pretraining(corpus[1], 32, Masker(data_of(kind), corpus[1]))
+def test_the_step_masks_as_the_pipeline_would_have(corpus, kind):
+    prepare = Masker(data_of(kind), corpus[1]).in_step()
     expected = list(epochs(corpus, data_of(kind))(0))
     unmasked = list(epochs(corpus, data_of(kind, "device"))(0))
     assert len(expected) == len(unmasked) > 2
     for host, device in zip(expected, unmasked, strict=True):
         assert device.keys() - host.keys() <= {SEED, WORD_STARTS} and not device.keys() & MASKED
-        prepared = task.prepare(device)
+        prepared = prepare(device)
         assert prepared.keys() == host.keys()
         for name, value in host.items():
             np.testing.assert_array_equal(prepared[name], value)
@@ -65,12 +66,12 @@ def test_the_task_prepares_what_the_pipeline_would_have_made(corpus, kind):
 
 def test_pieces_of_a_batch_get_the_masks_of_the_whole_and_epochs_others(corpus):
     data = data_of(("span", "pieces"), "device")
-    task = Pretraining(corpus[1], 32, Masker(data, corpus[1]))
+    prepare = Masker(data, corpus[1]).in_step()
     per_epoch = len(list(epochs(corpus, data)(0)))
 
     def prepared(pieces, start=(0, 0)):
-        batches = stream(epochs(corpus, data), start, pieces=pieces)
-        return [task.prepare(features) for features in itertools.islice(batches, pieces * 2 * per_epoch)]
+        batches = itertools.islice(stream(epochs(corpus, data), start), 2 * per_epoch)
+        return [prepare(piece(features, k, pieces)) for features, _ in batches for k in range(pieces)]
 
     whole, cut, resumed = prepared(1), prepared(4), prepared(1, start=(1, 2))
     for name in (*MASKED, "input_word_ids"):
@@ -93,16 +94,19 @@ def test_a_run_that_masks_on_the_device_learns_and_measures_what_one_on_the_host
         data = data_of(("span", "spaces"), mask_on)
         keras.utils.set_random_seed(0)
         strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-        task = Pretraining(tokenizer, 32, Masker(data, tokenizer) if mask_on == "device" else None)
+        task = Pretraining(tokenizer, 32)
         shape = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "dropout": 0.0}
         config = BertConfig(vocab_size=tokenizer.vocab_size, max_position_embeddings=32, attention_dropout=0.0, **shape)
         with strategy.scope():
             model = task.build(BertEncoder(config, dtype="float32"))
         train = TrainConfig(batch_size=8, steps=3, log_every=1, accumulation=accumulation, dtype="float32")
         trainer = Trainer(task, model, train, strategy, 3)
-        check = evaluator(task, model, epochs(corpus, data)(-1).take(2), strategy)
-        directory = str(tmp_path / f"{mask_on}{accumulation}")
-        history = trainer.run(epochs(corpus, data), directory, title="test", evaluate=check)
+        source = Input(epochs(corpus, data))
+        if mask_on == "device":
+            source = source._replace(prepare=Masker(data, tokenizer).in_step())
+        check = evaluator(task, model, epochs(corpus, data)(-1).take(2), strategy, source.prepare)
+        source = source._replace(evaluate=check)
+        history = trainer.run([source], str(tmp_path / f"{mask_on}{accumulation}"), title="test")
         return [point["loss"] for point in history.points] + [row["loss"] for row in history.evaluations]
 
     # Without dropout micro-batches change nothing, unless masks depended on them.

@@ -7,19 +7,15 @@ import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.training.loop import Interrupted
+from bert_tf.training.phases import Input
 from tests.training.small import curve, difference, epochs, trainer, weights_of, with_nan
 
 
 def train(folder, batches=None, *, evaluate=None, evaluate_every=0, **settings):
     """Trains the regression, or with bert=True one layer of BERT. Returns the Trainer and the History."""
     trained = trainer(**({"bert": False} | settings))
-    history = trained.run(
-        batches or epochs(settings.get("batch_size", 8)),
-        str(folder),
-        title="test",
-        evaluate=evaluate,
-        evaluate_every=evaluate_every,
-    )
+    source = Input(batches or epochs(settings.get("batch_size", 8)), evaluate=evaluate)
+    history = trained.run([source], str(folder), title="test", evaluate_every=evaluate_every)
     return trained, history
 
 
@@ -78,7 +74,7 @@ def test_dropout_makes_a_difference_and_follows_the_seed(tmp_path):
 def test_an_update_with_a_non_finite_gradient_changes_nothing(tmp_path):
     trained = trainer(bert=False, total_steps=4)
     before = weights_of(trained)
-    trained.run(with_nan(epochs(), [0, 1, 2, 3]), str(tmp_path), title="test")
+    trained.run([Input(with_nan(epochs(), [0, 1, 2, 3]))], str(tmp_path), title="test")
     assert trained.step == 4
     assert difference(before, weights_of(trained)) == 0
 

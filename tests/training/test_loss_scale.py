@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.training.loss_scale import LossScale
+from bert_tf.training.phases import Input
 from tests.training.small import epochs, trainer, with_nan
 
 
@@ -47,10 +48,10 @@ def test_other_formats_have_no_scale(dtype):
 def test_the_scale_and_its_count_are_in_the_checkpoint(tmp_path):
     settings = {"dtype": "mixed_float16", "total_steps": 5, "loss_scale_growth": 3}
     trained = trainer(**settings)
-    trained.run(with_nan(epochs(), [3]), str(tmp_path), title="test")
+    trained.run([Input(with_nan(epochs(), [3]))], str(tmp_path), title="test")
     assert trained.loss_scale.variable.numpy().tolist() == [2.0**15, 1.0]  # doubled, halved, one update since
 
     again = trainer(**settings, weights=99)
-    again.run(epochs(), str(tmp_path), title="test")
+    again.run([Input(epochs())], str(tmp_path), title="test")
     assert again.loss_scale.variable.numpy().tolist() == [2.0**15, 1.0]
     assert int(again.optimizer.slots["updates"]) == 4

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.training.phases import Input
 from tests.training.small import VOCABULARY, epochs, trainer, with_nan
 
 PIECES = 4
@@ -57,7 +58,7 @@ def test_the_gradient_is_normalised_reduced_and_clipped_as_configured(tmp_path, 
     (batch,) = epochs()(tf.constant(0, tf.int64)).take(1)
     gradients = expected(trained.model, batch, normalization, clip_on, clip)
 
-    history = trained.run(epochs(), str(tmp_path), title="test")
+    history = trained.run([Input(epochs())], str(tmp_path), title="test")
 
     moments = [value.numpy() for name, value in trained.optimizer.slots.items() if name.endswith("/m")]
     for found, one in zip(moments, gradients, strict=True):  # after one update from zero, m is a tenth of the gradient
@@ -69,10 +70,12 @@ def test_the_gradient_is_normalised_reduced_and_clipped_as_configured(tmp_path, 
 def test_an_empty_or_non_finite_micro_batch_that_is_clipped_alone_is_no_danger(tmp_path):
     settings = {"recipe": "google", "accumulation": PIECES, "log_every": 1}
     trained = trainer(bert=False, total_steps=4, **settings)
-    history = trained.run(epochs(examples=9), str(tmp_path / "empty"), title="test")  # 9: a batch of 8 and one of 1
+    history = trained.run(
+        [Input(epochs(examples=9))], str(tmp_path / "empty"), title="test"
+    )  # 9: a batch of 8 and one of 1
     assert all(np.isfinite(point["loss"]) for point in history.points)
     assert int(trained.optimizer.slots["updates"]) == 4
 
     trained = trainer(bert=False, total_steps=4, **settings)
-    trained.run(with_nan(epochs(), [1], first_row=7), str(tmp_path / "nan"), title="test")
+    trained.run([Input(with_nan(epochs(), [1], first_row=7))], str(tmp_path / "nan"), title="test")
     assert int(trained.optimizer.slots["updates"]) == 3  # NaN of one micro-batch is not clipped to something finite

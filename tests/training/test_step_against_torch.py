@@ -16,6 +16,7 @@ from bert_tf import BertEncoder
 from bert_tf.config import TrainConfig
 from bert_tf.tasks import Classification, Pretraining
 from bert_tf.training.loop import Trainer
+from bert_tf.training.phases import Input
 from tests.model.numpy_bert import tensors_of
 from tests.model.small import randomize, small_config
 from tests.training.small import LENGTH, VOCABULARY, features
@@ -48,7 +49,7 @@ def train(name, activation, steps, folder):
     )  # fmt: skip
     trainer = Trainer(task, model, settings, tf.distribute.OneDeviceStrategy("/cpu:0"), steps)
     batches = tf.data.Dataset.from_tensor_slices(data(steps))
-    history = trainer.run(lambda epoch: batches, str(folder), title="test")
+    history = trainer.run([Input(lambda epoch: batches)], str(folder), title="test")
     found = {"weights": tensors_of(model, HIDDEN)}
     for slot in "mv":
         values = [

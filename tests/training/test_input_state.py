@@ -1,0 +1,119 @@
+"""Going on reads what is still to come, not what was read before."""
+
+import itertools
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import PretrainingData
+from bert_tf.inputs.pretraining import pretraining_dataset
+from bert_tf.text import Tokenizer
+from bert_tf.training.input_state import InputState
+
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = "abcdefghij"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Three files of 400 documents each, and their tokenizer."""
+    random, folder = np.random.default_rng(0), tmp_path_factory.mktemp("corpus")
+
+    def document():
+        return "\n".join(" ".join(random.choice(list(LETTERS), random.integers(3, 9))) for _ in range(6))
+
+    paths = [folder / f"{number}.txt" for number in range(3)]
+    for path in paths:
+        path.write_text("\n\n".join(document() for _ in range(400)))
+    return [str(path) for path in paths], Tokenizer([*SPECIALS, *LETTERS])
+
+
+KINDS = {
+    "pairs": {},
+    "by length": {"length_multiple": 8},
+    "packed": {"pack": True},
+    "full sentences in spans": {"pairs": "none", "masking": "span", "words": "spaces"},
+}
+
+
+def batches_of(corpus, **fields):
+    files, tokenizer = corpus
+    data = PretrainingData(**({"max_length": 32, "max_predictions": 5, "group_size": 40} | fields)).check()
+    return lambda epoch: pretraining_dataset(files, tokenizer, data, seed=0, epoch=epoch, batch_size=8)
+
+
+def taken(iterator, count):
+    return [
+        ({name: value.numpy() for name, value in features.items()}, tuple(position.numpy()))
+        for features, position in itertools.islice(iterator, count)
+    ]
+
+
+def assert_same(ones, others):
+    for (one, position), (other, expected) in zip(ones, others, strict=True):
+        assert position == expected and one.keys() == other.keys()
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_state_goes_on_with_the_very_batches_that_were_to_come(tmp_path, corpus, kind):
+    batches = batches_of(corpus, **KINDS[kind])
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    *_, (_, position) = taken(iterator, 70)
+    state.save(iterator, 70)
+    expected = taken(iterator, 40)
+    assert_same(taken(state.open(batches, position, 70), 40), expected)
+    # Without the state, from the position alone, the same.
+    assert_same(taken(state.open(batches, position, None), 40), expected)
+
+
+def test_going_on_late_in_an_epoch_does_not_read_its_beginning_again(tmp_path, corpus):
+    files, tokenizer = corpus
+    copies = [shutil.copy(file, tmp_path) for file in files]
+    batches = batches_of((copies, tokenizer))
+    state = InputState(str(tmp_path / "states"), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    sizes = {}
+    for done in (20, 200):
+        *_, (_, position) = taken(iterator, done - sum(sizes))
+        state.save(iterator, done)
+        sizes[done] = sum(path.stat().st_size for path in (tmp_path / "states").glob(f"*-{done}.*"))
+    assert position[0] == 0  # of the 260 batches of an epoch
+    expected = taken(iterator, 30)
+    for path in copies:  # each is two thirds read: what begins it is gone, the lines stay as long as they were
+        with open(path, "r+b") as file:
+            gone = file.read(os.path.getsize(path) // 2)
+            file.seek(0)
+            file.write(gone.translate(bytes.maketrans(LETTERS.encode(), b"z" * len(LETTERS))))
+    assert_same(taken(state.open(batches, position, 200), 30), expected)
+    assert sizes[200] < 2 * sizes[20]
+
+
+def test_as_many_states_as_checkpoints_are_kept_and_those_of_a_lost_future_go(tmp_path, corpus):
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches_of(corpus), (0, 0), None)
+    for step in (10, 20, 30):
+        taken(iterator, 10)
+        state.save(iterator, step)
+    assert state._steps() == [20, 30]
+    state.save(iterator, 25)  # the run fell back behind 30
+    assert state._steps() == [20, 25]
+
+
+def test_a_damaged_state_costs_time_and_nothing_else(tmp_path, corpus, capsys):
+    batches = batches_of(corpus)
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    *_, (_, position) = taken(iterator, 12)
+    state.save(iterator, 12)
+    expected = taken(iterator, 5)
+    (data,) = [name for name in os.listdir(tmp_path) if ".data" in name]
+    os.truncate(tmp_path / data, os.path.getsize(tmp_path / data) // 2)
+    assert_same(taken(state.open(batches, position, 12), 5), expected)
+    assert "reads epoch 0 again up to batch 12" in capsys.readouterr().out

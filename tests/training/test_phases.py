@@ -1,0 +1,151 @@
+"""Runs in phases: what each trains on, where the learning rate goes, and going on from inside one."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import PhaseConfig, PretrainingData, TrainConfig
+from bert_tf.errors import ConfigError
+from bert_tf.training import phases, schedules
+from bert_tf.training.phases import Input
+from tests.training.small import curve, epochs, trainer, weights_of
+from tests.training.test_loop import Stop
+
+
+def ramp(**last):
+    """Batches of 4, 8 and 16, the last in two micro-batches."""
+    return (
+        PhaseConfig(share=0.25, batch_size=4),
+        PhaseConfig(share=0.25, batch_size=8),
+        PhaseConfig(share=0.5, batch_size=16, accumulation=2, **last),
+    )
+
+
+def train(folder, phases=None, total_steps=20, evaluate=None, sizes=(4, 8, 16), **settings):
+    """Trains the regression with what each phase saw: the Trainer, the History, and the rows of each batch in turn."""
+    trained = trainer(bert=False, total_steps=total_steps, phases=phases or ramp(), steps_per_call=3, **settings)
+    seen = []
+
+    def batches(size):
+        def note(features):
+            tf.py_function(lambda ids: seen.append(ids.numpy()), [features["input_word_ids"]], [])
+            return features
+
+        return lambda epoch: epochs(size)(epoch).map(note)
+
+    inputs = [Input(batches(size) if evaluate is None else epochs(size), evaluate=evaluate) for size in sizes]
+    history = trained.run(inputs, str(folder), title="test", evaluate_every=0 if evaluate is None else 4)
+    return trained, history, seen
+
+
+def test_each_phase_trains_on_batches_of_its_own(tmp_path):
+    trained, history, seen = train(tmp_path, log_every=1)
+    assert [(phase.first, phase.end) for phase in trained.phases] == [(0, 5), (5, 10), (10, 20)]
+    assert trained.step == len(history.points) == 20
+    # Prefetching reads ahead: so many at least, and no smaller one after a larger one.
+    sizes = [len(ids) for ids in seen]
+    assert sizes == sorted(sizes) and [sizes.count(4) >= 5, sizes.count(8) >= 5, sizes.count(16) >= 10] == [True] * 3
+    # A phase begins with an epoch that the one before has not touched.
+    for size, epoch in ((4, 0), (8, 1), (16, 2)):
+        (first,) = epochs(size)(tf.constant(epoch, tf.int64)).take(1)
+        np.testing.assert_array_equal(next(ids for ids in seen if len(ids) == size), first["input_word_ids"])
+
+
+def test_a_phase_is_a_run_with_its_settings_that_goes_on_from_the_weights_of_the_one_before(tmp_path):
+    settings = {"schedule": "constant", "warmup": 0.0, "log_every": 1}
+    two = (PhaseConfig(share=0.5), PhaseConfig(share=0.5, batch_size=16, accumulation=2))
+    whole, _, _ = train(tmp_path / "whole", two, sizes=(8, 16), **settings)
+
+    first = trainer(bert=False, total_steps=10, **settings)
+    first.run([Input(epochs(8))], str(tmp_path / "first"), title="test")
+    second = trainer(bert=False, total_steps=10, batch_size=16, **settings)
+    for path, value in weights_of(first).items():
+        own = {weight.path: weight for weight in second.model.weights} | second.optimizer.slots
+        own[path].assign(value)
+    second.run([Input(lambda epoch: epochs(16)(epoch + 1))], str(tmp_path / "second"), title="test")
+
+    for path, value in weights_of(second).items():
+        np.testing.assert_allclose(weights_of(whole)[path], value, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("stop_at", [4, 5, 8, 10, 16])
+def test_a_run_that_was_stopped_in_a_phase_or_between_two_goes_on_bit_for_bit(tmp_path, stop_at):
+    def evaluation(stop=None):
+        calls = []
+
+        def evaluate():
+            calls.append(0)
+            if len(calls) - 1 == stop:
+                raise Stop
+            return {"accuracy": 0.5}
+
+        return evaluate
+
+    steps = [0, 4, 5, 8, 10, 12, 16, 20]  # of evaluations: every four, and at the ends of phases
+    settings = {"dropout": 0.1, "save_every": 1}
+    whole, whole_history, _ = train(tmp_path / "whole", evaluate=evaluation(), **settings)
+    assert [row["step"] for row in whole_history.evaluations] == steps
+    with pytest.raises(Stop):
+        train(tmp_path / "parts", evaluate=evaluation(steps.index(stop_at)), **settings)
+    parts, history, _ = train(tmp_path / "parts", evaluate=evaluation(), weights=99, **settings)
+
+    mine, theirs = weights_of(parts), weights_of(whole)
+    assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+    assert curve(history.points) == curve(whole_history.points)
+    assert history.evaluations == whole_history.evaluations
+
+
+def rates(config, total_steps):
+    rate = phases.learning_rate(phases.split(config, total_steps))
+    return [float(rate(tf.constant(step, tf.int64))) for step in range(total_steps)]
+
+
+def test_the_schedule_goes_on_over_phases():
+    config = TrainConfig(learning_rate=1.0, warmup=0.1, batch_size=16)
+    whole = schedules.learning_rate(config.resolved(), 40)
+    phased = dataclasses.replace(config, phases=ramp())
+    assert rates(phased, 40) == rates(config, 40) == [float(whole(step)) for step in range(40)]
+
+
+def test_a_rate_of_its_own_begins_the_schedule_anew_up_to_the_next_such_phase():
+    four = (PhaseConfig(0.25), PhaseConfig(0.25, batch_size=16), PhaseConfig(0.25, learning_rate=0.5, warmup=0.5))
+    config = TrainConfig(learning_rate=1.0, warmup=0.1, phases=(*four, PhaseConfig(0.25)))
+    found = rates(config, 40)
+    assert found[:20] == rates(TrainConfig(learning_rate=1.0, warmup=0.1), 20)
+    assert found[20:] == rates(TrainConfig(learning_rate=0.5, warmup=0.5), 20)
+    assert found[19] < 0.1 < max(found[20:]) == 0.5
+
+
+def test_data_settings_of_a_phase_replace_the_runs():
+    data = PretrainingData(max_length=128, max_predictions=20, masking="span")
+    assert data.in_phase(PhaseConfig(max_length=512, max_predictions=76)) == PretrainingData(
+        max_length=512, max_predictions=76, masking="span"
+    )
+    assert data.in_phase(PhaseConfig(batch_size=2)) == data
+
+
+@pytest.mark.parametrize(
+    "phases, message",
+    [
+        ((PhaseConfig(0.5), PhaseConfig(0.4)), r"the shares of train.phases are 0.5, 0.4; .* their sum 1"),
+        ((PhaseConfig(0.0), PhaseConfig(1.0)), r"each must be above 0"),
+        ((PhaseConfig(0.5), PhaseConfig(0.5, batch_size=0)), r"in train.phases\[1\]: train.batch_size is 0"),
+        (
+            (PhaseConfig(0.5), PhaseConfig(0.5, warmup=0.1)),
+            r"train.phases\[1\].warmup is 0.1, but .* learning_rate too",
+        ),
+    ],
+)
+def test_phases_that_no_run_can_have_are_refused(phases, message):
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(phases=phases).check()
+
+
+def test_a_phase_without_a_step_and_one_whose_batch_cannot_be_split_are_refused():
+    short = TrainConfig(phases=(PhaseConfig(0.01), PhaseConfig(0.99)))
+    with pytest.raises(ConfigError, match=r"train.phases\[0\].share is 0.01 of 20 steps, which makes none"):
+        phases.split(short, 20)
+    with pytest.raises(ConfigError, match=r"phases\[1\]: train.batch_size 9 can not be split into 1 replicas x 2"):
+        trainer(bert=False, phases=(PhaseConfig(0.5), PhaseConfig(0.5, batch_size=9, accumulation=2)))
