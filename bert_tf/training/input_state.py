@@ -32,7 +32,9 @@ class InputState:
     def save(self, iterator, step):
         """Writes the state of `iterator`; those of steps that came after, in a run that was cut off, are removed."""
         written = self._steps()
-        for gone in [later for later in written if later >= step] + written[: len(written) + 1 - self._keep]:
+        before = [earlier for earlier in written if earlier < step]
+        kept = before[max(0, len(before) + 1 - self._keep) :]
+        for gone in set(written) - set(kept):
             self._remove(gone)
         os.makedirs(self._directory, exist_ok=True)
         try:
