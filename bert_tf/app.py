@@ -128,3 +128,10 @@ def strategy_flags():
     strategy = flags.DEFINE_string("strategy", "auto", "auto, one_device, mirrored, multi_worker or tpu.")
     tpu = flags.DEFINE_string("tpu", "", "Name or address of the TPU for --strategy=tpu; empty for the local one.")
     return lambda: (strategy.value, tpu.value)
+
+
+def accept_config_change_flag():
+    """Defines --accept_config_change; returns its holder."""
+    return flags.DEFINE_bool(
+        "accept_config_change", False, "Goes on with an interrupted run though settings that change its result differ."
+    )

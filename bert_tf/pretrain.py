@@ -3,17 +3,19 @@
 from absl import flags
 from ml_collections import config_flags
 
-from bert_tf.app import run, strategy_flags
+from bert_tf.app import accept_config_change_flag, run, strategy_flags
 from bert_tf.training import runs, strategy
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/pretrain/*.py.")
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Gets model, checkpoints, curves and results.json.")
+_ACCEPT = accept_config_change_flag()
 _STRATEGY = strategy_flags()
 flags.mark_flags_as_required(["config", "model_dir"])
 
 
 def main(_):
-    results = runs.pretrain(_CONFIG.value, _MODEL_DIR.value, strategy.create(*_STRATEGY()))
+    devices = strategy.create(*_STRATEGY())
+    results = runs.pretrain(_CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value)
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done; the model and results.json are there")
 
 

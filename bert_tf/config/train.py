@@ -89,6 +89,8 @@ class TrainConfig:
         evaluate_every: updates between two evaluations; 0: once an epoch in fine-tuning, at start and end else.
         save_every: updates between two checkpoints; 0: at evaluations, and after 1,000 updates at the latest.
         keep: checkpoints kept.
+        on_save_error: what happens where a checkpoint can not be written, e.g. because the disk is full: "stop", or
+            "go_on", with a warning each time.
         max_bad_steps: updates in a row with a non-finite gradient, each skipped, before the run stops.
     """
 
@@ -125,6 +127,7 @@ class TrainConfig:
     evaluate_every: int = 0
     save_every: int = 0
     keep: int = 2
+    on_save_error: str = "stop"
     max_bad_steps: int = 20
 
     def check(self):
@@ -143,6 +146,8 @@ class TrainConfig:
             raise ConfigError(f"train.warmup is {self.warmup}; it is the share of steps with a rising rate, in [0, 1]")
         if self.dtype not in ("float32", "bfloat16", "float16", "auto"):
             raise ConfigError(f"train.dtype {self.dtype!r} is unknown; choose float32, bfloat16, float16 or auto")
+        if self.on_save_error not in ("stop", "go_on"):
+            raise ConfigError(f"train.on_save_error {self.on_save_error!r} is unknown; choose stop or go_on")
         self._check_optimisation()
         self._check_phases()
         return self

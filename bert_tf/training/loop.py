@@ -1,13 +1,12 @@
 """The one training loop, on any tf.distribute strategy."""
 
 import os
-import signal
-import threading
 
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.inputs.batching import piece
+from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.remat import remat_scope
 from bert_tf.progress import bar
@@ -16,18 +15,11 @@ from bert_tf.training.checkpoints import Checkpoints
 from bert_tf.training.history import History
 from bert_tf.training.input_state import InputState
 from bert_tf.training.loss_scale import LossScale
+from bert_tf.training.signals import Interrupted, Signals
 from bert_tf.training.strategy import is_chief
 
 # Updates between checkpoints where the config says nothing: what a kill may cost at most.
 _SAVE_EVERY = 1000
-
-
-class Interrupted(BertTfError):
-    """A signal ended the run after its state was saved."""
-
-    def __init__(self, number, step, directory):
-        super().__init__(f"stopped at step {step}; the same command goes on from there ({directory})")
-        self.exit_status = 0 if number == signal.SIGTERM else 130
 
 
 class Trainer:
@@ -65,7 +57,12 @@ class Trainer:
         """Updates done."""
         return int(self._state[0])
 
-    def run(self, inputs, directory, *, title, evaluate_every=0):
+    @property
+    def skipped(self):
+        """Updates that a non-finite loss or gradient left out, of those done."""
+        return self.step - int(self.optimizer.slots["updates"])
+
+    def run(self, inputs, directory, *, title, evaluate_every=0, started=None):
         """Trains to the end, from the newest checkpoint in `directory` if there is one.
 
         Args:
@@ -73,6 +70,7 @@ class Trainer:
             directory: gets checkpoints, TensorBoard files and history.jsonl.
             title: of the progress line.
             evaluate_every: updates between evaluations; 0 for only before, after and at the ends of phases.
+            started: function of the step that the run begins at or goes on from, called as soon as that is known.
 
         Returns:
             History.
@@ -84,10 +82,12 @@ class Trainer:
         config = self.config
         chief = is_chief(self.strategy)
         folder = os.path.join(directory, "checkpoints")
-        checkpoints = Checkpoints(folder, self._variables(), config.keep)
+        checkpoints = Checkpoints(folder, self._variables(), config.keep, config.on_save_error)
         input_state = InputState(folder, self.strategy, config.keep)
         if checkpoints.restore(print):
             print(f"{title}: goes on from step {self.step} of {self.total_steps}")
+        if started:
+            started(self.step)
         history = History(directory, self.step, write=chief)
         save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
         ends = {phase.end for phase in self.phases}
@@ -104,7 +104,11 @@ class Trainer:
         if not self.advanced:
             return history
         phase = None
-        with _Signals() as signals, bar(title, self.total_steps, "step", done=self.step) as line:
+        with (
+            Signals(self.strategy) as signals,
+            checkpoints,
+            bar(title, self.total_steps, "step", done=self.step) as line,
+        ):
             while self.step < self.total_steps:
                 if phase is None or self.step == phase.end:
                     phase = self._phase(self.step)
@@ -112,20 +116,24 @@ class Trainer:
                     evaluate = inputs[phase.number].evaluate
                 stops = (_next(self.step, every) for every in (evaluate_every, save_every, config.log_every))
                 steps = min(config.steps_per_call, min(phase.end, *stops) - self.step)
-                measured = self._advance(call, steps, directory)
-                step, ended = self.step, self.step == self.total_steps
-                line.set_postfix_str(history.progress(steps, measured, phase.config.batch_size), refresh=False)
+                measured = self._advance(call, steps, checkpoints)
+                signal, step, ended = signals.agreed(), self.step, self.step == self.total_steps
+                shown = history.progress(steps, measured, phase.config.batch_size)
+                line.set_postfix_str(shown + (f", {self.skipped} skipped" if self.skipped else ""), refresh=False)
                 line.update(steps)
+                checkpoints.check()
                 if ended or step % config.log_every == 0:
                     history.point(step, self._measured(self._totals.numpy()), self._learning_rate(step - 1))
                     self._totals.assign(tf.zeros_like(self._totals))
-                if signals.received or ended or step % save_every == 0:
+                if signal or ended or step % save_every == 0:
                     input_state.save(iterator, step)
                     if chief:
                         checkpoints.save(step)
-                if signals.received:
+                if signal:
                     line.close()
-                    raise Interrupted(signals.received, step, directory)
+                    checkpoints.wait()
+                    signals.agreed()  # nobody leaves before the chief has written: it could not go on alone
+                    raise Interrupted(signal, step, directory)
                 if evaluate and evaluates(step):
                     history.evaluation(step, evaluate(), line.write)
         return history
@@ -150,19 +158,25 @@ class Trainer:
 
         return tf.function(steps), iterator
 
-    def _advance(self, call, steps, directory):
+    def _advance(self, call, steps, checkpoints):
         """Runs `steps` updates; measures as dict name -> float, means over them."""
         step, _, _, bad = self._state.numpy()
         scale = self.loss_scale.variable
-        totals, position, bad, scale_state = call(
+        done, totals, position, bad, fingerprint, scale_state = call(
             tf.constant(step), tf.constant(steps, tf.int64), tf.constant(bad), scale.read_value()
         )
-        self._state.assign([step + steps, *position, bad])
+        self._state.assign([step + done, *position, bad])
         scale.assign(scale_state)
         if bad >= self.config.max_bad_steps:
+            checkpoints.wait()
+            epoch, number = position.numpy()
+            # Also one that was written during these steps: what is skipped changes nothing.
+            good = checkpoints.newest or "none"
             raise BertTfError(
-                f"{bad} steps in a row up to step {step + steps} had a non-finite loss or gradient; lower "
-                f"train.learning_rate or compute in float32; checkpoints are in {directory}"
+                f"{bad} steps in a row up to step {step + done} had a non-finite loss or gradient, the last with batch "
+                f"{number - 1} of epoch {epoch}, fingerprint {bytes(fingerprint.numpy()).hex()}; last good checkpoint: "
+                f"{good}; go on from it with a lower train.learning_rate or train.dtype=float32 by "
+                "--accept_config_change"
             )
         self._totals.assign_add(totals)
         return self._measured(totals.numpy())
@@ -193,7 +207,9 @@ class Trainer:
     def _steps(self, iterator, accumulation, replica_step, first, steps, bad, scale_state):
         totals = tf.zeros([len(self._names), 2])
         position = tf.zeros([2], tf.int64)
-        for step in tf.range(first, first + steps):
+        fingerprint = tf.zeros([8], tf.uint8)  # of the last bad batch
+        step = first
+        while step < first + steps and bad < self.config.max_bad_steps:
             features, position = next(iterator)
             results = self.strategy.run(replica_step, (self._cut(features, accumulation), step, scale_state[0]))
             measured, finite = (self.strategy.experimental_local_results(result)[0] for result in results)
@@ -202,8 +218,10 @@ class Trainer:
                 bad = tf.constant(0, tf.int64)
             else:
                 bad += 1
+                fingerprint = batch_fingerprint(features)
             scale_state = self.loss_scale.next(scale_state, finite)
-        return totals, position, bad, scale_state
+            step += 1
+        return step - first, totals, position, bad, fingerprint, scale_state
 
     def _cut(self, features, accumulation):
         """A whole batch -> for each replica of this process its micro-batches."""
@@ -234,8 +252,9 @@ class Trainer:
             measured += measures
         gradients = context.all_reduce("SUM", gradients)
         norm = tf.linalg.global_norm(gradients) / scale
-        finite = tf.math.is_finite(norm)
         measured = tf.concat([context.all_reduce("SUM", measured), [[norm, 1.0]]], 0)
+        # The losses too: one that overflows can have a gradient that does not.
+        finite = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(measured[: len(self.task.losses)]))
         if finite:
             # One pass for both.
             factor = (_clipping(norm, config.clip_norm) if config.clip_on == "global" else 1.0) / scale
@@ -272,24 +291,3 @@ def _clipping(norm, limit):
 def _next(step, every):
     """The next multiple of `every` after `step`."""
     return (step // every + 1) * every if every else float("inf")
-
-
-class _Signals:
-    """Notes SIGINT and SIGTERM instead of dying in the middle of an update; a second SIGINT ends at once."""
-
-    def __enter__(self):
-        self.received = None
-        self._before = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def _note(self, number, _):
-        if self.received:
-            raise KeyboardInterrupt
-        self.received = number
-
-    def __exit__(self, *_):
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

@@ -13,8 +13,10 @@ from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json, write_json
 from bert_tf.inputs.corpus import find_corpus
+from bert_tf.inputs.identity import corpus_identity, file_identity, weights_identity
 from bert_tf.inputs.masking import Masker
 from bert_tf.inputs.pretraining import check_corpus, pretraining_dataset, reading
+from bert_tf.inputs.records import settings_of
 from bert_tf.inputs.service import through_service
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.classification import Classification, labels_of
@@ -22,23 +24,26 @@ from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import precision
-from bert_tf.training.checkpoints import claim
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
+from bert_tf.training.record import Record
 from bert_tf.training.strategy import is_chief
 
 # Pairs of held-out text that an evaluation during pre-training looks at; always the same ones.
 _HELDOUT_PAIRS = 1024
+# The settings of a task that name files.
+_TABLES = ("train", "evaluation")
 
 
-def pretrain(config, model_dir, strategy):
+def pretrain(config, model_dir, strategy, *, accept_config_change=False):
     """Pre-trains from raw text.
 
     Args:
         config: PretrainConfig.
         model_dir: gets the model, checkpoints, history and results.json; an interrupted run goes on.
         strategy: tf.distribute.Strategy.
+        accept_config_change: whether an interrupted run may go on with settings that change its result.
 
     Returns:
         dict, what results.json holds.
@@ -76,7 +81,10 @@ def pretrain(config, model_dir, strategy):
         raise ConfigError(
             f"data.max_length {longest} is over model.max_position_embeddings {model_config.max_position_embeddings}"
         )
-    run = _Run("pretrain", config, model_dir, strategy)
+    inputs = {"input": corpus_identity(files), "tokenizer": settings_of(tokenizer)["fingerprint"]}
+    if heldout:
+        inputs["heldout"] = corpus_identity(heldout)
+    run = _Run("pretrain", config, model_dir, strategy, inputs, accept_config_change)
     kind = Pretraining
     if config.data.pairs == "none":
         # Without a label nothing would train the pooler: fine-tuning puts a new one on.
@@ -116,14 +124,14 @@ def _heldout(files, tokenizer, data, batch_size, seed):
     return batches.take(max(1, _HELDOUT_PAIRS // batch_size)).cache()
 
 
-def finetune(config, data_dir, init, model_dir, strategy):
+def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change=False):
     """Fine-tunes a pre-trained encoder on labelled texts.
 
     Args:
         config: FinetuneConfig.
         data_dir: holds the tables that config.task names.
         init: checkpoint that `bert_tf.load` reads; a pooler that it lacks starts untrained.
-        model_dir, strategy: as in `pretrain`.
+        model_dir, strategy, accept_config_change: as in `pretrain`.
 
     Returns:
         dict, what results.json holds.
@@ -137,12 +145,18 @@ def finetune(config, data_dir, init, model_dir, strategy):
         raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
     table = os.path.join(data_dir, config.task.train)
     labels = labels_of(table, config.task.label)
-    run = _Run("finetune", config, model_dir, strategy, data_dir=data_dir, init=init)
+    inputs = {name: file_identity(os.path.join(data_dir, getattr(config.task, name))) for name in _TABLES}
+    run = _Run("finetune", config, model_dir, strategy, inputs, accept_config_change, data_dir=data_dir, init=init)
     keras.utils.set_random_seed(config.train.seed)  # a pooler that the checkpoint lacks is drawn here
     with strategy.scope():
         encoder, tokenizer = load(init, pooler=True, dtype=run.dtype)
     if tokenizer is None:
         raise DataError(f"{init}: no WordPiece vocabulary, so no text can go in; expected a checkpoint with vocab.txt")
+    inputs["init"] = {
+        "model": to_dict(encoder.config),
+        "tokenizer": settings_of(tokenizer)["fingerprint"],
+        "weights": weights_identity(encoder.weights),
+    }
     limit = encoder.config.max_position_embeddings
     if not 8 <= config.task.max_length <= limit:
         raise ConfigError(f"task.max_length is {config.task.max_length}; it must be from 8 to the model's {limit}")
@@ -175,12 +189,22 @@ def _expect(config, kind):
 class _Run:
     """What every run does: claim the directory, train, save the model, write results.json."""
 
-    def __init__(self, program, config, model_dir, strategy, **files):
+    def __init__(self, program, config, model_dir, strategy, inputs, accept_config_change, **files):
         # What the recipe came to, not only its name: recorded, and compared with when the run goes on.
         config = dataclasses.replace(config, train=config.train.resolved())
         self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
         self.dtype = precision.policy(self._dtype())
-        self.record = {"program": program} | files | {"config": to_dict(config), "computes_in": self.dtype}
+        self.accept_config_change = accept_config_change
+        self.record = (
+            {"program": program}
+            | files
+            | {
+                "config": to_dict(config),
+                "computes_in": self.dtype,
+                "replicas": strategy.num_replicas_in_sync,
+                "inputs": inputs,
+            }
+        )
 
     def _dtype(self):
         """The configured number format; a run that goes on keeps the one that "auto" chose when it began."""
@@ -195,8 +219,9 @@ class _Run:
 
     def fit(self, task, make_encoder, total_steps, inputs, heldout, evaluate_every):
         started = time.time()
+        record = None
         if is_chief(self.strategy):  # one of several workers that share the directory
-            claim(self.model_dir, self.record)
+            record = Record(self.model_dir, self.record, self.accept_config_change)
         keras.utils.set_random_seed(self.config.seed)
         with self.strategy.scope():
             encoder = make_encoder()
@@ -207,14 +232,20 @@ class _Run:
                 check = evaluator(task, model, batches, self.strategy, source.prepare)
                 inputs[number] = source._replace(evaluate=check)
         path = os.path.join(self.model_dir, "results.json")
-        history = trainer.run(inputs, self.model_dir, title=self.program, evaluate_every=evaluate_every)
+        history = trainer.run(
+            inputs,
+            self.model_dir,
+            title=self.program,
+            evaluate_every=evaluate_every,
+            started=record.write if record else None,
+        )
         if not trainer.advanced and os.path.exists(path):
             return read_json(path)  # it had ended before; what it measured then stands
-        results = self.record | {
+        results = (record.value if record else self.record) | {
             "task": task.name,
             "parameters": model.count_params(),
-            "replicas": self.strategy.num_replicas_in_sync,
             "steps": trainer.step,
+            "skipped_updates": trainer.skipped,
             "seconds": round(time.time() - started, 1),
             "history": history.points,
             "evaluations": history.evaluations,

@@ -1,15 +1,17 @@
-import json
+import concurrent.futures
 import os
 import shutil
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.errors import BertTfError, ConfigError
-from bert_tf.training.checkpoints import Checkpoints, claim
+from bert_tf.errors import BertTfError
+from bert_tf.training.checkpoints import Checkpoints
 
 
 def variable(value=0.0):
@@ -23,6 +25,7 @@ def saved(folder, steps, keep=2):
     for step in steps:
         weight.assign(tf.fill([1000], float(step)))
         checkpoints.save(step)
+    checkpoints.wait()
     return checkpoints
 
 
@@ -113,7 +116,100 @@ def test_saving_goes_on_after_a_damaged_checkpoint(tmp_path):
     assert checkpoints.restore(lambda line: None)
     weight.assign(tf.fill([1000], 20.5))
     checkpoints.save(20)
+    checkpoints.wait()
     assert restored(tmp_path) == (20.5, [])
+
+
+def test_what_is_saved_is_what_was_there_however_training_goes_on(tmp_path):
+    # Every way in which the loop and the optimizers change a variable, while the thread is still to write.
+    weight, other, count = variable(1.0), variable(2.0), tf.Variable(7, dtype=tf.int64)
+    moments = variable(3.0), variable(4.0)
+    variables = {"a": weight, "b": other, "count": count, "m": moments[0], "v": moments[1]}
+    with Checkpoints(str(tmp_path), variables, 2) as checkpoints:
+        checkpoints._writer.submit(time.sleep, 0.3)  # the write waits behind it
+        checkpoints.save(1)
+        tf.raw_ops.ResourceApplyAdam(
+            var=weight.handle, m=moments[0].handle, v=moments[1].handle, beta1_power=0.0, beta2_power=0.0,
+            lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-6, grad=tf.ones([1000]),
+        )  # fmt: skip
+        tf.raw_ops.AssignSubVariableOp(resource=other.handle, value=tf.ones([1000]))
+        tf.raw_ops.AssignAddVariableOp(resource=count.handle, value=tf.constant(1, tf.int64))
+        assert weight.numpy()[0] != 1.0 and other.numpy()[0] != 2.0
+    found = Checkpoints(str(tmp_path), variables, 2)
+    assert found.restore(print)
+    values = [variable.numpy().flat[0] for variable in variables.values()]
+    assert values == [1.0, 2.0, 7, 3.0, 4.0]
+
+
+def test_a_save_does_not_wait_for_its_write_but_for_the_one_before(tmp_path):
+    checkpoints = saved(tmp_path, [10])
+    gate = threading.Event()
+    checkpoints._writer.submit(gate.wait, 60)
+    checkpoints.save(20)
+    assert checkpoints.newest.endswith("step-10") and restored(tmp_path) == (10.0, [])
+    threading.Timer(0.2, gate.set).start()
+    checkpoints.save(30)
+    assert gate.is_set() and (tmp_path / "step-20.index").exists()
+    checkpoints.wait()
+    assert checkpoints.newest.endswith("step-30")
+
+
+def test_between_saves_no_copy_is_held(tmp_path):
+    checkpoints = saved(tmp_path, [10])
+    assert [tf.size(copy).numpy() for copy in checkpoints._copies.values()] == [0]
+
+
+def break_writing(checkpoints, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "_manager", checkpoints._manager)
+    monkeypatch.setattr(checkpoints._manager, "save", full)
+
+
+def test_the_end_of_the_block_waits_and_raises(tmp_path, monkeypatch):
+    checkpoints = saved(tmp_path, [10])
+    break_writing(checkpoints, monkeypatch)
+    with pytest.raises(BertTfError, match="No space left on device"), checkpoints:
+        checkpoints.save(20)
+    assert restored(tmp_path) == (10.0, [])
+
+
+def test_an_error_in_the_block_is_what_is_raised_and_the_writes_is_told(tmp_path, monkeypatch, capsys):
+    checkpoints = saved(tmp_path, [10])
+    break_writing(checkpoints, monkeypatch)
+    with pytest.raises(ZeroDivisionError), checkpoints:
+        checkpoints.save(20)
+        raise ZeroDivisionError
+    assert "bert_tf: checkpoint of step 20 could not be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("told", ["check", "save", "wait"])
+def test_an_error_of_a_write_is_told_once_at_the_next_look(tmp_path, monkeypatch, told):
+    checkpoints = saved(tmp_path, [10])
+    break_writing(checkpoints, monkeypatch)
+    checkpoints.save(20)
+    concurrent.futures.wait([checkpoints._writing])
+    with pytest.raises(BertTfError, match=r"step 20 could not be written: .*No space left on device"):
+        checkpoints.save(30) if told == "save" else getattr(checkpoints, told)()
+    checkpoints.wait()
+    checkpoints.save(40)
+    checkpoints.wait()
+    assert restored(tmp_path)[0] == 10.0 and checkpoints.newest.endswith("step-40")
+
+
+def test_leftovers_of_a_killed_write_are_removed_by_the_next_process_that_saves(tmp_path):
+    saved(tmp_path, [10, 20])
+    half = tmp_path / "step-30_temp"
+    half.mkdir()
+    (half / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"half")
+    (tmp_path / "step-25.data-00000-of-00001").write_bytes(b"no index yet")
+    (tmp_path / "input-0-20.index").write_bytes(b"of somebody else")
+    assert restored(tmp_path) == (20.0, [])
+    assert half.exists()  # whoever only reads leaves them alone
+    saved(tmp_path, [40], keep=3)
+    names = {path.name.split(".")[0] for path in tmp_path.iterdir()}
+    assert names == {"checkpoint", "step-10", "step-20", "step-40", "input-0-20"}
 
 
 @pytest.fixture
@@ -132,76 +228,42 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
+def fill(disk, room):
+    (disk / "other").write_bytes(b"x" * (shutil.disk_usage(disk).free - room))
+
+
 def test_a_full_disk_leaves_the_checkpoint_before_in_force(small_disk):
     checkpoints = saved(small_disk, [10])
-    (small_disk / "other").write_bytes(b"x" * (shutil.disk_usage(small_disk).free - 4096))
-    with pytest.raises(BertTfError, match=r"step 20 could not be written: .*; last good one: .*step-10") as caught:
-        checkpoints.save(20)
+    fill(small_disk, 4096)
+    checkpoints.save(20)
+    with pytest.raises(BertTfError, match=r"step 20 could not be written: .*; last good one: .*step-10; ") as caught:
+        checkpoints.wait()
     assert "\n" not in str(caught.value)
     assert restored(small_disk) == (10.0, [])
     os.remove(small_disk / "other")
     checkpoints.save(20)
+    checkpoints.wait()
     assert restored(small_disk)[0] == 0.0 + 10.0 and len(list(small_disk.glob("*.index"))) == 2
 
 
-def test_a_directory_that_cannot_be_written_keeps_what_it_had(tmp_path, monkeypatch):
-    checkpoints = saved(tmp_path, [10])
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoints._manager, "save", full)
-    with pytest.raises(BertTfError, match="No space left on device"):
-        checkpoints.save(20)
-    assert restored(tmp_path) == (10.0, [])
-
-
-RUN = {"program": "pretrain", "config": {"train": {"batch_size": 8, "seed": 0}, "input": "a.txt"}}
-
-
-def other(**train):
-    return RUN | {"config": RUN["config"] | {"train": RUN["config"]["train"] | train}}
-
-
-def claimed(folder):
-    claim(str(folder), RUN)
-    (folder / "checkpoints").mkdir()
-    return folder
-
-
-def test_a_new_directory_is_claimed_and_says_whose_it_is(tmp_path):
-    claim(str(tmp_path / "a/b"), RUN)
-    assert json.loads((tmp_path / "a/b/run.json").read_text()) == RUN
-
-
-def test_the_same_run_may_come_back(tmp_path):
-    claim(str(claimed(tmp_path / "run")), RUN)
-
-
-def test_another_runs_directory_is_refused_with_what_differs(tmp_path):
-    folder = claimed(tmp_path / "run")
-    with pytest.raises(ConfigError) as caught:
-        claim(str(folder), other(batch_size=16))
-    message = str(caught.value)
-    assert "belongs to another run" in message and "config.train.batch_size: 8 there, 16 now" in message
-    assert "seed" not in message
-    assert json.loads((folder / "run.json").read_text()) == RUN
-
-
-def test_a_field_that_is_new_differs_too(tmp_path):
-    folder = claimed(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"config.train.extra: None there, 1 now"):
-        claim(str(folder), other(extra=1))
-
-
-def test_a_run_that_failed_before_its_first_checkpoint_can_be_mended(tmp_path):
-    claim(str(tmp_path / "run"), RUN)
-    claim(str(tmp_path / "run"), other(batch_size=4))
-    assert json.loads((tmp_path / "run/run.json").read_text()) == other(batch_size=4)
-
-
-def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(ConfigError, match=r"not empty \(it holds 'thesis.tex'\)"):
-        claim(str(tmp_path), RUN)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+@pytest.mark.parametrize("room", [0, 4096, 8192])  # none; for a part of the data; for the data but not for all files
+def test_going_on_with_a_full_disk_warns_each_time_and_leaves_nothing_behind(small_disk, capfd, room):
+    weight = variable(10.0)
+    with Checkpoints(str(small_disk), {"layer/kernel": weight}, 2, on_error="go_on") as checkpoints:
+        checkpoints.save(10)
+        checkpoints.wait()
+        fill(small_disk, room)
+        free = shutil.disk_usage(small_disk).free
+        for step in (20, 30, 40):
+            checkpoints.save(step)
+            checkpoints.wait()
+        assert shutil.disk_usage(small_disk).free == free
+        lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("bert_tf: ")]
+        assert len(lines) == 3
+        for line, step in zip(lines, (20, 30, 40), strict=True):
+            assert f"checkpoint of step {step} could not be written" in line and "training goes on" in line
+        assert restored(small_disk) == (10.0, [])
+        os.remove(small_disk / "other")
+        weight.assign(tf.fill([1000], 50.0))
+        checkpoints.save(50)
+    assert restored(small_disk) == (50.0, [])

@@ -1,0 +1,110 @@
+"""Whose run a model directory holds: run.json, and what may change when a run goes on."""
+
+import json
+import os
+
+from bert_tf.errors import ConfigError
+from bert_tf.files import read_json, write_json
+
+# Settings that a run may go on with changed: weights, losses and the order of the data stay bit for bit what they would
+# have been. Whatever is not listed counts as changing them, new settings too. What is left out on purpose: train.remat
+# and train.accumulation (another order of sums, so other rounding), heldout (its curve would be of two different
+# things), train.steps (it decides the learning rate), replicas (the dropout of each has a seed of its own).
+FREE = {
+    # Paths: what the files hold is compared instead, in `inputs`.
+    "data_dir": "a path",
+    "init": "a path",
+    "config.input": "a path",
+    "config.heldout": "a path",
+    "config.tokenizer.vocab": "a path",
+    "config.task.train": "a path",
+    "config.task.evaluation": "a path",
+    # What is seen and saved, and when; steps_per_call is how many updates lie between looks, each computed alone.
+    "config.train.steps_per_call": "grouping",
+    "config.train.log_every": "grouping of the curves",
+    "config.train.evaluate_every": "reads the weights only",
+    "config.train.save_every": "reads the weights only",
+    "config.train.keep": "reads the weights only",
+    "config.train.on_save_error": "reads the weights only",
+    # Whether a run ends early, not what it computes until then.
+    "config.train.max_bad_steps": "limit",
+    "config.data.max_bad_share": "limit",
+    # Where the same batches are made; masks are integers, which no compiler rounds.
+    "config.data.service": "place",
+    "config.data.service_workers": "place",
+    "config.data.mask_on": "place",
+    # Only a name for settings that are compared each by itself.
+    "config.train.recipe": "a name",
+}
+
+
+class Record:
+    """The record of a run, in run.json.
+
+    Args:
+        directory: the model directory.
+        run: dict, JSON-ready: what decides the run's result, and the settings in `FREE`.
+        accept: whether the run may go on where the two differ.
+
+    Raises:
+        ConfigError: if something else lies in the directory, or a run whose result would be another, with what differs.
+    """
+
+    def __init__(self, directory, run, accept=False):
+        self._path, self._run = os.path.join(directory, "run.json"), json.loads(json.dumps(run))
+        self._history, self._changes = [], {}
+        if not os.path.exists(self._path):
+            if os.path.isdir(directory) and os.listdir(directory):
+                found = sorted(os.listdir(directory))[0]
+                raise ConfigError(
+                    f"{directory} is not empty (it holds {found!r}) and no run of bert_tf; choose another --model_dir"
+                )
+        # Without checkpoints, a run failed before it had learned anything, often for a setting mended since.
+        elif os.path.exists(os.path.join(directory, "checkpoints")):
+            before = read_json(self._path)
+            self._history = before.pop("changes", [])
+            if before.get("program") != run.get("program"):
+                raise ConfigError(
+                    f"{directory} belongs to another run ({before.get('program')} there, {run.get('program')} now); "
+                    "choose another --model_dir"
+                )
+            self._changes = differences(before, self._run)
+            if self._changes and not accept:
+                shown = ", ".join(f"{name}: {a!r} there, {b!r} now" for name, (a, b) in self._changes.items())
+                raise ConfigError(
+                    f"{directory} belongs to another run ({shown}); choose another --model_dir, or let this run go on "
+                    "changed with --accept_config_change"
+                )
+
+    def write(self, step):
+        """Writes the record anew, once it is known that the run can go on from `step`; keeps what has changed there."""
+        if self._changes:
+            self._history.append({"step": step, "changes": self._changes})
+            self._changes = {}
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        write_json(self._path, self.value)
+
+    @property
+    def value(self):
+        """dict, what run.json holds: the run and, if it ever went on changed, `changes`.
+
+        `changes` is a list of dicts: step, and changes, a dict of name -> [value before, value from that step on].
+        """
+        return self._run | ({"changes": self._history} if self._history else {})
+
+
+def differences(before, now):
+    """What of two records decides the result and differs: dict name -> [value before, value now]; None for none."""
+    before, now = dict(_flat(before)), dict(_flat(now))
+    names = sorted(before.keys() | now.keys())
+    changed = [name for name in names if name not in FREE and before.get(name) != now.get(name)]
+    return {name: [before.get(name), now.get(name)] for name in changed}
+
+
+def _flat(value, prefix=""):
+    if isinstance(value, dict | list) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, inner in items:
+            yield from _flat(inner, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, value
