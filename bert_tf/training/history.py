@@ -7,6 +7,7 @@ import time
 import tensorflow as tf
 
 from bert_tf.files import write_text
+from bert_tf.training import event_files
 
 
 class History:
@@ -35,9 +36,10 @@ class History:
         if write:
             write_text(self._path, "".join(json.dumps(row) + "\n" for row in rows))
             folder = os.path.join(directory, "tensorboard")
-            self._writers = {
-                kind: tf.summary.create_file_writer(os.path.join(folder, kind)) for kind in ("training", "evaluation")
-            }
+            folders = {kind: os.path.join(folder, kind) for kind in ("training", "evaluation")}
+            for one in folders.values():
+                event_files.forget(one, step)
+            self._writers = {kind: tf.summary.create_file_writer(one) for kind, one in folders.items()}
         self._timed, self._since = [], None  # (updates, seconds) since the last point; when the last call ended
 
     def progress(self, steps, measures, batch_size):

@@ -1,4 +1,6 @@
 import json
+import os
+import re
 
 import pytest
 import tensorflow as tf
@@ -48,6 +50,35 @@ def test_what_came_after_the_checkpoint_is_forgotten(tmp_path):
     assert [row["step"] for row in resumed.points] == [10, 20]
     assert [row["step"] for row in resumed.evaluations] == [10, 20]
     assert [row["step"] for row in rows(tmp_path)] == [10, 10, 20, 20]
+
+
+def shown_by_tensorboard(folder, name="loss"):
+    """(step, value) of every point."""
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    events.Reload()
+    return [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors(name)]
+
+
+def ended(history, folder, time):
+    """Closes the files as the end of a process does; their names get another `time`, here seconds apart at least."""
+    for kind, writer in history._writers.items():
+        writer.close()
+        path = max((folder / "tensorboard" / kind).iterdir(), key=os.path.getmtime)
+        path.rename(path.with_name(re.sub(r"\d{10}", f"{time:010d}", path.name, count=1)))
+
+
+def test_after_going_on_tensorboard_shows_each_point_once_and_the_new_ones(tmp_path):
+    ended(filled(tmp_path), tmp_path, 1000)
+    for kind in ("training", "evaluation"):
+        (path,) = (tmp_path / "tensorboard" / kind).iterdir()
+        path.write_bytes(path.read_bytes()[:-3])  # the process was killed while it wrote
+    for last, value in ((20, 7.0), (10, 8.0)):  # goes on from 20, then falls back behind where that began, to 10
+        resumed = History(str(tmp_path), last)
+        resumed.point(last + 10, {"loss": value}, 0.0)
+        resumed.evaluation(last + 10, {"loss": value}, say=lambda line: None)
+        ended(resumed, tmp_path, 2000 - last)
+    assert shown_by_tensorboard(tmp_path / "tensorboard/training") == [(10, 10.0), (20, 8.0)]
+    assert shown_by_tensorboard(tmp_path / "tensorboard/evaluation") == [(10, 20.0), (20, 8.0)]
 
 
 def test_half_a_line_of_a_full_disk_is_forgotten(tmp_path):

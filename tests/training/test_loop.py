@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError
+from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.training.loop import Interrupted
 from bert_tf.training.phases import Input
 from tests.training.small import curve, difference, epochs, trainer, weights_of, with_nan
@@ -89,10 +90,34 @@ def test_after_a_skipped_update_training_goes_on(tmp_path):
     assert difference(weights_of(skipped), weights_of(first_two)) > 1e-3
 
 
-def test_too_many_bad_steps_in_a_row_stop_the_run_with_a_remedy(tmp_path):
-    with pytest.raises(BertTfError, match=r"^3 steps in a row up to step 5 .*learning_rate") as caught:
-        train(tmp_path, with_nan(epochs(), [2, 3, 4]), max_bad_steps=3, steps_per_call=1)
-    assert "\n" not in str(caught.value)
+def batch_of(batches, epoch, number):
+    return next(iter(batches(tf.constant(epoch, tf.int64)).skip(number)))
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 10])
+def test_too_many_bad_steps_in_a_row_stop_the_run_with_the_batch_and_the_checkpoint(tmp_path, steps_per_call):
+    batches = with_nan(epochs(), [13, 14, 15])  # 12 batches an epoch
+    settings = {"max_bad_steps": 3, "steps_per_call": steps_per_call, "save_every": 5, "total_steps": 30}
+    with pytest.raises(BertTfError, match=r"^3 steps in a row up to step 16 .*learning_rate") as caught:
+        train(tmp_path, batches, **settings)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "batch 3 of epoch 1," in message
+    # Written after two of the three were skipped, and as good as that of step 13 would be.
+    assert f"last good checkpoint: {tmp_path}/checkpoints/step-15;" in message
+    fingerprints = [
+        bytes(batch_fingerprint(batch_of(batches, *place)).numpy()).hex() for place in ((1, 3), (1, 2), (0, 3))
+    ]
+    assert [f"fingerprint {one};" in message for one in fingerprints] == [True, False, False]
+
+
+def test_skipped_updates_are_counted_over_the_whole_run_also_after_going_on(tmp_path):
+    batches = with_nan(epochs(), [1, 2, 7])
+    with pytest.raises(Interrupted):
+        stop = stopping_at(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        train(tmp_path, batches, total_steps=9, evaluate=stop, evaluate_every=4)
+    trained, _ = train(tmp_path, batches, total_steps=9)
+    assert trained.skipped == 3
 
 
 def test_bad_steps_that_are_not_in_a_row_do_not_stop_the_run(tmp_path):
