@@ -1,0 +1,176 @@
+"""Real processes, stopped as machines stop them: what they make in the end is what they would have made in peace."""
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.training.small import curve
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
+from bert_tf.files import bundled
+
+def get_config():
+    return PretrainConfig(
+        input=bundled("data/sotu/train.txt.gz"),
+        heldout=bundled("data/sotu/heldout.txt.gz"),
+        tokenizer=TokenizerConfig(vocab="{folder}/vocab.txt"),
+        model=BertConfig(vocab_size=0, num_layers=2, hidden_size=32, num_heads=2, intermediate_size=64,
+                         max_position_embeddings=32, dropout=0.1, attention_dropout=0.1),
+        data=PretrainingData(max_length=32, max_predictions=5, group_size=50),
+        train=TrainConfig(batch_size=8, steps={steps}, learning_rate=1e-3, dtype="float32", log_every=1,
+                          steps_per_call=2, save_every=5, evaluate_every=150),
+    )
+"""
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'-$()"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A vocabulary of letters and configs of two lengths."""
+    folder = tmp_path_factory.mktemp("interruptions")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    for name, steps in (("short", 300), ("endless", 100_000)):
+        (folder / f"{name}.py").write_text(CONFIG.format(folder=folder, steps=steps))
+    return folder
+
+
+def start(folder, model, *flags, config="short", **environment):
+    """`python -m bert_tf.pretrain`, its output in a file beside the model's directory."""
+    log = open(f"{model}.{environment.get('worker', 0)}.log", "a")  # noqa: SIM115
+    return subprocess.Popen(
+        [sys.executable, "-m", "bert_tf.pretrain", f"--config={folder}/{config}.py", f"--model_dir={model}", *flags],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1"} | environment,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def log_of(model, worker=0):
+    with open(f"{model}.{worker}.log", encoding="utf-8") as file:
+        return file.read()
+
+
+def rows_of(model):
+    try:
+        lines = (model / "history.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def newest_step(model):
+    return max((int(path.stem.split("-")[1]) for path in (model / "checkpoints").glob("step-*.index")), default=0)
+
+
+def wait_for(condition, *processes, seconds=240):
+    """Looks often: what is waited for may be there for milliseconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert all(process.poll() is None for process in processes), "ended too early"
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def half_written(model):
+    try:
+        return any(entry.name.endswith("_temp") for entry in os.scandir(model / "checkpoints"))
+    except FileNotFoundError:
+        return False
+
+
+def tensors_of(model):
+    """dict name -> array of the newest checkpoint: weights, slots, position in the data, sums."""
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model / "checkpoints")))
+    names = [name for name in reader.get_variable_to_shape_map() if name.endswith("/.ATTRIBUTES/VARIABLE_VALUE")]
+    return {name: reader.get_tensor(name) for name in names if not name.startswith("save_counter")}
+
+
+def test_killed_at_any_moment_a_run_ends_bit_for_bit_as_if_never_interrupted(folder):
+    peace, model = folder / "peace", folder / "killed"
+    reference = start(folder, peace)
+    moments = random.Random(0)
+    resumed_from, caught_writing, attempts = [], False, 0
+    while attempts < 4 or (attempts < 8 and not caught_writing):
+        before = newest_step(model)
+        process = start(folder, model)
+        if attempts % 2:  # while a checkpoint is being written
+            wait_for(lambda: newest_step(model) > before, process)
+            wait_for(lambda: half_written(model), process)
+        else:
+            last = len(rows_of(model))
+            wait_for(lambda: len(rows_of(model)) != last, process)
+            time.sleep(moments.uniform(0, 0.5))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "the run was over before it was killed; make it longer"
+        caught_writing |= half_written(model)
+        resumed_from.append(newest_step(model))
+        attempts += 1
+    assert caught_writing
+    assert len(set(resumed_from)) > 2
+    assert start(folder, model).wait(240) == 0, log_of(model)
+    assert reference.wait(240) == 0, log_of(peace)
+
+    log = log_of(model)
+    assert f"goes on from step {resumed_from[-1]} of 300" in log
+    assert "reads epoch" not in log and "can not be read" not in log
+    mine, theirs = tensors_of(model), tensors_of(peace)
+    assert mine.keys() == theirs.keys() and len(theirs) > 60
+    for name in theirs:
+        np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+    # Every step's loss is there, once: so every batch was the same, and came once.
+    ours, expected = rows_of(model), rows_of(peace)
+    assert curve(ours) == curve(expected)
+    assert [row["step"] for row in ours if row["kind"] == "training"] == list(range(1, 301))
+    assert (model / "model.safetensors").read_bytes() == (peace / "model.safetensors").read_bytes()
+    left = {path.name.split(".")[0] for path in (model / "checkpoints").iterdir() if path.name.startswith("step-")}
+    assert left == {"step-295", "step-300"}
+
+
+def test_a_signal_to_one_worker_stops_all_at_the_same_step_and_all_go_on(folder):
+    model = folder / "workers"
+    flags = "--strategy=multi_worker", "--config.train.save_every=100000", "--config.heldout="
+
+    def workers():
+        servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
+        for server in servers:
+            server.close()
+        cluster = {"cluster": {"worker": addresses}}
+        tasks = [cluster | {"task": {"type": "worker", "index": index}} for index in (0, 1)]
+        return [
+            start(folder, model, *flags, config="endless", TF_CONFIG=json.dumps(task), worker=str(index))
+            for index, task in enumerate(tasks)
+        ]
+
+    stopped = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        processes = workers()
+        try:
+            last = len(rows_of(model))
+            wait_for(lambda: len(rows_of(model)) > last + 10, *processes)  # noqa: B023
+            processes[1].send_signal(number)  # not the one that writes
+            statuses = [process.wait(120) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        logs = [log_of(model, index) for index in (0, 1)]
+        assert statuses == [0 if number == signal.SIGTERM else 130] * 2, logs
+        steps = [re.findall(r"stopped at step (\d+); the same command goes on", log)[-1] for log in logs]
+        assert steps[0] == steps[1]
+        assert newest_step(model) == int(steps[0])
+        stopped.append(int(steps[0]))
+    assert f"goes on from step {stopped[0]} of" in log_of(model, 0) and stopped[1] > stopped[0]
