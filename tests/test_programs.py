@@ -206,6 +206,7 @@ def test_another_runs_directory_is_refused_by_the_program(programs, folder, pret
     done = programs(*command)
     assert done.status == 2
     assert "belongs to another run (config.train.seed: 0 there, 5 now)" in done.error_line
+    assert "--accept_config_change" in done.error_line
 
 
 def test_what_is_no_model_is_refused_by_every_program_that_reads_one(programs, folder, pretrained):

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 
 import tensorflow as tf
 
@@ -21,13 +22,16 @@ class InputState:
         directory: of the checkpoints.
         strategy: tf.distribute.Strategy; each of several workers has its own files.
         keep: how many states to keep.
+        pipeline: names what makes the batches. A state that another pipeline left could be read without an error and
+            be wrong, so states of another name are not looked at, and removed with the next save.
     """
 
-    def __init__(self, directory, strategy, keep):
+    def __init__(self, directory, strategy, keep, pipeline=""):
         resolver = strategy.cluster_resolver
         worker = (resolver.task_id or 0) if resolver else 0
         self._directory, self._keep = directory, keep
-        self._name = f"input-{worker}-tensorflow-{tf.__version__}"
+        self._worker = f"input-{worker}-"
+        self._name = f"{self._worker}tensorflow-{tf.__version__}" + (f"-{pipeline}" if pipeline else "")
 
     def save(self, iterator, step):
         """Writes the state of `iterator`; those of steps that came after, in a run that was cut off, are removed."""
@@ -37,6 +41,11 @@ class InputState:
         for gone in set(written) - set(kept):
             self._remove(gone)
         os.makedirs(self._directory, exist_ok=True)
+        for name in os.listdir(self._directory):
+            if name.startswith(self._worker) and name.endswith("_temp"):  # of a write that was killed
+                shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
+            elif name.startswith(self._worker) and not re.match(rf"{re.escape(self._name)}-\d+\.", name):
+                os.remove(os.path.join(self._directory, name))
         try:
             tf.train.Checkpoint(iterator=iterator).write(self._path(step))
         except (tf.errors.OpError, OSError):

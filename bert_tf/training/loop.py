@@ -62,7 +62,7 @@ class Trainer:
         """Updates that a non-finite loss or gradient left out, of those done."""
         return self.step - int(self.optimizer.slots["updates"])
 
-    def run(self, inputs, directory, *, title, evaluate_every=0, started=None):
+    def run(self, inputs, directory, *, title, evaluate_every=0, started=None, pipeline=""):
         """Trains to the end, from the newest checkpoint in `directory` if there is one.
 
         Args:
@@ -71,6 +71,7 @@ class Trainer:
             title: of the progress line.
             evaluate_every: updates between evaluations; 0 for only before, after and at the ends of phases.
             started: function of the step that the run begins at or goes on from, called as soon as that is known.
+            pipeline: a name for what decides the batches and how they are made, see `InputState`.
 
         Returns:
             History.
@@ -83,7 +84,8 @@ class Trainer:
         chief = is_chief(self.strategy)
         folder = os.path.join(directory, "checkpoints")
         checkpoints = Checkpoints(folder, self._variables(), config.keep, config.on_save_error)
-        input_state = InputState(folder, self.strategy, config.keep)
+        # One more than checkpoints: the newest is there while the weights of its step are still being written.
+        input_state = InputState(folder, self.strategy, config.keep + 1, pipeline)
         if checkpoints.restore(print):
             print(f"{title}: goes on from step {self.step} of {self.total_steps}")
         if started:

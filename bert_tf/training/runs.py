@@ -16,7 +16,7 @@ from bert_tf.inputs.corpus import find_corpus
 from bert_tf.inputs.identity import corpus_identity, file_identity, weights_identity
 from bert_tf.inputs.masking import Masker
 from bert_tf.inputs.pretraining import check_corpus, pretraining_dataset, reading
-from bert_tf.inputs.records import settings_of
+from bert_tf.inputs.records import digest, settings_of
 from bert_tf.inputs.service import through_service
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.classification import Classification, labels_of
@@ -217,6 +217,12 @@ class _Run:
             raise ConfigError("train.dtype is auto, which several workers could decide differently; name one")
         return "auto"
 
+    def _pipeline(self):
+        """A digest of what decides the batches, or how they are made."""
+        config = {name: value for name, value in self.record["config"].items() if name != "train"}
+        train = {name: self.record["config"]["train"][name] for name in ("batch_size", "phases", "seed")}
+        return digest([config, train, self.record["inputs"]])
+
     def fit(self, task, make_encoder, total_steps, inputs, heldout, evaluate_every):
         started = time.time()
         record = None
@@ -238,6 +244,7 @@ class _Run:
             title=self.program,
             evaluate_every=evaluate_every,
             started=record.write if record else None,
+            pipeline=self._pipeline(),
         )
         if not trainer.advanced and os.path.exists(path):
             return read_json(path)  # it had ended before; what it measured then stands

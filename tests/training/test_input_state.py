@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
+from bert_tf.inputs.batching import stream
 from bert_tf.inputs.pretraining import pretraining_dataset
 from bert_tf.text import Tokenizer
 from bert_tf.training.input_state import InputState
@@ -104,6 +105,20 @@ def test_as_many_states_as_checkpoints_are_kept_and_those_of_a_lost_future_go(tm
     assert state._steps() == [20, 30]
     state.save(iterator, 25)  # the run fell back behind 30
     assert state._steps() == [20, 25]
+
+
+def test_a_state_of_another_pipeline_is_not_taken_and_goes_with_the_next_save(tmp_path, corpus):
+    batches, others = batches_of(corpus), batches_of(corpus, masking="span")
+    state = InputState(str(tmp_path), STRATEGY, keep=2, pipeline="one")
+    iterator = state.open(batches, (0, 0), None)
+    taken(iterator, 3)
+    state.save(iterator, 3)
+    (tmp_path / f"{state._name}-9_temp").mkdir()  # of a process that was killed
+    changed = InputState(str(tmp_path), STRATEGY, keep=2, pipeline="another")
+    iterator = changed.open(others, (0, 3), 3)
+    assert_same(taken(iterator, 2), taken(iter(stream(others, (0, 3))), 2))
+    changed.save(iterator, 5)
+    assert {name.split(".index")[0].split(".data")[0] for name in os.listdir(tmp_path)} == {f"{changed._name}-5"}
 
 
 def test_a_damaged_state_costs_time_and_nothing_else(tmp_path, corpus, capsys):

@@ -25,13 +25,12 @@ from bert_tf.files import bundled
 def get_config():
     return PretrainConfig(
         input=bundled("data/sotu/train.txt.gz"),
-        heldout=bundled("data/sotu/heldout.txt.gz"),
         tokenizer=TokenizerConfig(vocab="{folder}/vocab.txt"),
-        model=BertConfig(vocab_size=0, num_layers=2, hidden_size=32, num_heads=2, intermediate_size=64,
+        model=BertConfig(vocab_size=0, num_layers=1, hidden_size=32, num_heads=2, intermediate_size=64,
                          max_position_embeddings=32, dropout=0.1, attention_dropout=0.1),
         data=PretrainingData(max_length=32, max_predictions=5, group_size=50),
         train=TrainConfig(batch_size=8, steps={steps}, learning_rate=1e-3, dtype="float32", log_every=1,
-                          steps_per_call=2, save_every=5, evaluate_every=150),
+                          steps_per_call=2, save_every=5),
     )
 """
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'-$()"
@@ -104,15 +103,15 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_as_if_never_interrupted(fol
     reference = start(folder, peace)
     moments = random.Random(0)
     resumed_from, caught_writing, attempts = [], False, 0
-    while attempts < 4 or (attempts < 8 and not caught_writing):
+    while attempts < 3 or (attempts < 7 and not caught_writing):
         before = newest_step(model)
         process = start(folder, model)
         if attempts % 2:  # while a checkpoint is being written
-            wait_for(lambda: newest_step(model) > before, process)
+            wait_for(lambda: newest_step(model) > before, process)  # noqa: B023
             wait_for(lambda: half_written(model), process)
         else:
             last = len(rows_of(model))
-            wait_for(lambda: len(rows_of(model)) != last, process)
+            wait_for(lambda: len(rows_of(model)) != last, process)  # noqa: B023
             time.sleep(moments.uniform(0, 0.5))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "the run was over before it was killed; make it longer"
@@ -120,7 +119,7 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_as_if_never_interrupted(fol
         resumed_from.append(newest_step(model))
         attempts += 1
     assert caught_writing
-    assert len(set(resumed_from)) > 2
+    assert len(set(resumed_from)) > 1
     assert start(folder, model).wait(240) == 0, log_of(model)
     assert reference.wait(240) == 0, log_of(peace)
 
@@ -128,7 +127,7 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_as_if_never_interrupted(fol
     assert f"goes on from step {resumed_from[-1]} of 300" in log
     assert "reads epoch" not in log and "can not be read" not in log
     mine, theirs = tensors_of(model), tensors_of(peace)
-    assert mine.keys() == theirs.keys() and len(theirs) > 60
+    assert mine.keys() == theirs.keys() and len(theirs) > 40
     for name in theirs:
         np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
     # Every step's loss is there, once: so every batch was the same, and came once.
@@ -142,7 +141,7 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_as_if_never_interrupted(fol
 
 def test_a_signal_to_one_worker_stops_all_at_the_same_step_and_all_go_on(folder):
     model = folder / "workers"
-    flags = "--strategy=multi_worker", "--config.train.save_every=100000", "--config.heldout="
+    flags = "--strategy=multi_worker", "--config.train.save_every=100000"
 
     def workers():
         servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
