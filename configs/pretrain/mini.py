@@ -18,8 +18,9 @@ def get_config():
         tokenizer=TokenizerConfig(vocab="vocab.txt", lower_case=True, strip_accents=False),
         # As in tiny.py: no dropout in so short a run, and 0.02 at 768 units in proportion to 1 / sqrt(width).
         model=BertConfig.from_name("mini", vocab_size=0, dropout=0.0, attention_dropout=0.0, initializer_range=0.035),
-        # Help pages are short: without packing, 30% of the Korean rows would be padding.
-        data=PretrainingData(max_length=128, max_predictions=20, pack=True),
+        # Order, not nsp: a random second part would be in the other language more often than not, and be told by that.
+        # Help pages are short: without packing, 27% of the Korean rows would be padding.
+        data=PretrainingData(max_length=128, max_predictions=20, pairs="sop", pack=True),
         train=TrainConfig(
             steps=1500,
             # As many tokens a batch in both: a sequence of 512 costs little more than four of 128.
