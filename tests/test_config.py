@@ -125,9 +125,16 @@ def test_a_value_that_no_run_can_have_is_named(config, culprit):
 
 
 @pytest.mark.parametrize(
-    "config", [BertConfig(), BertConfig(type_vocab_size=0, dropout=0), TrainConfig(), PretrainingData()]
+    "config",
+    [
+        BertConfig(),
+        BertConfig(type_vocab_size=0, dropout=0),
+        TrainConfig(),
+        PretrainingData(),
+        PretrainingData(pairs="none", pack=True, mask_on="device"),
+    ],
 )
-def test_the_defaults_and_a_model_without_types_are_valid(config):
+def test_the_defaults_and_what_goes_together_are_valid(config):
     assert config.check() is config
 
 

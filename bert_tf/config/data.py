@@ -29,8 +29,9 @@ class PretrainingData:
         group_size: documents that are shuffled together and lend each other random second parts.
         length_multiple: None pads every batch to max_length; a number puts pairs of similar length into a batch and
             pads it to a multiple of that number.
-        pack: puts several short sequences into a row of max_length, each attending to itself only. batch_size then
-            counts rows, and max_predictions is a row's limit, too.
+        pack: fills rows up to max_length. Several short pairs share a row, each attending to itself only; batch_size
+            then counts rows, and max_predictions is a row's limit, too. With pairs "none", sentences are cut where the
+            row ends and go on in another one, so that every row is one full sequence.
     """
 
     layout: str = "sentences"
@@ -54,6 +55,11 @@ class PretrainingData:
         names = ("max_length", "max_predictions")
         own = {name: getattr(phase, name) for name in names if getattr(phase, name) is not None}
         return dataclasses.replace(self, **own)
+
+    @property
+    def shares_rows(self):
+        """Whether a row can hold several sequences, which the model has to keep apart."""
+        return self.pack and self.pairs != "none"
 
     def check(self):
         """Raises ConfigError for values that no run can have."""
@@ -91,7 +97,7 @@ class PretrainingData:
                 f"data.length_multiple is {self.length_multiple}, but rows of data.pack are all of max_length; "
                 "leave one of the two out"
             )
-        if self.pack and self.mask_on == "device":
+        if self.shares_rows and self.mask_on == "device":
             raise ConfigError(
                 "data.mask_on is 'device', where rows are masked, but data.pack needs each sequence in a row masked by "
                 "itself; set data.mask_on=host"

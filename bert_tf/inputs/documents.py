@@ -77,7 +77,7 @@ def sentence_pairs(documents, seed, *, max_tokens, short_sequence_rate=0.1, grou
     return groups.flat_map(look_up)
 
 
-def full_sentences(documents, seed, *, max_tokens, sep_id, group_size=1000):
+def full_sentences(documents, seed, *, max_tokens, sep_id, group_size=1000, cut=False):
     """Fills sequences with whole sentences in a row, across documents: RoBERTa's FULL-SENTENCES.
 
     Liu et al., 2019 (arXiv:1907.11692), section 4.2: sentences are taken one after the other while they fit; where one
@@ -86,12 +86,16 @@ def full_sentences(documents, seed, *, max_tokens, sep_id, group_size=1000):
     sequences, and a group's sequences come in random order. The last sequence of a group goes on with the next group's
     text: only the last one of all ends for want of text.
 
+    With `cut`, every sequence but that last one has `max_tokens` tokens: a sentence that does not fit is cut where the
+    sequence ends and goes on in another one, as with `--sample-break-mode none` of RoBERTa's own program, fairseq.
+
     Args:
         documents: Dataset of RaggedTensors int32 [num_sentences, None], token ids; empty sentences are passed over.
         seed: integer [2], stateless: the same seed gives the same sequences in the same order.
         max_tokens: tokens of a sequence, at most: the model's length less [CLS] and the [SEP] at the end.
         sep_id: id of [SEP], between documents.
         group_size: documents a group, at most. Memory holds the tokens of two or three groups.
+        cut: sequences end where they are full instead of at the end of a sentence.
 
     Returns:
         tf.data.Dataset of dicts: "first" int32 [n].
@@ -102,12 +106,14 @@ def full_sentences(documents, seed, *, max_tokens, sep_id, group_size=1000):
         documents = tf.gather(group, _random_order(group.nrows(), document_seed))
         # What the group before left over is the start of the first sequence, like a document of one sentence.
         rest = tf.RaggedTensor.from_nested_row_lengths(rest, [[1], [tf.size(rest, tf.int64)]])
-        tokens, ranges = _fill_rows(*_flatten(tf.concat([rest, documents], axis=0)), max_tokens, sep_id)
+        tokens, bounds, limits = _flatten(tf.concat([rest, documents], axis=0))
+        joined = _join_documents(tokens, bounds, limits, sep_id)
+        ranges = _equal_ranges(tf.size(joined), max_tokens) if cut else _sentence_ranges(bounds, limits, max_tokens)
         count = tf.shape(ranges)[0]
         whole = tf.where(is_last, count, tf.maximum(count - 1, 0))
         held = tf.concat([ranges[whole:], [[0, 0]]], axis=0)[0]
         ranges = tf.gather(ranges, _random_order(whole, order_seed))
-        return tokens[held[0] : held[1]], (tokens, ranges)
+        return joined[held[0] : held[1]], (joined, ranges)
 
     def look_up(tokens, ranges):
         rows = tf.data.Dataset.from_tensor_slices(ranges)
@@ -121,15 +127,27 @@ def full_sentences(documents, seed, *, max_tokens, sep_id, group_size=1000):
     return filled.prefetch(1).flat_map(look_up)
 
 
-def _fill_rows(tokens, bounds, limits, max_tokens, sep_id):
+def _join_documents(tokens, bounds, limits, sep_id):
+    """Tokens of all documents with [SEP] between one and the next; arguments as `_flatten` gives."""
+    documents = tf.RaggedTensor.from_row_splits(tokens, tf.gather(bounds, limits))
+    separators = tf.fill([documents.nrows(tf.int32), 1], sep_id)
+    return tf.concat([documents, separators], axis=1).values[:-1]
+
+
+def _equal_ranges(count, length):
+    """Cuts `count` tokens after every `length`: int32 [num_rows, 2], the last range perhaps shorter."""
+    starts = tf.range(0, count, length)
+    return tf.stack([starts, tf.minimum(starts + length, count)], axis=1)
+
+
+def _sentence_ranges(bounds, limits, max_tokens):
     """Where each sequence of `full_sentences` begins and ends.
 
     Args:
-        tokens, bounds, limits: as `_flatten` gives.
+        bounds, limits: as `_flatten` gives.
 
     Returns:
-        tokens: int32 [num_tokens + num_documents], [SEP] behind each document.
-        ranges: int32 [num_rows, 2]; row r is tokens[ranges[r, 0]:ranges[r, 1]].
+        int32 [num_rows, 2]; row r is the joined documents' tokens [r, 0] to [r, 1] - 1.
     """
     lengths = bounds[1:] - bounds[:-1]
     document = tf.searchsorted(limits, tf.range(tf.size(lengths)), side="right") - 1  # of each sentence
@@ -149,10 +167,7 @@ def _fill_rows(tokens, bounds, limits, max_tokens, sep_id):
         shape_invariants=(tf.TensorShape([None]), tf.TensorShape([None])),
     )
     rows = rows[rows < count]
-    ranges = tf.stack([tf.gather(starts, rows), tf.gather(ends, tf.gather(following, rows) - 1)], axis=1)
-    documents = tf.RaggedTensor.from_row_splits(tokens, tf.gather(bounds, limits))
-    separators = tf.fill([documents.nrows(tf.int32), 1], sep_id)
-    return tf.concat([documents, separators], axis=1).values, ranges
+    return tf.stack([tf.gather(starts, rows), tf.gather(ends, tf.gather(following, rows) - 1)], axis=1)
 
 
 def _random_order(count, seed):

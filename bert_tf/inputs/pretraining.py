@@ -72,7 +72,7 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
         data: bert_tf.config.PretrainingData.
         seed: int; with `epoch` it decides order, pairs and masks, on every machine alike.
         epoch: int or int64 scalar tensor; evaluation keeps it fixed and so sees the same masks every time.
-        batch_size: sequences a batch; with data.pack, rows.
+        batch_size: rows a batch: sequences, or with data.pack as many pairs as fit into that many rows.
         drop_remainder: leave out the last batch if it is not full.
         shard: (number of workers, index), to make only every so many-th batch; None for all.
 
@@ -81,7 +81,7 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
         [batch, max_predictions]: masked_lm_positions, masked_lm_ids; float32 [batch, max_predictions]:
         masked_lm_weights; but for data.pairs "none", int32 [batch]: next_sentence_labels (1: the second segment is from
         another document or, for "sop", the segments are swapped).
-        With data.pack, several sequences are in a row, and the features those of `inputs.packing.join_rows`; which
+        With data.pack, several pairs are in a row, and the features those of `inputs.packing.join_rows`; which
         sequences are made and how they are masked follows the same rules.
         With data.mask_on "device", input_word_ids are not masked, and instead of the masked_lm_ features there is what
         `inputs.masking.Masker` makes them of.
@@ -104,15 +104,15 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
         return {"ids": ids, "type_ids": type_ids} | labels
 
     pool_size = batch_size * _BATCHES_A_POOL if data.length_multiple else batch_size
-    batches = sequences.ragged_batch(_PACKED_POOL if data.pack else pool_size).map(pack_segments)
-    if data.pack:
+    batches = sequences.ragged_batch(_PACKED_POOL if data.shares_rows else pool_size).map(pack_segments)
+    if data.shares_rows:
         batches = _rows(batches, order_seed, data).ragged_batch(batch_size)
     elif data.length_multiple:
         batches = batch_by_length(batches, batch_size, length_key="ids", seed=order_seed)
     if drop_remainder:
         batches = batches.filter(lambda packed: packed["ids"].nrows() == batch_size)
 
-    kind = "row" if data.pack else "sequence" if data.pairs == "none" else "pair"
+    kind = "sequence" if data.pairs == "none" else "row" if data.pack else "pair"
     least = f"one batch of {batch_size} {kind}s" if drop_remainder else f"one {kind}"
     batches = _refuse_empty(batches, f"{_TOO_SMALL} {least}; add text or make train.batch_size smaller")
     batches = batches.enumerate()
@@ -123,12 +123,12 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
 
     def finish(number, packed):
         counts = packed["ids"].row_lengths()  # of a packed row: its sequences, which are masked each by itself
-        if data.pack:
+        if data.shares_rows:
             packed = {name: value.values for name, value in packed.items()}
         features = _features(packed, tf.random.fold_in(mask_seed, number), tokenizer, data)
         if data.mask_on == "host":
             features = masker(features)
-        if data.pack:
+        if data.shares_rows:
             limits = {"max_length": data.max_length, "max_predictions": data.max_predictions}
             features = join_rows(features, packed["ids"].row_lengths(), counts, **limits)
         rows = batch_size if drop_remainder else None
@@ -146,6 +146,7 @@ def _sequences(documents, seed, tokenizer, data):
             max_tokens=data.max_length - 2,  # [CLS] first [SEP]
             sep_id=tokenizer.sep_id,
             group_size=data.group_size,
+            cut=data.pack,
         )
     return sentence_pairs(
         documents,

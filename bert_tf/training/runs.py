@@ -93,7 +93,7 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False):
     with reading(config.input):
         return run.fit(
             kind(tokenizer, longest),
-            lambda: BertEncoder(model_config, dtype=run.dtype, packed=config.data.pack),
+            lambda: BertEncoder(model_config, dtype=run.dtype, packed=config.data.shares_rows),
             config.train.steps,
             [_training_input(files, tokenizer, *phase, seed) for phase in phases],
             [_heldout(heldout, tokenizer, *phase, seed) for phase in phases],

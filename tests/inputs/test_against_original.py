@@ -296,11 +296,12 @@ def test_the_shares_of_masks_are_eighty_ten_and_ten_in_a_hundred(masked, tokeniz
     assert stats.binomtest(round(0.79 * found.total()), found.total(), 0.8).pvalue < SURE
 
 
-def padding(tokenizer, pack):
-    data = PretrainingData(max_length=MAX_LENGTH, pack=pack)
+def padding(tokenizer, pack, pairs="nsp"):
+    data = PretrainingData(max_length=MAX_LENGTH, pairs=pairs, pack=pack)
     dataset = pretraining_dataset([str(SOTU / "train.txt.gz")], tokenizer, data, seed=1, epoch=0, batch_size=32)
     return np.mean([np.mean(batch["input_mask"] == 0) for batch in dataset.as_numpy_iterator()])
 
 
-def test_packing_leaves_at_most_three_in_a_hundred_places_of_the_bundled_corpus_empty(tokenizer):
-    assert padding(tokenizer, pack=True) <= 0.03 < padding(tokenizer, pack=False)
+@pytest.mark.parametrize("pairs", ["nsp", "none"])
+def test_packing_leaves_at_most_three_in_a_hundred_places_of_the_bundled_corpus_empty(tokenizer, pairs):
+    assert padding(tokenizer, pack=True, pairs=pairs) <= 0.03 < padding(tokenizer, pack=False, pairs=pairs)

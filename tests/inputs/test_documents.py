@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -301,6 +303,31 @@ def test_full_sentences_of_every_group_size_use_all_text_once_and_are_full():
         assert sum(row.count(SEPARATOR) for row in rows) > 10
 
 
+@pytest.mark.parametrize("max_tokens", [1, 7, MAX_TOKENS, 5000])
+def test_cut_sentences_fill_every_sequence_but_the_last(max_tokens):
+    # Groups of one document keep the documents in order.
+    documents = corpus(40)
+    text = join([[SEPARATOR] * (number > 0) + join(document) for number, document in enumerate(documents)])
+    expected = [text[start : start + max_tokens] for start in range(0, len(text), max_tokens)]
+    assert sorted(rows_of(documents, max_tokens=max_tokens, group_size=1, cut=True)) == sorted(expected)
+
+
+def test_cut_sentences_of_every_group_size_use_all_text_once():
+    documents = corpus(60)
+    for group_size in (2, 7, 1000):
+        rows = rows_of(documents, group_size=group_size, cut=True)
+        assert sorted(token for row in rows for token in row if token != SEPARATOR) == list(
+            range(len(document_numbers(documents)))
+        )
+        assert sum(row.count(SEPARATOR) for row in rows) == len(documents) - 1
+        assert sorted(map(len, rows))[1:] == [MAX_TOKENS] * (len(rows) - 1)
+        # Running text: after a token comes the next one, unless a document ends there.
+        document = document_numbers(documents)
+        for row in rows:
+            for here, there in itertools.pairwise(row):
+                assert SEPARATOR in (here, there) or (there == here + 1 and document[here] == document[there])
+
+
 def test_full_sentences_are_new_every_epoch_and_the_same_for_the_same_seed():
     documents = corpus(60)
     first = rows_of(documents)
@@ -326,5 +353,6 @@ def test_documents_are_joined_in_another_order_every_epoch():
 
 
 def test_text_that_is_no_text_makes_no_full_sentences():
-    assert rows_of([[], [[]]]) == []
-    assert rows_of([[[]], [[4, 5]], []]) == [[4, 5]]
+    for cut in (False, True):
+        assert rows_of([[], [[]]], cut=cut) == []
+        assert rows_of([[[]], [[4, 5]], []], cut=cut) == [[4, 5]]

@@ -8,6 +8,7 @@ from scipy import stats
 
 from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
+from bert_tf.inputs.masking import Masker
 from bert_tf.inputs.pretraining import check_corpus, pretraining_dataset
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -222,6 +223,35 @@ def test_full_sentences_come_without_labels_and_with_a_separator_between_documen
             words += part.tolist()
         between += len(parts) - 1
     assert sorted(words) == list(range(WORDS)) and between > 20
+
+
+@pytest.mark.parametrize("masking", ["token", "whole_word", "span"])
+def test_packed_full_sentences_are_rows_of_one_full_sequence_each(corpus, masking):
+    options = {"pairs": "none", "pack": True, "masking": masking, "drop_remainder": False}
+    batches = batches_of(corpus, **options)
+    assert batches[0].keys() == batches_of(corpus, pairs="none")[0].keys()
+    ids, lengths = unmasked(batches), rows_of(batches, "input_mask").sum(1)
+    assert sorted(lengths)[1:] == [32] * (len(lengths) - 1)
+    assert rows_of(batches, "input_mask").max() == 1
+    assert (ids[:, 0] == CLS).all() and (ids[np.arange(len(ids)), lengths - 1] == SEP).all()
+    words = ids[ids >= len(SPECIALS)] - len(SPECIALS)
+    assert sorted(words) == list(range(WORDS))
+    assert (ids == SEP).sum() == len(ids) + 39  # between 40 documents
+    # Every word of this corpus is one piece, so that no budget is left over.
+    positions, weights = rows_of(batches, "masked_lm_positions"), rows_of(batches, "masked_lm_weights")
+    assert weights.sum(1).tolist() == [min(5, max(1, round(0.15 * int(n)))) for n in lengths]
+    rows, places = np.nonzero(weights)
+    assert (ids[rows, positions[rows, places]] >= len(SPECIALS)).all()
+    assert not equal(batches, batches_of(corpus, epoch=1, **options))
+
+
+def test_packed_full_sentences_are_masked_on_the_device_as_on_the_host(corpus):
+    options = {"pairs": "none", "pack": True, "masking": "whole_word"}
+    masker = Masker(PretrainingData(max_length=32, max_predictions=5, **options), corpus[1])
+    raw = batches_of(corpus, mask_on="device", **options)
+    for batch, expected in zip(raw, batches_of(corpus, **options), strict=True):
+        masked = masker({name: tf.constant(value) for name, value in batch.items()})
+        assert all(np.array_equal(masked[name], value) for name, value in expected.items())
 
 
 def sequences_of(batches):
