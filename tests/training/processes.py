@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 
+import tensorflow as tf
+
 
 def start(module, *arguments, environment=None):
     """Starts `python -m module arguments` on CPUs; its output is for `finish`."""
@@ -43,7 +45,5 @@ def cluster(workers):
 
 def virtual_devices(count):
     """Makes `count` devices of this process' processor; call it before anything asks for the devices."""
-    import tensorflow as tf
-
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
