@@ -35,6 +35,7 @@ CASES = {
     "spans masked on the device": {"masking": "span", "mask_on": "device"},
     "packed rows, remat": {"pack": True, "remat": True},
     "bfloat16": {"dtype": "bfloat16"},
+    "dropout": {"dropout": 0.1},
 }
 CURVES = ("loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm")
 DATA = ("service", "service_workers", "mask_on", "masking", "pack")
@@ -59,6 +60,8 @@ ROWS = {
     ("spans masked on the device", "1 replica", 2): ("spans masked on the host", *ONE),
     ("packed rows, remat", "2 replicas", 1): ("packed rows, remat", *ONE),
     ("bfloat16", "2 replicas", 1): ("bfloat16", *ONE),
+    # Each shard has its own masks of dropout.
+    ("dropout", "2 replicas", 1): ("dropout", "1 replica", 2),
 }
 
 
@@ -67,7 +70,7 @@ def learn(folder):
     write_vocabulary(os.path.join(folder, "vocab.txt"), learn_vocabulary(read_lines(CORPUS), 2000))
 
 
-def config(folder, *, steps=20, corpus=CORPUS, **changes):
+def config(folder, *, steps=20, corpus=CORPUS, dropout=0.0, **changes):
     """Three layers, so that errors can grow on their way; short and long sequences in one batch."""
     data = {name: changes.pop(name) for name in DATA if name in changes}
     train = {"batch_size": 16, "steps": steps, "learning_rate": 1e-4, "dtype": "float32", "log_every": 1} | changes
@@ -76,7 +79,7 @@ def config(folder, *, steps=20, corpus=CORPUS, **changes):
         tokenizer=TokenizerConfig(vocab=os.path.join(folder, "vocab.txt")),
         model=BertConfig(
             vocab_size=0, num_layers=3, hidden_size=64, num_heads=4, intermediate_size=256,
-            max_position_embeddings=128, dropout=0.0, attention_dropout=0.0, initializer_range=0.05,
+            max_position_embeddings=128, dropout=dropout, attention_dropout=dropout, initializer_range=0.05,
         ),
         data=PretrainingData(**({"short_sequence_rate": 0.5} | data)),
         train=TrainConfig(**train),
