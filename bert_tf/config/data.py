@@ -24,7 +24,8 @@ class PretrainingData:
             between white space, punctuation apart: for Korean with Chinese characters in it, or segmented text).
         mask_on: "host" (in the input pipeline) or "device" (in the training step); the same masks either way.
         max_predictions: masked tokens a sequence, at most.
-        masking_rate: share of the tokens of a sequence that is masked; at least one is, where one can be.
+        masking_rate: share of the tokens of a sequence that is masked; at least one is, where one can be, also at a
+            rate of 0, as in google-research/bert.
         short_sequence_rate: share of documents that aim at shorter pairs; "none" makes no shorter sequences.
         group_size: documents that are shuffled together and lend each other random second parts.
         length_multiple: None pads every batch to max_length; a number puts pairs of similar length into a batch and

@@ -175,10 +175,24 @@ def mask_tokens(
 
 
 def prediction_budgets(lengths, rate, max_predictions):
-    """int32, how many tokens sequences of these lengths (int32) may have hidden: see `mask_tokens`."""
-    # float64 and rounding half to even: the same count as Python's round() of the reference, for every length.
-    budgets = tf.cast(tf.round(tf.cast(lengths, tf.float64) * rate), tf.int32)
-    return tf.clip_by_value(budgets, 1, max_predictions)
+    """int32 [n], how many tokens sequences of these lengths (int32 [n]) may have hidden: see `mask_tokens`."""
+    # Python itself says from which length on there is one more, so the counts are those of the reference's round() for
+    # every length, and no float64, which TPUs lack, is computed with.
+    steps = tf.constant(_lengths_with_more(rate, max_predictions), tf.int32)  # [up to max_predictions - 1]
+    return 1 + tf.reduce_sum(tf.cast(lengths[:, tf.newaxis] >= steps, tf.int32), axis=1)
+
+
+def _lengths_with_more(rate, max_predictions):
+    """list of int, ascending: the shortest lengths with 2, 3, ... max_predictions predictions, if there are any."""
+    steps = []
+    for count in range(2, max_predictions + 1):
+        length = int((count - 0.5) / rate) - 1 if rate else _LARGEST_INT32
+        if length > _LARGEST_INT32 - 3:
+            break
+        while round(rate * length) < count:
+            length += 1
+        steps.append(length)
+    return steps
 
 
 def draw(seeds, streams, positions):

@@ -4,6 +4,7 @@ All of an update runs inside a replica, on that replica's copy of the variables:
 gradient, so none needs a merge call.
 """
 
+import math
 import re
 
 import numpy as np
@@ -100,17 +101,17 @@ class Optimizer(tf.Module):
         """
         # Ops on handles: a replica changes its own copy, where tf.Variable.assign would want to change all of them.
         tf.raw_ops.AssignAddVariableOp(resource=self._updates.handle, value=tf.constant(1, tf.int64))
-        count = tf.cast(tf.raw_ops.ReadVariableOp(resource=self._updates.handle, dtype=tf.int64), tf.float64)
+        count = tf.cast(tf.raw_ops.ReadVariableOp(resource=self._updates.handle, dtype=tf.int64), tf.float32)
         learning_rate = tf.convert_to_tensor(learning_rate, tf.float32)
         self._apply(gradients, learning_rate, count)
 
     def _apply(self, gradients, learning_rate, count):
-        """`apply`, for the update number `count`, from 1: float64, as float32 has no digits left of 1 - 0.999 ** 2."""
+        """`apply`, for the update number `count`, a float32 scalar, from 1."""
         raise NotImplementedError
 
     def _corrections(self, count):
-        """1 - beta ** count for both moments, float64."""
-        return [1.0 - beta**count for beta in (self._beta_1, self._beta_2)]
+        """1 - beta ** count for both moments, float32; as a difference from 1 it would have no digits at first."""
+        return [-tf.math.expm1(count * math.log(beta)) for beta in (self._beta_1, self._beta_2)]
 
     def _shrink(self, index, learning_rate):
         """Decoupled weight decay, from the value before the update."""
@@ -152,8 +153,8 @@ class AdamW(Optimizer):
         if self._bias_correction:
             # m / first / (sqrt(v / second) + epsilon), with the common factor taken out.
             first, second = self._corrections(count)
-            step = learning_rate * _float32(tf.sqrt(second) / first)
-            epsilon = _float32(epsilon * tf.sqrt(second))
+            step = learning_rate * tf.sqrt(second) / first
+            epsilon = epsilon * tf.sqrt(second)
         for index, gradient in enumerate(gradients):
             self._shrink(index, self._scaled(learning_rate, index))
             self._adam(index, gradient, self._scaled(step, index), epsilon)
@@ -169,19 +170,35 @@ class RAdam(Optimizer):
     def _apply(self, gradients, learning_rate, count):
         first, second = self._corrections(count)
         longest = 2.0 / (1.0 - self._beta_2) - 1.0
-        length = longest - 2.0 * count * (1.0 - second) / second  # of the approximated simple moving average
+        length = self._average_length(count, longest)
         known = length > 5.0  # the paper's 4 leaves a factor near infinity possible; its authors' program has 5
         length = tf.where(known, length, 5.0)  # below 4 the root is of a negative number
         rectification = tf.sqrt(
             (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)
         )
-        adaptive = learning_rate * _float32(tf.where(known, rectification * tf.sqrt(second) / first, 0.0))
+        adaptive = tf.where(known, learning_rate * rectification * tf.sqrt(second) / first, 0.0)
         for index, gradient in enumerate(gradients):
             self._shrink(index, self._scaled(learning_rate, index))
             self._adam(index, gradient, self._scaled(adaptive, index), self._epsilon)
         if not known:
             for index, (m, _) in enumerate(self._moments):
-                _subtract(self._variables[index], self._scaled(learning_rate, index) / _float32(first) * m)
+                _subtract(self._variables[index], self._scaled(learning_rate, index) / first * m)
+
+    def _average_length(self, count, longest):
+        """Length of the approximated simple moving average: longest - 2 count beta ** count / (1 - beta ** count).
+
+        So written, it is the small difference of two large numbers, and float32 would leave it three digits. With
+        y = -count log(beta) / 2, the subtracted term is (y coth(y) - y) * scale, where scale is nearly longest + 1.
+        """
+        scale = -2.0 / math.log(self._beta_2)
+        y = count / scale
+        squared = y * y
+        series = squared * (
+            1 / 3 - squared * (1 / 45 - squared * (2 / 945 - squared * (1 / 4725 - squared * 2 / 93555)))
+        )
+        # y coth(y) - 1, whose difference from 1 has no digits for a small y; the series' next term is below 1e-7 of it.
+        excess = tf.where(y < 0.5, series, y / tf.tanh(y) - 1.0)
+        return longest - scale + scale * (y - excess)
 
 
 class Lamb(Optimizer):
@@ -200,7 +217,7 @@ class Lamb(Optimizer):
         self._parts = [3 if variable.path.endswith("qkv/kernel") else 1 for variable in variables]
 
     def _apply(self, gradients, learning_rate, count):
-        first, second = map(_float32, self._corrections(count)) if self._bias_correction else (1.0, 1.0)
+        first, second = self._corrections(count) if self._bias_correction else (1.0, 1.0)
         for index, gradient in enumerate(gradients):
             variable, (m, v) = self._variables[index], self._moments[index]
             next_m = self._beta_1 * m + (1.0 - self._beta_1) * gradient
@@ -225,10 +242,6 @@ def _trust_ratio(weight, update, parts):
     weights, updates = norms(weight), norms(update)
     ratios = tf.where((weights > 0.0) & (updates > 0.0), tf.math.divide_no_nan(weights, updates), 1.0)
     return tf.repeat(ratios, columns // parts)
-
-
-def _float32(value):
-    return tf.cast(value, tf.float32)
 
 
 def _subtract(variable, value):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from bert_tf.inputs.masking import draw, mark_words, mask_tokens, span_lengths, unmark_words
+from bert_tf.inputs.masking import draw, mark_words, mask_tokens, prediction_budgets, span_lengths, unmark_words
 
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 1000
 MASKING = ("token", "whole_word", "span")
@@ -92,6 +92,14 @@ def hidden_one_by_one(words, order, budget, longest):
 
 def budget_of(length, rate, most):
     return min(most, max(1, round(int(length) * rate)))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-9, 0.01, 0.1, 0.15, 0.3, 1 / 3, 0.5, 1.0])
+def test_the_budget_is_the_original_generators_for_every_length_and_at_least_one(rate):
+    lengths = np.arange(2000, dtype=np.int32)
+    for most in (1, 20, 76):
+        budgets = prediction_budgets(tf.constant(lengths), rate, most).numpy()
+        assert budgets.tolist() == [budget_of(length, rate, most) for length in lengths]
 
 
 @pytest.mark.parametrize("rate, most", [(0.15, 20), (0.15, 76), (0.3, 40), (0.15, 3), (0.0, 20), (1.0, 128)])

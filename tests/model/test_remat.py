@@ -8,14 +8,16 @@ from bert_tf.model.dropout import seed_scope
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.remat import remat_scope
 from tests.model.small import features, randomize, small_config
+from tests.model.test_packed import packed, sequences
 
 LAYERS = 2
 
 
-def step(remat, **config):
-    """A tf.function from a seed to the outputs and gradients of a training step."""
-    encoder = randomize(BertEncoder(small_config(num_layers=LAYERS, **config), dtype="float32"))
-    inputs = {name: tf.constant(value) for name, value in features().items()}
+def step(remat, rows=False, **config):
+    """A tf.function from a seed to the outputs and gradients of a training step; `rows`: on packed rows."""
+    encoder = randomize(BertEncoder(small_config(num_layers=LAYERS, **config), dtype="float32", packed=rows))
+    given = packed(*sequences()) if rows else features()
+    inputs = {name: tf.constant(given[name]) for name in encoder.input}
 
     @tf.function
     def run(seed):
@@ -34,10 +36,10 @@ def softmaxes(run):
     return sum(operation.type == "Softmax" for operation in graph.get_operations())
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_gradients_and_dropout_are_those_of_layers_that_keep_everything(norm):
+@pytest.mark.parametrize("norm, rows", [("post", False), ("pre", False), ("post", True)])
+def test_gradients_and_dropout_are_those_of_layers_that_keep_everything(norm, rows):
     config = {"norm": norm, "dropout": 0.2, "attention_dropout": 0.2}
-    keeping, computing = step(False, **config), step(True, **config)
+    keeping, computing = step(False, rows, **config), step(True, rows, **config)
     seed = tf.constant([3, 4], tf.int64)
     kept, recomputed = keeping(seed), computing(seed)
 

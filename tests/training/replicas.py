@@ -1,17 +1,14 @@
-"""Trains and evaluates on several replicas, in a process of its own: python -m tests.training.replicas STRATEGY FOLDER.
-
-How many devices there are must be said before TensorFlow starts.
-"""
+"""Trains on several replicas, in a process of its own: python -m tests.training.replicas STRATEGY FOLDER CASE..."""
 
 import os
 import sys
 
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.training import evaluation
 from bert_tf.training.phases import Input
 from bert_tf.training.strategy import create, is_chief
+from tests.training.processes import virtual_devices
 from tests.training.small import epochs, trainer, weights_of, with_nan
 
 CASES = {
@@ -46,8 +43,7 @@ def train(strategy, folder, case, **changes):
 
 def main(name, folder, *cases):
     if name == "mirrored":
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        virtual_devices(2)
     strategy = create(name)
     assert strategy.num_replicas_in_sync == 2
     for case in cases:
