@@ -3,19 +3,21 @@
 import os
 import signal
 import threading
+import time
 
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError
-from bert_tf.inputs.batching import piece
+from bert_tf.inputs.batching import piece, stream
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.remat import remat_scope
-from bert_tf.progress import bar
+from bert_tf.progress import TRAINING, bar, training_line
 from bert_tf.training import optimizers, phases
 from bert_tf.training.checkpoints import Checkpoints
-from bert_tf.training.history import History
+from bert_tf.training.history import History, by_phase
 from bert_tf.training.input_state import InputState
 from bert_tf.training.loss_scale import LossScale
+from bert_tf.training.speed import Speed, Work
 from bert_tf.training.strategy import is_chief
 
 # Updates between checkpoints where the config says nothing: what a kill may cost at most.
@@ -58,6 +60,8 @@ class Trainer:
         self._names = (*task.losses, *task.metrics, "gradient_norm")
         # Sums and weights since the last point of the curves: saved, so a resumed run draws the same curve.
         self._totals = tf.Variable(tf.zeros([len(self._names), 2]), trainable=False)
+        self._histograms = {}  # dict name -> float32 array, counts since the last point; a resumed run begins anew
+        self.reached = []  # what `history.by_phase` says of the last `run`
         self.advanced = False  # whether `run` found anything left to do
 
     @property
@@ -65,7 +69,7 @@ class Trainer:
         """Updates done."""
         return int(self._state[0])
 
-    def run(self, inputs, directory, *, title, evaluate_every=0):
+    def run(self, inputs, directory, *, title, evaluate_every=0, ceiling=None):
         """Trains to the end, from the newest checkpoint in `directory` if there is one.
 
         Args:
@@ -73,6 +77,7 @@ class Trainer:
             directory: gets checkpoints, TensorBoard files and history.jsonl.
             title: of the progress line.
             evaluate_every: updates between evaluations; 0 for only before, after and at the ends of phases.
+            ceiling: FLOP/s (`speed.ceiling`) that the utilisation is a share of; None leaves that out.
 
         Returns:
             History.
@@ -88,7 +93,8 @@ class Trainer:
         input_state = InputState(folder, self.strategy, config.keep)
         if checkpoints.restore(print):
             print(f"{title}: goes on from step {self.step} of {self.total_steps}")
-        history = History(directory, self.step, write=chief)
+        history = History(directory, self.step, title=title, write=chief)
+        speed = Speed(self.work(inputs), ceiling)
         save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
         ends = {phase.end for phase in self.phases}
 
@@ -99,36 +105,80 @@ class Trainer:
         evaluate = inputs[self._phase(self.step - 1).number].evaluate
         evaluated = any(row["step"] == self.step for row in history.evaluations)
         if evaluate and not evaluated and (self.step == 0 or evaluates(self.step)):
-            history.evaluation(self.step, evaluate())
+            with speed.spending("evaluation"):
+                history.evaluation(self.step, evaluate())
         self.advanced = self.step < self.total_steps
         if not self.advanced:
+            self.reached = by_phase(history.points)
             return history
         phase = None
-        with _Signals() as signals, bar(title, self.total_steps, "step", done=self.step) as line:
+        with _Signals() as signals, bar(title, self.total_steps, "step", done=self.step, layout=TRAINING) as line:
             while self.step < self.total_steps:
                 if phase is None or self.step == phase.end:
                     phase = self._phase(self.step)
-                    call, iterator = self._begin(phase, inputs[phase.number], input_state)
+                    with speed.spending("start"):
+                        call, iterator = self._begin(phase, inputs[phase.number], input_state)
                     evaluate = inputs[phase.number].evaluate
                 stops = (_next(self.step, every) for every in (evaluate_every, save_every, config.log_every))
                 steps = min(config.steps_per_call, min(phase.end, *stops) - self.step)
-                measured = self._advance(call, steps, directory)
+                speed.start()
+                totals = self._advance(call, steps, directory)
+                speed.update(phase.number, steps, dict(zip(self._names, totals, strict=True)))
                 step, ended = self.step, self.step == self.total_steps
-                line.set_postfix_str(history.progress(steps, measured, phase.config.batch_size), refresh=False)
+                shown = training_line(
+                    self._measured(totals),
+                    speed.rates(),
+                    float(self._learning_rate(step - 1)),
+                    speed.seconds_left(step),
+                )
+                line.set_postfix_str(shown, refresh=False)
                 line.update(steps)
                 if ended or step % config.log_every == 0:
-                    history.point(step, self._measured(self._totals.numpy()), self._learning_rate(step - 1))
+                    measured, rate = self._measured(self._totals.numpy()), self._learning_rate(step - 1)
+                    history.point(step, phase.number, measured, rate, speed.point(), self._histograms)
                     self._totals.assign(tf.zeros_like(self._totals))
+                    self._histograms = {}
                 if signals.received or ended or step % save_every == 0:
-                    input_state.save(iterator, step)
-                    if chief:
-                        checkpoints.save(step)
+                    with speed.spending("saving"):
+                        input_state.save(iterator, step)
+                        if chief:
+                            checkpoints.save(step)
                 if signals.received:
                     line.close()
                     raise Interrupted(signals.received, step, directory)
                 if evaluate and evaluates(step):
-                    history.evaluation(step, evaluate(), line.write)
+                    with speed.spending("evaluation"):
+                        history.evaluation(step, evaluate(), line.write)
+        self.reached = by_phase(history.points, speed.point())
+        history.draw()
         return history
+
+    def work(self, inputs):
+        """list of speed.Work, what each phase costs; inputs as `run` takes."""
+        return [
+            Work(phase.end - phase.first, phase.config.batch_size, source.length, source.row_flops)
+            for phase, source in zip(self.phases, inputs, strict=True)
+        ]
+
+    def rehearse(self, number, source, steps):
+        """Trains for `steps` updates of a phase, after a first one that compiles; saves nothing.
+
+        Args:
+            number: of the phase.
+            source: its phases.Input.
+            steps: updates.
+
+        Returns:
+            (seconds an update took, positions of a row): floats.
+        """
+        phase = self.phases[number]
+        call, _ = self._compiled(phase, source, iter(stream(source.batches)))
+        self._advance(call, 1, "nowhere")
+        began = time.perf_counter()
+        totals = self._advance(call, steps, "nowhere")
+        seconds = (time.perf_counter() - began) / steps
+        _, positions = totals[self._names.index("padding_share")]
+        return seconds, float(positions) / steps / phase.config.batch_size
 
     def _phase(self, step):
         """The phase that the update after `step` updates belongs to; the first and the last reach beyond the run."""
@@ -141,7 +191,9 @@ class Trainer:
             # Another way to cut the text: what the phase before has left of its epoch can not be gone on with.
             epoch, used = epoch + 1, 0
         iterator = input_state.open(source.batches, (epoch, used), self.step if self.step > phase.first else None)
+        return self._compiled(phase, source, iterator)
 
+    def _compiled(self, phase, source, iterator):
         def replica_step(batches, step, scale):
             return self._replica_step([source.prepare(features) for features in batches], step, scale)
 
@@ -151,10 +203,10 @@ class Trainer:
         return tf.function(steps), iterator
 
     def _advance(self, call, steps, directory):
-        """Runs `steps` updates; measures as dict name -> float, means over them."""
+        """Runs `steps` updates; sums and weights of the measures over them, float32 array [measures, 2]."""
         step, _, _, bad = self._state.numpy()
         scale = self.loss_scale.variable
-        totals, position, bad, scale_state = call(
+        totals, histograms, position, bad, scale_state = call(
             tf.constant(step), tf.constant(steps, tf.int64), tf.constant(bad), scale.read_value()
         )
         self._state.assign([step + steps, *position, bad])
@@ -165,7 +217,9 @@ class Trainer:
                 f"train.learning_rate or compute in float32; checkpoints are in {directory}"
             )
         self._totals.assign_add(totals)
-        return self._measured(totals.numpy())
+        for name, counts in histograms.items():
+            self._histograms[name] = self._histograms.get(name, 0) + counts.numpy()
+        return totals.numpy()
 
     def _measured(self, totals):
         """Sums and weights, [measures, 2], as dict name -> mean, the whole loss among them."""
@@ -192,18 +246,24 @@ class Trainer:
 
     def _steps(self, iterator, accumulation, replica_step, first, steps, bad, scale_state):
         totals = tf.zeros([len(self._names), 2])
+        histograms = {name: tf.zeros([bins]) for name, bins in self.task.histograms.items()}
         position = tf.zeros([2], tf.int64)
         for step in tf.range(first, first + steps):
             features, position = next(iterator)
             results = self.strategy.run(replica_step, (self._cut(features, accumulation), step, scale_state[0]))
-            measured, finite = (self.strategy.experimental_local_results(result)[0] for result in results)
+            measured, counts, finite = (self._local(result) for result in results)
             if finite:
                 totals += measured
+                histograms = {name: histograms[name] + counts[name] for name in histograms}
                 bad = tf.constant(0, tf.int64)
             else:
                 bad += 1
             scale_state = self.loss_scale.next(scale_state, finite)
-        return totals, position, bad, scale_state
+        return totals, histograms, position, bad, scale_state
+
+    def _local(self, result):
+        """One replica's copy of what is the same on all."""
+        return tf.nest.map_structure(lambda value: self.strategy.experimental_local_results(value)[0], result)
 
     def _cut(self, features, accumulation):
         """A whole batch -> for each replica of this process its micro-batches."""
@@ -220,7 +280,7 @@ class Trainer:
         context, config = tf.distribute.get_replica_context(), self.config
         divisors = self._divisors(context, batches)
         seed = tf.stack([tf.cast(config.seed, tf.int64), step])
-        gradients, measured = [], 0.0
+        gradients, measured, counts = [], 0.0, []
         for index, features in enumerate(batches):
             place = context.replica_id_in_sync_group * len(batches) + index
             with tf.control_dependencies(gradients):  # one micro-batch after the other, or they all hold memory at once
@@ -232,15 +292,17 @@ class Trainer:
                 added = [gradient * factor for gradient in added]
             gradients = [total + gradient for total, gradient in zip(gradients, added, strict=True)] if index else added
             measured += measures
+            counts.append(self.task.counts(features))
         gradients = context.all_reduce("SUM", gradients)
         norm = tf.linalg.global_norm(gradients) / scale
         finite = tf.math.is_finite(norm)
         measured = tf.concat([context.all_reduce("SUM", measured), [[norm, 1.0]]], 0)
+        counts = {name: context.all_reduce("SUM", sum(some[name] for some in counts)) for name in self.task.histograms}
         if finite:
             # One pass for both.
             factor = (_clipping(norm, config.clip_norm) if config.clip_on == "global" else 1.0) / scale
             self.optimizer.apply([gradient * factor for gradient in gradients], self._learning_rate(step))
-        return measured, finite
+        return measured, counts, finite
 
     def _divisors(self, context, batches):
         """What each micro-batch's sums of losses are divided by: a list of dicts, loss name -> float32 scalar."""
