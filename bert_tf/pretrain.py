@@ -9,12 +9,16 @@ from bert_tf.training import runs, strategy
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/pretrain/*.py.")
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Gets model, checkpoints, curves and results.json.")
 _ACCEPT = accept_config_change_flag()
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Prints what the run would do and cost, and examples; writes nothing.")
 _STRATEGY = strategy_flags()
 flags.mark_flags_as_required(["config", "model_dir"])
 
 
 def main(_):
     devices = strategy.create(*_STRATEGY())
+    if _DRY_RUN.value:
+        print(runs.pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True))
+        return
     results = runs.pretrain(_CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value)
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done; the model and results.json are there")
 

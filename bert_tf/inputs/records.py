@@ -156,6 +156,7 @@ class Shards:
 
     Attributes:
         num_sources: text files that the documents come from.
+        num_tokens: of all documents.
 
     Args:
         paths: list of str, shards of one or more prepared directories.
@@ -168,6 +169,7 @@ class Shards:
         self.paths = list(paths)
         self._descriptions = {}
         firsts, shards, records, sizes = [0], [], [], []
+        self.num_tokens = 0
         for number, path in enumerate(self.paths):
             folder, name = os.path.split(path)
             if folder not in self._descriptions:
@@ -179,6 +181,7 @@ class Shards:
             if size != index["bytes"]:
                 raise DataError(f"{path}: {size} bytes, expected {index['bytes']}; copy it again or prepare again")
             sizes.append(size)
+            self.num_tokens += index["counts"]["tokens"]
             for source in index["sources"]:
                 records += source["records"]
                 shards += [number] * len(source["records"])

@@ -19,27 +19,6 @@ from bert_tf.report.page import Html
 _STAND_INS = {"#01f001": "ink", "#02f002": "muted", "#03f003": "rule"}
 _SERIES_STAND_INS = {"#04f004": "series-1", "#05f005": "series-2", "#06f006": "series-3"}
 _INK, _MUTED, _RULE = _STAND_INS
-_SETTINGS = {
-    "svg.fonttype": "none",  # text stays text: it can be searched, selected and read aloud
-    "font.size": 11,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlecolor": _INK,
-    "axes.labelcolor": _MUTED,
-    "axes.edgecolor": _RULE,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "text.color": _INK,
-    "xtick.color": _RULE,
-    "xtick.labelcolor": _MUTED,
-    "ytick.color": _RULE,
-    "ytick.labelcolor": _MUTED,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +34,30 @@ class Series:
     name: str
     points: list
     sparse: bool = False
+
+
+def axes_style(ink, muted, rule):
+    """Matplotlib's settings for the look of all drawings: colours of text, of what explains, and of lines."""
+    return {
+        "font.size": 11,
+        "axes.titlesize": 12,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.titlecolor": ink,
+        "axes.labelcolor": muted,
+        "axes.edgecolor": rule,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": rule,
+        "grid.linewidth": 0.6,
+        "text.color": ink,
+        "xtick.color": rule,
+        "xtick.labelcolor": muted,
+        "ytick.color": rule,
+        "ytick.labelcolor": muted,
+    }
 
 
 def series_of(name, records, key, *, sparse=False):
@@ -82,7 +85,9 @@ def curve_plot(series, title, x_label, y_label, *, percent=False):
         return Html("")
     # Names of clip paths must differ between the drawings of a page, and not between two runs.
     salt = hashlib.sha256(repr((title, series)).encode()).hexdigest()
-    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": salt}):
+    # svg.fonttype: text stays text, which can be searched, selected and read aloud.
+    settings = axes_style(_INK, _MUTED, _RULE) | {"svg.fonttype": "none", "svg.hashsalt": salt}
+    with matplotlib.rc_context(settings):
         figure = Figure(figsize=(4.6, 3.2), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.subplots()
@@ -97,7 +102,7 @@ def curve_plot(series, title, x_label, y_label, *, percent=False):
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if max(values) - min(values) > 0.05 else 1))
         elif max(values) < 0.01:  # a learning rate: it begins and ends at 0, and reads best as "5e-5"
             axes.set_ylim(bottom=0.0)
-            axes.yaxis.set_major_formatter(_scientific)
+            axes.yaxis.set_major_formatter(scientific)
         if len(drawn) > 1:
             axes.legend(
                 loc="lower right",
@@ -120,7 +125,8 @@ def _line_style(one):
     return {"linewidth": 1.6}
 
 
-def _scientific(value, _):
+def scientific(value, _):
+    """The label of a tick as "5e-5"."""
     if value == 0.0:
         return "0"
     mantissa, exponent = f"{value:.1e}".split("e")

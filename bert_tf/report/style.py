@@ -1,5 +1,7 @@
 """The style sheet of every report, in Python so that an installed package cannot lack it."""
 
+import re
+
 STYLE = """\
 :root {
   color-scheme: light dark;
@@ -78,3 +80,6 @@ pre, code { font: .875rem/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, "D
 }
 @media print { section { break-inside: avoid; } }
 """
+
+# The colours of a light page, by name, for pictures that know no style sheet.
+LIGHT = dict(re.findall(r"--([\w-]+): (#\w+)", STYLE[: STYLE.index("@media")]))

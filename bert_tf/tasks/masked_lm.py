@@ -24,6 +24,7 @@ class MaskedLM(Task):
     def __init__(self, tokenizer, max_length):
         self.tokenizer = tokenizer
         self.max_length = max_length
+        self.histograms = dict.fromkeys(("sequence_length", "masks_a_sequence"), max_length + 1)
 
     def settings(self):
         return {"max_length": self.max_length}
@@ -51,8 +52,29 @@ class MaskedLM(Task):
             "padding_share": (tf.reduce_sum(padding), tf.cast(tf.size(padding), tf.float32)),
         }
 
+    def counts(self, features):
+        numbers = features["input_mask"]  # of each token's sequence: there may be several in a row
+        # Each has [CLS], [SEP] and another token at least; number 0 is padding.
+        most = self.max_length // 3 + 1
+        masked = tf.gather(numbers, features["masked_lm_positions"], batch_dims=1)
+        lengths = _a_sequence(numbers, tf.ones(tf.shape(numbers)), most)
+        masks = _a_sequence(masked, features["masked_lm_weights"], most)
+        there = tf.cast(lengths > 0, tf.float32)  # 0 for numbers that no sequence has
+        return {
+            name: tf.math.unsorted_segment_sum(there, tf.cast(values, tf.int32), bins)
+            for (name, bins), values in zip(self.histograms.items(), (lengths, masks), strict=True)
+        }
+
     def serving(self, model):
         return FillMask(model, self)
+
+
+def _a_sequence(numbers, values, most):
+    """Sums of `values` by sequence: float32 [batch * most], from numbers int32 and values float32 [batch, n]."""
+    rows = tf.shape(numbers)[0]
+    places = tf.range(rows)[:, tf.newaxis] * (most + 1) + numbers
+    sums = tf.math.unsorted_segment_sum(tf.reshape(values, [-1]), tf.reshape(places, [-1]), rows * (most + 1))
+    return tf.reshape(tf.reshape(sums, [rows, most + 1])[:, 1:], [-1])
 
 
 class FillMask(tf.Module):

@@ -1,6 +1,8 @@
 """The one interface between a task and everything that trains, evaluates, predicts and exports."""
 
 import abc
+import types
+from collections.abc import Mapping
 
 from bert_tf.errors import DataError
 
@@ -13,11 +15,13 @@ class Task(abc.ABC):
         tokenizer: Tokenizer that its texts go through.
         losses: names of the measures that training minimises the sum of.
         metrics: names of the other measures.
+        histograms: dict name -> length of what `counts` gives under that name, for TensorBoard.
     """
 
     name: str
     losses: tuple[str, ...]
     metrics: tuple[str, ...]
+    histograms: Mapping[str, int] = types.MappingProxyType({})
 
     @abc.abstractmethod
     def settings(self):
@@ -43,6 +47,13 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def measures(self, features, outputs):
         """dict name -> (float32 sum, float32 weight) of losses and simple metrics of one batch."""
+
+    def counts(self, features):
+        """dict name -> float32 [histograms[name]]: how many examples have 0, 1, 2, ... of something.
+
+        Part of the replica step, so it holds no host op. Here: none.
+        """
+        return {}
 
     def table(self, path):
         """The table of examples that `path`, a file or a folder, names.

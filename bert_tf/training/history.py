@@ -1,30 +1,37 @@
-"""The curves of a run: in history.jsonl, for TensorBoard, and for the progress line."""
+"""The curves of a run: in history.jsonl and for TensorBoard."""
 
 import json
 import os
-import time
 
+import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.histogram import metadata as histogram
 
 from bert_tf.files import write_text
 from bert_tf.training import event_files
+from bert_tf.training.speed import SECONDS
+
+_BUCKETS = 64  # of a histogram, at most: more than the width of TensorBoard's picture shows
 
 
 class History:
     """Points of the training curves and of the evaluations.
 
     Attributes:
-        points: list of dicts: step, loss, the task's measures, gradient_norm, learning_rate, steps_per_second,
-            sequences_per_second.
+        points: list of dicts: step, phase (its number, from 0), loss, the task's measures, gradient_norm,
+            learning_rate; of the updates since the point before, the rates of `Speed.rates`, and what the seconds went
+            to: training_seconds, evaluation_seconds, saving_seconds, start_seconds, each left out where it is 0.
         evaluations: list of dicts: step and what the evaluation measured.
+        resumes: list of int, the steps from which the run went on after an interruption.
 
     Args:
         directory: where history.jsonl and tensorboard/ go.
         step: of the checkpoint the run goes on from; what was noted after it is forgotten, it will come again.
+        title: above the curves of curves.png.
         write: False keeps everything in memory (workers other than the chief).
     """
 
-    def __init__(self, directory, step, *, write=True):
+    def __init__(self, directory, step, *, title="", write=True):
         self._path = os.path.join(directory, "history.jsonl")
         rows = []
         if os.path.exists(self._path):
@@ -32,7 +39,8 @@ class History:
                 rows = [row for row in map(_row, file) if row and row["step"] <= step]
         self.points = [row for row in rows if row["kind"] == "training"]
         self.evaluations = [row for row in rows if row["kind"] == "evaluation"]
-        self._write = write
+        self.resumes = [row["step"] for row in rows if row["kind"] == "resume"]
+        self._directory, self._title, self._write = directory, title, write
         if write:
             write_text(self._path, "".join(json.dumps(row) + "\n" for row in rows))
             folder = os.path.join(directory, "tensorboard")
@@ -40,50 +48,96 @@ class History:
             for one in folders.values():
                 event_files.forget(one, step)
             self._writers = {kind: tf.summary.create_file_writer(one) for kind, one in folders.items()}
-        self._timed, self._since = [], None  # (updates, seconds) since the last point; when the last call ended
+        if step:
+            self.resumes.append(step)
+            self._note({"kind": "resume", "step": step})
 
-    def progress(self, steps, measures, batch_size):
-        """Notes that `steps` more updates are done; returns the text of the progress line."""
-        now = time.perf_counter()
-        # The first call also traces and compiles: its time says nothing.
-        if self._since:
-            self._timed.append((steps, now - self._since))
-        self._since, self._batch_size = now, batch_size
-        shown = [f"{name} {value:.3f}" for name, value in measures.items() if name != "gradient_norm"]
-        if self._timed:
-            shown.append(f"{self._rate() * batch_size:.0f} sequences/s")
-        return ", ".join(shown)
+    def point(self, step, phase, measures, learning_rate, speed, histograms=None):
+        """Notes a point of the training curves.
 
-    def point(self, step, measures, learning_rate):
-        """Notes a point of the training curves: means over the updates since the one before."""
-        row = {"kind": "training", "step": step} | measures | {"learning_rate": float(learning_rate)}
-        if self._timed:
-            row |= {"steps_per_second": self._rate(), "sequences_per_second": self._rate() * self._batch_size}
+        Args:
+            step: updates done.
+            phase: index of the phase they belong to.
+            measures: dict name -> float, means over the updates since the point before.
+            learning_rate: of the last of them.
+            speed: dict name -> float, `Speed.point`'s.
+            histograms: dict name -> int array [n], how often each of 0 to n - 1 came; for TensorBoard alone.
+        """
+        row = {"kind": "training", "step": step, "phase": phase} | measures
+        row |= {"learning_rate": float(learning_rate)} | speed
         self.points.append(row)
-        self._note(row)
-        self._timed = []
-
-    def _rate(self):
-        return sum(steps for steps, _ in self._timed) / sum(seconds for _, seconds in self._timed)
+        self._note(row, histograms or {})
 
     def evaluation(self, step, measures, say=print):
         """Notes and prints an evaluation."""
         row = {"kind": "evaluation", "step": step} | measures
         self.evaluations.append(row)
         self._note(row)
-        self._since = None  # the time an evaluation takes is not the next step's
+        self.draw()
         say(f"  step {step}, held out: " + ", ".join(f"{name} {value:.4f}" for name, value in measures.items()))
 
-    def _note(self, row):
+    def draw(self):
+        """Writes curves.png."""
+        if self._write:
+            # Matplotlib takes a second to load, which every program that imports this module would pay.
+            from bert_tf.report.training_curves import draw_curves
+
+            path = os.path.join(self._directory, "curves.png")
+            draw_curves(path, self.points, self.evaluations, self.resumes, title=self._title)
+
+    def _note(self, row, histograms=()):
         if not self._write:
             return
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        if row["kind"] not in self._writers:
+            return
         with self._writers[row["kind"]].as_default(row["step"]):
             for name, value in row.items():
                 if name not in ("kind", "step"):
                     tf.summary.scalar(name, value)
+            for name in histograms:
+                _write_histogram(name, histograms[name])
         self._writers[row["kind"]].flush()
+
+
+def by_phase(points, pending=None):
+    """What a run reached in each phase, resumes included: for results.json.
+
+    Args:
+        points: History.points.
+        pending: `Speed.point`'s after the last point, the seconds of which go to the last phase.
+
+    Returns:
+        list of dicts, one a phase: phase; sequences_per_second, tokens_per_second, utilisation, means over the training
+        time; padding_share, over the points; seconds, a dict from training, evaluation, saving and start.
+    """
+    found = []
+    for phase in sorted({point["phase"] for point in points}):
+        rows = [point for point in points if point["phase"] == phase]
+        spent = rows + [pending or {}] * (phase == points[-1]["phase"])
+        row = {"phase": phase}
+        for name in ("sequences_per_second", "tokens_per_second", "utilisation"):
+            timed = [(point[name], point["training_seconds"]) for point in rows if name in point]
+            if timed:
+                row[name] = sum(rate * seconds for rate, seconds in timed) / sum(seconds for _, seconds in timed)
+        shares = [point["padding_share"] for point in rows if "padding_share" in point]
+        if shares:
+            row["padding_share"] = sum(shares) / len(shares)
+        row["seconds"] = {name: round(sum(some.get(f"{name}_seconds", 0.0) for some in spent), 2) for name in SECONDS}
+        found.append(row)
+    return found
+
+
+def _write_histogram(name, counts):
+    """Writes counts as they are; tf.summary.histogram wants the values, a million of them for a large batch."""
+    counts = np.trim_zeros(counts, "b")
+    width = max(1, -(-len(counts) // _BUCKETS))
+    counts = np.pad(counts, [0, -len(counts) % width]).reshape([-1, width]).sum(1)
+    edges = np.arange(len(counts) + 1) * width - 0.5  # each whole number lies inside of a bucket
+    buckets = np.stack([edges[:-1], edges[1:], counts], 1)
+    metadata = histogram.create_summary_metadata(display_name=None, description=None)
+    tf.summary.write(name, tf.constant(buckets, tf.float64), metadata=metadata)
 
 
 def _row(line):

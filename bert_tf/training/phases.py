@@ -18,11 +18,16 @@ class Input(NamedTuple):
         batches: function of the epoch (int64 scalar tensor) to a Dataset of feature dicts, whole batches.
         prepare: function of a micro-batch's features to features, a part of the training step.
         evaluate: function without arguments to a dict of floats, or None.
+        length: positions of a row, at most.
+        row_flops: function from the positions of a row to the floating-point operations of training on it
+            (`speed.row_flops`); None where nobody knows.
     """
 
     batches: Callable
     prepare: Callable = lambda features: features
     evaluate: Callable | None = None
+    length: int = 1
+    row_flops: Callable[[float], float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """Whole runs, from a config and files to a model directory: what the programs and the quick start call."""
 
 import dataclasses
+import functools
+import itertools
 import math
 import os
 import time
@@ -23,11 +25,12 @@ from bert_tf.tasks.classification import Classification, labels_of
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
-from bert_tf.training import precision
+from bert_tf.training import plan, precision
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
 from bert_tf.training.record import Record
+from bert_tf.training.speed import ceiling, row_flops
 from bert_tf.training.strategy import is_chief
 
 # Pairs of held-out text that an evaluation during pre-training looks at; always the same ones.
@@ -36,7 +39,7 @@ _HELDOUT_PAIRS = 1024
 _TABLES = ("train", "evaluation")
 
 
-def pretrain(config, model_dir, strategy, *, accept_config_change=False):
+def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run=False):
     """Pre-trains from raw text.
 
     Args:
@@ -44,9 +47,10 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False):
         model_dir: gets the model, checkpoints, history and results.json; an interrupted run goes on.
         strategy: tf.distribute.Strategy.
         accept_config_change: whether an interrupted run may go on with settings that change its result.
+        dry_run: trains some updates to see what they cost and writes nothing.
 
     Returns:
-        dict, what results.json holds.
+        dict, what results.json holds; of a dry run, the plan, a str.
 
     Raises:
         BertTfError: for anything wrong in config or files, before training starts.
@@ -90,18 +94,27 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False):
         # Without a label nothing would train the pooler: fine-tuning puts a new one on.
         kind, model_config = MaskedLM, dataclasses.replace(model_config, pooler=False)
     seed = config.train.seed
+    task = kind(tokenizer, longest)
+    inputs = [_training_input(files, tokenizer, *phase, seed, model_config) for phase in phases]
+
+    def make_encoder():
+        return BertEncoder(model_config, dtype=run.dtype, packed=config.data.shares_rows)
+
     with reading(config.input):
+        if dry_run:
+            epochs = [plan.rows_an_epoch(files, tokenizer, source.batches(0)) for source in inputs]
+            return run.plan(task, make_encoder, config.train.steps, inputs, epochs, swapped=config.data.pairs == "sop")
         return run.fit(
-            kind(tokenizer, longest),
-            lambda: BertEncoder(model_config, dtype=run.dtype, packed=config.data.shares_rows),
+            task,
+            make_encoder,
             config.train.steps,
-            [_training_input(files, tokenizer, *phase, seed) for phase in phases],
+            inputs,
             [_heldout(heldout, tokenizer, *phase, seed) for phase in phases],
             config.train.evaluate_every,
         )
 
 
-def _training_input(files, tokenizer, data, batch_size, seed):
+def _training_input(files, tokenizer, data, batch_size, seed, model_config):
     """phases.Input of a phase with these settings."""
 
     def epoch_batches(epoch, shard=None):
@@ -109,9 +122,11 @@ def _training_input(files, tokenizer, data, batch_size, seed):
 
     if data.service:
         epoch_batches = through_service(epoch_batches, data.service, data.service_workers)
-    if data.mask_on == "device":
-        return Input(epoch_batches, Masker(data, tokenizer).in_step())
-    return Input(epoch_batches)
+    # Of packed rows also the unused places (`inputs.packing.join_rows`).
+    pooled = 0 if data.pairs == "none" else data.max_length // 5 if data.pack else 1
+    flops = functools.partial(row_flops, config=model_config, predictions=data.max_predictions, pooled=pooled)
+    source = Input(epoch_batches, length=data.max_length, row_flops=flops)
+    return source._replace(prepare=Masker(data, tokenizer).in_step()) if data.mask_on == "device" else source
 
 
 def _heldout(files, tokenizer, data, batch_size, seed):
@@ -223,6 +238,36 @@ class _Run:
         train = {name: self.record["config"]["train"][name] for name in ("batch_size", "phases", "seed")}
         return digest([config, train, self.record["inputs"]])
 
+    def plan(self, task, make_encoder, total_steps, inputs, epochs, *, swapped):
+        """What `fit` would do and cost, as text; nothing is written."""
+        before = plan.peak_bytes()
+        keras.utils.set_random_seed(self.config.seed)
+        with self.strategy.scope():
+            model = task.build(make_encoder())
+        trainer = Trainer(task, model, self.config, self.strategy, total_steps)
+        measured, kept, most = [], [], None
+        for number, (work, source) in enumerate(zip(trainer.work(inputs), inputs, strict=True)):
+            seconds, length = trainer.rehearse(number, source, plan.STEPS)
+            measured.append((work, seconds, work.flops(length) / seconds))
+        grown = plan.peak_bytes() - before
+        most = ceiling(self.strategy, self.dtype)
+        for work, source, phase in zip(trainer.work(inputs), inputs, trainer.phases, strict=True):
+            rows = work.batch_size // self.strategy.num_replicas_in_sync // phase.config.accumulation
+            piece = {name: value[:rows] for name, value in next(iter(source.batches(0))).items()}
+            kept.append(plan.kept_bytes(task, model, source.prepare(piece), remat=self.config.remat))
+        size = 4 * model.count_params()
+        memory = {"weights": size, "gradients": size, "moments": 2 * size, "kept for the backward pass": max(kept)}
+        memory |= {"all": sum(memory.values()), "measured in training": grown}
+        whole = next(iter(inputs[0].batches(0)))
+        texts = plan.example_texts(whole, inputs[0].prepare(whole), task.tokenizer, swapped=swapped)
+        return plan.plan_text(
+            counts=plan.parameters(model),
+            memory=memory,
+            epochs=epochs,
+            phases=[(work, seconds, flops / most) for work, seconds, flops in measured],
+            examples=list(itertools.islice(texts, plan.EXAMPLES)),
+        )
+
     def fit(self, task, make_encoder, total_steps, inputs, heldout, evaluate_every):
         started = time.time()
         record = None
@@ -238,6 +283,7 @@ class _Run:
                 check = evaluator(task, model, batches, self.strategy, source.prepare)
                 inputs[number] = source._replace(evaluate=check)
         path = os.path.join(self.model_dir, "results.json")
+        most = ceiling(self.strategy, self.dtype) if inputs[0].row_flops else None
         history = trainer.run(
             inputs,
             self.model_dir,
@@ -245,6 +291,7 @@ class _Run:
             evaluate_every=evaluate_every,
             started=record.write if record else None,
             pipeline=self._pipeline(),
+            ceiling=most,
         )
         if not trainer.advanced and os.path.exists(path):
             return read_json(path)  # it had ended before; what it measured then stands
@@ -254,6 +301,8 @@ class _Run:
             "steps": trainer.step,
             "skipped_updates": trainer.skipped,
             "seconds": round(time.time() - started, 1),
+            "matmul_flops_per_second": most,
+            "phases": trainer.reached,
             "history": history.points,
             "evaluations": history.evaluations,
             "final": history.evaluations[-1] if history.evaluations else history.points[-1],

@@ -133,5 +133,12 @@ def difference(ones, others):
 
 def curve(points):
     """The points of a history without what depends on the speed of the machine."""
-    speeds = ("kind", "steps_per_second", "sequences_per_second")
-    return [{name: value for name, value in point.items() if name not in speeds} for point in points]
+    speeds = ("kind", "utilisation")
+    return [
+        {
+            name: value
+            for name, value in point.items()
+            if name not in speeds and not name.endswith(("_second", "_seconds"))
+        }
+        for point in points
+    ]

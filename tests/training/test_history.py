@@ -2,19 +2,20 @@ import json
 import os
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bert_tf.training.history import History
+from bert_tf.training.history import History, by_phase
 
 
 def filled(folder, steps=(10, 20, 30)):
     history = History(str(folder), 0)
     for step in steps:
-        history.progress(5, {"loss": 1.0}, 8)
-        history.progress(5, {"loss": 1.0}, 8)
-        history.point(step, {"loss": 100.0 / step, "accuracy": step / 100}, 1e-3 / step)
+        speed = {"sequences_per_second": 1.0 * step, "training_seconds": 2.0}
+        counts = {"lengths": np.arange(100) == step}
+        history.point(step, step // 20, {"loss": 100.0 / step, "accuracy": step / 100}, 1e-3 / step, speed, counts)
         history.evaluation(step, {"loss": 200.0 / step}, say=lambda line: None)
     return history
 
@@ -28,7 +29,7 @@ def test_points_and_evaluations_are_on_disk_as_soon_as_they_are_noted(tmp_path):
     training, evaluation = rows(tmp_path)
     assert training["kind"] == "training" and training["step"] == 10 and training["loss"] == 10.0
     assert training["learning_rate"] == pytest.approx(1e-4)
-    assert training["sequences_per_second"] == pytest.approx(8 * training["steps_per_second"])
+    assert training["phase"] == 0 and training["sequences_per_second"] == 10.0
     assert evaluation == {"kind": "evaluation", "step": 10, "loss": 20.0}
 
 
@@ -38,7 +39,7 @@ def test_tensorboard_shows_the_same_numbers(tmp_path):
         events = EventAccumulator(str(tmp_path / "tensorboard" / kind), size_guidance={"tensors": 0})
         events.Reload()
         names = expected[-1].keys() - {"kind", "step"}
-        assert set(events.Tags()["tensors"]) == names
+        assert set(events.Tags()["tensors"]) - {"lengths"} == names
         for name in names:
             shown = {event.step: float(tf.make_ndarray(event.tensor_proto)) for event in events.Tensors(name)}
             assert shown == pytest.approx({row["step"]: row[name] for row in expected if name in row}, rel=1e-6)
@@ -49,7 +50,7 @@ def test_what_came_after_the_checkpoint_is_forgotten(tmp_path):
     resumed = History(str(tmp_path), 20)
     assert [row["step"] for row in resumed.points] == [10, 20]
     assert [row["step"] for row in resumed.evaluations] == [10, 20]
-    assert [row["step"] for row in rows(tmp_path)] == [10, 10, 20, 20]
+    assert [(row["kind"], row["step"]) for row in rows(tmp_path)][-2:] == [("evaluation", 20), ("resume", 20)]
 
 
 def shown_by_tensorboard(folder, name="loss"):
@@ -86,27 +87,43 @@ def test_half_a_line_of_a_full_disk_is_forgotten(tmp_path):
     with open(tmp_path / "history.jsonl", "a") as file:
         file.write('{"kind": "train')
     resumed = History(str(tmp_path), 10)
-    resumed.point(20, {"loss": 1.0}, 0.0)
-    assert [row["step"] for row in rows(tmp_path)] == [10, 10, 20]
+    resumed.point(20, 0, {"loss": 1.0}, 0.0, {})
+    assert [row["step"] for row in rows(tmp_path) if row["kind"] != "resume"] == [10, 10, 20]
 
 
 def test_a_worker_that_is_not_the_chief_writes_nothing(tmp_path):
     history = History(str(tmp_path), 0, write=False)
-    history.point(10, {"loss": 1.0}, 0.0)
+    history.point(10, 0, {"loss": 1.0}, 0.0, {})
     assert [row["step"] for row in history.points] == [10]
     assert not list(tmp_path.iterdir())
 
 
-def test_the_speed_leaves_the_first_call_and_evaluations_out(tmp_path, monkeypatch):
-    clock = iter([0.0, 2.0, 4.0, 100.0, 102.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    history = History(str(tmp_path), 0, write=False)
-    for _ in range(3):  # the first ends at 0 s; then 10 updates in 4 s
-        history.progress(5, {"loss": 1.0}, 8)
-    history.point(15, {"loss": 1.0}, 0.0)
-    assert history.points[0]["steps_per_second"] == pytest.approx(10 / 4)
-    history.evaluation(15, {"loss": 1.0}, say=lambda line: None)  # takes until 100 s
-    history.progress(5, {"loss": 1.0}, 8)
-    assert "sequences/s" in history.progress(5, {"loss": 1.0}, 8)
-    history.point(25, {"loss": 1.0}, 0.0)
-    assert history.points[1]["steps_per_second"] == pytest.approx(5 / 2)
+def test_tensorboard_shows_how_often_each_length_came(tmp_path):
+    filled(tmp_path, steps=[10, 37])
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "training"), size_guidance={"tensors": 0})
+    events.Reload()
+    assert events.SummaryMetadata("lengths").plugin_data.plugin_name == "histograms"
+    for event in events.Tensors("lengths"):
+        buckets = tf.make_ndarray(event.tensor_proto)  # [buckets, 3]: left, right, count
+        assert (buckets[1:, 0] == buckets[:-1, 1]).all()
+        ((left, right, count),) = buckets[buckets[:, 2] > 0]
+        assert count == 1 and left < event.step < right
+
+
+def test_what_was_reached_is_averaged_over_the_time_of_each_phase():
+    points = [
+        {"phase": 0, "sequences_per_second": 10.0, "training_seconds": 1.0, "start_seconds": 5.0, "padding_share": 0.1},
+        {
+            "phase": 0,
+            "sequences_per_second": 40.0,
+            "training_seconds": 2.0,
+            "saving_seconds": 1.0,
+            "padding_share": 0.3,
+        },
+        {"phase": 1, "start_seconds": 3.0, "padding_share": 0.5},
+    ]
+    first, second = by_phase(points, pending={"saving_seconds": 2.0, "evaluation_seconds": 4.0})
+    seconds = {"training": 3.0, "evaluation": 0.0, "saving": 1.0, "start": 5.0}
+    assert first == {"phase": 0, "sequences_per_second": 30.0, "padding_share": pytest.approx(0.2), "seconds": seconds}
+    seconds = {"training": 0.0, "evaluation": 4.0, "saving": 2.0, "start": 3.0}
+    assert second == {"phase": 1, "padding_share": 0.5, "seconds": seconds}

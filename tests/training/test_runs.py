@@ -60,7 +60,7 @@ def pretrain(tmp_path, vocab):
     """A function that pre-trains on the bytes given, with some fields of the config changed."""
     model_dir = tmp_path / "model"
 
-    def start(text, **fields):
+    def start(text, dry_run=False, **fields):
         (tmp_path / "corpus.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
         config = PretrainConfig(
             input=str(tmp_path / "corpus.txt"),
@@ -69,7 +69,7 @@ def pretrain(tmp_path, vocab):
             data=PretrainingData(max_length=32, max_predictions=3),
             train=TRAIN,
         )
-        return runs.pretrain(dataclasses.replace(config, **fields), str(model_dir), STRATEGY)
+        return runs.pretrain(dataclasses.replace(config, **fields), str(model_dir), STRATEGY, dry_run=dry_run)
 
     return start
 
@@ -293,3 +293,19 @@ def test_what_the_recipe_came_to_is_recorded_and_compared_with_when_a_run_goes_o
     assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
     with pytest.raises(ConfigError, match=r"config\.train\.bias_correction: False there, True now"):
         pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google", bias_correction=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [{"mask_on": "device", "pairs": "sop"}, {"pack": True}],
+    ids=["on device", "packed"],
+)
+def test_a_dry_run_tells_the_plan_and_writes_nothing(pretrain, tmp_path, fields):
+    data = PretrainingData(max_length=32, max_predictions=3, **fields)
+    shown = pretrain(sentences(), data=data, dry_run=True)
+    assert not (tmp_path / "model").exists()
+    for part in ("Parameters", "kept for the backward pass", "(counted)", "updates  batch", ">MASK]", "[SEP]"):
+        assert part in shown
+    assert ("swapped" in shown) == (data.pairs == "sop")
+    assert max(map(len, shown.splitlines())) <= 120

@@ -1,0 +1,138 @@
+import math
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.model.build import build
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.training import speed
+from bert_tf.training.speed import Speed, Work
+
+
+def products(function, specs):
+    """Floating-point operations of the matrix products in a traced function; those with a vector are left out."""
+    total = 0
+    for op in tf.function(function).get_concrete_function(specs).graph.get_operations():
+        if op.type in ("MatMul", "BatchMatMulV2"):
+            left, right = (tensor.shape.as_list() for tensor in op.inputs)
+            (result,) = op.outputs
+            names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+            shared = left[-2] if op.get_attr(names[0]) else left[-1]
+            assert shared == (right[-1] if op.get_attr(names[1]) else right[-2])
+            if 1 not in result.shape[-2:]:  # a bias' gradient is a product with ones
+                total += 2 * shared * math.prod(result.shape)
+    return total
+
+
+@pytest.mark.parametrize("packed, head", [(False, "pretraining"), (True, "pretraining"), (False, "masked_lm")])
+def test_a_row_takes_the_operations_of_the_products_in_the_traced_step(packed, head):
+    rows, length, predictions = 3, 24, 5
+    config = BertConfig(
+        vocab_size=500, num_layers=2, hidden_size=32, num_heads=4, intermediate_size=48, max_position_embeddings=40,
+        pooler=head == "pretraining",
+        type_vocab_size=1,  # no look-up of types, which is a product, too
+    )  # fmt: skip
+    model = build(BertEncoder(config, packed=packed), head)
+    widths = {"masked_lm_positions": predictions, "first_token_positions": 4}
+    specs = {tensor.name: tf.TensorSpec([rows, widths.get(tensor.name, length)], tf.int32) for tensor in model.inputs}
+
+    def forward(features):
+        return sum(tf.reduce_sum(logits**2) for logits in model(features, training=False).values())
+
+    def forward_and_backward(features):
+        with tf.GradientTape() as tape:
+            loss = forward(features)
+        return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    pooled = {"pretraining": 4 if packed else 1, "masked_lm": 0}[head]
+    counted = rows * speed.row_flops(length, config, predictions=predictions, pooled=pooled)
+    assert counted == 3 * products(forward, specs)
+    assert counted == products(forward_and_backward, specs)
+
+
+def test_bert_base_takes_seventy_billion_operations_a_sequence_of_128():
+    # 6 x parameters x tokens (Kaplan et al., 2020, section 2.1) of the 85.1 million in the layers, and attention's and
+    # the vocabulary's part on top.
+    config = BertConfig.from_name("base")
+    layers = 6 * 12 * 12 * 768**2 * 128
+    attention = 3 * 12 * 4 * 128**2 * 768
+    vocabulary = 6 * 20 * 768 * 30522
+    whole = speed.row_flops(128, config, predictions=20, pooled=1)
+    assert whole == pytest.approx(layers + attention + vocabulary, rel=2e-3)
+    assert 65e9 < whole < 75e9
+
+
+def test_the_ceiling_is_what_products_reach(monkeypatch):
+    monkeypatch.setattr(speed, "_PATIENCE", 0.0)
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    matrix = tf.random.stateless_normal([1024, 1024], [0, 0])
+    tf.matmul(matrix, matrix)
+    started = tf.timestamp()
+    tf.matmul(matrix, matrix)
+    reached = 2 * 1024**3 / float(tf.timestamp() - started)
+    # Other processes may take the cores away from either: only what is off by more than they can do is an error.
+    assert 0.1 < speed.ceiling(strategy, "float32") / reached < 20
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until told: clock(seconds)."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def pass_by(seconds):
+        now[0] += seconds
+
+    return pass_by
+
+
+def call(stopwatch, clock, seconds, steps, phase=0, measures=None):
+    stopwatch.start()
+    clock(seconds)
+    stopwatch.update(phase, steps, measures or {})
+
+
+def test_the_first_call_of_each_phase_and_evaluations_do_not_count_as_speed(clock):
+    stopwatch = Speed([Work(20, 8), Work(20, 4)])
+    with stopwatch.spending("start"):
+        clock(3.0)
+    call(stopwatch, clock, 50.0, 5)
+    call(stopwatch, clock, 2.0, 10)
+    with stopwatch.spending("evaluation"):
+        clock(7.0)
+    assert stopwatch.rates() == {"steps_per_second": 5.0, "sequences_per_second": 40.0}
+    point = stopwatch.point()
+    seconds = {"training_seconds": 2.0, "evaluation_seconds": 7.0, "start_seconds": 53.0}
+    assert point == {"steps_per_second": 5.0, "sequences_per_second": 40.0} | seconds
+    call(stopwatch, clock, 60.0, 5, phase=1)
+    assert stopwatch.point() == {"start_seconds": 60.0}
+    call(stopwatch, clock, 1.0, 5, phase=1)
+    assert stopwatch.rates()["sequences_per_second"] == 20.0
+
+
+def test_padding_is_no_token_but_costs_operations(clock):
+    stopwatch = Speed([Work(20, 8, 100, row_flops=lambda length: 1000.0 * length)], ceiling=1e6)
+    call(stopwatch, clock, 9.0, 1)
+    call(stopwatch, clock, 2.0, 5, measures={"padding_share": (300.0, 40 * 50.0)})  # 40 rows of 50, 300 of it padding
+    assert stopwatch.rates()["tokens_per_second"] == (40 * 50 - 300) / 2
+    assert stopwatch.rates()["utilisation"] == pytest.approx(40 * 50 * 1000 / 2 / 1e6)
+
+
+def test_the_time_left_knows_that_the_second_phase_is_slower(clock):
+    work = [
+        Work(100, 8, 128, row_flops=lambda length: 1.0 * length),
+        Work(10, 4, 512, row_flops=lambda length: 2.0 * length),
+    ]
+    stopwatch = Speed(work)
+    assert stopwatch.seconds_left(0) is None
+    call(stopwatch, clock, 30.0, 10)
+    assert stopwatch.seconds_left(10) is None
+    call(stopwatch, clock, 20.0, 10)  # 2 s an update of 8 * 128 = 1024; one of the second phase has 4096: 8 s
+    assert stopwatch.seconds_left(20) == pytest.approx(80 * 2 + 10 * 8)
+    with stopwatch.spending("evaluation"):  # every 10 updates
+        clock(5.0)
+    assert stopwatch.seconds_left(20) == pytest.approx((80 * 2 + 10 * 8) * 25 / 20)
+    call(stopwatch, clock, 100.0, 5, phase=1)
+    assert stopwatch.seconds_left(105) == pytest.approx(5 * 8 * 25 / 20)
+    assert stopwatch.seconds_left(110) == 0
