@@ -134,7 +134,7 @@ def test_data_settings_of_a_phase_replace_the_runs():
         ((PhaseConfig(0.5), PhaseConfig(0.5, batch_size=0)), r"in train.phases\[1\]: train.batch_size is 0"),
         (
             (PhaseConfig(0.5), PhaseConfig(0.5, warmup=0.1)),
-            r"train.phases\[1\].warmup is 0.1, but .* learning_rate too",
+            r"train.phases\[1\].warmup is 0.1, but .*learning_rate too",
         ),
     ],
 )
