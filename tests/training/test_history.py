@@ -75,7 +75,7 @@ def test_after_going_on_tensorboard_shows_each_point_once_and_the_new_ones(tmp_p
         path.write_bytes(path.read_bytes()[:-3])  # the process was killed while it wrote
     for last, value in ((20, 7.0), (10, 8.0)):  # goes on from 20, then falls back behind where that began, to 10
         resumed = History(str(tmp_path), last)
-        resumed.point(last + 10, {"loss": value}, 0.0)
+        resumed.point(last + 10, 0, {"loss": value}, 0.0, {})
         resumed.evaluation(last + 10, {"loss": value}, say=lambda line: None)
         ended(resumed, tmp_path, 2000 - last)
     assert shown_by_tensorboard(tmp_path / "tensorboard/training") == [(10, 10.0), (20, 8.0)]
