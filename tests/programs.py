@@ -65,10 +65,11 @@ def wait_for(condition, seconds=120):
 
 def _serve():
     # Everything that takes long to load, but no TensorFlow operation: its threads would not survive the fork.
+    # As in a program, bert_tf.app comes first: TensorFlow 2.20 reads how much to log as it is loaded.
+    import bert_tf.app  # isort: skip
     import tensorflow_text  # noqa: F401
     from ml_collections import config_flags  # noqa: F401
 
-    import bert_tf.app
     import bert_tf.training.runs  # noqa: F401
 
     for line in sys.stdin:

@@ -176,7 +176,11 @@ def main(folder):
     print("|---|---|", "---|" * (2 + len(CURVES)), sep="")
     for row, reference in ROWS.items():
         named = [f"{case}: {layout}" + f" x {count}" * (count > 1) for case, layout, count in (row, reference)]
-        print("|", " | ".join([*named, *(f"{value:.1e}" for value in compare(folder, row).values())]), "|")
+        print(
+            "|",
+            " | ".join([*named, *(f"{value:.1e}" if value else "0" for value in compare(folder, row).values())]),
+            "|",
+        )
     halves = ", ".join(f"{one} and {two}" for one, two in masks(folder, 2)[:5])
     print(f"\nMasks in the halves of the first batches: {halves}")
 
