@@ -93,7 +93,7 @@ def _curve(axes, points, name, label):
         if noisy:
             axes.plot(steps, values, color=_TRAINING, linewidth=0.6, alpha=0.3)
             values = _running_mean(values, len(found) // _MANY + 1)
-        axes.plot(steps, values, color=_TRAINING, linewidth=1.4, label=label)
+        axes.plot(steps, values, ".-"[len(values) > 1], color=_TRAINING, linewidth=1.4, label=label)
         label = None
 
 

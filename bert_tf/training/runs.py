@@ -102,7 +102,7 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
 
     with reading(config.input):
         if dry_run:
-            epochs = [plan.rows_an_epoch(files, tokenizer, source.batches(0)) for source in inputs]
+            epochs = [plan.rows_an_epoch(files, tokenizer, config.data.pairs, source.batches(0)) for source in inputs]
             return run.plan(task, make_encoder, config.train.steps, inputs, epochs, swapped=config.data.pairs == "sop")
         return run.fit(
             task,

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 # Of square matrices, the smallest first: a slow machine reaches its best with those, and gets no further in the time.
 _SIZES = (512, 1024, 2048, 4096, 8192)
-_PATIENCE, _CHAIN = 1.0, 0.05  # seconds: no further size after it; what a chain of products is to take
+_TRIES = 15  # short and many: other processes take the cores away from most of them
+_PATIENCE, _CHAIN = 2.0, 0.02  # seconds: no further size after it; what a chain of products is to take
 # What a run's seconds go to. "start": making the input, compiling, and the call that does both for the first time.
 SECONDS = ("training", "evaluation", "saving", "start")
 
@@ -64,7 +65,7 @@ def row_flops(length, config, *, predictions=0, pooled=0):
 
 
 def ceiling(strategy, dtype):
-    """The most floating-point operations a second that matrix products reach here, measured in one second or two.
+    """The most floating-point operations a second that matrix products reach here, measured in some seconds.
 
     Args:
         strategy: tf.distribute.Strategy; its replicas multiply at the same time, so replicas that share a processor's
@@ -84,7 +85,7 @@ def ceiling(strategy, dtype):
 
 
 def _reached(strategy, dtype, size):
-    """The floating-point operations a second of each replica in a chain of products; the best of five."""
+    """The floating-point operations a second of each replica in a chain of products; the best of many."""
 
     def make():
         # Columns of norm 1 keep the product's numbers as large as they are.
@@ -110,7 +111,7 @@ def _reached(strategy, dtype, size):
     timed(1)  # traces
     # As long as starting the chain costs next to nothing.
     products = int(min(1000, max(1, _CHAIN / timed(1))))
-    return products * 2 * size**3 / min(timed(products) for _ in range(5))
+    return products * 2 * size**3 / min(timed(products) for _ in range(_TRIES))
 
 
 class Speed:

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -60,7 +62,7 @@ def test_what_is_kept_grows_with_the_rows_and_remat_keeps_less():
     assert plan.kept_bytes(task, model, one, remat=True) < 0.7 * kept
 
 
-@pytest.mark.parametrize("pairs", ["nsp", "none"])
+@pytest.mark.parametrize("pairs", ["nsp", "sop", "none"])
 def test_an_epoch_too_long_to_count_is_estimated(tmp_path, tokenizer, monkeypatch, pairs):
     random = np.random.default_rng(0)
     path = tmp_path / "corpus.txt"
@@ -68,9 +70,11 @@ def test_an_epoch_too_long_to_count_is_estimated(tmp_path, tokenizer, monkeypatc
     path.write_text("\n\n".join(text) + "\n")
     data = PretrainingData(max_length=64, max_predictions=10, pairs=pairs)
     batches = pretraining_dataset([str(path)], tokenizer, data, seed=0, epoch=0, batch_size=64)
-    counted, how = plan.rows_an_epoch([str(path)], tokenizer, batches)
+    monkeypatch.setattr(plan, "_COUNTED_SECONDS", math.inf)
+    counted, how = plan.rows_an_epoch([str(path)], tokenizer, pairs, batches)
     assert how == "counted"
     monkeypatch.setattr(plan, "_COUNTED_SECONDS", 0.0)
-    estimated, how = plan.rows_an_epoch([str(path)], tokenizer, batches)
-    assert how == "estimated from the text's size and a sample of 64"
+    monkeypatch.setattr(plan, "_SAMPLED_ROWS", 256)
+    estimated, how = plan.rows_an_epoch([str(path)], tokenizer, pairs, batches)
+    assert how == "estimated from the text's size and a sample of 256"
     assert estimated == pytest.approx(counted, rel=0.25)
