@@ -154,3 +154,16 @@ def test_a_masked_language_model_is_loaded_exported_and_answers_as_numpy_does(tm
     tokens, probabilities = expected_fillings(model, ["the", "good", "[MASK]", "!"])
     assert decode(answer["tokens"].numpy()[0]) == tokens
     np.testing.assert_allclose(answer["probabilities"][0], probabilities, atol=1e-5)
+
+
+def test_lengths_and_masks_are_counted_for_each_sequence_of_a_row():
+    task = MaskedLM(None, 12)
+    packed = {
+        "input_mask": [[1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 0], [1] * 12, [1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]],
+        "masked_lm_positions": [[1, 5, 8, 9], [1, 2, 3, 0], [1, 0, 0, 0]],
+        "masked_lm_weights": [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
+    }
+    counts = task.counts({name: tf.constant(value) for name, value in packed.items()})
+    lengths, masks = [counts[name].numpy().tolist() for name in ("sequence_length", "masks_a_sequence")]
+    assert lengths == [{3: 2, 4: 2, 12: 1}.get(length, 0) for length in range(13)]
+    assert masks == [{1: 3, 2: 1, 3: 1}.get(number, 0) for number in range(13)]
