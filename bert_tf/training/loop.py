@@ -64,7 +64,7 @@ class Trainer:
     @property
     def skipped(self):
         """Updates that a non-finite loss or gradient left out, of those done."""
-        return self.step - int(self.optimizer.slots["updates"])
+        return self.step - int(self.optimizer.slots["updates"].numpy())
 
     def run(self, inputs, directory, *, title, evaluate_every=0, started=None, pipeline="", ceiling=None):
         """Trains to the end, from the newest checkpoint in `directory` if there is one.

@@ -69,6 +69,7 @@ class Signals:
     @tf.function
     def _sum(self, values):
         def add():
-            return tf.distribute.get_replica_context().all_reduce("SUM", values)
+            # The copy is on this replica's device; on none, as what comes from outside, it could not be added up.
+            return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(values))
 
         return self._strategy.experimental_local_results(self._strategy.run(add))[0]
