@@ -16,9 +16,12 @@ class PretrainConfig:
     """A pre-training run.
 
     Attributes:
-        input: glob patterns of the text files, separated by commas.
+        input: glob patterns of text files, or folders of prepared shards, separated by commas.
         heldout: the same for text that is only evaluated on; "" for none.
+        tokenizer: how the vocabulary cuts text.
         model: BertConfig; its vocab_size 0 means as many as the vocabulary has.
+        data: what a sequence holds and what is masked.
+        train: how it is trained.
     """
 
     input: str = ""
@@ -49,7 +52,12 @@ class ClassificationConfig:
 
 @dataclasses.dataclass
 class FinetuneConfig:
-    """A fine-tuning run."""
+    """A fine-tuning run.
+
+    Attributes:
+        task: the tables, and what of them is learned.
+        train: how it is trained; without phases.
+    """
 
     task: ClassificationConfig = dataclasses.field(default_factory=ClassificationConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)

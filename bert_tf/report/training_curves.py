@@ -51,29 +51,38 @@ def draw_curves(path, points, evaluations, resumes, *, title):
         _speed(lower[-1], points)
         changes = [before["step"] for before, after in itertools.pairwise(points) if before["phase"] < after["phase"]]
         for axes in (*upper, *lower):
-            if not axes.lines:
-                axes.set_axis_off()
-                continue
-            axes.tick_params(length=0)
-            axes.spines["left"].set_visible(False)
-            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-            axes.xaxis.set_major_formatter(EngFormatter(sep="") if axes.get_xlim()[1] >= 1e5 else "{x:,.0f}")
-            for step in changes:
-                axes.axvline(step, color=LIGHT["muted"], **_CHANGE)
-            for step in resumes:
-                axes.axvline(step, ymax=0.04, color=LIGHT["ink"], linewidth=0.8)
+            _finish(axes, changes, resumes)
         for axes in lower:
             axes.set_xlabel("updates")
-        handles, _ = upper[0].get_legend_handles_labels()
-        if changes:
-            handles.append(Line2D([], [], color=LIGHT["muted"], label="next phase", **_CHANGE))
-        if resumes:
-            mark = {"marker": "|", "markersize": 7, "linestyle": "none"}
-            handles.append(Line2D([], [], color=LIGHT["ink"], label="resumed", **mark))
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
+        _legend(figure, upper[0], changes, resumes)
         # Its name tells the format, where a temporary name has no ending.
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", facecolor=LIGHT["ground"])
+
+
+def _finish(axes, changes, resumes):
+    """What all axes share: no frame, whole steps below, marks of phases and resumes; without a curve, nothing."""
+    if not axes.lines:
+        axes.set_axis_off()
+        return
+    axes.tick_params(length=0)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep="") if axes.get_xlim()[1] >= 1e5 else "{x:,.0f}")
+    for step in changes:
+        axes.axvline(step, color=LIGHT["muted"], **_CHANGE)
+    for step in resumes:
+        axes.axvline(step, ymax=0.04, color=LIGHT["ink"], linewidth=0.8)
+
+
+def _legend(figure, axes, changes, resumes):
+    handles, _ = axes.get_legend_handles_labels()
+    if changes:
+        handles.append(Line2D([], [], color=LIGHT["muted"], label="next phase", **_CHANGE))
+    if resumes:
+        mark = {"marker": "|", "markersize": 7, "linestyle": "none"}
+        handles.append(Line2D([], [], color=LIGHT["ink"], label="resumed", **mark))
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
 
 
 def _both(axes, points, evaluations, name):

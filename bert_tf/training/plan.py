@@ -162,38 +162,39 @@ def example_texts(features, masked, tokenizer, *, swapped=False):
         str, one a sequence: pieces in text order, a hidden one as [house>MASK] (the model sees [MASK]), [house=]
         (it sees the piece itself, and has to say it all the same) or [house>tree] (it sees another).
     """
-    pieces = tokenizer.vocab
     features, masked = ({name: np.asarray(value) for name, value in some.items()} for some in (features, masked))
-    for row in range(len(masked["input_mask"])):
-        numbers, ids = masked["input_mask"][row], masked["input_word_ids"][row]
-        hidden = {
-            int(position): int(label)
-            for position, label, weight in zip(
-                *(masked[f"masked_lm_{name}"][row] for name in ("positions", "ids", "weights")), strict=True
-            )
-            if weight > 0
-        }
+    told = ("in order", "swapped") if swapped else ("the second part follows", "a random second part")
+    for row, numbers in enumerate(masked["input_mask"]):
+        shown, hidden = _shown({name: value[row] for name, value in masked.items()}, tokenizer)
         for number in range(1, int(numbers.max()) + 1):
-            words = []
-            for position in np.flatnonzero(numbers == number):
-                shown = pieces[ids[position]]
-                if position in hidden:
-                    original = pieces[hidden[position]]
-                    now = "MASK" if ids[position] == tokenizer.mask_id else shown
-                    shown = f"[{original}=]" if now == original else f"[{original}>{now}]"
-                if shown.startswith("##") and words and not words[-1].endswith("]"):
-                    words[-1] += shown[2:]
-                else:
-                    words.append(shown)
-            label = None
+            positions = np.flatnonzero(numbers == number)
+            head = f"{len(positions)} tokens, {len(hidden.intersection(positions))} hidden"
             if "next_sentence_labels" in features:
-                label = int(np.reshape(features["next_sentence_labels"][row], [-1])[number - 1])
-            told = ("in order", "swapped") if swapped else ("the second part follows", "a random second part")
-            length, masks = int((numbers == number).sum()), sum(numbers[position] == number for position in hidden)
-            head = f"{length} tokens, {masks} hidden" + ("" if label is None else f", {told[label]}")
+                head += f", {told[int(np.reshape(features['next_sentence_labels'][row], [-1])[number - 1])]}"
+            words = []
+            for piece in (shown[position] for position in positions):
+                if piece.startswith("##") and words and not words[-1].endswith("]"):
+                    words[-1] += piece[2:]
+                else:
+                    words.append(piece)
+            indent = " " * 4
             yield f"  {head}\n" + textwrap.fill(
-                " ".join(words), _WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+                " ".join(words), _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
             )
+
+
+def _shown(row, tokenizer):
+    """Of a masked row: a list of str, what `example_texts` shows at each position; the set of hidden positions."""
+    ids, hidden = row["input_word_ids"], set()
+    shown = [tokenizer.vocab[piece] for piece in ids]
+    columns = (row[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
+    for position, label, weight in zip(*columns, strict=True):
+        if weight > 0:
+            original = tokenizer.vocab[label]
+            now = "MASK" if ids[position] == tokenizer.mask_id else shown[position]
+            shown[position] = f"[{original}=]" if now == original else f"[{original}>{now}]"
+            hidden.add(int(position))
+    return shown, hidden
 
 
 def plan_text(*, counts, memory, epochs, phases, examples):

@@ -25,8 +25,8 @@ FREE = {
     "config.train.evaluate_every": "reads the weights only",
     "config.train.save_every": "reads the weights only",
     "config.train.keep": "reads the weights only",
-    "config.train.on_save_error": "reads the weights only",
     # Whether a run ends early, not what it computes until then.
+    "config.train.on_save_error": "limit",
     "config.train.max_bad_steps": "limit",
     "config.data.max_bad_share": "limit",
     # Where the same batches are made; masks are integers, which no compiler rounds.

@@ -40,7 +40,7 @@ _TABLES = ("train", "evaluation")
 
 
 def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run=False):
-    """Pre-trains from raw text.
+    """Pre-trains from raw text or prepared shards.
 
     Args:
         config: PretrainConfig.
@@ -53,7 +53,7 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
         dict, what results.json holds; of a dry run, the plan, a str.
 
     Raises:
-        BertTfError: for anything wrong in config or files, before training starts.
+        BertTfError: for anything wrong in config or files, before training starts; and as `Trainer.run`.
     """
     _expect(config, PretrainConfig)
     config.train.check()
@@ -70,31 +70,18 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
     )
     for some in (files, heldout) if heldout else (files,):
         check_corpus(some, tokenizer, config.data)
-    model_config = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or tokenizer.vocab_size).check()
-    if model_config.vocab_size != tokenizer.vocab_size:
-        raise ConfigError(
-            f"model.vocab_size is {model_config.vocab_size}, but {config.tokenizer.vocab} has "
-            f"{tokenizer.vocab_size} pieces; 0 takes the vocabulary's"
-        )
     # Of each phase the data settings and the batch size.
     phases = [
         (config.data.in_phase(phase).check(), config.train.in_phase(phase).batch_size) for phase in config.train.phases
     ] or [(config.data, config.train.batch_size)]
     longest = max(data.max_length for data, _ in phases)
-    if longest > model_config.max_position_embeddings:
-        raise ConfigError(
-            f"data.max_length {longest} is over model.max_position_embeddings {model_config.max_position_embeddings}"
-        )
-    inputs = {"input": corpus_identity(files), "tokenizer": settings_of(tokenizer)["fingerprint"]}
+    model_config = _model_config(config, tokenizer, longest)
+    identity = {"input": corpus_identity(files), "tokenizer": settings_of(tokenizer)["fingerprint"]}
     if heldout:
-        inputs["heldout"] = corpus_identity(heldout)
-    run = _Run("pretrain", config, model_dir, strategy, inputs, accept_config_change)
-    kind = Pretraining
-    if config.data.pairs == "none":
-        # Without a label nothing would train the pooler: fine-tuning puts a new one on.
-        kind, model_config = MaskedLM, dataclasses.replace(model_config, pooler=False)
+        identity["heldout"] = corpus_identity(heldout)
+    run = _Run("pretrain", config, model_dir, strategy, identity, accept_config_change)
     seed = config.train.seed
-    task = kind(tokenizer, longest)
+    task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest)
     inputs = [_training_input(files, tokenizer, *phase, seed, model_config) for phase in phases]
 
     def make_encoder():
@@ -112,6 +99,22 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
             [_heldout(heldout, tokenizer, *phase, seed) for phase in phases],
             config.train.evaluate_every,
         )
+
+
+def _model_config(config, tokenizer, longest):
+    """The BertConfig of a PretrainConfig's model, for this vocabulary and sequences of up to `longest` tokens."""
+    model = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or tokenizer.vocab_size).check()
+    if model.vocab_size != tokenizer.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size is {model.vocab_size}, but {config.tokenizer.vocab} has "
+            f"{tokenizer.vocab_size} pieces; 0 takes the vocabulary's"
+        )
+    if longest > model.max_position_embeddings:
+        raise ConfigError(
+            f"data.max_length {longest} is over model.max_position_embeddings {model.max_position_embeddings}"
+        )
+    # Without a label nothing would train the pooler: fine-tuning puts a new one on.
+    return dataclasses.replace(model, pooler=False) if config.data.pairs == "none" else model
 
 
 def _training_input(files, tokenizer, data, batch_size, seed, model_config):
@@ -202,7 +205,18 @@ def _expect(config, kind):
 
 
 class _Run:
-    """What every run does: claim the directory, train, save the model, write results.json."""
+    """What every run does: claim the directory, train, save the model, write results.json.
+
+    Args:
+        program: str, "pretrain" or "finetune".
+        config: the whole config of the program.
+        model_dir, strategy, accept_config_change: as in `pretrain`.
+        inputs: JSON-ready dict that identifies what the inputs hold; may be added to until `fit`.
+        files: paths, to be recorded.
+
+    Attributes:
+        dtype: name of the Keras policy to make the encoder with.
+    """
 
     def __init__(self, program, config, model_dir, strategy, inputs, accept_config_change, **files):
         # What the recipe came to, not only its name: recorded, and compared with when the run goes on.
@@ -238,20 +252,26 @@ class _Run:
         train = {name: self.record["config"]["train"][name] for name in ("batch_size", "phases", "seed")}
         return digest([config, train, self.record["inputs"]])
 
+    def _trainer(self, task, make_encoder, total_steps):
+        """A Trainer of a new model, and the encoder in it."""
+        keras.utils.set_random_seed(self.config.seed)
+        with self.strategy.scope():
+            encoder = make_encoder()
+            model = task.build(encoder)
+        return Trainer(task, model, self.config, self.strategy, total_steps), encoder
+
     def plan(self, task, make_encoder, total_steps, inputs, epochs, *, swapped):
         """What `fit` would do and cost, as text; nothing is written."""
         before = plan.peak_bytes()
-        keras.utils.set_random_seed(self.config.seed)
-        with self.strategy.scope():
-            model = task.build(make_encoder())
-        trainer = Trainer(task, model, self.config, self.strategy, total_steps)
-        measured, kept, most = [], [], None
-        for number, (work, source) in enumerate(zip(trainer.work(inputs), inputs, strict=True)):
+        trainer, _ = self._trainer(task, make_encoder, total_steps)
+        model, works = trainer.model, trainer.work(inputs)
+        measured, kept = [], []
+        for number, (work, source) in enumerate(zip(works, inputs, strict=True)):
             seconds, length = trainer.rehearse(number, source, plan.STEPS)
             measured.append((work, seconds, work.flops(length) / seconds))
         grown = plan.peak_bytes() - before
         most = ceiling(self.strategy, self.dtype)
-        for work, source, phase in zip(trainer.work(inputs), inputs, trainer.phases, strict=True):
+        for work, source, phase in zip(works, inputs, trainer.phases, strict=True):
             rows = work.batch_size // self.strategy.num_replicas_in_sync // phase.config.accumulation
             piece = {name: value[:rows] for name, value in next(iter(source.batches(0))).items()}
             kept.append(plan.kept_bytes(task, model, source.prepare(piece), remat=self.config.remat))
@@ -269,19 +289,31 @@ class _Run:
         )
 
     def fit(self, task, make_encoder, total_steps, inputs, heldout, evaluate_every):
+        """Trains, or goes on training, and writes the model and results.json.
+
+        Args:
+            task: Task.
+            make_encoder: function without arguments to the BertEncoder, called under the strategy's scope.
+            total_steps: updates.
+            inputs: list of phases.Input without `evaluate`, one a phase.
+            heldout: list of Datasets of batches that are evaluated on, one a phase; None for none.
+            evaluate_every: as in `Trainer.run`.
+
+        Returns:
+            dict, what results.json holds.
+        """
         started = time.time()
         record = None
         if is_chief(self.strategy):  # one of several workers that share the directory
             record = Record(self.model_dir, self.record, self.accept_config_change)
-        keras.utils.set_random_seed(self.config.seed)
-        with self.strategy.scope():
-            encoder = make_encoder()
-            model = task.build(encoder)
-        trainer = Trainer(task, model, self.config, self.strategy, total_steps)
-        for number, (source, batches) in enumerate(zip(inputs, heldout, strict=True)):
-            if batches is not None:
-                check = evaluator(task, model, batches, self.strategy, source.prepare)
-                inputs[number] = source._replace(evaluate=check)
+        trainer, encoder = self._trainer(task, make_encoder, total_steps)
+        model = trainer.model
+        inputs = [
+            source
+            if batches is None
+            else source._replace(evaluate=evaluator(task, model, batches, self.strategy, source.prepare))
+            for source, batches in zip(inputs, heldout, strict=True)
+        ]
         path = os.path.join(self.model_dir, "results.json")
         most = ceiling(self.strategy, self.dtype) if inputs[0].row_flops else None
         history = trainer.run(

@@ -19,7 +19,7 @@ def get_config():
         # As in tiny.py: no dropout in so short a run, and 0.02 at 768 units in proportion to 1 / sqrt(width).
         model=BertConfig.from_name("mini", vocab_size=0, dropout=0.0, attention_dropout=0.0, initializer_range=0.035),
         # Order, not nsp: a random second part would be in the other language more often than not, and be told by that.
-        # Help pages are short: without packing, 27% of the Korean rows would be padding.
+        # Help pages are short: without packing, 27% of the places in Korean rows would be padding.
         data=PretrainingData(max_length=128, max_predictions=20, pairs="sop", pack=True),
         train=TrainConfig(
             steps=1500,

@@ -14,6 +14,10 @@ from bert_tf.training.loop import Trainer
 EXAMPLES, LENGTH, PREDICTIONS, VOCABULARY = 96, 12, 4, 40
 
 
+class Stop(Exception):
+    """Ends a run from inside: stands for any defect or a machine that goes down."""
+
+
 def features(seed=7):
     """Made-up pre-training features; the later an example, the more masks it has: replicas get uneven numbers."""
     random = np.random.default_rng(seed)

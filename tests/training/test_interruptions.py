@@ -5,7 +5,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.training.processes import cluster
 from tests.training.small import curve
 
 pytestmark = pytest.mark.slow
@@ -144,15 +144,9 @@ def test_a_signal_to_one_worker_stops_all_at_the_same_step_and_all_go_on(folder)
     flags = "--strategy=multi_worker", "--config.train.save_every=100000"
 
     def workers():
-        servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-        addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
-        for server in servers:
-            server.close()
-        cluster = {"cluster": {"worker": addresses}}
-        tasks = [cluster | {"task": {"type": "worker", "index": index}} for index in (0, 1)]
         return [
-            start(folder, model, *flags, config="endless", TF_CONFIG=json.dumps(task), worker=str(index))
-            for index, task in enumerate(tasks)
+            start(folder, model, *flags, config="endless", worker=str(index), **environment)
+            for index, environment in enumerate(cluster(2))
         ]
 
     stopped = []

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.inputs.identity import batch_fingerprint
-from bert_tf.training.loop import Interrupted
 from bert_tf.training.phases import Input
-from tests.training.small import curve, difference, epochs, trainer, weights_of, with_nan
+from bert_tf.training.signals import Interrupted
+from tests.training.small import Stop, curve, difference, epochs, trainer, weights_of, with_nan
 
 
 def train(folder, batches=None, *, evaluate=None, evaluate_every=0, **settings):
@@ -169,10 +169,6 @@ def test_a_run_shorter_than_an_interval_has_a_point_at_its_end(tmp_path):
 def test_evaluations_come_before_during_and_after(tmp_path):
     _, history = train(tmp_path, total_steps=7, evaluate=lambda: {"accuracy": 0.5}, evaluate_every=3)
     assert [row["step"] for row in history.evaluations] == [0, 3, 6, 7]
-
-
-class Stop(Exception):
-    """Stands for any defect or a machine that goes down."""
 
 
 def stopping_at(number, how):

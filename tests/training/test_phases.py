@@ -1,6 +1,7 @@
 """Runs in phases: what each trains on, where the learning rate goes, and going on from inside one."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ from bert_tf.config import PhaseConfig, PretrainingData, TrainConfig
 from bert_tf.errors import ConfigError
 from bert_tf.training import phases, schedules
 from bert_tf.training.phases import Input
-from tests.training.small import curve, epochs, trainer, weights_of
-from tests.training.test_loop import Stop
+from tests.training.small import Stop, curve, epochs, trainer, weights_of
 
 
 def ramp(**last):
@@ -70,31 +70,43 @@ def test_a_phase_is_a_run_with_its_settings_that_goes_on_from_the_weights_of_the
         np.testing.assert_allclose(weights_of(whole)[path], value, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("stop_at", [4, 5, 8, 10, 16])
-def test_a_run_that_was_stopped_in_a_phase_or_between_two_goes_on_bit_for_bit(tmp_path, stop_at):
-    def evaluation(stop=None):
-        calls = []
+def evaluation(stop=None):
+    """An evaluation that ends the run when it is called after `stop` times."""
+    calls = itertools.count()
 
-        def evaluate():
-            calls.append(0)
-            if len(calls) - 1 == stop:
-                raise Stop
-            return {"accuracy": 0.5}
+    def evaluate():
+        if next(calls) == stop:
+            raise Stop
+        return {"accuracy": 0.5}
 
-        return evaluate
+    return evaluate
 
-    steps = [0, 4, 5, 8, 10, 12, 16, 20]  # of evaluations: every four, and at the ends of phases
-    settings = {"dropout": 0.1, "save_every": 1}
-    whole, whole_history, _ = train(tmp_path / "whole", evaluate=evaluation(), **settings)
-    assert [row["step"] for row in whole_history.evaluations] == steps
+
+INTERRUPTED = {"dropout": 0.1, "save_every": 1}
+EVALUATED = [0, 4, 5, 8, 10, 12, 16, 20]  # every four updates, and at the ends of phases
+
+
+@pytest.fixture(scope="module")
+def in_peace(tmp_path_factory):
+    """The weights and the History of a run that nothing stopped."""
+    trained, history, _ = train(tmp_path_factory.mktemp("whole"), evaluate=evaluation(), **INTERRUPTED)
+    return weights_of(trained), history
+
+
+def test_held_out_text_is_evaluated_at_the_ends_of_phases_too(in_peace):
+    assert [row["step"] for row in in_peace[1].evaluations] == EVALUATED
+
+
+@pytest.mark.parametrize("stop_at", [5, 8, 16])  # between two phases, inside of one, inside of one in micro-batches
+def test_a_run_that_was_stopped_in_a_phase_or_between_two_goes_on_bit_for_bit(tmp_path, in_peace, stop_at):
     with pytest.raises(Stop):
-        train(tmp_path / "parts", evaluate=evaluation(steps.index(stop_at)), **settings)
-    parts, history, _ = train(tmp_path / "parts", evaluate=evaluation(), weights=99, **settings)
+        train(tmp_path, evaluate=evaluation(EVALUATED.index(stop_at)), **INTERRUPTED)
+    trained, history, _ = train(tmp_path, evaluate=evaluation(), weights=99, **INTERRUPTED)
 
-    mine, theirs = weights_of(parts), weights_of(whole)
+    mine, (theirs, whole) = weights_of(trained), in_peace
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
-    assert curve(history.points) == curve(whole_history.points)
-    assert history.evaluations == whole_history.evaluations
+    assert curve(history.points) == curve(whole.points)
+    assert history.evaluations == whole.evaluations
 
 
 def rates(config, total_steps):

@@ -85,7 +85,7 @@ def make(corpus, case, dropout):
     prepare = Masker(data, tokenizer).in_step() if data.mask_on == "device" else lambda features: features
 
     def step(batches, number, scale):
-        return trained._replica_step([prepare(features) for features in batches], number, scale)
+        return trained.train_step.on_replica([prepare(features) for features in batches], number, scale)
 
     batches = pretraining_dataset(files, tokenizer, data, seed=1, epoch=0, batch_size=BATCH).take(STEPS)
     for spec in batches.element_spec.values():
