@@ -67,10 +67,12 @@ def test_the_ceiling_is_what_products_reach(monkeypatch):
     monkeypatch.setattr(speed, "_PATIENCE", 0.0)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     matrix = tf.random.stateless_normal([1024, 1024], [0, 0])
-    tf.matmul(matrix, matrix)
-    started = tf.timestamp()
-    tf.matmul(matrix, matrix)
-    reached = 2 * 1024**3 / float(tf.timestamp() - started)
+    seconds = []
+    for _ in range(5):
+        started = tf.timestamp()
+        tf.matmul(matrix, matrix)
+        seconds.append(float(tf.timestamp() - started))
+    reached = 2 * 1024**3 / min(seconds)
     # Other processes may take the cores away from either: only what is off by more than they can do is an error.
     assert 0.1 < speed.ceiling(strategy, "float32") / reached < 20
 
