@@ -5,7 +5,7 @@ import time
 
 import tensorflow as tf
 
-from bert_tf.errors import BertTfError, ConfigError
+from bert_tf.errors import BertTfError
 from bert_tf.inputs.batching import piece, stream
 from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.model.dropout import seed_scope
@@ -39,9 +39,7 @@ class Trainer:
         config = config.resolved()
         self.task, self.model, self.config, self.strategy = task, model, config, strategy
         self.total_steps = total_steps
-        self.phases = phases.split(config, total_steps)
-        for phase in self.phases:
-            self._check_batch(phase)
+        self.phases = phases.split(config, total_steps, strategy.num_replicas_in_sync)
         with strategy.scope():
             self.optimizer = optimizers.create(model.trainable_variables, config)
         self._learning_rate = phases.learning_rate(self.phases)
@@ -91,11 +89,15 @@ class Trainer:
         checkpoints = Checkpoints(folder, self._variables(), config.keep, config.on_save_error)
         # One more than checkpoints: the newest is there while the weights of its step are still being written.
         input_state = InputState(folder, self.strategy, config.keep + 1, pipeline)
-        if checkpoints.restore(print):
+        restored = checkpoints.restore(print)
+        self.advanced = self.step < self.total_steps
+        if restored and self.advanced:
             print(f"{title}: goes on from step {self.step} of {self.total_steps}")
         if started:
             started(self.step)
-        history = History(directory, self.step, title=title, write=chief)
+        history = History(directory, self.step, title=title, write=chief, on_error=config.on_save_error)
+        if restored and self.advanced:
+            history.resume(self.step)
         speed = Speed(self.work(inputs), ceiling)
         save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
         ends = {phase.end for phase in self.phases}
@@ -109,7 +111,6 @@ class Trainer:
         if evaluate and not evaluated and (self.step == 0 or evaluates(self.step)):
             with speed.spending("evaluation"):
                 history.evaluation(self.step, evaluate())
-        self.advanced = self.step < self.total_steps
         if not self.advanced:
             self.reached = by_phase(history.points)
             return history
@@ -245,15 +246,6 @@ class Trainer:
             for name, (total, weight) in zip(self._names, totals, strict=True)
         }
         return {"loss": sum(measured[name] for name in self.task.losses)} | measured
-
-    def _check_batch(self, phase):
-        replicas, config = self.strategy.num_replicas_in_sync, phase.config
-        if config.batch_size % (replicas * config.accumulation):
-            where = f"train.phases[{phase.number}]: " if self.config.phases else ""
-            raise ConfigError(
-                f"{where}train.batch_size {config.batch_size} can not be split into {replicas} replicas x "
-                f"{config.accumulation} micro-batches; make it a multiple of {replicas * config.accumulation}"
-            )
 
     def _variables(self):
         weights = {f"weights/{variable.path}": variable.value for variable in self.model.weights}
