@@ -103,6 +103,11 @@ def _parse(argv):
     except OSError as error:
         # The config library wraps the file's error in lines of its own; the last one is the file's.
         _fail(f"--config: {str(error).strip().splitlines()[-1].strip().split('] ')[-1]}", 2)
+    except IndexError:
+        named = ", ".join(re.findall(r"^--?config\.([\w.]+\[-?\d+\])", "\n".join(argv), re.MULTILINE))
+        if not named:
+            raise
+        _fail(f"--config: {named}: out of range; the config file has fewer of them, and they count from 0", 2)
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         reason = error.args[0] if error.args else error
         field = re.search(r"Field (\w+) not found on dataclass <class '(?:\w+\.)*(\w+)'>", str(reason))

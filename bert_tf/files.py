@@ -1,6 +1,7 @@
 """Files that are never half written under their final name."""
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -9,13 +10,15 @@ from pathlib import Path
 
 from bert_tf.errors import BertTfError, ConfigError, DataError
 
+_PARTIAL = ".partial"  # how the names end that files have while they are written
+
 
 @contextlib.contextmanager
 def replacing(path):
     """Gives a temporary path beside `path`; when the block ends well it gets the final name, else it is removed."""
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(path)}.")
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(path)}.", suffix=_PARTIAL)
     os.close(handle)
     try:
         yield temporary
@@ -29,6 +32,11 @@ def replacing(path):
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
+
+
+def leftovers(directory):
+    """Paths of what processes that were killed in a `replacing` left in a directory; none if it is not there."""
+    return glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}"))
 
 
 @contextlib.contextmanager

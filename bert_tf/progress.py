@@ -37,6 +37,11 @@ def bar(title, total, unit, *, done=0, leave=True, layout=None):
     )
 
 
+def tell(message):
+    """A line on standard error, above the progress bar if there is one."""
+    tqdm.tqdm.write(f"bert_tf: {message}", file=sys.stderr)
+
+
 class _Lines:
     """A stream on which each state of a bar is a line: in a log nothing moves."""
 

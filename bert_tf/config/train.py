@@ -89,8 +89,8 @@ class TrainConfig:
         evaluate_every: updates between two evaluations; 0: once an epoch in fine-tuning, at start and end else.
         save_every: updates between two checkpoints; 0: at evaluations, and after 1,000 updates at the latest.
         keep: checkpoints kept.
-        on_save_error: what happens where a checkpoint can not be written, e.g. because the disk is full: "stop", or
-            "go_on", with a warning each time.
+        on_save_error: what happens where a checkpoint or the curves can not be written, e.g. because the disk is full:
+            "stop", or "go_on", with a warning for each checkpoint.
         max_bad_steps: updates in a row with a non-finite gradient, each skipped, before the run stops.
     """
 

@@ -4,12 +4,11 @@ import concurrent.futures
 import glob
 import os
 import shutil
-import sys
 
 import tensorflow as tf
-import tqdm
 
 from bert_tf.errors import BertTfError
+from bert_tf.progress import tell
 
 _NAME = "step"
 
@@ -62,7 +61,7 @@ class Checkpoints:
         except BertTfError as error:
             if kind is None:
                 raise
-            _tell(error)  # what ended the block is what the caller must see
+            tell(error)  # what ended the block is what the caller must see
         finally:
             self._writer.shutdown()
 
@@ -84,7 +83,10 @@ class Checkpoints:
             except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:  # IndexError: cut short
                 report(f"{path} can not be read ({' '.join(str(error).split())[:120]}); trying the one before")
         if self._manager.checkpoints:
-            raise BertTfError(f"{self._directory}: no checkpoint can be read; remove the directory to start again")
+            raise BertTfError(
+                f"{self._directory}: no checkpoint can be read; if settings of the model or the optimizer have "
+                "changed, set them back; else remove the directory to start again"
+            )
         return None
 
     def save(self, step):
@@ -142,7 +144,7 @@ class Checkpoints:
         reason = " ".join(str(getattr(error, "message", error)).split())[:200]
         message = f"checkpoint of step {step} could not be written: {reason}; last good one: {self.newest or 'none'}"
         if self._on_error == "go_on":
-            _tell(f"{message}; training goes on (train.on_save_error)")
+            tell(f"{message}; training goes on (train.on_save_error)")
         else:
             raise BertTfError(f"{message}; when there is room, the same command goes on from there") from None
 
@@ -165,8 +167,3 @@ class Checkpoints:
 
 def _attribute(name):
     return name.replace("/", ".")
-
-
-def _tell(message):
-    # Above the progress bar, if there is one.
-    tqdm.tqdm.write(f"bert_tf: {message}", file=sys.stderr)

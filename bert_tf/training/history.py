@@ -1,5 +1,6 @@
 """The curves of a run: in history.jsonl and for TensorBoard."""
 
+import contextlib
 import json
 import os
 
@@ -8,9 +9,11 @@ import tensorflow as tf
 from tensorboard.plugins.histogram import metadata as histogram
 
 from bert_tf.files import write_text
+from bert_tf.progress import tell
 from bert_tf.training import event_files
 from bert_tf.training.speed import SECONDS
 
+_SHOWN = ("training", "evaluation")  # kinds of rows that TensorBoard gets
 _BUCKETS = 64  # of a histogram, at most: more than the width of TensorBoard's picture shows
 
 
@@ -29,28 +32,32 @@ class History:
         step: of the checkpoint the run goes on from; what was noted after it is forgotten, it will come again.
         title: above the curves of curves.png.
         write: False keeps everything in memory (workers other than the chief).
+        on_error: what happens where something can not be written, e.g. because the disk is full: "stop", an error, or
+            "go_on", a line on standard error; with the next point, history.jsonl gets what it lacks.
     """
 
-    def __init__(self, directory, step, *, title="", write=True):
+    def __init__(self, directory, step, *, title="", write=True, on_error="stop"):
         self._path = os.path.join(directory, "history.jsonl")
         rows = []
         if os.path.exists(self._path):
-            with open(self._path, encoding="utf-8") as file:
+            with open(self._path, encoding="utf-8", errors="replace") as file:
                 rows = [row for row in map(_row, file) if row and row["step"] <= step]
+        self._rows, self._whole = rows, True  # what history.jsonl should hold, and whether it does
+        self._on_error, self._failing = on_error, set()
         self.points = [row for row in rows if row["kind"] == "training"]
         self.evaluations = [row for row in rows if row["kind"] == "evaluation"]
         self.resumes = [row["step"] for row in rows if row["kind"] == "resume"]
         self._directory, self._title, self._write = directory, title, write
+        self._writers = {}
         if write:
-            write_text(self._path, "".join(json.dumps(row) + "\n" for row in rows))
-            folder = os.path.join(directory, "tensorboard")
-            folders = {kind: os.path.join(folder, kind) for kind in ("training", "evaluation")}
-            for one in folders.values():
-                event_files.forget(one, step)
-            self._writers = {kind: tf.summary.create_file_writer(one) for kind, one in folders.items()}
-        if step:
-            self.resumes.append(step)
-            self._note({"kind": "resume", "step": step})
+            write_text(self._path, _lines(rows))
+            for kind in _SHOWN:
+                event_files.forget(self._events(kind), step)
+
+    def resume(self, step):
+        """Notes that the run goes on from a checkpoint of an earlier process."""
+        self.resumes.append(step)
+        self._note({"kind": "resume", "step": step})
 
     def point(self, step, phase, measures, learning_rate, speed, histograms=None):
         """Notes a point of the training curves.
@@ -83,22 +90,60 @@ class History:
             from bert_tf.report.training_curves import draw_curves
 
             path = os.path.join(self._directory, "curves.png")
-            draw_curves(path, self.points, self.evaluations, self.resumes, title=self._title)
+            with self._failures("curves.png"):
+                draw_curves(path, self.points, self.evaluations, self.resumes, title=self._title)
 
     def _note(self, row, histograms=()):
+        self._rows.append(row)
         if not self._write:
             return
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        if row["kind"] not in self._writers:
-            return
-        with self._writers[row["kind"]].as_default(row["step"]):
+        with self._failures("history.jsonl"):
+            self._append(row)
+        if self._whole and row["kind"] in _SHOWN:  # else there is no room for either
+            with self._failures("tensorboard"):
+                self._show(row, histograms)
+
+    def _append(self, row):
+        if self._whole:
+            self._whole = False
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(_lines([row]))
+        else:  # rows are missing, or there is half of one
+            write_text(self._path, _lines(self._rows))
+        self._whole = True
+
+    def _show(self, row, histograms):
+        # What is taken out here is put back if all went well: else the file may end in half a record, and readers would
+        # not come to what stands behind it.
+        writer = self._writers.pop(row["kind"], None) or tf.summary.create_file_writer(self._events(row["kind"]))
+        with writer.as_default(row["step"]):
             for name, value in row.items():
                 if name not in ("kind", "step"):
                     tf.summary.scalar(name, value)
             for name in histograms:
                 _write_histogram(name, histograms[name])
-        self._writers[row["kind"]].flush()
+        writer.flush()
+        self._writers[row["kind"]] = writer
+
+    def _events(self, kind):
+        return os.path.join(self._directory, "tensorboard", kind)
+
+    @contextlib.contextmanager
+    def _failures(self, name):
+        """Makes errors of writing a line, where that is what was asked for: one for each time that it begins."""
+        try:
+            yield
+            self._failing.discard(name)
+        except (OSError, tf.errors.OpError) as error:
+            if self._on_error == "stop":
+                raise
+            if name not in self._failing:
+                self._failing.add(name)
+                reason = (
+                    error.strerror if isinstance(error, OSError) else error.message.splitlines()[0].rsplit("; ")[-1]
+                )
+                path = os.path.join(self._directory, name)
+                tell(f"{path} could not be written: {reason}; training goes on (train.on_save_error)")
 
 
 def by_phase(points, pending=None):
@@ -140,9 +185,14 @@ def _write_histogram(name, counts):
     tf.summary.write(name, tf.constant(buckets, tf.float64), metadata=metadata)
 
 
+def _lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
 def _row(line):
-    """A line's row; None for the half line that a full disk may leave at the end."""
+    """A line's row; None for what is none, such as the half line that a full disk may leave at the end."""
     try:
-        return json.loads(line)
+        row = json.loads(line)
     except json.JSONDecodeError:
         return None
+    return row if isinstance(row, dict) and {"kind", "step"} <= row.keys() else None

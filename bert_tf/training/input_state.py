@@ -35,6 +35,12 @@ class InputState:
 
     def save(self, iterator, step):
         """Writes the state of `iterator`; those of steps that came after, in a run that was cut off, are removed."""
+        try:
+            self._save(iterator, step)
+        except (tf.errors.OpError, OSError):
+            self._remove(step)  # half a state, on a full disk
+
+    def _save(self, iterator, step):
         written = self._steps()
         before = [earlier for earlier in written if earlier < step]
         kept = before[max(0, len(before) + 1 - self._keep) :]
@@ -46,10 +52,7 @@ class InputState:
                 shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
             elif name.startswith(self._worker) and not re.match(rf"{re.escape(self._name)}-\d+\.", name):
                 os.remove(os.path.join(self._directory, name))
-        try:
-            tf.train.Checkpoint(iterator=iterator).write(self._path(step))
-        except (tf.errors.OpError, OSError):
-            self._remove(step)  # half a state, on a full disk
+        tf.train.Checkpoint(iterator=iterator).write(self._path(step))
 
     def open(self, batches, position, step):
         """An iterator of `batching.stream`.
@@ -86,7 +89,7 @@ class InputState:
         return sorted(found)
 
     def _remove(self, step):
-        for name in os.listdir(self._directory):
-            if name.startswith(f"{self._name}-{step}."):
-                with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._directory):
+                if name.startswith(f"{self._name}-{step}."):
                     os.remove(os.path.join(self._directory, name))

@@ -5,7 +5,7 @@ import time
 
 import tensorflow as tf
 
-from bert_tf.errors import BertTfError, ConfigError
+from bert_tf.errors import BertTfError
 from bert_tf.inputs.batching import stream
 from bert_tf.progress import TRAINING, bar, training_line
 from bert_tf.training import optimizers, phases
@@ -48,9 +48,7 @@ class Trainer:
         config = config.resolved()
         self.task, self.model, self.config, self.strategy = task, model, config, strategy
         self.total_steps = total_steps
-        self.phases = phases.split(config, total_steps)
-        for phase in self.phases:
-            self._check_batch(phase)
+        self.phases = phases.split(config, total_steps, strategy.num_replicas_in_sync)
         with strategy.scope():
             self.optimizer = optimizers.create(model.trainable_variables, config)
         self._learning_rate = phases.learning_rate(self.phases)
@@ -98,11 +96,15 @@ class Trainer:
         checkpoints = Checkpoints(folder, self._variables(), config.keep, config.on_save_error)
         # One more than checkpoints: the newest is there while the weights of its step are still being written.
         input_state = InputState(folder, self.strategy, config.keep + 1, pipeline)
-        if checkpoints.restore(print):
+        restored = checkpoints.restore(print)
+        self.advanced = self.step < self.total_steps
+        if restored and self.advanced:
             print(f"{title}: goes on from step {self.step} of {self.total_steps}")
         if started:
             started(self.step)
-        history = History(directory, self.step, title=title, write=chief)
+        history = History(directory, self.step, title=title, write=chief, on_error=config.on_save_error)
+        if restored and self.advanced:
+            history.resume(self.step)
         speed = Speed(self.work(inputs), ceiling)
         save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
         intervals = (evaluate_every, save_every, config.log_every)
@@ -117,7 +119,6 @@ class Trainer:
         # A run that ended between a checkpoint and its evaluation catches up on it.
         if all(row["step"] != self.step for row in history.evaluations):
             evaluate(self._phase(self.step - 1))
-        self.advanced = self.step < self.total_steps
         if not self.advanced:
             self.reached = by_phase(history.points)
             return history
@@ -249,15 +250,6 @@ class Trainer:
             for name, (total, weight) in zip(self.train_step.names, totals, strict=True)
         }
         return {"loss": sum(measured[name] for name in self.task.losses)} | measured
-
-    def _check_batch(self, phase):
-        replicas, config = self.strategy.num_replicas_in_sync, phase.config
-        if config.batch_size % (replicas * config.accumulation):
-            where = f"train.phases[{phase.number}]: " if self.config.phases else ""
-            raise ConfigError(
-                f"{where}train.batch_size {config.batch_size} can not be split into {replicas} replicas x "
-                f"{config.accumulation} micro-batches; make it a multiple of {replicas * config.accumulation}"
-            )
 
     def _variables(self):
         weights = {f"weights/{variable.path}": variable.value for variable in self.model.weights}

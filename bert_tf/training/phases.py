@@ -49,21 +49,23 @@ class Phase:
     restarts: bool
 
 
-def split(config, total_steps):
+def split(config, total_steps, replicas=1):
     """The phases of a run.
 
     Args:
         config: TrainConfig.
         total_steps: updates of the run.
+        replicas: that share each batch.
 
     Returns:
         list of Phase, one for a config without phases.
 
     Raises:
-        ConfigError: a phase has no step at all.
+        ConfigError: a phase has no step at all, or batches that can not be split.
     """
     config = config.resolved()
     if not config.phases:
+        _check_batch(config, replicas)
         return [Phase(0, 0, total_steps, config, True)]
     phases, first, share = [], 0, 0.0
     for number, one in enumerate(config.phases):
@@ -76,8 +78,17 @@ def split(config, total_steps):
             )
         restarts = number == 0 or one.learning_rate is not None
         phases.append(Phase(number, first, end, config.in_phase(one), restarts))
+        _check_batch(phases[-1].config, replicas, f"train.phases[{number}]: ")
         first = end
     return phases
+
+
+def _check_batch(config, replicas, where=""):
+    if config.batch_size % (replicas * config.accumulation):
+        raise ConfigError(
+            f"{where}train.batch_size {config.batch_size} can not be split into {replicas} replicas x "
+            f"{config.accumulation} micro-batches; make it a multiple of {replicas * config.accumulation}"
+        )
 
 
 def learning_rate(phases):

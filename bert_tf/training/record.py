@@ -4,7 +4,7 @@ import json
 import os
 
 from bert_tf.errors import ConfigError
-from bert_tf.files import read_json, write_json
+from bert_tf.files import leftovers, read_json_object, write_json
 
 # Settings that a run may go on with changed: weights, losses and the order of the data stay bit for bit what they would
 # have been. Whatever is not listed counts as changing them, new settings too. What is left out on purpose: train.remat
@@ -54,14 +54,17 @@ class Record:
         self._path, self._run = os.path.join(directory, "run.json"), json.loads(json.dumps(run))
         self._history, self._changes = [], {}
         if not os.path.exists(self._path):
-            if os.path.isdir(directory) and os.listdir(directory):
-                found = sorted(os.listdir(directory))[0]
+            found = set(os.listdir(directory)) if os.path.isdir(directory) else set()
+            # A run that was killed while it wrote its record may begin again.
+            found -= {os.path.basename(path) for path in leftovers(directory)}
+            if found:
                 raise ConfigError(
-                    f"{directory} is not empty (it holds {found!r}) and no run of bert_tf; choose another --model_dir"
+                    f"{directory} is not empty (it holds {min(found)!r}) and no run of bert_tf; choose another "
+                    "--model_dir"
                 )
         # Without checkpoints, a run failed before it had learned anything, often for a setting mended since.
         elif os.path.exists(os.path.join(directory, "checkpoints")):
-            before = read_json(self._path)
+            before = read_json_object(self._path)
             self._history = before.pop("changes", [])
             if before.get("program") != run.get("program"):
                 raise ConfigError(
@@ -81,7 +84,10 @@ class Record:
         if self._changes:
             self._history.append({"step": step, "changes": self._changes})
             self._changes = {}
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        directory = os.path.dirname(self._path)
+        os.makedirs(directory, exist_ok=True)
+        for path in leftovers(directory):  # one may be as large as the model
+            os.remove(path)
         write_json(self._path, self.value)
 
     @property

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import directory, load
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import read_json, write_json
+from bert_tf.files import read_json_object, write_json
 from bert_tf.inputs.corpus import find_corpus
 from bert_tf.inputs.identity import corpus_identity, file_identity, weights_identity
 from bert_tf.inputs.masking import Masker
@@ -28,7 +28,7 @@ from bert_tf.text import Tokenizer
 from bert_tf.training import plan, precision
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.loop import Trainer
-from bert_tf.training.phases import Input
+from bert_tf.training.phases import Input, split
 from bert_tf.training.record import Record
 from bert_tf.training.speed import ceiling, row_flops
 from bert_tf.training.strategy import is_chief
@@ -60,6 +60,7 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
     config.data.check()
     if not config.train.steps:
         raise ConfigError("train.steps is 0; say how long to pre-train, e.g. --config.train.steps=100000")
+    split(config.train, config.train.steps, strategy.num_replicas_in_sync)  # before the corpus is read for nothing
     files = find_corpus(config.input)
     heldout = find_corpus(config.heldout) if config.heldout else []
     tokenizer = Tokenizer(
@@ -204,6 +205,14 @@ def _expect(config, kind):
         raise ConfigError(f"--config holds a {type(config).__name__}; expected a {kind.__name__}")
 
 
+def _results(path):
+    """What a results.json holds; {} where it is missing or damaged: then it and the model are written again."""
+    try:
+        return read_json_object(path)
+    except DataError:
+        return {}
+
+
 class _Run:
     """What every run does: claim the directory, train, save the model, write results.json.
 
@@ -241,7 +250,7 @@ class _Run:
         if self.config.dtype != "auto":
             return self.config.dtype
         if os.path.exists(path):
-            return read_json(path).get("computes_in", "auto").removeprefix("mixed_")
+            return read_json_object(path).get("computes_in", "auto").removeprefix("mixed_")
         if self.strategy.extended._in_multi_worker_mode():
             raise ConfigError("train.dtype is auto, which several workers could decide differently; name one")
         return "auto"
@@ -325,8 +334,10 @@ class _Run:
             pipeline=self._pipeline(),
             ceiling=most,
         )
-        if not trainer.advanced and os.path.exists(path):
-            return read_json(path)  # it had ended before; what it measured then stands
+        if not trainer.advanced:
+            before = _results(path)
+            if before.get("steps") == trainer.step:
+                return before  # it had ended before; what it measured then stands
         results = (record.value if record else self.record) | {
             "task": task.name,
             "parameters": model.count_params(),
@@ -337,7 +348,7 @@ class _Run:
             "phases": trainer.reached,
             "history": history.points,
             "evaluations": history.evaluations,
-            "final": history.evaluations[-1] if history.evaluations else history.points[-1],
+            "final": (history.evaluations or history.points or [{}])[-1],
         }
         if is_chief(self.strategy):
             directory.save(self.model_dir, model, encoder, task)

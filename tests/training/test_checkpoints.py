@@ -1,7 +1,6 @@
 import concurrent.futures
 import os
 import shutil
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -212,29 +211,9 @@ def test_leftovers_of_a_killed_write_are_removed_by_the_next_process_that_saves(
     assert names == {"checkpoint", "step-10", "step-20", "step-40", "input-0-20"}
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of its own with 64 kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if (
-        not shutil.which("mount")
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], capture_output=True
-        ).returncode
-    ):
-        pytest.skip("needs the right to mount")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def fill(disk, room):
-    (disk / "other").write_bytes(b"x" * (shutil.disk_usage(disk).free - room))
-
-
-def test_a_full_disk_leaves_the_checkpoint_before_in_force(small_disk):
+def test_a_full_disk_leaves_the_checkpoint_before_in_force(small_disk, fill):
     checkpoints = saved(small_disk, [10])
-    fill(small_disk, 4096)
+    fill(4096)
     checkpoints.save(20)
     with pytest.raises(BertTfError, match=r"step 20 could not be written: .*; last good one: .*step-10; ") as caught:
         checkpoints.wait()
@@ -247,12 +226,12 @@ def test_a_full_disk_leaves_the_checkpoint_before_in_force(small_disk):
 
 
 @pytest.mark.parametrize("room", [0, 4096, 8192])  # none; for a part of the data; for the data but not for all files
-def test_going_on_with_a_full_disk_warns_each_time_and_leaves_nothing_behind(small_disk, capfd, room):
+def test_going_on_with_a_full_disk_warns_each_time_and_leaves_nothing_behind(small_disk, fill, capfd, room):
     weight = variable(10.0)
     with Checkpoints(str(small_disk), {"layer/kernel": weight}, 2, on_error="go_on") as checkpoints:
         checkpoints.save(10)
         checkpoints.wait()
-        fill(small_disk, room)
+        fill(room)
         free = shutil.disk_usage(small_disk).free
         for step in (20, 30, 40):
             checkpoints.save(step)

@@ -48,6 +48,7 @@ def test_tensorboard_shows_the_same_numbers(tmp_path):
 def test_what_came_after_the_checkpoint_is_forgotten(tmp_path):
     filled(tmp_path)
     resumed = History(str(tmp_path), 20)
+    resumed.resume(20)
     assert [row["step"] for row in resumed.points] == [10, 20]
     assert [row["step"] for row in resumed.evaluations] == [10, 20]
     assert [(row["kind"], row["step"]) for row in rows(tmp_path)][-2:] == [("evaluation", 20), ("resume", 20)]
@@ -82,13 +83,39 @@ def test_after_going_on_tensorboard_shows_each_point_once_and_the_new_ones(tmp_p
     assert shown_by_tensorboard(tmp_path / "tensorboard/evaluation") == [(10, 20.0), (20, 8.0)]
 
 
-def test_half_a_line_of_a_full_disk_is_forgotten(tmp_path):
+@pytest.mark.parametrize(
+    "damage", [b'{"kind": "train', b"\xff\xfe\n3\n{}\nnull\n"], ids=["half a line", "other things"]
+)
+def test_lines_that_are_no_rows_are_forgotten(tmp_path, damage):
     filled(tmp_path, steps=[10])
-    with open(tmp_path / "history.jsonl", "a") as file:
-        file.write('{"kind": "train')
+    with open(tmp_path / "history.jsonl", "ab") as file:
+        file.write(damage)
     resumed = History(str(tmp_path), 10)
     resumed.point(20, 0, {"loss": 1.0}, 0.0, {})
-    assert [row["step"] for row in rows(tmp_path) if row["kind"] != "resume"] == [10, 10, 20]
+    assert [row["step"] for row in rows(tmp_path)] == [10, 10, 20]
+
+
+def test_a_run_that_goes_on_with_a_full_disk_says_so_once_and_writes_later_what_is_missing(small_disk, fill, capfd):
+    history = History(str(small_disk), 0, on_error="go_on")
+    history.point(10, 0, {"loss": 1.0}, 0.0, {})
+    fill(0)
+    for step in range(20, 520, 50):  # more than the page that the file has already
+        history.point(step, 0, {f"measure {number}": 1.0 for number in range(20)}, 0.0, {})
+    history.draw()
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("bert_tf: ")]
+    assert sorted(line.split()[1].rsplit("/", 1)[1] for line in lines) == ["curves.png", "history.jsonl", "tensorboard"]
+    assert all("could not be written: No space left on device; training goes on" in line for line in lines)
+    (small_disk / "other").unlink()
+    history.point(520, 0, {"loss": 2.0}, 0.0, {})
+    assert [row["step"] for row in rows(small_disk)] == [10, *range(20, 520, 50), 520]
+    assert shown_by_tensorboard(small_disk / "tensorboard/training")[-1] == (520, 2.0)
+
+
+def test_a_full_disk_is_an_error_where_nobody_asked_to_go_on(small_disk, fill):
+    history = History(str(small_disk), 0)
+    fill(0)
+    with pytest.raises(OSError, match="No space left"):
+        history.point(10, 0, {"loss": 1.0}, 0.0, {})
 
 
 def test_a_worker_that_is_not_the_chief_writes_nothing(tmp_path):

@@ -1,11 +1,19 @@
+import contextlib
 import dataclasses
 import json
+import shutil
 
 import pytest
 
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError
+from bert_tf.files import replacing
 from bert_tf.training.record import FREE, Record, differences
+
+
+class Killed(Exception):
+    """Stands for kill -9."""
+
 
 RUN = {
     "program": "pretrain",
@@ -92,6 +100,17 @@ def test_a_run_that_failed_before_its_first_checkpoint_can_be_mended(tmp_path):
     Record(str(tmp_path / "run"), RUN).write(0)
     Record(str(tmp_path / "run"), other(batch_size=4)).write(0)
     assert on_disk(tmp_path / "run") == other(batch_size=4)
+
+
+def test_what_a_killed_run_was_writing_is_no_obstacle_and_is_removed(tmp_path):
+    for name in ("run.json", "model.safetensors"):
+        with contextlib.suppress(Killed), replacing(tmp_path / name) as temporary:
+            shutil.copy(temporary, tmp_path / "kept")
+            raise Killed
+        (tmp_path / "kept").rename(temporary)
+    assert len(list(tmp_path.iterdir())) == 2
+    Record(str(tmp_path), RUN).write(0)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import shutil
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -60,7 +61,7 @@ def pretrain(tmp_path, vocab):
     """A function that pre-trains on the bytes given, with some fields of the config changed."""
     model_dir = tmp_path / "model"
 
-    def start(text, dry_run=False, **fields):
+    def start(text, dry_run=False, accept_config_change=False, **fields):
         (tmp_path / "corpus.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
         config = PretrainConfig(
             input=str(tmp_path / "corpus.txt"),
@@ -69,7 +70,8 @@ def pretrain(tmp_path, vocab):
             data=PretrainingData(max_length=32, max_predictions=3),
             train=TRAIN,
         )
-        return runs.pretrain(dataclasses.replace(config, **fields), str(model_dir), STRATEGY, dry_run=dry_run)
+        how = {"accept_config_change": accept_config_change, "dry_run": dry_run}
+        return runs.pretrain(dataclasses.replace(config, **fields), str(model_dir), STRATEGY, **how)
 
     return start
 
@@ -293,6 +295,29 @@ def test_what_the_recipe_came_to_is_recorded_and_compared_with_when_a_run_goes_o
     assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
     with pytest.raises(ConfigError, match=r"config\.train\.bias_correction: False there, True now"):
         pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google", bias_correction=True))
+
+
+@pytest.mark.slow
+def test_a_run_killed_between_its_last_checkpoint_and_its_model_writes_model_and_results_when_it_comes_back(
+    pretrain, tmp_path, monkeypatch
+):
+    model = tmp_path / "model"
+    finished = pretrain(sentences())
+    (model / "old.safetensors").write_bytes((model / "model.safetensors").read_bytes())
+    assert pretrain(sentences()) == finished  # as it stands on the disk: nothing is trained or measured again
+
+    longer = {"train": dataclasses.replace(TRAIN, steps=3), "accept_config_change": True}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(directory, "save", Mock(side_effect=KeyboardInterrupt))
+        pretrain(sentences(), **longer)
+    results = pretrain(sentences(), **longer)
+    assert results["steps"] == 3 and json.loads((model / "results.json").read_text())["steps"] == 3
+    new, old = (load_file(model / f"{name}.safetensors") for name in ("model", "old"))
+    assert any((new[name] != old[name]).any() for name in old)
+    steps = [
+        json.loads(line)["step"] for line in (model / "history.jsonl").read_text().splitlines() if "resume" in line
+    ]
+    assert steps == [2]  # only where training went on
 
 
 @pytest.mark.slow
