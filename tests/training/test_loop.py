@@ -188,23 +188,31 @@ def die():
     raise Stop
 
 
-@pytest.mark.parametrize("how", ["exception", "signal"])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, how):
-    settings = {"dropout": 0.1, "total_steps": 27, "log_every": 5, "steps_per_call": 2, "save_every": 7}
-    every = {"evaluate": lambda: {"accuracy": 0.5}, "evaluate_every": 6}
-    whole, whole_history = train(tmp_path / "whole", **settings, **every)
+INTERRUPTED = {
+    "dropout": 0.1, "total_steps": 27, "log_every": 5, "steps_per_call": 2, "save_every": 7, "evaluate_every": 6,
+}  # fmt: skip
 
+
+@pytest.fixture(scope="module")
+def in_peace(tmp_path_factory):
+    """The weights and the History of a run that nothing stopped."""
+    trained, history = train(tmp_path_factory.mktemp("whole"), evaluate=lambda: {"accuracy": 0.5}, **INTERRUPTED)
+    return weights_of(trained), history
+
+
+@pytest.mark.parametrize("how", ["exception", "signal"])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, in_peace, how):
     stop = die if how == "exception" else lambda: os.kill(os.getpid(), signal.SIGTERM)
     expected = Stop if how == "exception" else Interrupted
     with pytest.raises(expected):
-        train(tmp_path / "parts", **settings, evaluate=stopping_at(4, stop), evaluate_every=6)  # in the second epoch
+        train(tmp_path, evaluate=stopping_at(4, stop), **INTERRUPTED)  # in the second epoch
     # Other initial weights: all that counts must come from the checkpoint.
-    parts, history = train(tmp_path / "parts", **settings, weights=99, **every)
+    trained, history = train(tmp_path, evaluate=lambda: {"accuracy": 0.5}, weights=99, **INTERRUPTED)
 
-    mine, theirs = weights_of(parts), weights_of(whole)
+    mine, (theirs, whole) = weights_of(trained), in_peace
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
-    assert curve(history.points) == curve(whole_history.points)
-    assert history.evaluations == whole_history.evaluations
+    assert curve(history.points) == curve(whole.points)
+    assert history.evaluations == whole.evaluations
 
 
 def test_sigint_ends_with_130_and_says_how_to_go_on(tmp_path):
