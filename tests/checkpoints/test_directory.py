@@ -172,6 +172,11 @@ def test_a_write_that_fails_leaves_the_model_that_was_there(saved):
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
+def save_state(folder, variables):
+    with Checkpoints(str(folder / "checkpoints"), variables, keep=1) as checkpoints:
+        checkpoints.save(7)
+
+
 def test_a_run_brings_its_optimizers_state_along(tmp_path):
     task, model, encoder = make("classification")
     directory.save(str(tmp_path), model, encoder, task)
@@ -180,7 +185,7 @@ def test_a_run_brings_its_optimizers_state_along(tmp_path):
     }
     state = {"state": tf.Variable([7, 0, 0, 0], dtype=tf.int64)}
     weights = {f"weights/{one.path}": one.value for one in model.weights}
-    Checkpoints(str(tmp_path / "checkpoints"), weights | slots | state, keep=1).save(7)
+    save_state(tmp_path, weights | slots | state)
     checkpoint = directory.read(str(tmp_path))
     assert checkpoint.step == 7
     assert len(checkpoint.slots) == 2 * len(checkpoint.tensors)
@@ -201,7 +206,7 @@ def test_a_model_is_read_without_an_optimizers_state_that_is_not_its_own(tmp_pat
     randomize(model, seed=9)
     weights = {f"weights/{one.path}": one.value for one in model.weights}
     state = {"state": tf.Variable([7, 0, 0, 0], dtype=tf.int64)}
-    Checkpoints(str(tmp_path / "checkpoints"), weights | state, keep=1).save(7)
+    save_state(tmp_path, weights | state)
     if damage == "cut short":
         (index,) = (tmp_path / "checkpoints").glob("*.index")
         index.write_bytes(index.read_bytes()[:50])
