@@ -1,5 +1,6 @@
 """Progress lines: a moving bar on a terminal, a line every so often in a log."""
 
+import math
 import sys
 
 import tqdm
@@ -62,7 +63,8 @@ def training_line(measures, rates, learning_rate, seconds_left):
     """What stands behind the step in the progress line of training, short enough for 120 columns.
 
     Args:
-        measures: dict name -> float; behind each NAME_loss stands its NAME_accuracy, if there is one.
+        measures: dict name -> float; behind each NAME_loss stands its NAME_accuracy, if there is one. NaN where all
+            updates were skipped.
         rates: dict name -> float, as `training.speed.Speed.rates` gives.
         learning_rate: float.
         seconds_left: float, or None if not known yet.
@@ -72,14 +74,14 @@ def training_line(measures, rates, learning_rate, seconds_left):
     for name in losses:
         accuracy = measures.get(name.replace("loss", "accuracy"))
         shown.append(f"{name.removesuffix('_loss')} {_short(measures[name])}")
-        if accuracy is not None:
+        if accuracy is not None and math.isfinite(accuracy):
             shown[-1] += f" {accuracy:.1%}"
     shown.append(f"lr {learning_rate:.1e}".replace("e-0", "e-") if learning_rate else "lr 0")
     units = {"sequences_per_second": "seq", "tokens_per_second": "tok"}
     speeds = [f"{_short(rates[name])} {unit}" for name, unit in units.items() if name in rates]
     if speeds:
         shown.append(" ".join(speeds) + "/s")
-    if "padding_share" in measures:
+    if math.isfinite(measures.get("padding_share", math.nan)):
         shown.append(f"pad {measures['padding_share']:.0%}")
     if "utilisation" in rates:
         shown.append(f"MFU {rates['utilisation']:.0%}")

@@ -94,7 +94,11 @@ def test_a_config_survives_the_way_through_a_dict(cls):
         (TrainConfig(clip_on="replica", normalization="global"), "set train.clip_on to 'global' too"),
         (TrainConfig(beta_2=1.0), "train.beta_2 is 1.0; it must be above 0 and below 1"),
         (TrainConfig(layer_decay=0.0), "train.layer_decay is 0.0; it must be above 0"),
-        (TrainConfig(warmup_steps=-1), "train.warmup_steps is -1; it must not be negative"),
+        (TrainConfig(warmup_steps=-1), "train.warmup_steps is -1; it must be a number and not negative"),
+        (TrainConfig(learning_rate=float("nan")), "train.learning_rate is nan; it must be a number and not negative"),
+        (TrainConfig(learning_rate=float("inf")), "train.learning_rate is inf"),
+        (TrainConfig(phases=3), r"train.phases is 3; expected PhaseConfigs in parentheses"),
+        (TrainConfig(phases=(0.9, 0.1)), r"train.phases is \(0.9, 0.1\); expected PhaseConfigs"),
         (TrainConfig(end_learning_rate=1.0), "train.end_learning_rate 1.0 is above train.learning_rate 5e-05"),
         (
             TrainConfig(schedule="noam", end_learning_rate=1e-6),

@@ -170,6 +170,7 @@ FLAG_ERRORS = {
     "an unexpected argument": (["train.txt"], "unexpected argument 'train.txt'"),
     "an unknown flag": (["--modeldir=x"], "Unknown command line flag 'modeldir'"),
     "an unknown strategy": (["--strategy=none"], "--strategy=none is unknown"),
+    "no input": (["--config.input="], "input is empty; name the text to train on"),
     "no steps": (["--config.train.steps=0"], "train.steps is 0"),
     "no batch": (["--config.train.batch_size=0"], "train.batch_size is 0"),
     "an unknown dtype": (["--config.train.dtype=int8"], "train.dtype 'int8' is unknown"),

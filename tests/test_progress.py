@@ -33,3 +33,8 @@ def test_a_log_gets_a_line_for_each_state_and_no_control_characters(capfd):
 )
 def test_durations_are_told_in_two_units(seconds, shown):
     assert duration(seconds) == shown
+
+
+def test_the_line_of_skipped_updates_has_no_shares_of_nothing():
+    measures = {"mlm_loss": float("nan"), "mlm_accuracy": float("nan"), "padding_share": float("nan")}
+    assert training_line(measures, {}, 1e-3, None) == "mlm nan, lr 1.0e-3"

@@ -138,8 +138,8 @@ class TrainConfig:
                 raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be at least 1")
         not_negative = ("learning_rate", "end_learning_rate", "weight_decay", "clip_norm", "warmup_steps", "epsilon")
         for field in (*not_negative, "evaluate_every", "save_every"):
-            if (getattr(self, field) or 0) < 0:
-                raise ConfigError(f"train.{field} is {getattr(self, field)}; it must not be negative")
+            if not 0 <= (getattr(self, field) or 0) < math.inf:  # NaN is neither
+                raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be a number and not negative")
         if self.steps < 0 or (self.steps == 0 and self.epochs <= 0):
             raise ConfigError(f"train.steps is {self.steps} and train.epochs {self.epochs}; one must be above 0")
         if not 0 <= self.warmup <= 1:
@@ -186,6 +186,8 @@ class TrainConfig:
             )
 
     def _check_phases(self):
+        if not (isinstance(self.phases, tuple | list) and all(isinstance(one, PhaseConfig) for one in self.phases)):
+            raise ConfigError(f"train.phases is {self.phases!r}; expected PhaseConfigs in parentheses, or () for none")
         whole = sum(phase.share for phase in self.phases)
         if self.phases and not (math.isclose(whole, 1) and min(phase.share for phase in self.phases) > 0):
             shares = ", ".join(f"{phase.share}" for phase in self.phases)

@@ -1,11 +1,13 @@
 """Batches made on other machines, by the workers of a tf.data service, in the same order as made here."""
 
+import socket
 import time
 import warnings
 
 import tensorflow as tf
 
 from bert_tf.errors import DataError
+from bert_tf.progress import tell
 
 SERVICE = tf.data.experimental.service
 # How the message of the error begins that ends a run whose workers do not all do their part.
@@ -26,13 +28,13 @@ def through_service(epoch_batches, address, workers, patience=120):
             `Dataset.shard` takes; it holds no resource of this process, and its files are there on all workers too.
         address: of the dispatcher, which was started with the list of its workers: "grpc://HOST:PORT".
         workers: how many.
-        patience: seconds to wait until all of them have told the dispatcher that they are there.
+        patience: seconds to wait until the dispatcher listens and all of them have told it that they are there.
 
     Returns:
         function of the epoch to a Dataset, as `batching.stream` takes.
 
     Raises:
-        DataError: the service can not be used, or workers are missing after that time.
+        DataError: the service can not be used, or it or workers are missing after that time.
     """
     _wait(address, workers, patience)
 
@@ -63,6 +65,7 @@ def through_service(epoch_batches, address, workers, patience=120):
 def _wait(address, workers, patience):
     """Waits for all workers: a job without the one that is to do it would be over at once."""
     end = time.monotonic() + patience
+    _wait_for_dispatcher(address, end, patience)
     while True:
         try:
             there = set(_distribute(_each_its_number(workers), address).as_numpy_iterator())
@@ -76,6 +79,26 @@ def _wait(address, workers, patience):
                 f"{address}: {len(there)} of {workers} input workers are there (data.service_workers); start the "
                 "others, with the addresses that the dispatcher's --workers has for them"
             )
+        time.sleep(1)
+
+
+def _wait_for_dispatcher(address, end, patience):
+    """Waits until somebody listens at the address: TensorFlow would wait for ever, and be deaf to Ctrl-C."""
+    host, port = address.split("://")[-1].rsplit(":", 1)
+    told = False
+    while True:
+        try:
+            # A try may take as long as all of the time where packets are lost on the way.
+            socket.create_connection((host.strip("[]"), int(port)), max(1.0, end - time.monotonic())).close()
+            return
+        except (OSError, OverflowError) as error:
+            if time.monotonic() > end:
+                raise DataError(
+                    f"{address}: no input service there ({error}); start bert_tf.serve_inputs, or see data.service"
+                ) from None
+        if not told:
+            tell(f"{address}: no input service there yet; waiting for it, {patience} seconds at most")
+            told = True
         time.sleep(1)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 
 import numpy as np
@@ -166,7 +167,8 @@ def by_phase(points, pending=None):
             timed = [(point[name], point["training_seconds"]) for point in rows if name in point]
             if timed:
                 row[name] = sum(rate * seconds for rate, seconds in timed) / sum(seconds for _, seconds in timed)
-        shares = [point["padding_share"] for point in rows if "padding_share" in point]
+        shares = [point.get("padding_share", math.nan) for point in rows]
+        shares = [share for share in shares if math.isfinite(share)]  # NaN: all updates of that point were skipped
         if shares:
             row["padding_share"] = sum(shares) / len(shares)
         row["seconds"] = {name: round(sum(some.get(f"{name}_seconds", 0.0) for some in spent), 2) for name in SECONDS}

@@ -58,6 +58,8 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
     _expect(config, PretrainConfig)
     config.train.check()
     config.data.check()
+    if not config.input:
+        raise ConfigError("input is empty; name the text to train on, e.g. --config.input='corpus/*.txt.gz'")
     if not config.train.steps:
         raise ConfigError("train.steps is 0; say how long to pre-train, e.g. --config.train.steps=100000")
     split(config.train, config.train.steps, strategy.num_replicas_in_sync)  # before the corpus is read for nothing

@@ -111,6 +111,15 @@ def test_a_missing_worker_is_waited_for_and_then_an_error(epoch_batches):
         through_service(epoch_batches, address, 2, patience=3)
 
 
+def test_a_dispatcher_that_is_not_there_is_told_of_waited_for_and_then_an_error(epoch_batches, capsys):
+    address = f"grpc://localhost:{free_ports(1)[0]}"
+    with pytest.raises(DataError, match=r"no input service there \(.*refused\); start bert_tf.serve_inputs"):
+        through_service(epoch_batches, address, 2, patience=1)
+    assert capsys.readouterr().err == (
+        f"bert_tf: {address}: no input service there yet; waiting for it, 1 seconds at most\n"
+    )
+
+
 @pytest.mark.slow
 def test_a_worker_that_was_started_again_is_an_error_and_no_other_order():
     def numbers(epoch, shard):

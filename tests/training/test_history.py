@@ -147,6 +147,7 @@ def test_what_was_reached_is_averaged_over_the_time_of_each_phase():
             "saving_seconds": 1.0,
             "padding_share": 0.3,
         },
+        {"phase": 0, "padding_share": float("nan")},  # of skipped updates
         {"phase": 1, "start_seconds": 3.0, "padding_share": 0.5},
     ]
     first, second = by_phase(points, pending={"saving_seconds": 2.0, "evaluation_seconds": 4.0})
