@@ -5,6 +5,7 @@ from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
 from bert_tf.training import runs, strategy
+from bert_tf.training.signals import terminable
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/finetune/*.py.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Holds the tables that the config names.")
@@ -17,9 +18,9 @@ flags.mark_flags_as_required(["config", "data_dir", "init", "model_dir"])
 
 def main(_):
     devices = strategy.create(*_STRATEGY())
-    results = runs.finetune(
-        _CONFIG.value, _DATA_DIR.value, _INIT.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value
-    )
+    files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
+    with terminable(_MODEL_DIR.value):
+        results = runs.finetune(_CONFIG.value, *files, devices, accept_config_change=_ACCEPT.value)
     measured = ", ".join(f"{name} {value:.4f}" for name, value in results["final"].items() if isinstance(value, float))
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done, {measured}; the model and results.json are there")
 

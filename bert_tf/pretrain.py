@@ -5,6 +5,7 @@ from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
 from bert_tf.training import runs, strategy
+from bert_tf.training.signals import terminable
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/pretrain/*.py.")
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Gets model, checkpoints, curves and results.json.")
@@ -19,7 +20,8 @@ def main(_):
     if _DRY_RUN.value:
         print(runs.pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True))
         return
-    results = runs.pretrain(_CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value)
+    with terminable(_MODEL_DIR.value):
+        results = runs.pretrain(_CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value)
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done; the model and results.json are there")
 
 

@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM: noted where training is, answered where it may stop, by all workers at the same step."""
 
+import contextlib
 import signal
 import threading
 
@@ -22,6 +23,33 @@ class Interrupted(BertTfError):
     def __init__(self, number, step, directory):
         super().__init__(f"stopped at step {step}; the same command goes on from there ({directory})")
         self.exit_status = 0 if number == signal.SIGTERM else 130
+
+
+class Terminated(BertTfError):
+    """SIGTERM came before or after the updates, where there is nothing that a file does not hold: exit status 0."""
+
+    exit_status = 0
+
+
+@contextlib.contextmanager
+def terminable(directory):
+    """Makes SIGTERM in this block a `Terminated`, but for the time of a `Signals` inside.
+
+    Args:
+        directory: of the run, for the message.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_):
+        raise Terminated(f"stopped outside of the updates; the same command goes on from what {directory} holds")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Signals:

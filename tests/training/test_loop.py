@@ -8,7 +8,7 @@ import tensorflow as tf
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.training.phases import Input
-from bert_tf.training.signals import Interrupted
+from bert_tf.training.signals import Interrupted, Terminated, terminable
 from tests.training.small import Stop, curve, difference, epochs, trainer, weights_of, with_nan
 
 
@@ -227,6 +227,15 @@ def test_sigterm_is_a_success(tmp_path):
     with pytest.raises(Interrupted) as caught:
         train(tmp_path, evaluate=stop, evaluate_every=4)
     assert caught.value.exit_status == 0
+
+
+def test_sigterm_outside_of_the_updates_is_a_success_too():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated, match="the same command goes on from what runs/mine holds") as caught:
+        with terminable("runs/mine"):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert caught.value.exit_status == 0
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_the_signal_handlers_are_given_back(tmp_path):
