@@ -231,9 +231,9 @@ def test_sigterm_is_a_success(tmp_path):
 
 def test_sigterm_outside_of_the_updates_is_a_success_too():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated, match="the same command goes on from what runs/mine holds") as caught:
-        with terminable("runs/mine"):
-            os.kill(os.getpid(), signal.SIGTERM)
+    expected = pytest.raises(Terminated, match="the same command goes on from what runs/mine holds")
+    with expected as caught, terminable("runs/mine"):
+        os.kill(os.getpid(), signal.SIGTERM)
     assert caught.value.exit_status == 0
     assert signal.getsignal(signal.SIGTERM) == before
 
