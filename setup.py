@@ -36,7 +36,7 @@ setup(
         "matplotlib",  # the curves of the report
         "tqdm",
         "scipy",  # correlations
-        "scikit-learn",  # F1 of classes and labels, Matthews' coefficient
+        "scikit-learn",  # F1 of classes, Matthews' coefficient
     ],
     extras_require={
         # Other people's implementations, which the slow tests compare this one with.

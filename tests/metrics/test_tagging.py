@@ -4,6 +4,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import sklearn.metrics
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.metrics.tagging import (
@@ -148,13 +149,10 @@ def test_klue_scores_are_seqevals_and_scikit_learns(monkeypatch, seed):
         f1_score(labels, predictions, average="macro", mode="strict", scheme=IOB2)
     )
 
-    # By hand: 2tp / (2tp + fp + fn) of each label, two O more a sentence, 1 for the six labels that do not occur.
-    true, guessed = (np.array([tag for tags in part for tag in ("O", *tags, "O")]) for part in (labels, predictions))
-    total = 0.0
-    for label in KLUE_LABELS:
-        marked = (true == label).sum() + (guessed == label).sum()
-        total += 2 * ((true == label) & (guessed == label)).sum() / marked if marked else 1
-    assert found["character_macro_f1"] == pytest.approx(total / 13)
+    # Two O more a sentence, 1 for the six labels that do not occur.
+    true, guessed = ([tag for tags in part for tag in ("O", *tags, "O")] for part in (labels, predictions))
+    expected = sklearn.metrics.f1_score(true, guessed, labels=KLUE_LABELS, average="macro", zero_division=1)
+    assert found["character_macro_f1"] == pytest.approx(expected)
 
 
 def test_klue_takes_no_entity_without_its_first_character():
@@ -170,7 +168,7 @@ def test_the_labels_of_klue_are_those_of_its_file():
     labels = [[tag for character, tag in row if character != " "] for row in rows if row]
     assert len(labels) == 5000
     assert {tag for tags in labels for tag in tags} == set(KLUE_LABELS)
-    assert klue_scores(labels, labels) == {"entity_macro_f1": 1, "character_macro_f1": 1}
+    assert klue_scores(labels[:500], labels[:500]) == {"entity_macro_f1": 1, "character_macro_f1": 1}
 
 
 @pytest.mark.parametrize(
