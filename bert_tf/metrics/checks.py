@@ -1,5 +1,7 @@
 """What every metric asks of its input."""
 
+import numpy as np
+
 from bert_tf.errors import DataError
 
 
@@ -39,3 +41,26 @@ def check_names(names, known, what):
     for place, name in enumerate(names, 1):
         if name not in known:
             raise DataError(f"{what} {place} is {name!r}; expected one of {', '.join(map(repr, known))}")
+
+
+def numbers(values, what):
+    """Finite numbers, or a clear error.
+
+    Args:
+        values: [examples], floats or what can be read as one.
+        what: what the error calls one of them.
+
+    Returns:
+        float64 [examples].
+
+    Raises:
+        DataError: with the first that is not a finite number and its place, counted from 1.
+    """
+    for place, value in enumerate(values, 1):
+        try:
+            is_number = np.isfinite(float(value))
+        except (TypeError, ValueError):
+            is_number = False
+        if not is_number:
+            raise DataError(f"{what} {place} is {value!r}; expected a finite number")
+    return np.asarray(values, np.float64)
