@@ -14,17 +14,17 @@ def accuracy(labels, predictions):
     """Share of examples that are right.
 
     Args:
-        labels: [examples], class ids or names.
+        labels: [examples], class ids (integers or bool) or names (str).
         predictions: [examples], of the same kind.
 
     Returns:
         dict: "accuracy".
 
     Raises:
-        DataError: no examples, or lengths that differ.
+        DataError: no examples, lengths that differ, or ids for names.
     """
-    check_lengths(labels=labels, predictions=predictions)
-    return {"accuracy": float(np.mean(np.asarray(labels) == np.asarray(predictions)))}
+    labels, predictions = _classes(labels, predictions)
+    return {"accuracy": float(np.mean(labels == predictions))}
 
 
 def binary_f1(labels, predictions, positive=1):
@@ -40,9 +40,9 @@ def binary_f1(labels, predictions, positive=1):
     Raises:
         DataError: as `accuracy`.
     """
-    check_lengths(labels=labels, predictions=predictions)
-    true, found = np.asarray(labels) == positive, np.asarray(predictions) == positive
-    return {"f1": float(sklearn.metrics.f1_score(true, found, zero_division=0))}
+    labels, predictions = _classes(labels, predictions)
+    f1 = sklearn.metrics.f1_score(labels == positive, predictions == positive, zero_division=0)
+    return {"f1": float(f1)}
 
 
 def macro_f1(labels, predictions):
@@ -57,7 +57,7 @@ def macro_f1(labels, predictions):
     Raises:
         DataError: as `accuracy`.
     """
-    check_lengths(labels=labels, predictions=predictions)
+    labels, predictions = _classes(labels, predictions)
     return {"macro_f1": float(sklearn.metrics.f1_score(labels, predictions, average="macro", zero_division=0))}
 
 
@@ -73,7 +73,7 @@ def matthews(labels, predictions):
     Raises:
         DataError: as `accuracy`.
     """
-    check_lengths(labels=labels, predictions=predictions)
+    labels, predictions = _classes(labels, predictions)
     return {"matthews": float(sklearn.metrics.matthews_corrcoef(labels, predictions))}
 
 
@@ -131,3 +131,16 @@ def multi_label(labels, predictions):
     of_labels = [sklearn.metrics.f1_score(true, found, zero_division=0) for true, found in columns]
     exact = (labels == predictions).all(1).mean()
     return {"micro_f1": float(micro), "macro_f1": float(np.mean(of_labels)), "exact_match": float(exact)}
+
+
+def _classes(labels, predictions):
+    """Both as arrays that can be compared: "1" and 1 never are equal, which would pass for a model that is never right."""
+    check_lengths(labels=labels, predictions=predictions)
+    labels, predictions = np.asarray(labels), np.asarray(predictions)
+    kinds = [
+        {"b": "ids", "i": "ids", "u": "ids", "U": "names"}.get(values.dtype.kind) for values in (labels, predictions)
+    ]
+    if None in kinds or kinds[0] != kinds[1] or (labels.ndim, predictions.ndim) != (1, 1):
+        found = " and ".join(f"{values.dtype} {values.shape}" for values in (labels, predictions))
+        raise DataError(f"labels and predictions are {found}; expected class ids, or names, [examples] in both")
+    return labels, predictions

@@ -1,4 +1,4 @@
-"""GLUE: the metrics of its tasks (Wang et al., 2019, table 1) and what its leaderboard takes (gluebenchmark.com/faq)."""
+"""The metrics of GLUE's tasks (Wang et al., 2019, table 1) and what its leaderboard takes (gluebenchmark.com/faq)."""
 
 import dataclasses
 

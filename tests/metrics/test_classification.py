@@ -61,6 +61,13 @@ def test_nothing_and_lengths_that_differ_are_refused(metric):
         metric([1, 0], [1])
 
 
+@pytest.mark.parametrize("metric", [accuracy, binary_f1, macro_f1, matthews])
+@pytest.mark.parametrize("predictions", [["1", "0"], [0.9, 0.1], [[1], [0]]])
+def test_what_can_not_be_compared_is_refused(metric, predictions):
+    with pytest.raises(DataError, match=r"labels and predictions are int64 \(2,\) and"):
+        metric([1, 0], predictions)
+
+
 def test_values_that_mean_nothing_are_refused():
     with pytest.raises(DataError, match="prediction 2 is nan"):
         correlations([1, 2], [1, math.nan])
