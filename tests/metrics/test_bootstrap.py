@@ -30,6 +30,15 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_law_for_many_examples():
     assert narrow[1] - narrow[0] == pytest.approx(2 * 0.6745 / 1.96 * half, rel=0.08)
 
 
+def test_every_example_is_drawn_as_often_as_the_others():
+    low, high = interval_of_mean(np.arange(5), draws=20000, confidence=1)
+    assert (low, high) == (0, 4)  # of 5 ** 5 draws, one is all first examples and one all last
+    middles = [
+        interval_of_sums(lambda sums, place=place: sums[:, place], np.eye(4), confidence=0)[0] for place in range(4)
+    ]
+    assert middles == [1] * 4
+
+
 def test_sums_and_examples_give_the_same_interval():
     rng = np.random.default_rng(2)
     labels, predictions = rng.random((2, 60)) < 0.5

@@ -18,13 +18,13 @@ def test_the_bins_are_scikit_learns():
 
 
 def test_errors_by_hand():
-    # Bins (0.5, 1] and [0, 0.5]: 0.9 said, 0.5 true, of two; 0.4 said, 1 true, of one; 0.5 belongs below.
-    found = calibration_errors([0.8, 1.0, 0.3, 0.5], [True, False, True, True], bins=2)
+    # Bins [0, 0.5] and (0.5, 1]: 0.4 said, 1 true, of three; 0.9 said, 0 true, of one; 0.5 belongs below.
+    found = calibration_errors([0.9, 0.4, 0.3, 0.5], [False, True, True, True], bins=2)
     assert found == pytest.approx(
         {
-            "expected_calibration_error": (2 * 0.4 + 2 * 0.6) / 4,
-            "maximum_calibration_error": 0.6,
-            "confidence": 0.65,
+            "expected_calibration_error": (3 * 0.6 + 0.9) / 4,
+            "maximum_calibration_error": 0.9,
+            "confidence": 0.525,
         }
     )
     assert reliability([0.0, 0.5, 1.0], [True] * 3, 2)["count"].tolist() == [2, 1]

@@ -70,6 +70,20 @@ def test_squad_1_scores_are_the_official_ones(articles, seed):
     assert found == pytest.approx({"exact_match": expected["exact_match"], "f1": expected["final_f1"]}, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("gold", "found", "exact", "f1"),
+    [
+        ("The U.S. Army", "us army", 1, 1),
+        ("a cat and the dog", "cat and dogs", 0, 2 / 3),
+        ("rock—a—roll", "rock— —roll", 1, 1),  # an article is a space, a dash beyond ASCII a letter
+        ("rock-a-roll", "rockaroll", 1, 1),  # punctuation goes first, then there is no article
+        ("the", "a", 1, 0),  # nothing is nothing, but shares no word
+    ],
+)
+def test_squad_scores_by_hand(gold, found, exact, f1):
+    assert squad_1_scores({"a": [gold]}, {"a": found}) == pytest.approx({"exact_match": exact, "f1": f1})
+
+
 def without_answers(articles, rng, share=0.4):
     """SQuAD 2.0 is made of SQuAD 1.1: here by taking answers away."""
 
