@@ -134,7 +134,7 @@ def multi_label(labels, predictions):
 
 
 def _classes(labels, predictions):
-    """Both as arrays that can be compared: "1" is never equal to 1, which would look like a model that is never right."""
+    """Both as arrays that can be compared: as "1" is never equal to 1, a model would seem never to be right."""
     check_lengths(labels=labels, predictions=predictions)
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     kinds = [

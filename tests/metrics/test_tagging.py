@@ -58,6 +58,14 @@ def test_the_report_of_random_and_broken_tags_is_what_conlleval_prints(conlleval
     assert conlleval_report(labels, predictions) == conlleval(labels, predictions)
 
 
+@pytest.mark.parametrize(("correct", "found", "true"), [(23, 160, 160), (49, 160, 200), (1, 21, 43)])
+def test_percentages_half_way_between_two_hundredths_are_rounded_as_conlleval_does(conlleval, correct, found, true):
+    # 100 * 23 / 160 is 14.38 to two decimals, 100 * (23 / 160) is 14.37.
+    labels = [["B-PER"]] * true + [["O"]] * (found - correct)
+    predictions = [["B-PER"]] * correct + [["O"]] * (true - correct) + [["B-PER"]] * (found - correct)
+    assert conlleval_report(labels, predictions) == conlleval(labels, predictions)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_scores_as_conlleval_scores_bio(conlleval, scheme):
     rng = np.random.default_rng(0)
