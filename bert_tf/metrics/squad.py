@@ -1,6 +1,7 @@
 """Exact match and F1 of answers, equal to the official scripts of SQuAD 1.1 and 2.0 and of KorQuAD 1.0."""
 
 import collections
+import math
 import re
 import string
 
@@ -192,9 +193,10 @@ def _check_questions(answers):
 
 
 def _null_scores(answers, null_scores):
-    missing = [name for name in answers if name not in null_scores]
-    if missing:
-        raise DataError(f"question {missing[0]!r} has no null score; expected one for each question")
+    for name in answers:
+        if math.isnan(null_scores.get(name, math.nan)):  # infinite may be: there was nothing but the null answer
+            found = null_scores.get(name)
+            raise DataError(f"question {name!r} has null score {found}; expected a number for each question")
     return np.array([null_scores[name] for name in answers], np.float64)
 
 

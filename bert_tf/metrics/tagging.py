@@ -22,7 +22,7 @@ def entities(tags):
 
     An entity starts at B or S, after O, after E or S, and where the type changes; it goes on until the next start or O.
     So an I without a B is an entity, in every scheme. conlleval.pl itself knows no S, and misses a B right after an E:
-    for BIOES this is what it finds once S is written B and E is written I.
+    for BIOES this is what it finds once S, and what follows E or S, is written B, and E is written I.
 
     Args:
         tags: list of str: "O", or B, I, E or S, a hyphen and a type.

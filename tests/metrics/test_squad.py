@@ -152,6 +152,11 @@ def test_a_threshold_of_zero_leaves_everything_unanswered_where_no_answer_helps(
     assert best_threshold(answers, predictions, scores, {"a": 0.1, "b": 0.2, "c": 0.3}) == (2 / 3, 0.0)
 
 
+def test_a_question_with_nothing_but_the_null_answer_has_infinite_odds():
+    found = squad_2_scores({"a": ["cat"], "b": []}, {"a": "cat", "b": ""}, {"a": -3.0, "b": float("inf")}, 0.0)
+    assert (found["exact"], found["best_exact"], found["best_exact_thresh"]) == (1, 1, -3)
+
+
 def test_without_null_scores_nothing_is_searched_and_the_kinds_that_are_missing_are_left_out():
     assert squad_2_scores({"a": ["cat"]}, {"a": "The cat."}) == {
         "exact": 1, "f1": 1, "total": 1, "HasAns_exact": 1, "HasAns_f1": 1, "HasAns_total": 1,
@@ -204,7 +209,13 @@ def test_korquads_own_answers_are_right_and_their_halves_score_as_counted():
         (squad_2_scores, {}, {}, "no questions"),
         (squad_1_scores, {"a": []}, {"a": ""}, "question 'a' has no answer"),
         (squad_2_scores, {"a": []}, {"b": ""}, "question 'a' has no prediction"),
-        (lambda *both: squad_2_scores(*both, {"b": 0.0}), {"a": []}, {"a": ""}, "question 'a' has no null score"),
+        (lambda *both: squad_2_scores(*both, {"b": 0.0}), {"a": []}, {"a": ""}, "question 'a' has null score None"),
+        (
+            lambda *both: squad_2_scores(*both, {"a": float("nan")}),
+            {"a": []},
+            {"a": ""},
+            "question 'a' has null score nan",
+        ),
     ],
 )
 def test_what_can_not_be_scored_is_refused(score, answers, predictions, message):
