@@ -35,13 +35,15 @@ setup(
         "tokenizers>=0.20",  # learns vocabularies
         "matplotlib",  # the curves of the report
         "tqdm",
+        "scipy",  # correlations
+        "scikit-learn",  # F1 of classes, Matthews' coefficient
     ],
     extras_require={
         # Other people's implementations, which the slow tests compare this one with.
         "peers": ["torch", "transformers>=5", "onnx", "onnxruntime"],
         "beam": ["apache-beam>=2.70"],  # prepare
         "hub": ["huggingface_hub>=1.0"],  # hf:// names
-        "test": ["apache-beam>=2.70", "pytest", "hypothesis", "scipy", "scikit-learn", "ruff", "huggingface_hub>=1.0"],
+        "test": ["apache-beam>=2.70", "pytest", "hypothesis", "ruff", "huggingface_hub>=1.0"],
     },
     entry_points={"console_scripts": [f"bert-tf-{name.replace('_', '-')}=bert_tf.{name}:cli" for name in PROGRAMS]},
 )

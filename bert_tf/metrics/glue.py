@@ -1,0 +1,104 @@
+"""The metrics of GLUE's tasks (Wang et al., 2019, table 1) and what its leaderboard takes (gluebenchmark.com/faq)."""
+
+import dataclasses
+
+import numpy as np
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.metrics.checks import check_names, numbers
+from bert_tf.metrics.classification import accuracy, binary_f1, correlations, matthews
+
+_ENTAILMENT = ("entailment", "not_entailment")
+_MNLI = ("entailment", "neutral", "contradiction")
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueSet:
+    """One of the sets that GLUE scores.
+
+    Attributes:
+        file: name in a submission, without ".tsv" (jiant/scripts/postproc/benchmarks.py of nyu-mll/jiant).
+        test_rows: of the test set (huggingface/datasets, datasets/glue/README.md, counted from the files).
+        metrics: functions of labels and predictions to dicts.
+        labels: the classes as the files and a submission write them, empty for STS-B: numbers from 0 to 5.
+    """
+
+    file: str
+    test_rows: int
+    metrics: tuple
+    labels: tuple[str, ...] = ("0", "1")
+
+
+def _f1(labels, predictions):
+    return binary_f1(labels, predictions, positive="1")
+
+
+# By the names that TFDS has for them.
+GLUE = {
+    "cola": GlueSet("CoLA", 1063, (matthews,)),
+    "sst2": GlueSet("SST-2", 1821, (accuracy,)),
+    "mrpc": GlueSet("MRPC", 1725, (accuracy, _f1)),
+    "stsb": GlueSet("STS-B", 1379, (correlations,), ()),
+    "qqp": GlueSet("QQP", 390965, (accuracy, _f1)),
+    "mnli_matched": GlueSet("MNLI-m", 9796, (accuracy,), _MNLI),
+    "mnli_mismatched": GlueSet("MNLI-mm", 9847, (accuracy,), _MNLI),
+    "qnli": GlueSet("QNLI", 5463, (accuracy,), _ENTAILMENT),
+    "rte": GlueSet("RTE", 3000, (accuracy,), _ENTAILMENT),
+    "wnli": GlueSet("WNLI", 146, (accuracy,)),
+    "ax": GlueSet("AX", 1104, (matthews,), _MNLI),
+}
+
+
+def glue_scores(name, labels, predictions):
+    """The metrics of a GLUE task.
+
+    Args:
+        name: one of GLUE.
+        labels: [examples], str from the set's labels; float for STS-B.
+        predictions: the same.
+
+    Returns:
+        dict of "matthews", "accuracy", "f1" (of class "1"), "pearson" and "spearman" what the task has; and "score",
+        their mean, which is what the leaderboard averages over the tasks.
+
+    Raises:
+        ConfigError: unknown name.
+        DataError: no examples, lengths that differ, an unknown label.
+    """
+    task = _set(name)
+    if task.labels:
+        check_names(labels, task.labels, "label")
+        check_names(predictions, task.labels, "prediction")
+    scores = {key: value for metric in task.metrics for key, value in metric(labels, predictions).items()}
+    return scores | {"score": float(np.mean(list(scores.values())))}
+
+
+def check_submission(name, predictions):
+    """Refuses predictions that are no submission for a set's leaderboard.
+
+    Args:
+        name: one of GLUE.
+        predictions: [rows], in the order of the test file: str from the set's labels; float for STS-B.
+
+    Raises:
+        ConfigError: unknown name.
+        DataError: another number of rows than the test set has, an unknown label, a number beyond 0 to 5.
+    """
+    task = _set(name)
+    if len(predictions) != task.test_rows:
+        expected = f"expected {task.test_rows}: predict the whole test set"
+        raise DataError(f"{len(predictions)} predictions for the test set of {task.file}; {expected}")
+    if task.labels:
+        check_names(predictions, task.labels, "prediction")
+        return
+    beyond = [value for value in numbers(predictions, "prediction") if not 0 <= value <= 5]
+    if beyond:
+        raise DataError(
+            f"{len(beyond)} predictions such as {beyond[0]} are not from 0 to 5, the scale of STS-B; clip them"
+        )
+
+
+def _set(name):
+    if name not in GLUE:
+        raise ConfigError(f"unknown GLUE task {name!r}; expected one of {', '.join(GLUE)}")
+    return GLUE[name]

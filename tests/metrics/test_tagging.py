@@ -1,0 +1,205 @@
+import itertools
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import sklearn.metrics
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.metrics.tagging import (
+    KLUE_LABELS,
+    SCHEMES,
+    conlleval_report,
+    encode,
+    entities,
+    entity_counts,
+    entity_f1,
+    entity_scores,
+    klue_scores,
+    repair,
+)
+from tests.packages import seqeval, shared
+
+
+@pytest.fixture
+def conlleval():
+    """Function of labels and predictions to what conlleval.pl prints of them."""
+    script = seqeval() / "tests/conlleval.pl"
+    if not shutil.which("perl"):
+        pytest.skip("conlleval.pl needs perl")
+
+    def run(labels, predictions):
+        pairs = zip(labels, predictions, strict=True)
+        text = "\n".join("".join(f"word {true} {found}\n" for true, found in zip(*pair, strict=True)) for pair in pairs)
+        done = subprocess.run(["perl", script], input=text, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    return run
+
+
+def random_tags(rng, prefixes, count=12, types=("LOC", "PER", "B-C")):
+    """Sentences of 1 to 9 tags, most of them broken."""
+    tags = np.array(["O", *(f"{prefix}-{kind}" for prefix in prefixes for kind in types)])
+    return [list(rng.choice(tags, rng.integers(1, 10))) for _ in range(count)]
+
+
+def perturbed(rng, sentences, rate=0.4):
+    """Some tags replaced by others of the same sentences."""
+    pool = [tag for tags in sentences for tag in tags]
+    return [[str(rng.choice(pool)) if rng.random() < rate else tag for tag in tags] for tags in sentences]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_report_of_random_and_broken_tags_is_what_conlleval_prints(conlleval, seed):
+    rng = np.random.default_rng(seed)
+    labels = random_tags(rng, "BI")
+    predictions = perturbed(rng, labels)
+    assert conlleval_report(labels, predictions) == conlleval(labels, predictions)
+
+
+@pytest.mark.parametrize(("correct", "found", "true"), [(23, 160, 160), (49, 160, 200), (1, 21, 43)])
+def test_percentages_half_way_between_two_hundredths_are_rounded_as_conlleval_does(conlleval, correct, found, true):
+    # 100 * 23 / 160 is 14.38 to two decimals, 100 * (23 / 160) is 14.37.
+    labels = [["B-PER"]] * true + [["O"]] * (found - correct)
+    predictions = [["B-PER"]] * correct + [["O"]] * (true - correct) + [["B-PER"]] * (found - correct)
+    assert conlleval_report(labels, predictions) == conlleval(labels, predictions)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_scores_as_conlleval_scores_bio(conlleval, scheme):
+    rng = np.random.default_rng(0)
+    labels = [repair(tags)[0] for tags in random_tags(rng, "BI", 60)]
+    predictions = [repair(tags)[0] for tags in perturbed(rng, labels)]
+    ours = [[encode(entities(tags), len(tags), scheme) for tags in sentences] for sentences in (labels, predictions)]
+    # The last line but the accuracy, which is one of tags.
+    expected, found = conlleval(labels, predictions).splitlines(), conlleval_report(*ours).splitlines()
+    assert (found[0], found[1].split("; ")[1:], found[2:]) == (expected[0], expected[1].split("; ")[1:], expected[2:])
+
+
+def test_broken_bioes_scores_as_conlleval_once_rewritten(conlleval):
+    rng = np.random.default_rng(1)
+    labels = random_tags(rng, "BIES", 300)
+    predictions = perturbed(rng, labels)
+
+    def rewritten(tags):
+        """Tag by tag: what follows E or S begins, S begins, E goes on."""
+        before = ["O", *tags]
+        kinds = [tag.partition("-")[2] for tag in tags]
+        begins = [tag[0] in "BS" or last[0] in "ES" for last, tag in itertools.pairwise(before)]
+        prefixes = ["B" if begin else "I" for begin in begins]
+        return [f"{prefix}-{kind}" if kind else "O" for prefix, kind in zip(prefixes, kinds, strict=True)]
+
+    expected = conlleval(*([rewritten(tags) for tags in sentences] for sentences in (labels, predictions)))
+    found = conlleval_report(labels, predictions)
+    assert found.splitlines()[2:] == expected.splitlines()[2:]
+    assert found.splitlines()[0] == expected.splitlines()[0]
+
+
+def test_the_file_that_comes_with_conlleval_scores_74_35():
+    text = (seqeval() / "tests/data/ground_truth.txt").read_text()
+    rows = [[line.split() for line in block.splitlines()] for block in text.strip().split("\n\n")]
+    labels, predictions = ([[row[column] for row in rows_] for rows_ in rows] for column in (-2, -1))
+    assert round(100 * entity_scores(labels, predictions)["f1"], 2) == 74.35
+
+
+def test_the_scores_are_those_of_the_report():
+    rng = np.random.default_rng(2)
+    labels = random_tags(rng, "BI", 50)
+    predictions = perturbed(rng, labels)
+    scores = entity_scores(labels, predictions)
+    lines = conlleval_report(labels, predictions).splitlines()
+    printed = dict(part.split(": ") for part in lines[1].replace("FB1", "f1").split("; "))
+    for name, value in printed.items():
+        assert f"{100 * scores[name]:.2f}" == value.strip(" %")
+    assert f"with {scores['entities']:.0f} phrases; found: {scores['predicted_entities']:.0f}" in lines[0]
+    assert f"{100 * scores['PER/recall']:.2f}" in lines[-1]
+
+
+def test_f1_comes_from_the_sums_of_the_sentences_counts():
+    labels = [["B-PER", "I-PER", "O"], ["B-LOC"], ["O", "O"]]
+    predictions = [["B-PER", "I-PER", "B-LOC"], ["B-PER"], ["O", "O"]]
+    counts = entity_counts(labels, predictions)
+    assert counts.tolist() == [[1, 2, 1], [0, 1, 1], [0, 0, 0]]
+    assert entity_f1(counts.sum(0)) == pytest.approx(entity_scores(labels, predictions)["f1"])
+    assert entity_f1(counts.sum(0)) == pytest.approx(2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2))
+    assert entity_f1(counts).tolist() == pytest.approx([2 / 3, 0, 0])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_encoding_keeps_the_entities_and_needs_no_repair(scheme):
+    rng = np.random.default_rng(3)
+    for tags in random_tags(rng, "BIES", 200):
+        encoded = encode(entities(tags), len(tags), scheme)
+        assert entities(encoded) == entities(tags)
+        assert repair(encoded, scheme) == (encoded, 0)
+
+
+def test_repairs_count_the_tags_that_the_scheme_writes_otherwise():
+    assert repair(["I-PER", "I-PER", "O", "B-LOC", "I-PER"]) == (["B-PER", "I-PER", "O", "B-LOC", "B-PER"], 2)
+    assert repair(["I-PER", "I-PER", "B-PER"], "IOB1") == (["I-PER", "I-PER", "B-PER"], 0)
+    assert repair(["B-PER", "I-PER", "O", "B-LOC"], "BIOES") == (["B-PER", "E-PER", "O", "S-LOC"], 2)
+    scores = entity_scores([["B-PER", "I-PER"]], [["I-PER", "I-LOC"]])
+    assert (scores["repaired_labels"], scores["repaired_predictions"]) == (0, 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_klue_scores_are_seqevals_and_scikit_learns(monkeypatch, seed):
+    monkeypatch.syspath_prepend(seqeval())
+    from seqeval.metrics import f1_score
+    from seqeval.scheme import IOB2
+
+    rng = np.random.default_rng(seed)
+    labels = [repair(tags)[0] for tags in random_tags(rng, "BI", 60, ("PS", "LC", "DT"))]
+    predictions = perturbed(rng, labels, 0.3)
+    found = klue_scores(labels, predictions)
+
+    # As the authors do: one sequence of all sentences, [CLS] and [SEP] among them; 1 for the labels that do not occur.
+    true, guessed = ([tag for tags in part for tag in ("O", *tags, "O")] for part in (labels, predictions))
+    expected = f1_score([true], [guessed], average="macro", mode="strict", scheme=IOB2)
+    assert found["entity_macro_f1"] == pytest.approx(expected)
+    expected = sklearn.metrics.f1_score(true, guessed, labels=KLUE_LABELS, average="macro", zero_division=1)
+    assert found["character_macro_f1"] == pytest.approx(expected)
+
+
+def test_klue_takes_no_entity_without_its_first_character():
+    labels, predictions = [["B-PS", "I-PS", "O"]], [["I-PS", "I-PS", "O"]]
+    assert klue_scores(labels, predictions)["entity_macro_f1"] == 0
+    assert entity_scores(labels, predictions)["f1"] == 1
+
+
+def test_the_labels_of_klue_are_those_of_its_file():
+    lines = shared("korean/klue/klue-ner-v1.1_dev.tsv").read_text(encoding="utf-8").splitlines()
+    blocks = "\n".join(line for line in lines if not line.startswith("##")).split("\n\n")
+    rows = [[line.rsplit("\t", 1) for line in block.splitlines() if "\t" in line] for block in blocks]
+    labels = [[tag for character, tag in row if character != " "] for row in rows if row]
+    assert len(labels) == 5000
+    assert {tag for tags in labels for tag in tags} == set(KLUE_LABELS)
+    assert klue_scores(labels[:500], labels[:500]) == {"entity_macro_f1": 1, "character_macro_f1": 1}
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "message"),
+    [
+        ([], [], "no labels and no predictions"),
+        ([[]], [[]], "no sentence has a tag"),
+        ([["O"]], [["O"], ["O"]], "1 labels, 2 predictions"),
+        ([["O"], ["O"]], [["O"], ["O", "O"]], "sentence 2: 2 predictions for 1 tags"),
+        ([["PER"]], [["O"]], "tag 'PER'"),
+        ([["B-"]], [["O"]], "tag 'B-'"),
+        ([["L-PER"]], [["O"]], "tag 'L-PER'"),
+    ],
+)
+def test_what_can_not_be_scored_is_refused(labels, predictions, message):
+    with pytest.raises(DataError, match=message):
+        entity_scores(labels, predictions)
+
+
+def test_unknown_schemes_labels_and_impossible_entities_are_refused():
+    with pytest.raises(ConfigError, match="unknown tagging scheme 'IOBES'"):
+        repair(["O"], "IOBES")
+    with pytest.raises(DataError, match="prediction 2 is 'B-LOC'"):
+        klue_scores([["O", "O"]], [["O", "B-LOC"]])
+    for spans in ([(0, 2, "PER"), (1, 3, "PER")], [(2, 4, "PER")], [(1, 1, "PER")]):
+        with pytest.raises(DataError, match="entity PER at"):
+            encode(spans, 3)
