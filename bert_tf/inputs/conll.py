@@ -133,7 +133,7 @@ def read_klue_ner(path):
         DataError: as `read_lines`; a line is not a character and a tag, or there is no sentence; with the line.
     """
     count = 0
-    # A line with a space and a tag is not empty: only what has nothing at all divides.
+    # Only an empty line divides: one with a space is a character that lost its tag.
     for lines in _blocks(path, lambda text: not text):
         characters, tags, identity = [], [], str(count)
         for number, text in lines:

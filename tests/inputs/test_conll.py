@@ -170,6 +170,7 @@ def test_klue_characters_may_be_any(write, character):
         ),
         (lambda path: read_conllu(path, "xpos"), CONLLU.replace("VBP", "_"), ":6: the word 'do' has no xpos; tag it"),
         (read_klue_ner, "가\tO\n나다\tO\n", ":2: '나다\\tO'; expected one character, a tab and a tag"),
+        (read_klue_ner, "가\tO\n \n나\tO\n", ":2: ' '; expected one character, a tab and a tag"),
         (read_klue_ner, "가 O\n", ":1: '가 O'; expected one character, a tab and a tag"),
         (read_klue_ner, "가\t\n", ":1: '가\\t'; expected one character, a tab and a tag"),
     ],
