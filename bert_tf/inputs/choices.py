@@ -1,0 +1,141 @@
+"""Multiple choice: SWAG (Zellers et al., 2018), COPA (Roemmele et al., 2011), and anybody's JSON lines."""
+
+import xml.etree.ElementTree as ElementTree
+
+from bert_tf.errors import DataError
+from bert_tf.inputs.examples import ChoiceExample, keep_texts
+from bert_tf.inputs.labelled import check_unique
+from bert_tf.inputs.text_files import check_file, checked, field, parts, read_csv, read_json_lines
+
+_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+# As COPA's authors put it to people.
+COPA_QUESTIONS = {"cause": "What was the CAUSE of this?", "effect": "What happened as a RESULT?"}
+
+
+def read_swag(path, skips):
+    """SWAG's `train.csv`, `val.csv` and `test.csv`: one sentence, the beginning of the next, and four endings.
+
+    As in the paper (section 4.4), the context is the sentence and each choice the beginning with one of the endings.
+
+    Args:
+        path: the file.
+        skips: Skips.
+
+    Yields:
+        ChoiceExample; `id` is the row's number from 0, `label` None if the file has no such column.
+
+    Raises:
+        DataError: as `read_csv`; a column is missing, a row has a wrong number of columns, a label is not 0 to 3, or
+            there are no rows; with the line.
+    """
+    rows = read_csv(path)
+    number, header = next(rows, (1, []))
+    for name in ("sent1", "sent2", *_ENDINGS):
+        if name not in header:
+            raise DataError(f"{path}:{number}: no column {name!r}; the columns are {', '.join(map(repr, header[:20]))}")
+    index = -1
+    for index, (number, fields) in enumerate(rows):
+        place = f"{path}:{number}"
+        if len(fields) != len(header):
+            raise DataError(f"{place}: {len(fields)} columns; expected {len(header)} as in the first line")
+        row = dict(zip(header, fields, strict=True))
+        label = _index(row["label"], 0, 4, place) if "label" in row else None
+        endings = [row[name] for name in _ENDINGS]
+        if keep_texts((row["sent1"], *endings), label is not None, place, skips):
+            choices = tuple(f"{row['sent2']} {ending}".strip() for ending in endings)
+            yield ChoiceExample(str(index), row["sent1"], "", choices, label, place)
+    if index < 0:
+        raise DataError(f"{path}: no rows below the header; expected at least one")
+
+
+def read_copa(path, skips):
+    """COPA's XML: a premise, whether its cause or its effect is asked for, and two alternatives.
+
+    Args:
+        path: the file.
+        skips: Skips.
+
+    Yields:
+        ChoiceExample; `question` is one of `COPA_QUESTIONS`.
+
+    Raises:
+        DataError: there is no such file, it is not XML or has no items; an item lacks something, asks for something
+            else, has a label other than 1 and 2, or an id that was there before.
+    """
+    check_file(path)
+    seen = {}
+    try:
+        for _, item in ElementTree.iterparse(path):
+            if item.tag != "item":
+                continue
+            identity = item.get("id", "")
+            place = f"{path}: item {identity or len(seen) + 1}"
+            if not identity:
+                raise DataError(f"{place}: no id; number the items")
+            # The place would not tell two items of one id apart.
+            check_unique(identity, seen, f"{place}, number {len(seen) + 1} of the file")
+            asked = item.get("asks-for")
+            if asked not in COPA_QUESTIONS:
+                raise DataError(f"{place}: asks-for is {asked!r}; expected {' or '.join(COPA_QUESTIONS)}")
+            premise, *choices = (_xml_text(item, tag, place) for tag in ("p", "a1", "a2"))
+            label = item.get("most-plausible-alternative")
+            label = None if label is None else _index(label, 1, 2, place)
+            if keep_texts((premise, *choices), label is not None, place, skips):
+                yield ChoiceExample(identity, premise, COPA_QUESTIONS[asked], tuple(choices), label, place)
+            item.clear()  # memory stays flat
+    except ElementTree.ParseError as error:
+        raise DataError(f"{path}:{error.position[0]}: not XML ({error}); expected COPA's copa-corpus") from None
+    if not seen:
+        raise DataError(f"{path}: no items; expected COPA's copa-corpus")
+
+
+def read_choices(path, skips):
+    """JSON lines of one context and any number of choices.
+
+    Each is an object with "context" (text) and "choices" (a list of at least two texts), and, if wanted, "question"
+    (text), "label" (the index of the right choice, from 0) and "id" (text; otherwise the number of the example from 0).
+
+    Args:
+        path: the file.
+        skips: Skips.
+
+    Yields:
+        ChoiceExample; `label` is None where there is none.
+
+    Raises:
+        DataError: as `read_json_lines`; a field is missing or of another type, there are fewer than two choices, the
+            label is not one of them, or an id occurs twice; with the line.
+    """
+    seen, count = {}, 0
+    for number, row in read_json_lines(path):
+        place = f"{path}:{number}"
+        context = field(row, "context", str, place)
+        choices = tuple(checked(choice, str, where) for choice, where in parts(row, "choices", place))
+        if len(choices) < 2:
+            raise DataError(f"{place}: {len(choices)} choices; expected at least two")
+        question = field(row, "question", str, place) if "question" in row else ""
+        identity = field(row, "id", str, place) if "id" in row else str(count)
+        check_unique(identity, seen, place)
+        label = row.get("label")
+        if label is not None and not 0 <= checked(label, int, f"{place}: label") < len(choices):
+            raise DataError(f"{place}: label {label}; expected the index of a choice, 0 to {len(choices) - 1}")
+        count += 1
+        if keep_texts((context, *choices), label is not None, place, skips):
+            yield ChoiceExample(identity, context, question, choices, label, place)
+    if not count:
+        raise DataError(f"{path}: no examples; expected at least one")
+
+
+def _index(text, first, count, place):
+    """Index from 0 of a label that is counted from `first`."""
+    labels = [str(first + index) for index in range(count)]
+    if text not in labels:
+        raise DataError(f"{place}: label {text!r}; expected one of {', '.join(labels)}")
+    return labels.index(text)
+
+
+def _xml_text(item, tag, place):
+    element = item.find(tag)
+    if element is None:
+        raise DataError(f"{place}: no <{tag}>; expected <p>, <a1> and <a2>")
+    return (element.text or "").strip()

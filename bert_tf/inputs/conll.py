@@ -1,0 +1,174 @@
+"""Tagged sentences: CoNLL's columns, CoNLL-U and KLUE's characters.
+
+CoNLL-2003 (Tjong Kim Sang and De Meulder, 2003), WNUT-16 and their like have a word a line, columns, and an empty line
+behind each sentence. CoNLL-U is universaldependencies.org/format.html. KLUE's named entities (Park et al., 2021) have a
+character a line, spaces included.
+
+What the tags say is not looked at here: whether a sequence of BIO tags is whole is for those who read spans from it.
+"""
+
+import re
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.examples import tagged
+from bert_tf.inputs.text_files import read_lines
+
+_CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
+
+
+def read_conll(path, column=-1):
+    """Sentences of a file with a word a line: the word, then columns, divided by tabs or else by spaces.
+
+    Args:
+        path: the file. A line -DOCSTART- opens a document; no sentence comes of it.
+        column: which one holds the tags, from 0, the word's, or from the end. Of CoNLL-2003, 1 is parts of speech, 2
+            chunks, and -1 named entities.
+
+    Yields:
+        TaggedExample; `text` has spaces between the words.
+
+    Raises:
+        ConfigError: `column` is the word's.
+        DataError: as `read_lines`; a line has another number of columns than the first, or no word or tag, or there is
+            no such column, or no sentence; with the line.
+    """
+    if column == 0:
+        raise ConfigError("column 0 holds the words; name a column of tags, such as the last one, -1")
+    width = document = None
+    count = 0
+    for lines in _blocks(path, lambda text: not text.strip()):
+        words, tags = [], []
+        for number, text in lines:
+            fields = text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
+            place = f"{path}:{number}"
+            if fields[0] == "-DOCSTART-":
+                document = 0 if document is None else document + 1
+                continue
+            width = width or len(fields)
+            if len(fields) != width:
+                raise DataError(f"{place}: {len(fields)} columns; expected {width} as in the lines before")
+            if not -width <= column < width or column == -width:
+                raise DataError(f"{place}: {width} columns; expected a word and tags in column {column}")
+            if not fields[0].strip() or not fields[column].strip():
+                raise DataError(f"{place}: {text!r}; expected a word and, in column {column}, a tag")
+            if not words:
+                first = place
+            words.append(fields[0])
+            tags.append(fields[column])
+        if words:
+            yield tagged(str(count), words, tags, document, first)
+            count += 1
+    _check_count(path, count)
+
+
+def read_conllu(path, column="upos"):
+    """Sentences of a CoNLL-U file: its syntactic words, with their parts of speech.
+
+    A multiword token ("2-3 don't") is left out in favour of its words, which have the tags; so is an empty node
+    ("8.1"), a word that is not in the text. As the words of a multiword token need not be parts of it, `text` has
+    spaces between words, and is not the sentence as it was written.
+
+    Args:
+        path: the file; comments "# newdoc" open documents, "# sent_id = ..." names sentences.
+        column: "upos", the universal tags, or "xpos", the treebank's own.
+
+    Yields:
+        TaggedExample.
+
+    Raises:
+        ConfigError: another column.
+        DataError: as `read_lines`; a line has not ten columns, no tag there, or an id out of order, or there is no
+            sentence; with the line.
+    """
+    if column not in _CONLLU_COLUMNS:
+        raise ConfigError(f'unknown column "{column}" of CoNLL-U; expected one of {", ".join(_CONLLU_COLUMNS)}')
+    document = None
+    count = 0
+    for lines in _blocks(path, lambda text: not text.strip()):
+        words, tags, identity = [], [], str(count)
+        for number, text in lines:
+            place = f"{path}:{number}"
+            if text.startswith("#"):
+                name, _, value = text[1:].partition("=")
+                if name.split()[:1] == ["newdoc"]:
+                    document = 0 if document is None else document + 1
+                elif name.strip() == "sent_id":
+                    identity = value.strip()
+                continue
+            fields = text.split("\t")
+            if len(fields) != 10:
+                raise DataError(f"{place}: {len(fields)} columns; expected the 10 of CoNLL-U, divided by tabs")
+            if re.fullmatch(r"\d+[-.]\d+", fields[0]):
+                continue
+            if fields[0] != str(len(words) + 1):
+                raise DataError(f"{place}: the word's id is {fields[0]!r}; expected {len(words) + 1}")
+            tag = fields[_CONLLU_COLUMNS[column]]
+            if tag in ("", "_"):
+                others = ", ".join(name for name in _CONLLU_COLUMNS if name != column)
+                raise DataError(f"{place}: the word {fields[1]!r} has no {column}; tag it or take {others}")
+            if not fields[1].strip():
+                raise DataError(f"{place}: a tag without a word; CoNLL-U writes an unknown word as _")
+            if not words:
+                first = place
+            words.append(fields[1])
+            tags.append(tag)
+        if words:
+            yield tagged(identity, words, tags, document, first)
+            count += 1
+    _check_count(path, count)
+
+
+def read_klue_ner(path):
+    """Sentences of KLUE's named entities, `klue-ner-v1.1_*.tsv`: character, tab, tag.
+
+    A line of "## id<TAB>sentence" precedes each sentence, and lines "##" of remarks the first.
+
+    Args:
+        path: the file.
+
+    Yields:
+        TaggedExample whose words are the characters of `text`, spaces included: `starts` counts from 0.
+
+    Raises:
+        DataError: as `read_lines`; a line is not a character and a tag, or there is no sentence; with the line.
+    """
+    count = 0
+    # Only an empty line divides: one with a space is a character that lost its tag.
+    for lines in _blocks(path, lambda text: not text):
+        characters, tags, identity = [], [], str(count)
+        for number, text in lines:
+            place = f"{path}:{number}"
+            if text.startswith("##"):
+                head, tab, _ = text[2:].partition("\t")
+                identity = head.strip() if tab else identity
+                continue
+            # The character may itself be a tab.
+            character, tab, tag = text.rpartition("\t")
+            if len(character) != 1 or not tag.strip():
+                raise DataError(f"{place}: {text[:40]!r}; expected one character, a tab and a tag")
+            if not characters:
+                first = place
+            characters.append(character)
+            tags.append(tag)
+        if characters:
+            yield tagged(identity, characters, tags, None, first, joiner="")
+            count += 1
+    _check_count(path, count)
+
+
+def _blocks(path, divides):
+    """Lists of (line number, text) between lines that `divides` is true for."""
+    block = []
+    for number, text in read_lines(path):
+        if not divides(text):
+            block.append((number, text))
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _check_count(path, count):
+    if not count:
+        raise DataError(f"{path}: no sentences; expected at least one")

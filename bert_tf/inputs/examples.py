@@ -1,0 +1,141 @@
+"""Examples of each kind of task as plain Python values, whatever file they were read from."""
+
+import collections
+from typing import NamedTuple
+
+
+class TextExample(NamedTuple):
+    """One text or a pair, for classification and regression.
+
+    Attributes:
+        id: what its prediction is called: the file's own id where it has one, else the row's number from 0.
+        texts: one or two texts.
+        label: the class as it is written in the file, or a number; None in a test set.
+        place: "file:line" or the like, for errors.
+    """
+
+    id: str
+    texts: tuple[str, ...]
+    label: str | float | None
+    place: str
+
+
+class TaggedExample(NamedTuple):
+    """A text cut into words or characters, each with a tag.
+
+    Attributes:
+        id: the file's own id of the sentence, else its number from 0.
+        text: the words joined as the data set has them: with spaces, or, of single characters, without.
+        words: the words; `text[starts[i] : starts[i] + len(words[i])] == words[i]`.
+        starts: where each word begins, in characters of `text`.
+        tags: one a word, as the file writes them: a broken sequence is not mended.
+        document: number of the document from 0; None where the file marks no documents.
+        place: "file:line" of the first word.
+    """
+
+    id: str
+    text: str
+    words: tuple[str, ...]
+    starts: tuple[int, ...]
+    tags: tuple[str, ...]
+    document: int | None
+    place: str
+
+
+class Answer(NamedTuple):
+    """An answer's text; its start in characters of the context, None if the text is not there."""
+
+    text: str
+    start: int | None
+
+
+class QuestionExample(NamedTuple):
+    """A question about a text.
+
+    Attributes:
+        id: what its prediction is called.
+        question, context: texts.
+        answers: what counts as right; () if the context holds no answer, None if the data set does not say.
+        place: the file and where in it, for errors.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...] | None
+    place: str
+
+
+class ChoiceExample(NamedTuple):
+    """Several texts of which one goes with the context.
+
+    Attributes:
+        id: what its prediction is called.
+        context: the text that is given.
+        question: what is asked about it; "" if that is the same for all.
+        choices: at least two texts.
+        label: index of the right choice, None in a test set.
+        place: the file and where in it, for errors.
+    """
+
+    id: str
+    context: str
+    question: str
+    choices: tuple[str, ...]
+    label: int | None
+    place: str
+
+
+class Skips:
+    """What readers left out or changed: how often for each reason, and the first places.
+
+    Attributes:
+        counts: Counter reason -> how often.
+        places: dict reason -> list of the first places, at most `listed`: memory does not grow with the data.
+    """
+
+    def __init__(self, listed=100):
+        self.counts = collections.Counter()
+        self.places = collections.defaultdict(list)
+        self._listed = listed
+
+    def add(self, reason, place):
+        """Counts one more for `reason`, a few words such as "skipped: empty text"."""
+        self.counts[reason] += 1
+        if len(self.places[reason]) < self._listed:
+            self.places[reason].append(place)
+
+    def lines(self, shown=5):
+        """One line a reason, most frequent first: the reason, how often, and up to `shown` places."""
+        lines = []
+        for reason, count in self.counts.most_common():
+            places = self.places[reason][:shown]
+            more = ", ..." if count > len(places) else ""
+            lines.append(f"{reason}: {count:,} ({', '.join(places)}{more})")
+        return lines
+
+
+def is_blank(*texts):
+    """Whether one of the texts has nothing but white space."""
+    return not all(text.strip() for text in texts)
+
+
+def tagged(identity, words, tags, document, place, *, joiner=" "):
+    """A TaggedExample whose text is its words, joined."""
+    starts, start = [], 0
+    for word in words:
+        starts.append(start)
+        start += len(word) + len(joiner)
+    return TaggedExample(identity, joiner.join(words), tuple(words), tuple(starts), tuple(tags), document, place)
+
+
+def keep_texts(texts, labelled, place, skips):
+    """Whether an example with these texts stays.
+
+    One with an empty text says nothing about its label and is left out, counted; in a test set it stays, for there
+    every row must get a prediction.
+    """
+    if not is_blank(*texts) or not labelled:
+        return True
+    skips.add("skipped: empty text", place)
+    return False

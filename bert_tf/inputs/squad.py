@@ -1,0 +1,96 @@
+"""Questions about texts: SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016, 2018), KorQuAD 1.0 (Lim et al., 2019)."""
+
+from bert_tf.errors import DataError
+from bert_tf.inputs.examples import Answer, QuestionExample, is_blank
+from bert_tf.inputs.labelled import check_unique
+from bert_tf.inputs.text_files import field, parts, read_json
+
+MOVED = "moved: answer to the only place that holds its text"
+MISPLACED = "without place: answer that is not in its context"
+
+
+def read_squad(path, skips, *, unanswerable=False):
+    """Questions of a JSON file in SQuAD's form; the whole file is in memory.
+
+    An answer must be the text at its offset, in characters of the context. Where it is not, it is moved if its text is
+    in the context exactly once; otherwise it keeps its text, by which official scripts score, and has no `start`, and
+    training must pass it over. Both are counted. A question whose text, context or answers are all white space is left
+    out and counted if it has answers given; without, it stays, for it must be predicted.
+
+    Args:
+        path: the file.
+        skips: Skips.
+        unanswerable: whether questions may have no answer, as in SQuAD 2.0; its `plausible_answers` are not read.
+
+    Yields:
+        QuestionExample, in file order.
+
+    Raises:
+        DataError: as `read_json`; a field is missing or of another type, an id occurs twice, a question that has
+            answers is said to have none, one has none though `unanswerable` is false, or there are no questions.
+    """
+    data = read_json(path)
+    seen = {}
+    for article, place in parts(data, "data", path):
+        for paragraph, paragraph_place in parts(article, "paragraphs", place):
+            context = field(paragraph, "context", str, paragraph_place)
+            for record, place in parts(paragraph, "qas", paragraph_place):
+                identity = field(record, "id", str, place)
+                check_unique(identity, seen, place)
+                place = f"{place} ({identity})"
+                answers = _answers(record, place, unanswerable)
+                question = field(record, "question", str, place)
+                example = check_question(QuestionExample(identity, question, context, answers, place), skips)
+                if example:
+                    yield example
+    if not seen:
+        raise DataError(f"{path}: no questions; expected at least one")
+
+
+def check_question(example, skips):
+    """A QuestionExample whose answers are where they say, or None if it is of no use; `read_squad` says how.
+
+    Args:
+        example: QuestionExample, its answers with the starts that the data set gives.
+        skips: Skips.
+    """
+    if example.answers is None:
+        return example
+    if is_blank(example.question, example.context):
+        skips.add("skipped: empty text", example.place)
+        return None
+    answers = tuple(_placed(answer, example, skips) for answer in example.answers if not is_blank(answer.text))
+    if example.answers and not answers:
+        skips.add("skipped: question whose answers are all empty", example.place)
+        return None
+    return example._replace(answers=answers)
+
+
+def _answers(record, place, unanswerable):
+    """Tuple of Answer as the file has them; None if it has no such field."""
+    impossible = record.get("is_impossible", False)
+    if "answers" not in record and not impossible:
+        return None
+    answers = tuple(
+        Answer(field(answer, "text", str, where), field(answer, "answer_start", int, where))
+        for answer, where in (parts(record, "answers", place) if "answers" in record else ())
+    )
+    if impossible and answers:
+        raise DataError(f"{place}: is_impossible, but {len(answers)} answers; correct one of them")
+    if not answers and not unanswerable:
+        remedy = "SQuAD 2.0 has such questions, SQuAD 1.1 and KorQuAD 1.0 do not: read it as 2.0 or remove the question"
+        raise DataError(f"{place}: no answer; {remedy}")
+    return answers
+
+
+def _placed(answer, example, skips):
+    text, start = answer
+    # A negative offset would count from the end.
+    if start >= 0 and example.context.startswith(text, start):
+        return answer
+    found = example.context.find(text)
+    if found >= 0 and example.context.find(text, found + 1) < 0:
+        skips.add(MOVED, example.place)
+        return Answer(text, found)
+    skips.add(MISPLACED, example.place)
+    return Answer(text, None)

@@ -1,0 +1,145 @@
+"""Lines, rows and JSON values of UTF-8 files, each with its place, which errors name."""
+
+import csv
+import json
+import os
+
+from bert_tf.errors import DataError
+
+_KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", float: "a number"}
+
+
+def read_lines(path):
+    """The lines of a file as a stream; only a line feed ends one, for texts hold other separators.
+
+    Args:
+        path: a UTF-8 file, with or without byte order mark, Unix or DOS line ends.
+
+    Yields:
+        (line number from 1, text without line end).
+
+    Raises:
+        DataError: there is no such file, it is empty or not UTF-8, with the line.
+    """
+    check_file(path)
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                bad = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
+                remedy = "convert the file, e.g. iconv -f CP949 -t UTF-8 (or -f LATIN1)"
+                raise DataError(f"{path}:{number}: {bad} is not UTF-8; {remedy}") from None
+            yield number, text
+
+
+def check_file(path):
+    """Refuses what is no file or an empty one.
+
+    Raises:
+        DataError
+    """
+    if os.path.isdir(path):
+        raise DataError(f"{path}: a directory; name one of the files in it")
+    if not os.path.isfile(path):
+        raise DataError(f"{path}: no such file; check the path")
+    if not os.path.getsize(path):
+        raise DataError(f"{path}: the file is empty; fetch it again")
+
+
+def read_csv(path):
+    """The rows of a CSV file, whose fields may be quoted and hold line ends; empty lines are no rows.
+
+    Yields:
+        (number of the row's last line, list of str).
+
+    Raises:
+        DataError: as `read_lines`, and for quotes that do not close.
+    """
+    csv.field_size_limit(2**31 - 1)
+    # The reader is fed lines, so that its own count is the line number of a row's end.
+    reader = csv.reader((text + "\n" for _, text in read_lines(path)), strict=True)
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: {error}; expected CSV with double quotes") from None
+
+
+def read_json(path):
+    """The one value that a JSON file holds; the whole file is in memory, as JSON can not be read otherwise.
+
+    Raises:
+        DataError: as `read_lines`, and for what is not JSON, with line and column.
+    """
+    text = "\n".join(text for _, text in read_lines(path))
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno})") from None
+
+
+def read_json_lines(path):
+    """The values of a file with one JSON value a line; empty lines are none.
+
+    Yields:
+        (line number, value).
+
+    Raises:
+        DataError: as `read_lines`, and for a line that is not JSON.
+    """
+    for number, text in read_lines(path):
+        if text:
+            try:
+                yield number, json.loads(text)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from None
+
+
+def field(record, name, kind, place):
+    """`record[name]`, checked.
+
+    Args:
+        record: what should be a dict, from JSON.
+        name: of the field.
+        kind: str, list, dict, int or float; a whole number is a float, too.
+        place: of the record.
+
+    Raises:
+        DataError: no such field, another type, or text that UTF-8 can not write.
+    """
+    if not isinstance(record, dict):
+        raise DataError(f"{place}: {type(record).__name__}; expected an object with the field {name!r}")
+    if name not in record:
+        raise DataError(f"{place}: no field {name!r}; the fields are {', '.join(map(repr, list(record)[:20]))}")
+    return checked(record[name], kind, f"{place}: {name}")
+
+
+def checked(value, kind, place):
+    """`value`, if it is of the type that `field` would want.
+
+    Raises:
+        DataError: another type, or text that UTF-8 can not write.
+    """
+    wanted = (int, float) if kind is float else kind
+    # For Python, True is a whole number; in a file it is not.
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        raise DataError(f"{place}: {json.dumps(value)[:60]}; expected {_KINDS[kind]}")
+    if kind is str:
+        # JSON can write half of a surrogate pair, but neither UTF-8 nor a string tensor can.
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"{place}: has half of a surrogate pair; remove it") from None
+    return value
+
+
+def parts(record, name, place):
+    """The elements of the list `record[name]`, each with its place, such as "file: data[3]".
+
+    Raises:
+        DataError: as `field`.
+    """
+    for index, element in enumerate(field(record, name, list, place)):
+        yield element, f"{place}: {name}[{index}]"

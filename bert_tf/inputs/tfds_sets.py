@@ -1,0 +1,238 @@
+"""Data sets of TensorFlow Datasets by name, as the same examples that the readers of files give.
+
+TFDS fetches and keeps them (TFDS_DATA_DIR says where). It deals examples out in its own fixed order, so `id` is the
+number that the data set itself gives, if it does.
+"""
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.choices import COPA_QUESTIONS
+from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, TextExample, keep_texts, tagged
+from bert_tf.inputs.glue import glue_task
+from bert_tf.inputs.labelled import Scale, check_unique
+from bert_tf.inputs.squad import check_question
+
+_GLUE_TEXTS = {
+    "cola": ("sentence",),
+    "sst2": ("sentence",),
+    "qqp": ("question1", "question2"),
+    "mnli": ("premise", "hypothesis"),
+    "ax": ("premise", "hypothesis"),
+    "qnli": ("question", "sentence"),
+}
+# TFDS has MNLI's two halves as sets of their own, too.
+_GLUE_ALIASES = {"mnli_matched": "mnli", "mnli_mismatched": "mnli"}
+
+
+def glue_of_tfds(name):
+    """The key of `glue.GLUE` that a TFDS name such as "glue/mrpc" means, and its text features; None for another set.
+
+    Raises:
+        ConfigError: GLUE has no such task.
+    """
+    family, _, task = name.partition("/")
+    if family != "glue":
+        return None
+    task = _GLUE_ALIASES.get(task, task)
+    glue_task(task)
+    return task, _GLUE_TEXTS.get(task, ("sentence1", "sentence2"))
+
+
+def tfds_labels(name, label="label"):
+    """The classes of a data set, in the order of its class numbers, or a Scale; GLUE's as the leaderboard writes them.
+
+    Args:
+        name: in TFDS, such as "glue/mrpc" or "imdb_reviews".
+        label: the feature, not used for GLUE.
+
+    Raises:
+        ConfigError: there is no such data set, or the feature has no named classes.
+    """
+    task = glue_of_tfds(name)
+    return glue_task(task[0]).labels if task else _classes(name, label, _builder(name, label))
+
+
+def read_tfds_texts(name, split, skips, *, texts=("text",), label="label"):
+    """Labelled texts or pairs.
+
+    Args:
+        name: in TFDS; of "glue/..." the features are known.
+        split: in TFDS, such as "train", "validation" or "validation_matched".
+        skips: Skips.
+        texts: names of the one or two features with text.
+        label: name of the feature with the class; a negative one is none.
+
+    Yields:
+        TextExample; those with a label and an empty text are left out and counted.
+
+    Raises:
+        ConfigError: TFDS is not installed, or knows no such data set, split or feature.
+        DataError: TFDS could not fetch the data, or a text is not UTF-8.
+    """
+    task = glue_of_tfds(name)
+    texts, label = (task[1], "label") if task else (texts, label)
+    builder = _builder(name, *texts, label)
+    labels = glue_task(task[0]).labels if task else _classes(name, label, builder)
+    for number, row, place in _rows(builder, name, split):
+        value = row[label].item()
+        if isinstance(labels, Scale):
+            # TFDS has scores as float32: 3.8 would come out as 3.799999952316284.
+            value = round(value, 3) if value >= labels.low else None
+        else:
+            value = labels[value] if value >= 0 else None
+        values = tuple(_text(row[text], place) for text in texts)
+        if keep_texts(values, value is not None, place, skips):
+            yield TextExample(str(row.get("idx", number)), values, value, place)
+
+
+def read_tfds_tags(name, split, column):
+    """Tagged sentences, such as "conll2003" and "universal_dependencies/en_ewt".
+
+    TFDS leaves out where documents begin, so `document` is None. The words of universal_dependencies have no multiword
+    tokens.
+
+    Args:
+        name, split: in TFDS.
+        column: the feature with the tags, such as "ner", "pos", "chunks", "upos" or "xpos".
+
+    Yields:
+        TaggedExample; sentences without words are not there.
+
+    Raises:
+        ConfigError, DataError: as `read_tfds_texts`; a sentence has not one tag a word.
+    """
+    builder = _builder(name, "tokens", column)
+    names = getattr(getattr(builder.info.features[column], "feature", None), "names", None)
+    for number, row, place in _rows(builder, name, split):
+        words = [_text(word, place) for word in row["tokens"]]
+        tags = [names[tag] if names else _text(tag, place) for tag in row[column]]
+        if len(words) != len(tags):
+            raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected one {column} a word")
+        identity = _text(row["idx"], place) if "idx" in row else str(number)
+        if words:
+            yield tagged(identity, words, tags, None, place)
+
+
+def read_tfds_questions(name, split, skips, *, unanswerable=False):
+    """Questions about texts, such as "squad/v1.1" and "squad/v2.0".
+
+    Args:
+        name, split: in TFDS.
+        skips: Skips.
+        unanswerable: whether questions may have no answer, as in SQuAD 2.0.
+
+    Yields:
+        QuestionExample; what becomes of answers that are not where they should be, `squad.read_squad` says.
+
+    Raises:
+        ConfigError, DataError: as `read_tfds_texts`; an id occurs twice, or a question has no answer though
+            `unanswerable` is false.
+    """
+    builder = _builder(name, "id", "question", "context", "answers")
+    seen = {}
+    for _, row, place in _rows(builder, name, split):
+        identity = _text(row["id"], place)
+        check_unique(identity, seen, place)
+        starts = row["answers"]["answer_start"]
+        answers = tuple(
+            Answer(_text(text, place), start.item()) for text, start in zip(row["answers"]["text"], starts, strict=True)
+        )
+        if not answers and not unanswerable:
+            raise DataError(f"{place}: no answer to the question {identity}; read it as SQuAD 2.0")
+        question = QuestionExample(
+            identity, _text(row["question"], place), _text(row["context"], place), answers, place
+        )
+        if question := check_question(question, skips):
+            yield question
+
+
+def read_tfds_choices(name, split, skips):
+    """Multiple choice: "super_glue/copa", and sets with the features context, endings and label, such as "hellaswag".
+
+    Args:
+        name, split: in TFDS.
+        skips: Skips.
+
+    Yields:
+        ChoiceExample.
+
+    Raises:
+        ConfigError, DataError: as `read_tfds_texts`; the label is not the index of a choice, or COPA asks for neither
+            cause nor effect.
+    """
+    is_copa = name.startswith("super_glue/copa")
+    features = ("premise", "question", "choice1", "choice2") if is_copa else ("context", "endings")
+    builder = _builder(name, *features, "label")
+    for number, row, place in _rows(builder, name, split):
+        if is_copa:
+            context, asked, *choices = (_text(row[feature], place) for feature in features)
+            if asked not in COPA_QUESTIONS:
+                raise DataError(f"{place}: the question is {asked!r}; expected {' or '.join(COPA_QUESTIONS)}")
+            question = COPA_QUESTIONS[asked]
+        else:
+            context, question = _text(row["context"], place), ""
+            choices = [_text(ending, place) for ending in row["endings"]]
+        label = row["label"].item()
+        if label >= len(choices):
+            raise DataError(f"{place}: label {label}; expected the index of one of {len(choices)} choices")
+        label = label if label >= 0 else None
+        if keep_texts((context, *choices), label is not None, place, skips):
+            yield ChoiceExample(str(row.get("idx", number)), context, question, tuple(choices), label, place)
+
+
+def _builder(name, *features):
+    """The TFDS builder of a data set that has these features."""
+    try:
+        import tensorflow_datasets as tfds  # optional, and slow to import
+    except ModuleNotFoundError:
+        raise ConfigError(f"tfds:{name}: TFDS is not installed; pip install 'bert_tf[tfds]'") from None
+    try:
+        builder = tfds.builder(name)
+    except ValueError as error:
+        # The first line says it; a list of all data sets follows.
+        raise ConfigError(f"tfds:{name}: {_first_line(error)}; see tensorflow.org/datasets/catalog") from None
+    for feature in features:
+        if feature not in builder.info.features:
+            known = ", ".join(builder.info.features)
+            raise ConfigError(f"tfds:{name}: no feature {feature!r}; the data set has {known}")
+    return builder
+
+
+def _rows(builder, name, split):
+    """(number, features, place) of each example."""
+    from tensorflow_datasets.core.download.util import DownloadError
+
+    try:
+        builder.download_and_prepare()
+    except ModuleNotFoundError as error:
+        # TFDS imports some packages only when a data set needs them, and does not require them all.
+        raise ConfigError(f"tfds:{name}: TFDS needs the package {error.name}; pip install {error.name}") from None
+    except (OSError, DownloadError) as error:
+        raise DataError(
+            f"tfds:{name}: can not be fetched ({_first_line(error)}); check the network or the disk"
+        ) from None
+    try:
+        rows = builder.as_dataset(split=split)
+    except ValueError as error:
+        raise ConfigError(f'tfds:{name}: no split "{split}" ({_first_line(error)})') from None
+    for number, row in enumerate(rows.as_numpy_iterator()):
+        yield number, row, f"tfds:{name}: {split}[{number}]"
+
+
+def _classes(name, label, builder):
+    names = getattr(builder.info.features[label], "names", None)
+    if not names:
+        raise ConfigError(f"tfds:{name}: the feature {label!r} has no named classes; name another as the label")
+    return tuple(names)
+
+
+def _text(value, place):
+    if not isinstance(value, bytes):
+        raise ConfigError(f"{place}: {value} is no text; name another feature")
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: byte 0x{value[error.start]:02x} is not UTF-8; prepare the data set anew") from None
+
+
+def _first_line(error):
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,146 @@
+"""What every reader of a published data set does with a file that is not what it should be, and how skips are told."""
+
+import codecs
+
+import pytest
+
+from bert_tf.errors import DataError
+from bert_tf.inputs import choices, conll, glue, labelled, squad
+from bert_tf.inputs.examples import Skips
+from bert_tf.inputs.text_files import field, read_csv, read_lines
+
+# Each with a small good file.
+READERS = {
+    "glue": (
+        lambda path: glue.read_glue("rte", path, Skips()),
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n",
+    ),
+    "sst": (lambda path: labelled.read_sst(path, Skips()), "a b\t1\nc\t0\n"),
+    "nsmc": (lambda path: labelled.read_nsmc(path, Skips()), "id\tdocument\tlabel\n1\t좋다\t1\n"),
+    "ynat": (lambda path: labelled.read_klue_ynat(path, Skips()), '[{"guid": "1", "title": "아", "label": "경제"}]\n'),
+    "clinc": (
+        lambda path: labelled.read_clinc150(path, "val", Skips(), out_of_scope=False),
+        '{"train": [["hi", "greet"]], "val": [["hello", "greet"]]}\n',
+    ),
+    "conll": (conll.read_conll, "a O\nb B-X\n\n"),
+    "conllu": (conll.read_conllu, "1\ta\ta\tNOUN\t_\t_\t0\troot\t_\t_\n\n"),
+    "klue_ner": (conll.read_klue_ner, "## x-1\ta b\na\tO\n \tO\nb\tB-PS\n\n"),
+    "squad": (
+        lambda path: squad.read_squad(path, Skips()),
+        '{"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "1", "question": "c", "answers": '
+        '[{"text": "b", "answer_start": 2}]}]}]}]}\n',
+    ),
+    "swag": (
+        lambda path: choices.read_swag(path, Skips()),
+        ",sent1,sent2,ending0,ending1,ending2,ending3,label\n0,a.,She,b,c,d,e,3\n",
+    ),
+    "choices": (
+        lambda path: choices.read_choices(path, Skips()),
+        '{"context": "a", "choices": ["b", "c"], "label": 1}\n',
+    ),
+}
+
+
+def examples(name, path):
+    return list(READERS[name][0](path))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_byte_order_mark_and_dos_line_ends_change_nothing(write, name):
+    content = READERS[name][1].encode()
+    plain = examples(name, write("file", content))
+    assert plain
+    assert examples(name, write("file", codecs.BOM_UTF8 + content.replace(b"\n", b"\r\n"))) == plain
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_not_utf8_is_named_with_its_line(write, name):
+    content = READERS[name][1].encode()
+    lines = content.count(b"\n")
+    path = write("file", content + "보다".encode("cp949"))
+    with pytest.raises(DataError, match=rf"^{path}:{lines + 1}: byte 0xba at column 1 is not UTF-8; convert"):
+        examples(name, path)
+
+
+@pytest.mark.parametrize("name", [*READERS, "copa"])
+def test_a_file_that_is_empty_or_not_there_is_named(write, tmp_path, name):
+    read = READERS[name][0] if name != "copa" else lambda path: choices.read_copa(path, Skips())
+    for path, message in (
+        (write("empty", ""), "the file is empty"),
+        (str(tmp_path / "none"), "no such file"),
+        (str(tmp_path), "a directory"),
+    ):
+        with pytest.raises(DataError) as raised:
+            list(read(path))
+        assert str(raised.value).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_without_examples_is_an_error(write, name):
+    nothing = {
+        "ynat": "[]", "clinc": '{"train": [], "val": []}', "squad": '{"data": []}',
+        "glue": "index\tsentence1\tsentence2\tlabel\n", "nsmc": "id\tdocument\tlabel\n",
+        "swag": ",sent1,sent2,ending0,ending1,ending2,ending3,label\n",
+    }  # fmt: skip
+    with pytest.raises(DataError, match="expected at least one"):
+        examples(name, write("file", nothing.get(name, "\n\n")))
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name in ("ynat", "clinc", "squad", "choices")])
+def test_what_is_not_json_is_named_with_line_and_column(write, name):
+    path = write("file", READERS[name][1].replace("}", "", 1))
+    with pytest.raises(DataError, match=rf"^{path}:\d: not JSON \(.* at column \d+\)"):
+        examples(name, path)
+
+
+def test_only_a_line_feed_ends_a_line(write):
+    texts = ["a\u2028b", "a\x0bb", "a\x85b", "a\rb", ""]
+    assert list(read_lines(write("file", "\n".join(texts) + "\n"))) == list(enumerate(texts, 1))
+
+
+def test_lines_are_read_as_a_stream(write):
+    path = write("file", b"a\n" * 3 + b"\xff\n")
+    lines = read_lines(path)
+    assert [next(lines) for _ in range(3)] == [(1, "a"), (2, "a"), (3, "a")]
+    with pytest.raises(DataError, match=":4: byte 0xff"):
+        next(lines)
+
+
+def test_csv_rows_have_the_number_of_their_last_line(write):
+    assert list(read_csv(write("file", 'a,b\n"c\nd","e"\n\nf,g\n'))) == [
+        (1, ["a", "b"]),
+        (3, ["c\nd", "e"]),
+        (5, ["f", "g"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "record, kind, message",
+    [
+        ({"a": 1}, str, "file: a: 1; expected text"),
+        ({"a": True}, int, "file: a: true; expected a whole number"),
+        ({"a": 1.5}, int, "file: a: 1.5; expected a whole number"),
+        ({"a": None}, list, "file: a: null; expected a list"),
+        ({"b": 1, "c": 2}, int, "file: no field 'a'; the fields are 'b', 'c'"),
+        (["a"], str, "file: list; expected an object with the field 'a'"),
+        ({"a": "x\ud800"}, str, "file: a: has half of a surrogate pair; remove it"),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_said(record, kind, message):
+    with pytest.raises(DataError) as raised:
+        field(record, "a", kind, "file")
+    assert str(raised.value) == message
+
+
+def test_a_whole_number_is_a_number():
+    assert field({"a": 3}, "a", float, "file") == 3
+
+
+def test_skips_are_counted_listed_and_told_by_frequency():
+    skips = Skips(listed=3)
+    skips.add("rare", "a:1")
+    for line in range(1000):
+        skips.add("often", f"b:{line}")
+    assert skips.counts == {"rare": 1, "often": 1000}
+    assert skips.places == {"rare": ["a:1"], "often": ["b:0", "b:1", "b:2"]}
+    assert skips.lines(shown=2) == ["often: 1,000 (b:0, b:1, ...)", "rare: 1 (a:1)"]
