@@ -1,10 +1,9 @@
 """Labelled texts from TSV, CSV and JSON-lines files."""
 
-import csv
-import json
 import os
 
 from bert_tf.errors import DataError
+from bert_tf.inputs.text_files import checked, read_csv, read_json_lines, read_lines
 
 
 def read_table(path, columns):
@@ -26,8 +25,6 @@ def read_table(path, columns):
     ending = os.path.splitext(path)[1]
     if ending not in (".tsv", ".csv", ".jsonl"):
         raise DataError(f"{path}: unknown kind of table {ending!r}; expected .tsv, .csv or .jsonl")
-    if not os.path.isfile(path):
-        raise DataError(f"{path}: no such file")
     rows, lines = {column: [] for column in columns}, []
     read = _json_rows if ending == ".jsonl" else _delimited_rows
     for number, values in read(path, columns, ending):
@@ -39,24 +36,11 @@ def read_table(path, columns):
     return rows, lines
 
 
-def _lines(path):
-    """(line number, text) of every line."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                bad = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
-                remedy = "convert the file, e.g. iconv -f CP949 -t UTF-8 (or -f LATIN1)"
-                raise DataError(f"{path}:{number}: {bad} is not UTF-8; {remedy}") from None
-            yield number, text
-
-
 def _delimited_rows(path, columns, ending):
     if ending == ".tsv":
-        rows = ((number, text.split("\t")) for number, text in _lines(path) if text)
+        rows = ((number, text.split("\t")) for number, text in read_lines(path) if text)
     else:
-        rows = _csv_rows(path)
+        rows = read_csv(path)
     _, header = next(rows, (0, None))
     if header is None:
         raise DataError(f"{path}: the file is empty; expected a first line with the column names")
@@ -70,32 +54,10 @@ def _delimited_rows(path, columns, ending):
         yield number, [fields[place] for place in places]
 
 
-def _csv_rows(path):
-    # A quoted field may span lines, so the reader is fed lines and its own count is the line number of a row's end.
-    csv.field_size_limit(2**31 - 1)
-    reader = csv.reader((text + "\n" for _, text in _lines(path)), strict=True)
-    try:
-        for fields in reader:
-            if fields:
-                yield reader.line_num, fields
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: {error}; expected CSV with double quotes") from None
-
-
 def _json_rows(path, columns, _):
-    for number, text in _lines(path):
-        if not text:
-            continue
-        try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from None
+    for number, row in read_json_lines(path):
+        place = f"{path}:{number}"
         missing = [column for column in columns if not isinstance(row, dict) or row.get(column) is None]
         if missing:
-            raise DataError(f"{path}:{number}: no field {missing[0]!r}; expected {', '.join(columns)}")
-        values = [str(row[column]) for column in columns]
-        for column, value in zip(columns, values, strict=True):
-            # JSON can write half of a surrogate pair, but neither UTF-8 nor a string tensor can.
-            if any(0xD800 <= ord(char) <= 0xDFFF for char in value):
-                raise DataError(f"{path}:{number}: field {column!r} has half of a surrogate pair; remove it")
-        yield number, values
+            raise DataError(f"{place}: no field {missing[0]!r}; expected {', '.join(columns)}")
+        yield number, [checked(str(row[column]), str, f"{place}: field {column!r}") for column in columns]

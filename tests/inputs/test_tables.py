@@ -108,7 +108,7 @@ def test_a_very_long_line_is_a_row(table):
         ("a.csv", 'text,label\na,"b\n', ":2: unexpected end of data"),
         ("a.tsv", "", ": the file is empty"),
         ("a.csv", "\n\n", ": the file is empty"),
-        ("a.jsonl", "", ": no rows"),
+        ("a.jsonl", "", ": the file is empty"),
         ("a.tsv", "text\tlabel\n", ": no rows"),
         ("a.csv", "text,label\n\n", ": no rows"),
         ("a.txt", "text\n", ": unknown kind of table '.txt'; expected .tsv, .csv or .jsonl"),
