@@ -20,7 +20,8 @@ def get_config():
         model=BertConfig.from_name("mini", vocab_size=0, dropout=0.0, attention_dropout=0.0, initializer_range=0.035),
         # Order, not nsp: a random second part would be in the other language more often than not, and be told by that.
         # Help pages are short: without packing, 27% of the places in Korean rows would be padding.
-        data=PretrainingData(max_length=128, max_predictions=20, pairs="sop", pack=True),
+        # One group for all documents, or the short Korean ones would come after the long English ones in every epoch.
+        data=PretrainingData(max_length=128, max_predictions=20, pairs="sop", pack=True, group_size=2000),
         train=TrainConfig(
             steps=1500,
             # As many tokens a batch in both: a sequence of 512 costs little more than four of 128.
