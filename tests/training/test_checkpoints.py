@@ -89,7 +89,7 @@ def test_when_none_can_be_read_the_error_says_what_to_do(tmp_path):
     saved(tmp_path, [10, 20])
     for step in (10, 20):
         os.truncate(data_file(tmp_path, step), 3)
-    with pytest.raises(BertTfError, match=r"no checkpoint can be read; remove the directory") as caught:
+    with pytest.raises(BertTfError, match=r"no checkpoint can be read; .*remove the directory") as caught:
         restored(tmp_path)
     assert "\n" not in str(caught.value)
 

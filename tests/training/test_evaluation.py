@@ -17,7 +17,8 @@ def trained():
 def test_every_example_counts_once_whatever_the_batches(trained, batch_size):
     # By hand, over all 21 at once.
     (rows,) = epochs(21, examples=21)(0).as_numpy_iterator()
-    outputs = trained.model({name: rows[name] for name in trained._inputs}, training=False)
+    inputs = {tensor.name: rows[tensor.name] for tensor in trained.model.inputs}
+    outputs = trained.model(inputs, training=False)
     masks = rows["masked_lm_weights"]
     logits = outputs["mlm_logits"].numpy().astype("float64")
     logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
