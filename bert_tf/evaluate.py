@@ -5,31 +5,31 @@ import os
 from absl import flags
 
 from bert_tf.app import run, strategy_flags
-from bert_tf.checkpoints.directory import load_task
+from bert_tf.checkpoints.directory import load_downstream
 from bert_tf.files import write_json
-from bert_tf.training import evaluation, strategy
+from bert_tf.inputs.examples import Skips
+from bert_tf.inputs.sources import Source
+from bert_tf.training import finetuning, strategy
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "What finetune wrote.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "A table, or the folder with the evaluation table of the task.")
+_DATA_DIR = flags.DEFINE_string("data_dir", "", "Labelled examples: a file, or the folder with the task's files.")
+_SPLIT = flags.DEFINE_string("split", "evaluation", "Of a folder: train, evaluation, test, or a split's own name.")
 _OUTPUT = flags.DEFINE_string("output", None, "Folder for results.json.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows at once.", lower_bound=1)
 _STRATEGY = strategy_flags()
-flags.mark_flags_as_required(["model_dir", "data_dir", "output"])
+flags.mark_flags_as_required(["model_dir", "output"])
 
 
 def main(_):
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
-        task, model = load_task(_MODEL_DIR.value)
-    table = task.table(_DATA_DIR.value)
-    rows = task.read(table)
-    measured = evaluation.evaluator(task, model, task.batches(rows, _BATCH_SIZE.value), devices)()
-    measured["rows"] = len(rows[task.label])
-    write_json(
-        os.path.join(_OUTPUT.value, "results.json"),
-        {"program": "evaluate", "model_dir": _MODEL_DIR.value, "data": table, "final": measured},
-    )
-    print(f"{table}: " + ", ".join(f"{name} {value:.4f}" for name, value in measured.items() if name != "rows"))
+        task, model = load_downstream(_MODEL_DIR.value)
+    source, skips = Source(task.data, _DATA_DIR.value, task.example), Skips()
+    examples, where = finetuning.read(source, _SPLIT.value, skips), source.where(_SPLIT.value)
+    measured = finetuning.evaluating(task, model, examples, _BATCH_SIZE.value, devices)()
+    results = {"program": "evaluate", "model_dir": _MODEL_DIR.value, "data": where, "examples": len(examples)}
+    write_json(os.path.join(_OUTPUT.value, "results.json"), results | {"skipped": skips.counts, "final": measured})
+    print(f"{where}: " + ", ".join(f"{name} {value:.4f}" for name, value in measured.items()))
 
 
 def cli():

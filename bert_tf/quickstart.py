@@ -24,6 +24,7 @@ from bert_tf.report.quickstart import quickstart_page
 from bert_tf.serving.export import export
 from bert_tf.text import learn_vocabulary, write_vocabulary
 from bert_tf.training import runs, strategy
+from bert_tf.training.finetuning import finetune
 
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Gets models, exports, results.json and index.html.", required=True
@@ -127,7 +128,7 @@ def _finetune(name, init, model_dir, devices):
     config = _config(f"finetune/{name}")
     if _SMOKE.value:
         config.train.steps = 10
-    return runs.finetune(config, bundled("data/reviews"), init, model_dir, devices)
+    return finetune(config, bundled("data/reviews"), init, model_dir, devices)
 
 
 def _export(models):

@@ -19,7 +19,7 @@ from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.errors import BertTfError, DataError
 from bert_tf.files import read_json_object, write_json
 from bert_tf.model.variables import HEADS
-from bert_tf.tasks import TASKS
+from bert_tf.tasks import TASKS, Downstream
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
 
 FORMAT = "bert_tf"
@@ -188,6 +188,18 @@ def load_task(path, dtype=None):
         raise DataError(f"{path}: no vocab.txt, so no text can go in; use bert_tf.checkpoints.load_model with ids")
     task = TASKS[name].from_settings(checkpoint.task["settings"], checkpoint.tokenizer())
     return task, checkpoint.model(dtype)
+
+
+def load_downstream(path):
+    """The same, of a task that has been fine-tuned.
+
+    Raises:
+        DataError: as `load_task`, and for a model that was only pre-trained.
+    """
+    task, model = load_task(path)
+    if not isinstance(task, Downstream):
+        raise DataError(f"{path}: a {task.name} model answers no examples; fine-tune it: python -m bert_tf.finetune")
+    return task, model
 
 
 def _tensor(variable):

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from bert_tf.config.data import PretrainingData, TokenizerConfig
+from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig
 from bert_tf.config.model import BertConfig
 from bert_tf.config.train import PhaseConfig, TrainConfig
 from bert_tf.config.values import from_dict, to_dict
 
-__all__ = ["BertConfig", "ClassificationConfig", "FinetuneConfig", "PhaseConfig", "PretrainConfig"]
+__all__ = ["BertConfig", "ExampleData", "FinetuneConfig", "PhaseConfig", "PretrainConfig"]
 __all__ += ["PretrainingData", "TokenizerConfig", "TrainConfig", "from_dict", "to_dict"]
 
 
@@ -33,31 +33,15 @@ class PretrainConfig:
 
 
 @dataclasses.dataclass
-class ClassificationConfig:
-    """A classification task on tables.
-
-    Attributes:
-        train, evaluation: file names in the data directory (.tsv, .csv, .jsonl).
-        text, second_text, label: names of the columns; second_text "" where there is one text.
-        max_length: tokens an input, specials counted.
-    """
-
-    train: str = "train.tsv"
-    evaluation: str = "dev.tsv"
-    text: str = "sentence"
-    second_text: str = ""
-    label: str = "label"
-    max_length: int = 128
-
-
-@dataclasses.dataclass
 class FinetuneConfig:
     """A fine-tuning run.
 
     Attributes:
-        task: the tables, and what of them is learned.
-        train: how it is trained; without phases.
+        task: what is learned: the Config of one of `bert_tf.tasks`, such as ClassificationConfig.
+        data: from which examples.
+        train: how; without phases.
     """
 
-    task: ClassificationConfig = dataclasses.field(default_factory=ClassificationConfig)
+    task: object
+    data: ExampleData = dataclasses.field(default_factory=ExampleData)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)

@@ -107,6 +107,31 @@ class PretrainingData:
 
 
 @dataclasses.dataclass
+class ExampleData:
+    """Where the examples come from that a task is fine-tuned on.
+
+    Attributes:
+        source: "" for the files of --data_dir; "tfds:NAME" for a data set of TensorFlow Datasets, as "tfds:glue/mrpc".
+        format: how the files are laid out, a key of `inputs.sources.FORMATS`: "table" for anybody's own TSV, CSV or
+            JSON lines, "glue/mrpc" and its like for files as their authors publish them.
+        train, evaluation, test: names of files in --data_dir, or of the data set's own splits; "" for those that the
+            format has. `evaluate` takes the second, `predict` the third.
+        text, second_text, label: names of a table's columns (TFDS: of features); second_text "" for single texts.
+        column: of tagged words, which column holds the tags, such as "-1" or "upos"; "" for the format's usual one.
+    """
+
+    source: str = ""
+    format: str = "table"
+    train: str = ""
+    evaluation: str = ""
+    test: str = ""
+    text: str = "sentence"
+    second_text: str = ""
+    label: str = "label"
+    column: str = ""
+
+
+@dataclasses.dataclass
 class TokenizerConfig:
     """How text becomes pieces.
 

@@ -29,8 +29,8 @@ def pack(first, second=None, *, cls_id, sep_id):
     return tf.concat([opening, closing], axis=1), tf.concat([tf.zeros_like(opening), tf.ones_like(closing)], axis=1)
 
 
-def truncate(first, second=None, *, budget):
-    """Cuts the ends off so that both texts together have at most `budget` tokens.
+def truncate(first, second=None, *, budget, keep="head"):
+    """Cuts so that both texts together have at most `budget` tokens.
 
     The longer text gives tokens up one at a time until the pair fits, on a tie the second, as google-research/bert's
     run_classifier.py does; here in closed form.
@@ -39,6 +39,7 @@ def truncate(first, second=None, *, budget):
         first: RaggedTensor int32 [batch, None].
         second: the same, or None.
         budget: tokens left when the special tokens are counted off.
+        keep: "head" or "tail" of a text that is cut, or "head_tail", half of each.
 
     Returns:
         first, second (None if it was None), truncated, and bool [batch]: which rows lost tokens.
@@ -46,18 +47,24 @@ def truncate(first, second=None, *, budget):
     lengths = first.row_lengths()
     budget = tf.cast(budget, lengths.dtype)
     if second is None:
-        return first[:, :budget], None, lengths > budget
+        return keep_some(first, tf.minimum(lengths, budget), keep), None, lengths > budget
     others = second.row_lengths()
     kept = tf.where(
         lengths + others > budget, tf.minimum(lengths, tf.maximum(budget - others, (budget + 1) // 2)), lengths
     )
-    return keep_first(first, kept), keep_first(second, tf.minimum(others, budget - kept)), lengths + others > budget
+    first, second = keep_some(first, kept, keep), keep_some(second, tf.minimum(others, budget - kept), keep)
+    return first, second, lengths + others > budget
 
 
-def keep_first(ragged, counts):
-    """The first `counts` (int [batch]) values of each row of a RaggedTensor [batch, None]."""
-    position = tf.ragged.range(ragged.row_lengths()).with_row_splits_dtype(counts.dtype)
-    return tf.ragged.boolean_mask(ragged, position < tf.expand_dims(counts, 1))
+def keep_some(ragged, counts, keep="head"):
+    """`counts` (int [batch]) values of each row of a RaggedTensor [batch, None]: `keep` as for `truncate`."""
+    lengths = ragged.row_lengths()
+    counts = tf.cast(counts, lengths.dtype)
+    head = {"head": counts, "tail": tf.zeros_like(counts), "head_tail": (counts + 1) // 2}[keep]
+    position = tf.ragged.range(lengths)
+    lost = tf.expand_dims(lengths - counts, 1)
+    head = tf.expand_dims(head, 1)
+    return tf.ragged.boolean_mask(ragged, (position < head) | (position >= head + lost))
 
 
 def dense_features(ids, type_ids, *, length=None, length_multiple=1, max_length=None):

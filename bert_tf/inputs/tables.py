@@ -3,40 +3,79 @@
 import os
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.text_files import checked, read_csv, read_json_lines, read_lines
+from bert_tf.inputs.examples import TextExample, keep_texts
+from bert_tf.inputs.text_files import STDIN, checked, read_csv, read_json_lines, read_lines
 
 
 def read_table(path, columns):
-    """Reads some columns of a table whose first line names them (TSV, CSV) or whose lines are JSON objects (JSONL).
-
-    In TSV quotes are text, as in GLUE's files; in CSV they quote. An empty line is no row.
+    """All of some columns of a table.
 
     Args:
-        path: file ending in .tsv, .csv or .jsonl.
-        columns: names to read.
+        path, columns: as for `table_rows`.
 
     Returns:
         dict column -> list of str, in file order; and a list with the line number of each row.
 
     Raises:
-        DataError: for a missing or empty file, another ending, bytes that are not UTF-8, a column or field that is
-            not there; with file and line.
+        DataError: as `table_rows`.
     """
-    ending = os.path.splitext(path)[1]
-    if ending not in (".tsv", ".csv", ".jsonl"):
-        raise DataError(f"{path}: unknown kind of table {ending!r}; expected .tsv, .csv or .jsonl")
     rows, lines = {column: [] for column in columns}, []
-    read = _json_rows if ending == ".jsonl" else _delimited_rows
-    for number, values in read(path, columns, ending):
+    for number, values in table_rows(path, columns):
         lines.append(number)
         for column, value in zip(columns, values, strict=True):
             rows[column].append(value)
-    if not lines:
-        raise DataError(f"{path}: no rows; expected at least one")
     return rows, lines
 
 
-def _delimited_rows(path, columns, ending):
+def table_rows(path, columns, optional=()):
+    """Some columns of a table whose first line names them (TSV, CSV) or whose lines are JSON objects (JSONL).
+
+    In TSV quotes are text, as in GLUE's files; in CSV they quote. An empty line is no row.
+
+    Args:
+        path: file ending in .tsv, .csv or .jsonl; "-" for JSON lines on standard input.
+        columns: names to read.
+        optional: names to read, too, where they are.
+
+    Yields:
+        (line number, a str for each of the columns and the optional ones, None for one of these that is not there).
+
+    Raises:
+        DataError: for a missing or empty file, another ending, bytes that are not UTF-8, a column or field that is
+            not there; with file and line.
+    """
+    ending = ".jsonl" if path == STDIN else os.path.splitext(path)[1]
+    if ending not in (".tsv", ".csv", ".jsonl"):
+        raise DataError(f"{path}: unknown kind of table {ending!r}; expected .tsv, .csv or .jsonl")
+    number = 0
+    for number, values in (_json_rows if ending == ".jsonl" else _delimited_rows)(path, columns, optional, ending):
+        yield number, values
+    if not number:
+        raise DataError(f"{path}: no rows; expected at least one")
+
+
+def read_texts(path, part, data, skips):
+    """Anybody's own labelled texts or pairs; `part` is not used.
+
+    Args:
+        path: as for `table_rows`.
+        data: ExampleData, which names the columns.
+        skips: Skips.
+
+    Yields:
+        TextExample; `id` is the row's number from 0, `label` None where there is no such column.
+
+    Raises:
+        DataError: as `table_rows`.
+    """
+    texts = [data.text, data.second_text] if data.second_text else [data.text]
+    for row, (number, (*values, label)) in enumerate(table_rows(path, texts, [data.label])):
+        place = f"{path}:{number}"
+        if keep_texts(values, label is not None, place, skips):
+            yield TextExample(str(row), tuple(values), label, place)
+
+
+def _delimited_rows(path, columns, optional, ending):
     if ending == ".tsv":
         rows = ((number, text.split("\t")) for number, text in read_lines(path) if text)
     else:
@@ -47,17 +86,21 @@ def _delimited_rows(path, columns, ending):
     for column in columns:
         if column not in header:
             raise DataError(f"{path}:1: no column {column!r}; the columns are {', '.join(map(repr, header[:20]))}")
-    places = [header.index(column) for column in columns]
+    places = [header.index(column) if column in header else None for column in (*columns, *optional)]
     for number, fields in rows:
         if len(fields) != len(header):
             raise DataError(f"{path}:{number}: {len(fields)} columns; expected {len(header)} as in the first line")
-        yield number, [fields[place] for place in places]
+        yield number, [None if place is None else fields[place] for place in places]
 
 
-def _json_rows(path, columns, _):
+def _json_rows(path, columns, optional, _):
     for number, row in read_json_lines(path):
         place = f"{path}:{number}"
         missing = [column for column in columns if not isinstance(row, dict) or row.get(column) is None]
         if missing:
             raise DataError(f"{place}: no field {missing[0]!r}; expected {', '.join(columns)}")
-        yield number, [checked(str(row[column]), str, f"{place}: field {column!r}") for column in columns]
+        yield number, [_json_text(row.get(column), f"{place}: field {column!r}") for column in (*columns, *optional)]
+
+
+def _json_text(value, place):
+    return None if value is None else checked(str(value), str, place)

@@ -1,11 +1,14 @@
 """Lines, rows and JSON values of UTF-8 files, each with its place, which errors name."""
 
+import contextlib
 import csv
 import json
 import os
+import sys
 
 from bert_tf.errors import DataError
 
+STDIN = "-"  # the path that stands for standard input
 _KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", float: "a number"}
 
 
@@ -13,7 +16,7 @@ def read_lines(path):
     """The lines of a file as a stream; only a line feed ends one, for texts hold other separators.
 
     Args:
-        path: a UTF-8 file, with or without byte order mark, Unix or DOS line ends.
+        path: a UTF-8 file, with or without byte order mark, Unix or DOS line ends; "-" for standard input.
 
     Yields:
         (line number from 1, text without line end).
@@ -22,7 +25,7 @@ def read_lines(path):
         DataError: there is no such file, it is empty or not UTF-8, with the line.
     """
     check_file(path)
-    with open(path, "rb") as file:
+    with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -34,11 +37,13 @@ def read_lines(path):
 
 
 def check_file(path):
-    """Refuses what is no file or an empty one.
+    """Refuses what is no file or an empty one; standard input is left to show what it holds.
 
     Raises:
         DataError
     """
+    if path == STDIN:
+        return
     if os.path.isdir(path):
         raise DataError(f"{path}: a directory; name one of the files in it")
     if not os.path.isfile(path):

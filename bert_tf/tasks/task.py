@@ -4,8 +4,6 @@ import abc
 import types
 from collections.abc import Mapping
 
-from bert_tf.errors import DataError
-
 
 class Task(abc.ABC):
     """One kind of task. A new task is a new file with a subclass, named in `tasks/__init__.py`.
@@ -15,12 +13,14 @@ class Task(abc.ABC):
         tokenizer: Tokenizer that its texts go through.
         losses: names of the measures that training minimises the sum of.
         metrics: names of the other measures.
+        best: what tells models apart in evaluations, a (name, "max" or "min").
         histograms: dict name -> length of what `counts` gives under that name, for TensorBoard.
     """
 
     name: str
     losses: tuple[str, ...]
     metrics: tuple[str, ...]
+    best: tuple[str, str] = ("loss", "min")
     histograms: Mapping[str, int] = types.MappingProxyType({})
 
     @abc.abstractmethod
@@ -54,14 +54,6 @@ class Task(abc.ABC):
         Part of the replica step, so it holds no host op. Here: none.
         """
         return {}
-
-    def table(self, path):
-        """The table of examples that `path`, a file or a folder, names.
-
-        Raises:
-            DataError: if the task has no tables.
-        """
-        raise DataError(f"{path}: a {self.name} model labels no rows; fine-tune it first: python -m bert_tf.finetune")
 
     @abc.abstractmethod
     def serving(self, model):

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.inputs.batching import piece
 from bert_tf.progress import bar
 
 
@@ -48,19 +49,72 @@ def evaluator(task, model, batches, strategy, prepare=lambda features: features)
     return evaluate
 
 
-def predict(model, batches):
-    """The model's outputs for every example.
+def answering(task, model, strategy, *, labelled):
+    """A function that has the model answer examples; it is traced once, however often it is called.
+
+    Each batch is cut over the replicas of this process; of several processes each answers everything, so that all come
+    to the same figures without a word.
 
     Args:
-        model: keras.Model to a dict of outputs.
-        batches: Dataset of feature dicts with `row`, int64 [batch].
+        task: Downstream.
+        model: what `task.build` made.
+        strategy: tf.distribute.Strategy.
+        labelled: whether to measure, too.
 
-    Yields:
-        (row, dict of outputs, arrays without the batch dimension), in the order of the batches.
+    Returns:
+        function of (examples, batch_size) to (answers, dict of arrays [examples, ...] as `task.merge` gives; dict
+        name -> float, the task's losses and metrics over all rows, empty unless `labelled`).
     """
+    names = (*task.losses, *task.metrics) if labelled else ()
     inputs = [tensor.name for tensor in model.inputs]
-    call = tf.function(lambda features: model(features, training=False), reduce_retracing=True)
-    for features in batches:
-        outputs = {name: value.numpy() for name, value in call({name: features[name] for name in inputs}).items()}
-        for index, row in enumerate(features["row"].numpy()):
-            yield int(row), {name: value[index] for name, value in outputs.items()}
+    replicas = len(strategy.extended.worker_devices)
+
+    def on_replica(features):
+        outputs = model({name: features[name] for name in inputs}, training=False)
+        measures = task.measures(features, outputs) if labelled else {}
+        return task.decode(features, outputs), {name: tf.stack(measures[name]) for name in names}
+
+    @tf.function(reduce_retracing=True)
+    def answer(features):
+        def share(context):
+            return piece(features, context.replica_id_in_sync_group % replicas, replicas)
+
+        decoded, measures = strategy.run(on_replica, (strategy.experimental_distribute_values_from_function(share),))
+        local = strategy.experimental_local_results
+        return (
+            {name: tf.concat(local(value), 0) for name, value in decoded.items()},
+            {name: tf.add_n(local(value)) for name, value in measures.items()},
+        )
+
+    def answers(examples, batch_size):
+        columns = task.columns(examples, labelled=labelled)
+        places, found, totals = [], [], {name: np.zeros(2) for name in names}
+        with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
+            for features in task.batches(columns, batch_size):
+                decoded, measures = answer(features)
+                places.append(np.stack([features["row"], features["window"]], 1))
+                found.append({name: value.numpy() for name, value in decoded.items()})
+                for name in names:
+                    totals[name] += measures[name].numpy()
+                line.update()
+        places = np.concatenate(places)
+        order = np.lexsort(places.T[::-1])
+        decoded = {name: _stacked([some[name] for some in found])[order] for name in found[0]}
+        merged = task.merge(columns, tf.constant(places[order, 0]), decoded)
+        measured = {name: float(total / weight) for name, (total, weight) in totals.items()}
+        if labelled:
+            measured = {"loss": sum(measured[name] for name in task.losses)} | measured
+        return {name: value.numpy() for name, value in merged.items()}, measured
+
+    return answers
+
+
+def _stacked(arrays):
+    """Arrays [rows, ...] as one; where other dimensions differ, they are filled up with 0."""
+    shape = np.max([array.shape[1:] for array in arrays], 0).astype(int) if arrays[0].ndim > 1 else []
+    whole = np.zeros([sum(map(len, arrays)), *shape], arrays[0].dtype)
+    first = 0
+    for array in arrays:
+        whole[(slice(first, first + len(array)), *map(slice, array.shape[1:]))] = array
+        first += len(array)
+    return whole

@@ -17,8 +17,9 @@ FREE = {
     "config.input": "a path",
     "config.heldout": "a path",
     "config.tokenizer.vocab": "a path",
-    "config.task.train": "a path",
-    "config.task.evaluation": "a path",
+    "config.data.train": "a path",
+    "config.data.evaluation": "a path",
+    "config.data.test": "a path",
     # What is seen and saved, and when; steps_per_call is how many updates lie between looks, each computed alone.
     "config.train.steps_per_call": "grouping",
     "config.train.log_every": "grouping of the curves",

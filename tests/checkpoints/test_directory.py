@@ -10,8 +10,10 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf.checkpoints import directory
+from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
-from bert_tf.tasks import Classification, Pretraining
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.checkpoints import Checkpoints
 from tests.model.small import PIECES, features, randomize, small_config
@@ -23,7 +25,8 @@ def make(name, **config):
     if name == "pretraining":
         task = Pretraining(tokenizer, max_length=20)
     else:
-        task = Classification(tokenizer, ("no", "ja", "vielleicht é"), text="a", second_text="b", max_length=21)
+        config, labels = ClassificationConfig(max_length=21), ("no", "ja", "vielleicht é")
+        task = Classification(tokenizer, config, ExampleData(text="a"), labels=labels, pair=True)
     return task, randomize(task.build(encoder)), encoder
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.inputs.packing import dense_features, fill_rows, join_rows, keep_first, pack, truncate
+from bert_tf.inputs.packing import dense_features, fill_rows, join_rows, keep_some, pack, truncate
 
 CLS, SEP = 101, 102
 
@@ -39,9 +39,9 @@ def test_single_texts_lose_their_ends(budget):
     assert truncated.numpy().tolist() == [len(row) > budget for row in rows]
 
 
-def test_keep_first_takes_a_number_for_each_row():
+def test_keep_some_takes_a_number_for_each_row():
     ragged = tf.ragged.constant([[1, 2, 3], [], [4], [5, 6]], tf.int32)
-    assert keep_first(ragged, tf.constant([2, 1, 0, 5], tf.int64)).to_list() == [[1, 2], [], [], [5, 6]]
+    assert keep_some(ragged, tf.constant([2, 1, 0, 5], tf.int64)).to_list() == [[1, 2], [], [], [5, 6]]
 
 
 def test_a_single_text_is_packed_between_cls_and_sep():

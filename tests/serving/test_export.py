@@ -18,7 +18,8 @@ from bert_tf.checkpoints import directory
 from bert_tf.files import bundled
 from bert_tf.inputs.tables import read_table
 from bert_tf.serving.export import export
-from bert_tf.tasks import Classification, Pretraining
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from tests.model.numpy_bert import encode, softmax, tensors_of
 from tests.model.small import PIECES, randomize, small_config
@@ -27,13 +28,17 @@ LENGTH = 32
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 
 
+def classification(tokenizer, labels, *, pair=False):
+    return Classification(tokenizer, ClassificationConfig(max_length=LENGTH), labels=labels, pair=pair)
+
+
 def make(kind):
     tokenizer = Tokenizer(VOCABULARY)
     encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH))
     task = {
         "fill": lambda: Pretraining(tokenizer, LENGTH),
-        "single": lambda: Classification(tokenizer, ("negative", "positive"), max_length=LENGTH),
-        "pair": lambda: Classification(tokenizer, ("a", "b", "c"), second_text="other", max_length=LENGTH),
+        "single": lambda: classification(tokenizer, ("negative", "positive")),
+        "pair": lambda: classification(tokenizer, ("a", "b", "c"), pair=True),
     }[kind]()
     return task, randomize(task.build(encoder), scale=0.5), encoder  # small weights would tell no texts apart
 

@@ -1,15 +1,17 @@
 """Classification: reading, encoding, batches and measures."""
 
-import io
+import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.special import log_softmax, softmax
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
-from bert_tf.tasks import Classification
-from bert_tf.tasks.classification import labels_of
+from bert_tf.inputs.examples import Skips, TextExample
+from bert_tf.inputs.sources import Source
+from bert_tf.tasks.classification import Classification, ClassificationConfig, labels_of
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES
 
@@ -21,7 +23,11 @@ def tokenizer():
 
 @pytest.fixture
 def task(tokenizer):
-    return Classification(tokenizer, ("neg", "pos"), text="sentence", max_length=20)
+    return make(tokenizer, ("neg", "pos"), max_length=20)
+
+
+def make(tokenizer, labels, *, pair=False, **config):
+    return Classification(tokenizer, ClassificationConfig(**config), labels=labels, pair=pair)
 
 
 def write(path, text):
@@ -29,28 +35,28 @@ def write(path, text):
     return str(path)
 
 
+def read(path, *, labelled=True):
+    return list(Source(ExampleData(), path, TextExample).examples(Skips(), "test", labelled=labelled))
+
+
 def test_labels_become_their_numbers(task, tmp_path):
-    path = write(tmp_path / "a.tsv", "sentence\tlabel\na b\tpos\nc\tneg\n")
-    assert task.read(path) == {"sentence": ["a b", "c"], "label": [1, 0]}
+    columns = task.columns(read(write(tmp_path / "a.tsv", "sentence\tlabel\na b\tpos\nc\tneg\n")), labelled=True)
+    assert columns["text"].numpy().tolist() == [b"a b", b"c"]
+    assert columns["labels"].numpy().tolist() == [1, 0]
 
 
 def test_a_label_seen_only_in_evaluation_is_named_with_file_and_line(task, tmp_path):
     path = write(tmp_path / "dev.tsv", "sentence\tlabel\na\tpos\n\nb\tneutral\n")
     with pytest.raises(DataError) as raised:
-        task.read(path)
+        task.columns(read(path), labelled=True)
     assert str(raised.value) == f"{path}:4: label 'neutral' is not one of the model's: 'neg', 'pos'"
 
 
 def test_texts_without_labels_are_read_for_prediction(task, tmp_path):
     path = write(tmp_path / "a.tsv", "sentence\na\nb\n")
-    assert task.read(path, labelled=False) == {"sentence": ["a", "b"]}
-    with pytest.raises(DataError, match="no column 'label'"):
-        task.read(path)
-
-
-def test_a_folder_stands_for_its_evaluation_table(task, tmp_path):
-    assert task.table(str(tmp_path)) == str(tmp_path / "dev.tsv")
-    assert task.table(str(tmp_path / "x.csv")) == str(tmp_path / "x.csv")
+    assert task.columns(read(path, labelled=False), labelled=False).keys() == {"text"}
+    with pytest.raises(DataError, match=r"a\.tsv:2: no label, .*data\.label \(now 'label'\)"):
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -62,18 +68,24 @@ def test_a_folder_stands_for_its_evaluation_table(task, tmp_path):
         (["²", "1"], ("1", "²")),
     ],
 )
-def test_labels_are_sorted_and_numbers_by_their_value(tmp_path, labels, expected):
-    assert labels_of(write(tmp_path / "a.tsv", "label\n" + "\n".join(labels) + "\n"), "label") == expected
+def test_labels_are_sorted_and_numbers_by_their_value(labels, expected):
+    assert labels_of(labels, "a.tsv") == expected
 
 
-def test_a_single_label_is_nothing_to_learn(tmp_path):
-    with pytest.raises(DataError, match="holds 1 distinct label; expected at least two"):
-        labels_of(write(tmp_path / "a.tsv", "label\nx\nx\n"), "label")
+def test_a_single_label_is_nothing_to_learn():
+    with pytest.raises(DataError, match=r"a\.tsv: 1 distinct label; expected at least two"):
+        labels_of(["x", "x"], "a.tsv")
+
+
+def encode(task, *texts):
+    columns = {spec.name: tf.constant(text) for spec, text in zip(task.inputs(), texts, strict=True)}
+    features = task.encode(columns)
+    return features["input_word_ids"], features["input_type_ids"], features["truncated"]
 
 
 def test_single_texts_are_cut_at_the_end_and_told(task):
     texts = ["a b c", "a " * 18, "a " * 19, ""]
-    ids, types, cut = task.encode(tf.constant(texts))
+    ids, types, cut = encode(task, texts)
     a = PIECES.index("a")
     assert ids.to_list() == [[2, a, a + 1, a + 2, 3], [2, *[a] * 18, 3], [2, *[a] * 18, 3], [2, 3]]
     assert not any(map(any, types.to_list()))
@@ -81,8 +93,8 @@ def test_single_texts_are_cut_at_the_end_and_told(task):
 
 
 def test_pairs_are_cut_at_the_longer_text(tokenizer):
-    task = Classification(tokenizer, ("x", "y"), text="a", second_text="b", max_length=10)
-    ids, types, cut = task.encode(tf.constant(["a " * 9, "a"]), tf.constant(["b b", "b"]))
+    task = make(tokenizer, ("x", "y"), pair=True, max_length=10)
+    ids, types, cut = encode(task, ["a " * 9, "a"], ["b b", "b"])
     a, b = PIECES.index("a"), PIECES.index("b")
     assert ids.to_list() == [[2, *[a] * 5, 3, b, b, 3], [2, a, 3, b, 3]]
     assert types.to_list() == [[0] * 7 + [1] * 3, [0, 0, 0, 1, 1]]
@@ -92,7 +104,7 @@ def test_pairs_are_cut_at_the_longer_text(tokenizer):
 def make_rows(count, seed=0):
     rng = np.random.default_rng(seed)
     texts = [" ".join(rng.choice(list("abcdefgh"), rng.integers(0, 30))) for _ in range(count)]
-    return {"sentence": texts, "label": rng.integers(0, 2, count).tolist()}
+    return {"text": tf.constant(texts), "labels": tf.constant(rng.integers(0, 2, count), tf.int32)}
 
 
 @pytest.mark.parametrize("seed", [None, (3, 4)])
@@ -108,17 +120,17 @@ def test_each_row_comes_once_with_its_own_text_and_label(task, count, batch_size
         for row, label, tokens, real, cut in zip(
             batch["row"].numpy(), batch["labels"].numpy(), ids, mask, batch["truncated"].numpy(), strict=True
         ):
-            words = rows["sentence"][row].split()
+            words = rows["text"][row].numpy().decode().split()
             assert tokens[: real.sum()].tolist() == [2, *(PIECES.index(word) for word in words[:18]), 3]
             assert not tokens[real.sum() :].any()
-            assert label == rows["label"][row]
+            assert label == rows["labels"][row].numpy()
             assert cut == (len(words) > 18)
             seen.append(row)
     assert sorted(seen) == list(range(count))
 
 
 def test_lengths_are_multiples_of_four_where_the_limit_allows(tokenizer):
-    task = Classification(tokenizer, ("neg", "pos"), max_length=64)
+    task = make(tokenizer, ("neg", "pos"), max_length=64)
     widths = {batch["input_word_ids"].shape[1] for batch in task.batches(make_rows(300), 8)}
     assert all(width % 4 == 0 for width in widths)
     assert len(widths) > 1
@@ -146,33 +158,62 @@ def test_the_seed_also_decides_which_rows_share_a_batch(task):
 
 
 def test_rows_without_labels_make_batches_without_labels(task):
-    (batch,) = task.batches({"sentence": ["a", "b"]}, 4)
+    (batch,) = task.batches({"text": tf.constant(["a", "b"])}, 4)
     assert "labels" not in batch
 
 
 def test_measures_are_sums_over_the_rows_and_weights_their_number(task):
     logits = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
     labels = np.array([0, 1, 1, 0, 1, 0, 0], np.int32)
-    features = {"labels": tf.constant(labels)}
+    features = {"labels": tf.constant(labels), "truncated": tf.constant([True, False] * 3 + [True])}
     measures = task.measures(features, {"logits": tf.constant(logits)})
     np.testing.assert_allclose(measures["loss"], [-log_softmax(logits, -1)[range(7), labels].sum(), 7], rtol=1e-6)
     np.testing.assert_allclose(measures["accuracy"], [(logits.argmax(-1) == labels).sum(), 7])
+    np.testing.assert_allclose(measures["truncated_share"], [4, 7])
     assert task.weights(features).keys() == set(task.losses)
     assert float(task.weights(features)["loss"]) == float(measures["loss"][1])
     assert set(measures) == {*task.losses, *task.metrics}
 
 
-def test_predictions_are_written_as_a_table(task):
-    file, logits = io.StringIO(), np.array([[0.3, -2.0], [-1000.0, 1000.0]], np.float32)
-    task.write_predictions(file, [{"logits": row} for row in logits])
-    header, *lines = [line.split("\t") for line in file.getvalue().splitlines()]
+def test_predictions_are_written_as_a_table(task, tmp_path):
+    logits = np.array([[0.3, -2.0], [-1000.0, 1000.0]], np.float32)
+    texts = {"text": tf.constant(["a", "b"])}
+    answers = {name: value.numpy() for name, value in task.merge(texts, tf.range(2), {"logits": logits}).items()}
+    examples = [TextExample(str(row), ("a",), None, "") for row in range(2)]
+    path = tmp_path / "a.tsv"
+    task.writers()[".tsv"](path, zip(examples, task.predictions(examples, answers), strict=True))
+    header, *lines = [line.split("\t") for line in path.read_text().splitlines()]
     assert header == ["label", "neg", "pos"]
     assert [line[0] for line in lines] == ["neg", "pos"]
     np.testing.assert_allclose(np.float64([line[1:] for line in lines]), softmax(logits, -1), atol=1e-6)
 
 
 def test_settings_make_the_same_task_again(tokenizer):
-    task = Classification(tokenizer, ("x", "y"), text="a", second_text="b", label="c", max_length=9, evaluation="e.csv")
-    again = Classification.from_settings(task.settings(), tokenizer)
-    assert again.settings() == task.settings()
-    assert "tokenizer" not in task.settings()
+    task = make(tokenizer, ("x", "y"), pair=True, max_length=9)
+    task.data = ExampleData(format="nsmc", label="c")
+    again = Classification.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
+    assert json.dumps(again.settings()) == json.dumps(task.settings())
+    assert (again.data, again.config, again.pair) == (task.data, task.config, True)
+
+
+def test_long_texts_keep_what_the_setting_says(tokenizer):
+    text = " ".join("abcdefgh")
+    kept = {"head": "abcd", "tail": "efgh", "head_tail": "abgh"}
+    for setting, letters in kept.items():
+        ids, _, cut = encode(make(tokenizer, ("x", "y"), max_length=6, long_texts=setting), [text])
+        assert ids.to_list() == [[2, *(PIECES.index(letter) for letter in letters), 3]], setting
+        assert cut.numpy().all()
+
+
+def test_windows_cut_nothing_and_their_logits_are_averaged(tokenizer):
+    task = make(tokenizer, ("x", "y"), max_length=6, long_texts="window")
+    texts = ["a b c d e f", "", "a b c d"]
+    features = task.encode({"text": tf.constant(texts)})
+    assert features["row"].numpy().tolist() == [0, 0, 1, 2]
+    a = PIECES.index("a")
+    assert features["input_word_ids"].to_list() == [[2, a, a + 1, a + 2, a + 3, 3], [2, a + 4, a + 5, 3], [2, 3],
+                                                    [2, a, a + 1, a + 2, a + 3, 3]]  # fmt: skip
+    assert not features["truncated"].numpy().any()
+    logits = np.array([[1.0, 0.0], [3.0, 2.0], [0.0, 5.0], [1.0, 1.0]], np.float32)
+    answers = task.merge({"text": tf.constant(texts)}, features["row"], {"logits": logits})
+    np.testing.assert_allclose(answers["probabilities"], softmax([[2.0, 1.0], [0.0, 5.0], [1.0, 1.0]], -1), rtol=1e-6)

@@ -1,8 +1,7 @@
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.training.evaluation import evaluator, predict
+from bert_tf.training.evaluation import evaluator
 from tests.training.small import epochs, trainer
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -38,14 +37,3 @@ def test_evaluation_uses_no_dropout():
     noisy = trainer(dropout=0.5)
     first, second = (evaluator(noisy.task, noisy.model, epochs()(0), STRATEGY)() for _ in range(2))
     assert first == second
-
-
-def test_predictions_name_their_rows_and_do_not_depend_on_the_batch(trained):
-    def numbered(batch_size):
-        batches = epochs(batch_size, examples=21, shuffle=False)(0).unbatch().enumerate()
-        return batches.map(lambda row, features: features | {"row": row}).batch(batch_size)
-
-    one, many = (dict(predict(trained.model, numbered(size))) for size in (1, 8))
-    assert sorted(one) == sorted(many) == list(range(21))
-    for row in one:
-        np.testing.assert_allclose(one[row]["nsp_logits"], many[row]["nsp_logits"], rtol=1e-4, atol=1e-6)

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from bert_tf.checkpoints import directory
 from bert_tf.config import (
     BertConfig,
-    ClassificationConfig,
+    ExampleData,
     FinetuneConfig,
     PretrainConfig,
     PretrainingData,
@@ -29,7 +29,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
-from bert_tf.training import runs
+from bert_tf.training import finetuning, runs
 from tests.model.numpy_bert import tensors_of
 from tests.model.small import randomize
 
@@ -178,8 +178,9 @@ def finetune(tmp_path, pretrained):
         (tmp_path / "train.tsv").write_text(train)
         (tmp_path / "dev.tsv").write_text(dev)
         fields = {"max_length": 16} | task
-        config = FinetuneConfig(task=ClassificationConfig(**fields), train=TRAIN)
-        return runs.finetune(config, str(tmp_path), str(init), str(tmp_path / "model"), STRATEGY)
+        data = ExampleData(text=fields.pop("text", "sentence"))
+        config = FinetuneConfig(task=ClassificationConfig(**fields), data=data, train=TRAIN)
+        return finetuning.finetune(config, str(tmp_path), str(init), str(tmp_path / "model"), STRATEGY)
 
     return start
 
@@ -191,7 +192,7 @@ TABLES = {
     "no rows": ({"dev": HEADER}, r"dev\.tsv: no rows"),
     "an empty file": ({"train": ""}, r"train\.tsv: the file is empty"),
     "no such column": ({"text": "review"}, r"train\.tsv:1: no column 'review'; the columns are 'sentence', 'label'"),
-    "one label only": ({"train": f"{HEADER}w1\ta\nw2\ta\n"}, "holds 1 distinct label"),
+    "one label only": ({"train": f"{HEADER}w1\ta\nw2\ta\n"}, "1 distinct label; expected at least two"),
     "a length beyond the model's": ({"max_length": 33}, r"task\.max_length is 33; .* the model's 32"),
     "no model": ({"init": "/nowhere"}, "/nowhere: no such directory"),
 }

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.config import TrainConfig
-from bert_tf.tasks import Classification, Pretraining
+from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
 from tests.model.numpy_bert import tensors_of
@@ -40,7 +41,9 @@ def train(name, activation, steps, folder):
     """Our side: the initial weights, weights and slots by Hugging Face's names, and the last point of the curve."""
     dropout = {"dropout": 0.0, "attention_dropout": 0.0}
     config = small_config(vocab_size=VOCABULARY, max_position_embeddings=LENGTH, activation=activation, **dropout)
-    task = Pretraining(None, LENGTH) if name == "pretraining" else Classification(None, ("a", "b", "c"))
+    task = (
+        Pretraining(None, LENGTH) if name == "pretraining" else Classification(None, labels=("a", "b", "c"), pair=False)
+    )
     model = randomize(task.build(BertEncoder(config, dtype="float32")))
     initial = tensors_of(model, HIDDEN)
     settings = TrainConfig(

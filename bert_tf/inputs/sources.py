@@ -1,0 +1,226 @@
+"""The examples that a task is fine-tuned, measured and asked on, from whatever holds them."""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs import choices, conll, glue, labelled, squad, tables, tfds_sets
+from bert_tf.inputs.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
+from bert_tf.inputs.identity import file_identity
+from bert_tf.inputs.text_files import STDIN
+
+TFDS = "tfds:"
+# What a program is after, each a field of ExampleData.
+ROLES = ("train", "evaluation", "test")
+
+
+def _in_folder(folder, part):
+    return os.path.join(folder, part)
+
+
+class Format(NamedTuple):
+    """A way in which examples lie in files.
+
+    Attributes:
+        example: what its examples are: TextExample, TaggedExample, QuestionExample or ChoiceExample.
+        read: function of (path, part, ExampleData, Skips) to the examples; `part` is what the config or `parts` says.
+        parts: for each of `ROLES` the file, or split, that has it where the config does not say.
+        labels: function of a path to the classes in their order, or to a Scale; None where only the examples tell.
+        locate: function of (folder, part) to the path of the file.
+    """
+
+    example: type
+    read: Callable
+    parts: tuple[str, str, str]
+    labels: Callable | None = None
+    locate: Callable = _in_folder
+
+
+def _texts(read, *parts, labels):
+    return Format(TextExample, lambda path, part, data, skips: read(path, skips), parts, lambda path: labels)
+
+
+def _tagged(read, *parts, default):
+    def rows(path, part, data, skips):
+        column = data.column or default
+        return read(path, int(column) if column.lstrip("-").isdigit() else column)
+
+    return Format(TaggedExample, rows, parts)
+
+
+def _questions(*parts, unanswerable=False):
+    def read(path, part, data, skips):
+        return squad.read_squad(path, skips, unanswerable=unanswerable)
+
+    return Format(QuestionExample, read, parts)
+
+
+def _choices(read, *parts):
+    return Format(ChoiceExample, lambda path, part, data, skips: read(path, skips), parts)
+
+
+def _glue(name):
+    parts = {"mnli": ("train", "dev_matched", "test_matched"), "ax": ("test", "test", "test")}
+    task = glue.GLUE[name]
+    return Format(
+        TextExample,
+        lambda path, part, data, skips: glue.read_glue(name, path, skips),
+        parts.get(name, ("train", "dev", "test")),
+        lambda path: task.labels,
+        lambda folder, part: glue.glue_file(name, folder, part) if part in task.files else _in_folder(folder, part),
+    )
+
+
+# By the names that `ExampleData.format` takes.
+FORMATS = {
+    "table": Format(TextExample, tables.read_texts, ("train.tsv", "dev.tsv", "test.tsv")),
+    "sst": _texts(labelled.read_sst, "train.tsv", "dev.tsv", "test.tsv", labels=labelled.SST_LABELS),
+    "nsmc": _texts(
+        labelled.read_nsmc, "ratings_train.txt", "ratings_test.txt", "ratings_test.txt", labels=labelled.NSMC_LABELS
+    ),
+    "kornli": _texts(
+        labelled.read_kornli, "multinli.train.ko.tsv", "xnli.dev.ko.tsv", "xnli.test.ko.tsv", labels=labelled.NLI_LABELS
+    ),
+    "korsts": _texts(labelled.read_korsts, "sts-train.tsv", "sts-dev.tsv", "sts-test.tsv", labels=labelled.SIMILARITY),
+    **{
+        f"klue/{name}": _texts(
+            read, *(f"{name_of_file}-v1.1_{split}.json" for split in ("train", "dev", "dev")), labels=labels
+        )
+        for name, name_of_file, read, labels in (
+            ("ynat", "ynat", labelled.read_klue_ynat, labelled.YNAT_LABELS),
+            ("nli", "klue-nli", labelled.read_klue_nli, labelled.NLI_LABELS),
+            ("sts", "klue-sts", labelled.read_klue_sts, labelled.SIMILARITY),
+        )
+    },
+    "clinc150": Format(
+        TextExample,
+        lambda path, part, data, skips: labelled.read_clinc150(path, part, skips),
+        ("train", "val", "test"),
+        lambda path: (*labelled.clinc150_labels(path), labelled.OUT_OF_SCOPE),
+        lambda folder, part: _in_folder(folder, "data_full.json"),
+    ),
+    **{f"glue/{name}": _glue(name) for name in glue.GLUE},
+    "conll": _tagged(conll.read_conll, "train.txt", "valid.txt", "test.txt", default="-1"),
+    "conllu": _tagged(conll.read_conllu, "train.conllu", "dev.conllu", "test.conllu", default="upos"),
+    "klue/ner": Format(
+        TaggedExample,
+        lambda path, part, data, skips: conll.read_klue_ner(path),
+        ("klue-ner-v1.1_train.tsv", "klue-ner-v1.1_dev.tsv", "klue-ner-v1.1_dev.tsv"),
+    ),
+    "squad": _questions("train-v1.1.json", "dev-v1.1.json", "dev-v1.1.json"),
+    "squad2": _questions("train-v2.0.json", "dev-v2.0.json", "dev-v2.0.json", unanswerable=True),
+    "korquad": _questions("KorQuAD_v1.0_train.json", "KorQuAD_v1.0_dev.json", "KorQuAD_v1.0_dev.json"),
+    "swag": _choices(choices.read_swag, "train.csv", "val.csv", "test.csv"),
+    "copa": _choices(choices.read_copa, "copa-dev.xml", "copa-test.xml", "copa-test.xml"),
+    "choices": _choices(choices.read_choices, "train.jsonl", "dev.jsonl", "test.jsonl"),
+}
+
+
+class Source:
+    """The examples of an ExampleData.
+
+    Args:
+        data: ExampleData.
+        place: --data_dir: a folder, a single file, or "-" for JSON lines on standard input; "" where the data comes
+            from TFDS.
+        example: the kind that the task takes, such as TextExample.
+
+    Raises:
+        ConfigError: an unknown format or source, or one with examples of another kind.
+        DataError: there is no such place.
+    """
+
+    def __init__(self, data, place, example):
+        self._data, self._example = data, example
+        if data.source and not data.source.startswith(TFDS):
+            raise ConfigError(f"data.source is {data.source!r}; expected tfds:NAME, or nothing for files of --data_dir")
+        if data.format not in FORMATS:
+            raise ConfigError(f"data.format {data.format!r} is unknown; choose one of {', '.join(FORMATS)}")
+        self._format = FORMATS[data.format]
+        if not data.source and self._format.example is not example:
+            fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
+            raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
+        if not os.path.exists(place) and place != STDIN and not data.source:
+            raise DataError(f"{place or '--data_dir'}: no such file or directory")
+        self._folder = place
+        self._file = place if place == STDIN or os.path.isfile(place) else ""
+
+    def part(self, role):
+        """What the config, or else the format, names for one of `ROLES`; another part's name is itself."""
+        if role not in ROLES:
+            return role
+        named = getattr(self._data, role)
+        if self._data.source:
+            return named or {"train": "train", "evaluation": "validation", "test": "test"}[role]
+        return named or self._format.parts[ROLES.index(role)]
+
+    def where(self, role):
+        """The file, or TFDS' name, of a part: what errors and results call it.
+
+        Raises:
+            DataError: where the format looks for one of several names and finds none.
+        """
+        if self._file:
+            return self._file
+        part = self.part(role)
+        return f"{self._data.source}:{part}" if self._data.source else self._format.locate(self._folder, part)
+
+    def identity(self, role):
+        """What tells these examples from others: of a file a digest, of TFDS the name."""
+        return self.where(role) if self._data.source else file_identity(self.where(role))
+
+    def labels(self):
+        """The classes in their order, or a Scale; None where only the examples tell."""
+        if self._data.source and self._example is TextExample:
+            return tfds_sets.tfds_labels(self._data.source.removeprefix(TFDS), self._data.label)
+        named = None if self._data.source else self._format.labels
+        return named and named(self.where("train"))
+
+    def examples(self, skips, role, *, labelled=True):
+        """The examples, one after the other.
+
+        Args:
+            skips: Skips.
+            role: one of `ROLES`, or what the format or TFDS calls another part.
+            labelled: whether each must come with what is to be learned.
+
+        Yields:
+            Examples of the task's kind.
+
+        Raises:
+            ConfigError, DataError: as the readers; an example has no label though `labelled`.
+        """
+        for example in self._read(skips, role):
+            if labelled and getattr(example, _GOLD[self._example]) is None:
+                remedy = f"name its column by data.label (now {self._data.label!r}), or take predict"
+                raise DataError(f"{example.place}: no label, which training and evaluation need; {remedy}")
+            yield example
+
+    def _read(self, skips, role):
+        where, part = self.where(role), self.part(role)
+        if where == STDIN or where.endswith(".jsonl"):
+            return _LINES[self._example](where, part, self._data, skips)
+        if self._data.source and not self._file:
+            return self._of_tfds(part, skips)
+        return self._format.read(where, part, self._data, skips)
+
+    def _of_tfds(self, split, skips):
+        data, name = self._data, self._data.source.removeprefix(TFDS)
+        if self._example is TextExample:
+            texts = (data.text, data.second_text) if data.second_text else (data.text,)
+            return tfds_sets.read_tfds_texts(name, split, skips, texts=texts, label=data.label)
+        if self._example is TaggedExample:
+            return tfds_sets.read_tfds_tags(name, split, data.column or "ner")
+        if self._example is QuestionExample:
+            return tfds_sets.read_tfds_questions(name, split, skips, unanswerable=data.format == "squad2")
+        return tfds_sets.read_tfds_choices(name, split, skips)
+
+
+# Kind of example -> how it is read from JSON lines, as anybody can write them: function like Format.read.
+_LINES = {
+    TextExample: tables.read_texts,
+    ChoiceExample: lambda path, part, data, skips: choices.read_choices(path, skips),
+}
+# Kind of example -> what is to be learned of it; None in a test set.
+_GOLD = {TextExample: "label", TaggedExample: "tags", QuestionExample: "answers", ChoiceExample: "label"}

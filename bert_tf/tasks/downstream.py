@@ -1,0 +1,248 @@
+"""What all tasks share that an encoder is fine-tuned on: from examples to answers, the same way everywhere.
+
+    examples -> columns -> encode -> rows of features -> the model -> decode -> merge -> answers, one an example
+
+`columns` turns Python values into tensors; from there on it is TensorFlow code that training, evaluation, prediction
+and the exported model all run. An example is one row of features, or several where its text is cut into windows.
+"""
+
+import abc
+import json
+from typing import ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.config import ExampleData, from_dict, to_dict
+from bert_tf.inputs.batching import batch_by_length
+from bert_tf.inputs.packing import dense_features
+from bert_tf.tasks.task import Task
+
+# Examples sorted by length together, in batches: more would leave less padding and less chance in the order.
+_POOL = 32
+# Lengths are rounded up to a multiple of this: matrix kernels like it, and compiled ones see few shapes.
+_LENGTH_MULTIPLE = 4
+
+
+class Downstream(Task):
+    """A task that is learned from labelled examples.
+
+    Args:
+        tokenizer: Tokenizer.
+        config: of the class `Config`; None for its defaults.
+        data: ExampleData, kept with the model so that it reads the same kind of files again.
+        **state: what `create` found out, under the names in `state`.
+
+    Attributes:
+        Config: dataclass with the task's settings; `FinetuneConfig.task` is one. All have `max_length`.
+        example: what its examples are, e.g. TextExample.
+        state: names of the other attributes that settings hold.
+        windows: whether an example can be several rows.
+    """
+
+    Config: ClassVar[type]
+    example: ClassVar[type]
+    state: ClassVar[tuple[str, ...]] = ()
+    windows: ClassVar[bool] = False
+
+    def __init__(self, tokenizer, config=None, data=None, **state):
+        self.tokenizer = tokenizer
+        self.config = self.Config() if config is None else config
+        self.data = ExampleData() if data is None else data
+        for name in self.state:
+            setattr(self, name, state[name])
+
+    @classmethod
+    @abc.abstractmethod
+    def create(cls, tokenizer, config, data, examples, labels):
+        """A new task.
+
+        Args:
+            tokenizer, config, data: as for the class.
+            examples: list, what it is trained on.
+            labels: what the format says they are, as `Source.labels` gives.
+
+        Raises:
+            ConfigError, DataError: for settings and examples from which nothing can be learned.
+        """
+
+    def settings(self):
+        return to_dict(self.config) | {name: getattr(self, name) for name in self.state} | {"data": to_dict(self.data)}
+
+    @classmethod
+    def from_settings(cls, settings, tokenizer):
+        settings = dict(settings)
+        data = from_dict(ExampleData, settings.pop("data", {}))
+        state = {name: settings.pop(name) for name in cls.state if name in settings}
+        return cls(tokenizer, from_dict(cls.Config, settings), data, **state)
+
+    @abc.abstractmethod
+    def inputs(self):
+        """What the exported model is asked with: tuple of named tf.TensorSpecs, each [batch, ...]."""
+
+    @abc.abstractmethod
+    def columns(self, examples, *, labelled):
+        """The columns that `encode` takes: those of `inputs`, and what is to be learned if `labelled`.
+
+        Args:
+            examples: list.
+            labelled: whether each has its label.
+
+        Returns:
+            dict name -> tensor or RaggedTensor [examples, ...].
+
+        Raises:
+            DataError: a label that the task does not have, with its place.
+        """
+
+    @abc.abstractmethod
+    def encode(self, columns):
+        """Rows of features, in graph code.
+
+        Args:
+            columns: dict as `columns` gives, or only what `inputs` names.
+
+        Returns:
+            dict of tensors and RaggedTensors [rows, ...]: input_word_ids, input_type_ids (ragged int32 [rows, None]);
+            row int64, the example of each, ascending; what `weights`, `measures` and `decode` need. Ragged is what has
+            a value a token.
+        """
+
+    @abc.abstractmethod
+    def decode(self, features, outputs):
+        """What each row says, as numbers, in graph code: dict of dense tensors [rows, ...].
+
+        Where the second dimension depends on the row's length, what is behind the row's end must be 0.
+        """
+
+    @abc.abstractmethod
+    def merge(self, columns, rows, decoded):
+        """The answers: what the exported model returns.
+
+        Args:
+            columns: dict of [examples, ...].
+            rows: int64 [rows], the example of each row, ascending.
+            decoded: dict, what `decode` gave of all rows.
+
+        Returns:
+            dict name -> tensor [examples, ...].
+        """
+
+    @abc.abstractmethod
+    def predictions(self, examples, answers):
+        """The answers as JSON-ready dicts with `id`, one an example, what `predict` writes.
+
+        Args:
+            examples: list.
+            answers: dict of arrays, as `merge` gives.
+        """
+
+    @abc.abstractmethod
+    def scores(self, examples, predictions):
+        """The task's official metrics.
+
+        Args:
+            examples: list, labelled.
+            predictions: list of dicts as `predictions` gives.
+
+        Returns:
+            dict name -> float, `best` among them.
+        """
+
+    @abc.abstractmethod
+    def floor(self, examples):
+        """What always giving the commonest answer scores: a dict like that of `scores`. A model must beat it."""
+
+    def writers(self):
+        """The files that predictions can be written to.
+
+        Returns:
+            dict ending -> function of (path, iterable of (example, prediction)), which it goes through once.
+        """
+        return {".jsonl": write_json_lines}
+
+    def pad(self, features):
+        """Rows of ragged features as the model takes them: dict of dense tensors [rows, length]."""
+        features = dict(features)
+        ids, types = features.pop("input_word_ids"), features.pop("input_type_ids")
+        dense = dense_features(ids, types, length_multiple=_LENGTH_MULTIPLE, max_length=self.config.max_length)
+        shape = tf.stack([-1, tf.shape(dense["input_word_ids"])[1]])
+        for name, value in features.items():
+            dense[name] = value.to_tensor(shape=shape) if isinstance(value, tf.RaggedTensor) else value
+        return dense
+
+    def batches(self, columns, batch_size, *, seed=None):
+        """Batches of rows of similar length, each row once.
+
+        Args:
+            columns: what `columns` returns.
+            batch_size: rows a batch.
+            seed: int64 [2] of the order; None keeps rows near their place (evaluation).
+
+        Returns:
+            Dataset of what `pad` gives; `window` int64 [rows] numbers the rows of each example from 0.
+        """
+        pools = self._pools(columns, batch_size, seed)
+        return batch_by_length(pools, batch_size, seed=seed).map(self.pad, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def count_rows(self, columns):
+        """Rows of features that all examples make: int."""
+        if not self.windows:
+            return count(columns)
+        pools = self._pools(columns, 32, None).map(lambda features: tf.size(features["row"], tf.int64))
+        return int(pools.reduce(tf.constant(0, tf.int64), lambda total, rows: total + rows))
+
+    def _pools(self, columns, batch_size, seed):
+        order = tf.range(count(columns), dtype=tf.int64)
+        if seed is not None:
+            order = tf.random.experimental.stateless_shuffle(order, seed)
+
+        def encode(examples):
+            features = self.encode({name: tf.gather(value, examples) for name, value in columns.items()})
+            rows = features["row"]
+            number = tf.range(tf.size(rows, tf.int64)) - tf.searchsorted(rows, rows, out_type=tf.int64)
+            return features | {"row": tf.gather(examples, rows), "window": number}
+
+        pools = tf.data.Dataset.from_tensor_slices(order).batch(batch_size * _POOL)
+        return pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def serving(self, model):
+        return Answers(model, self)
+
+
+class Answers(tf.Module):
+    """A task's model from text to answers."""
+
+    def __init__(self, model, task):
+        super().__init__()
+        self.model = model
+        self.tokenizer = task.tokenizer  # so that its tables are saved, too
+        names = [spec.name for spec in task.inputs()]
+        inputs = [tensor.name for tensor in model.inputs]
+
+        def serve(*values):
+            columns = dict(zip(names, values, strict=True))
+            features = task.encode(columns)
+            rows = features["row"]
+            features = task.pad(features)
+            outputs = model({name: features[name] for name in inputs}, training=False)
+            return task.merge(columns, rows, task.decode(features, outputs))
+
+        self.serve = tf.function(serve, input_signature=task.inputs())
+
+
+def count(columns):
+    """Examples in columns: int."""
+    return int(next(iter(columns.values())).shape[0])
+
+
+def write_json_lines(path, predicted):
+    """Writes each prediction as a line of JSON."""
+    with open(path, "w", encoding="utf-8") as file:
+        for _, prediction in predicted:
+            file.write(json.dumps(prediction, ensure_ascii=False) + "\n")
+
+
+def strings(values):
+    """Bytes, as string tensors come, to a list of str."""
+    return [value.decode("utf-8", "replace") for value in np.asarray(values).ravel()]

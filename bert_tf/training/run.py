@@ -1,0 +1,174 @@
+"""A run, from a checked config and its inputs to a model directory."""
+
+import dataclasses
+import itertools
+import os
+import time
+
+import keras
+
+from bert_tf.checkpoints import directory
+from bert_tf.config import to_dict
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import read_json_object, write_json
+from bert_tf.inputs.records import digest
+from bert_tf.training import plan, precision
+from bert_tf.training.loop import Trainer
+from bert_tf.training.record import Record
+from bert_tf.training.speed import ceiling
+from bert_tf.training.strategy import is_chief
+
+
+def expect(config, kind):
+    """Raises ConfigError for the config of another program."""
+    if not isinstance(config, kind):
+        raise ConfigError(f"--config holds a {type(config).__name__}; expected a {kind.__name__}")
+
+
+def _results(path):
+    """What a results.json holds; {} where it is missing or damaged: then it and the model are written again."""
+    try:
+        return read_json_object(path)
+    except DataError:
+        return {}
+
+
+class Run:
+    """What every run does: claim the directory, train, save the model, write results.json.
+
+    Args:
+        program: str, "pretrain" or "finetune".
+        config: the whole config of the program.
+        model_dir, strategy, accept_config_change: as in `pretrain`.
+        inputs: JSON-ready dict that identifies what the inputs hold; may be added to until `fit`.
+        files: paths, to be recorded.
+
+    Attributes:
+        dtype: name of the Keras policy to make the encoder with.
+    """
+
+    def __init__(self, program, config, model_dir, strategy, inputs, accept_config_change, **files):
+        # What the recipe came to, not only its name: recorded, and compared with when the run goes on.
+        config = dataclasses.replace(config, train=config.train.resolved())
+        self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
+        self.dtype = precision.policy(self._dtype())
+        self.accept_config_change = accept_config_change
+        self.record = (
+            {"program": program}
+            | files
+            | {
+                "config": to_dict(config),
+                "computes_in": self.dtype,
+                "replicas": strategy.num_replicas_in_sync,
+                "inputs": inputs,
+            }
+        )
+
+    def _dtype(self):
+        """The configured number format; a run that goes on keeps the one that "auto" chose when it began."""
+        path = os.path.join(self.model_dir, "run.json")
+        if self.config.dtype != "auto":
+            return self.config.dtype
+        if os.path.exists(path):
+            return read_json_object(path).get("computes_in", "auto").removeprefix("mixed_")
+        if self.strategy.extended._in_multi_worker_mode():
+            raise ConfigError("train.dtype is auto, which several workers could decide differently; name one")
+        return "auto"
+
+    def _pipeline(self):
+        """A digest of what decides the batches, or how they are made."""
+        config = {name: value for name, value in self.record["config"].items() if name != "train"}
+        train = {name: self.record["config"]["train"][name] for name in ("batch_size", "phases", "seed")}
+        return digest([config, train, self.record["inputs"]])
+
+    def _trainer(self, task, make_encoder, total_steps):
+        """A Trainer of a new model, and the encoder in it."""
+        keras.utils.set_random_seed(self.config.seed)
+        with self.strategy.scope():
+            encoder = make_encoder()
+            model = task.build(encoder)
+        return Trainer(task, model, self.config, self.strategy, total_steps), encoder
+
+    def plan(self, task, make_encoder, total_steps, inputs, epochs, *, swapped):
+        """What `fit` would do and cost, as text; nothing is written."""
+        before = plan.peak_bytes()
+        trainer, _ = self._trainer(task, make_encoder, total_steps)
+        model, works = trainer.model, trainer.work(inputs)
+        measured, kept = [], []
+        for number, (work, source) in enumerate(zip(works, inputs, strict=True)):
+            seconds, length = trainer.rehearse(number, source, plan.STEPS)
+            measured.append((work, seconds, work.flops(length) / seconds))
+        grown = plan.peak_bytes() - before
+        most = ceiling(self.strategy, self.dtype)
+        for work, source, phase in zip(works, inputs, trainer.phases, strict=True):
+            rows = work.batch_size // self.strategy.num_replicas_in_sync // phase.config.accumulation
+            piece = {name: value[:rows] for name, value in next(iter(source.batches(0))).items()}
+            kept.append(plan.kept_bytes(task, model, source.prepare(piece), remat=self.config.remat))
+        size = 4 * model.count_params()
+        memory = {"weights": size, "gradients": size, "moments": 2 * size, "kept for the backward pass": max(kept)}
+        memory |= {"all": sum(memory.values()), "measured in training": grown}
+        whole = next(iter(inputs[0].batches(0)))
+        texts = plan.example_texts(whole, inputs[0].prepare(whole), task.tokenizer, swapped=swapped)
+        return plan.plan_text(
+            counts=plan.parameters(model),
+            memory=memory,
+            epochs=epochs,
+            phases=[(work, seconds, flops / most) for work, seconds, flops in measured],
+            examples=list(itertools.islice(texts, plan.EXAMPLES)),
+        )
+
+    def fit(self, task, make_encoder, total_steps, inputs, evaluations, evaluate_every):
+        """Trains, or goes on training, and writes the model and results.json.
+
+        Args:
+            task: Task.
+            make_encoder: function without arguments to the BertEncoder, called under the strategy's scope.
+            total_steps: updates.
+            inputs: list of phases.Input without `evaluate`, one a phase.
+            evaluations: function of the model to a list, one a phase: functions without arguments to a dict of floats,
+                as `phases.Input` has them, or None for none.
+            evaluate_every: as in `Trainer.run`.
+
+        Returns:
+            dict, what results.json holds.
+        """
+        started = time.time()
+        record = None
+        if is_chief(self.strategy):  # one of several workers that share the directory
+            record = Record(self.model_dir, self.record, self.accept_config_change)
+        trainer, encoder = self._trainer(task, make_encoder, total_steps)
+        model = trainer.model
+        inputs = [
+            source._replace(evaluate=evaluate) for source, evaluate in zip(inputs, evaluations(model), strict=True)
+        ]
+        path = os.path.join(self.model_dir, "results.json")
+        most = ceiling(self.strategy, self.dtype) if inputs[0].row_flops else None
+        history = trainer.run(
+            inputs,
+            self.model_dir,
+            title=self.program,
+            evaluate_every=evaluate_every,
+            started=record.write if record else None,
+            pipeline=self._pipeline(),
+            ceiling=most,
+        )
+        if not trainer.advanced:
+            before = _results(path)
+            if before.get("steps") == trainer.step:
+                return before  # it had ended before; what it measured then stands
+        results = (record.value if record else self.record) | {
+            "task": task.name,
+            "parameters": model.count_params(),
+            "steps": trainer.step,
+            "skipped_updates": trainer.skipped,
+            "seconds": round(time.time() - started, 1),
+            "matmul_flops_per_second": most,
+            "phases": trainer.reached,
+            "history": history.points,
+            "evaluations": history.evaluations,
+            "final": (history.evaluations or history.points or [{}])[-1],
+        }
+        if is_chief(self.strategy):
+            directory.save(self.model_dir, model, encoder, task)
+            write_json(path, results)
+        return results
