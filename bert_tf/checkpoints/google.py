@@ -268,6 +268,7 @@ def _left_out(store, taken, known, prefix):
 def _check_writable(config):
     """Raises ConfigError for what google-research/bert's graph has no place for."""
     for field, misfit, what in (
+        ("attention", config.attention != "both", "sees all of a row"),
         ("norm", config.norm != "post", "normalises after each sublayer"),
         ("position_offset", config.position_offset, "begins with row 0 of the position embedding"),
         ("type_vocab_size", not config.type_vocab_size, "always adds a type embedding"),

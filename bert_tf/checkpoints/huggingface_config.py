@@ -207,6 +207,8 @@ def model_type_for(checkpoint):
         ConfigError: Hugging Face has no class for such a model.
     """
     config, head, elsewhere = checkpoint.config, checkpoint.head, "; --format=bert_tf holds every model"
+    if config.attention != "both":
+        raise ConfigError(f"model.attention is {config.attention!r}, and Hugging Face's BERT is 'both'{elsewhere}")
     if config.norm != "post":
         raise ConfigError(f"model.norm is {config.norm!r}, and Hugging Face's BERT is 'post'{elsewhere}")
     if not config.position_offset:

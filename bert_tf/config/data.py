@@ -19,7 +19,8 @@ class PretrainingData:
         pairs: "nsp": two segments, the second from another document at even odds (BERT); "sop": two segments, swapped
             at even odds (ALBERT); "none": full sentences across documents, masked language model alone (RoBERTa).
         max_length: tokens of a sequence, at most, [CLS] and [SEP] counted.
-        masking: "token" (BERT), "whole_word" (its later models) or "span" (SpanBERT): what is masked together.
+        masking: "token" (BERT), "whole_word" (its later models) or "span" (SpanBERT): what is masked together. Or
+            "next_token": nothing is, and at each place the next token is predicted; for model.attention "left".
         words: for the latter two, "pieces" (a piece without ## begins a word) or "spaces" (a word is what stands
             between white space, punctuation apart: for Korean with Chinese characters in it, or segmented text).
         mask_on: "host" (in the input pipeline) or "device" (in the training step); the same masks either way.
@@ -78,7 +79,7 @@ class PretrainingData:
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"data.{field} is {getattr(self, field)}; it is a share, in [0, 1]")
         for field, choices in (
-            ("masking", ("token", "whole_word", "span")),
+            ("masking", ("token", "whole_word", "span", "next_token")),
             ("words", ("pieces", "spaces")),
             ("mask_on", ("host", "device")),
         ):
@@ -86,10 +87,16 @@ class PretrainingData:
                 raise ConfigError(
                     f"data.{field} {getattr(self, field)!r} is unknown; choose one of {', '.join(choices)}"
                 )
-        if self.masking == "token" and self.words != "pieces":
+        if self.masking == "next_token" and (self.pairs != "none" or self.max_predictions < self.max_length - 1):
             raise ConfigError(
-                f"data.words is {self.words!r}, but data.masking 'token' looks at no words; set data.masking to "
-                "whole_word or span, or leave data.words out"
+                f"data.masking is 'next_token', data.pairs {self.pairs!r} and data.max_predictions "
+                f"{self.max_predictions}; set data.pairs=none and data.max_predictions={self.max_length - 1}, for each "
+                "token but the first"
+            )
+        if self.masking in ("token", "next_token") and self.words != "pieces":
+            raise ConfigError(
+                f"data.words is {self.words!r}, but data.masking {self.masking!r} looks at no words; set data.masking "
+                "to whole_word or span, or leave data.words out"
             )
         if self.length_multiple is not None and self.length_multiple < 1:
             raise ConfigError(f"data.length_multiple is {self.length_multiple}; it must be at least 1, or null")

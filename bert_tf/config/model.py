@@ -34,6 +34,8 @@ class BertConfig:
         dropout: rate on embeddings, sublayer outputs and the classifier's input.
         attention_dropout: rate on attention probabilities.
         activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints) or "relu".
+        attention: "both" (BERT: each token sees all of its row) or "left" (itself and what stands before it, as in the
+            ablation of section 5.1; the pooled output is then that of the last token, which has seen all).
         norm: "post" (BERT) or "pre" (LayerNorm before each sublayer and once at the end).
         layer_norm_epsilon: added to the variance.
         initializer_range: standard deviation of the truncated normal.
@@ -51,6 +53,7 @@ class BertConfig:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     activation: str = "tanh_gelu"
+    attention: str = "both"
     norm: str = "post"
     layer_norm_epsilon: float = 1e-12
     initializer_range: float = 0.02
@@ -100,6 +103,8 @@ class BertConfig:
             raise ConfigError(
                 f"model.activation {self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
             )
+        if self.attention not in ("both", "left"):
+            raise ConfigError(f"model.attention {self.attention!r} is unknown; choose 'both' or 'left'")
         if self.norm not in ("post", "pre"):
             raise ConfigError(f"model.norm {self.norm!r} is unknown; choose 'post' or 'pre'")
         return self

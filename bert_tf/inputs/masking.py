@@ -55,6 +55,9 @@ class Masker:
             and masked_lm_ids int32, masked_lm_weights float32, each [batch, max_predictions].
         """
         features = dict(features)
+        if self._masking == "next_token":
+            del features[SEED]
+            return features | next_tokens(features["input_word_ids"], features["input_mask"], self._most)
         ids, tokens = features["input_word_ids"], features["input_mask"] > 0
         masked = mask_tokens(
             ids,
@@ -172,6 +175,25 @@ def mask_tokens(
         labels=tf.ensure_shape(labels, prediction_shape),
         weights=tf.ensure_shape(tf.cast(chosen, tf.float32), prediction_shape),
     )
+
+
+def next_tokens(token_ids, mask, max_predictions):
+    """What a language model from left to right predicts: at each place the token behind it; nothing is hidden.
+
+    Args:
+        token_ids, mask: int32 [batch, length]; mask 0 at padding.
+        max_predictions: at least length - 1.
+
+    Returns:
+        dict: masked_lm_positions, masked_lm_ids int32 and masked_lm_weights float32, each [batch, max_predictions].
+    """
+    shape = [token_ids.shape[0], max_predictions]
+    following = tf.cast(mask[:, 1:] > 0, tf.int32)
+    positions = _widen(tf.range(tf.shape(token_ids)[1] - 1)[tf.newaxis] * following, max_predictions, 0)
+    labels = _widen(token_ids[:, 1:] * following, max_predictions, 0)
+    weights = tf.cast(_widen(following, max_predictions, 0), tf.float32)
+    made = {"masked_lm_positions": positions, "masked_lm_ids": labels, "masked_lm_weights": weights}
+    return {name: tf.ensure_shape(value, shape) for name, value in made.items()}
 
 
 def prediction_budgets(lengths, rate, max_predictions):

@@ -192,7 +192,7 @@ def _features(packed, seed, tokenizer, data):
     features |= {SEED: seeds} | ({"next_sentence_labels": packed["labels"]} if "labels" in packed else {})
     if data.words == "spaces":
         features["input_word_ids"], features[WORD_STARTS] = unmark_words(features["input_word_ids"])
-    elif data.masking != "token":
+    elif data.masking in ("whole_word", "span"):
         features[WORD_STARTS] = ~tf.gather(tokenizer.continues, features["input_word_ids"])
     return features
 

@@ -3,10 +3,13 @@
 import keras
 
 from bert_tf.config import BertConfig, from_dict, to_dict
+from bert_tf.errors import ConfigError
 from bert_tf.model.layers import (
     AttentionBias,
     Embeddings,
+    LastToken,
     LayerNorm,
+    LeftAttentionBias,
     PackedAttentionBias,
     PackedPositions,
     TokensAt,
@@ -53,6 +56,8 @@ class BertEncoder(keras.Model):
 
     def __init__(self, config, *, dtype=None, packed=False, name="encoder", **kwargs):
         config.check()
+        if packed and config.attention == "left":
+            raise ConfigError("model.attention is 'left', but packed rows are for 'both'; set data.pairs=none")
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         embeddings = Embeddings(config, name="embeddings", dtype=policy)
         inputs = encoder_inputs()
@@ -60,7 +65,9 @@ class BertEncoder(keras.Model):
         if packed:
             embedded.append(PackedPositions(name="positions")(mask))
         x = embeddings(*embedded)
-        bias = (PackedAttentionBias if packed else AttentionBias)(name="attention_bias", dtype="float32")(mask)
+        left = config.attention == "left"
+        bias = PackedAttentionBias if packed else LeftAttentionBias if left else AttentionBias
+        bias = bias(name="attention_bias", dtype="float32")(mask)
         outputs = []
         for index in range(config.num_layers):
             x = TransformerBlock(config, name=f"layer_{index}", dtype=policy)(x, bias)
@@ -74,7 +81,9 @@ class BertEncoder(keras.Model):
             )
             if packed:
                 inputs[FIRST_TOKENS] = keras.Input((None,), dtype="int32", name=FIRST_TOKENS)
-            first = TokensAt(name="first_tokens", dtype=policy)(x, inputs[FIRST_TOKENS]) if packed else x[:, 0]
+                first = TokensAt(name="first_tokens", dtype=policy)(x, inputs[FIRST_TOKENS])
+            else:
+                first = LastToken(name="last_token", dtype=policy)(x, mask) if left else x[:, 0]
             outputs["pooled_output"] = pooler(first)
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
         self.config = config

@@ -197,6 +197,21 @@ class AttentionBias(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
+class LeftAttentionBias(keras.layers.Layer):
+    """input_mask [batch, length] -> float32 [batch, 1, length, length]: 0 where a query may see a key, as above; that
+    is itself and what stands before it. Padding stands behind all tokens, so none of them sees it.
+    """
+
+    def call(self, mask):
+        length = tf.shape(mask)[1]
+        seen = tf.linalg.band_part(tf.ones([length, length]), -1, 0)
+        return tf.tile(((1.0 - seen) * MASKED_SCORE)[tf.newaxis, tf.newaxis], [tf.shape(mask)[0], 1, 1, 1])
+
+    def compute_output_spec(self, mask):
+        return keras.KerasTensor((mask.shape[0], 1, mask.shape[1], mask.shape[1]), "float32")
+
+
+@keras.saving.register_keras_serializable("bert_tf")
 class PackedAttentionBias(keras.layers.Layer):
     """Keeps each token of a packed row within its own sequence.
 
@@ -209,6 +224,18 @@ class PackedAttentionBias(keras.layers.Layer):
 
     def compute_output_spec(self, mask):
         return keras.KerasTensor((mask.shape[0], 1, mask.shape[1], mask.shape[1]), "float32")
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class LastToken(keras.layers.Layer):
+    """States [batch, length, hidden] and input_mask [batch, length] -> [batch, hidden], those of the last token."""
+
+    def call(self, states, mask):
+        last = tf.maximum(tf.reduce_sum(tf.cast(mask > 0, tf.int32), -1) - 1, 0)
+        return tf.gather(states, last, batch_dims=1)
+
+    def compute_output_spec(self, states, mask):
+        return keras.KerasTensor((states.shape[0], states.shape[-1]), states.dtype)
 
 
 @keras.saving.register_keras_serializable("bert_tf")

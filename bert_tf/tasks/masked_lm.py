@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack, truncate
 from bert_tf.model.build import build
 from bert_tf.tasks.task import Task
@@ -66,6 +67,8 @@ class MaskedLM(Task):
         }
 
     def serving(self, model):
+        if model.encoder.config.attention == "left":
+            raise ConfigError("a model from left to right fills no [MASK]; fine-tune it and export that")
         return FillMask(model, self)
 
 

@@ -109,6 +109,11 @@ def _model_config(config, tokenizer, longest):
         raise ConfigError(
             f"data.max_length {longest} is over model.max_position_embeddings {model.max_position_embeddings}"
         )
+    if (model.attention == "left") != (config.data.masking == "next_token"):
+        raise ConfigError(
+            f"model.attention is {model.attention!r} and data.masking {config.data.masking!r}; 'left' goes with "
+            "'next_token', and every other masking with 'both'"
+        )
     # Without a label nothing would train the pooler: fine-tuning puts a new one on.
     return dataclasses.replace(model, pooler=False) if config.data.pairs == "none" else model
 

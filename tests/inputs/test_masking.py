@@ -5,7 +5,15 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from bert_tf.inputs.masking import draw, mark_words, mask_tokens, prediction_budgets, span_lengths, unmark_words
+from bert_tf.inputs.masking import (
+    draw,
+    mark_words,
+    mask_tokens,
+    next_tokens,
+    prediction_budgets,
+    span_lengths,
+    unmark_words,
+)
 
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 1000
 MASKING = ("token", "whole_word", "span")
@@ -367,3 +375,11 @@ def test_marks_of_words_travel_in_the_ids():
     back, begins = unmark_words(mark_words(ids, starts).to_tensor())
     assert back.numpy().tolist() == ids.to_tensor().numpy().tolist()
     assert begins.numpy()[0].tolist() == [True, False, False] and begins.numpy()[2, 0]
+
+
+def test_a_model_from_left_to_right_predicts_each_next_token_and_nothing_is_hidden():
+    ids = tf.constant([[2, 7, 8, 3, 0], [2, 9, 3, 0, 0]])
+    made = next_tokens(ids, tf.cast(ids > 0, tf.int32), 6)
+    assert made["masked_lm_positions"].numpy().tolist() == [[0, 1, 2, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
+    assert made["masked_lm_ids"].numpy().tolist() == [[7, 8, 3, 0, 0, 0], [9, 3, 0, 0, 0, 0]]
+    assert made["masked_lm_weights"].numpy().tolist() == [[1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0]]

@@ -259,3 +259,22 @@ def test_the_one_type_is_that_of_every_token_whatever_the_input_says():
 def test_a_config_that_no_model_can_have_is_refused():
     with pytest.raises(ConfigError, match="hidden_size 30 is not a multiple of num_heads 4"):
         BertEncoder(small_config(hidden_size=30))
+
+
+def test_attention_to_the_left_sees_nothing_behind_a_token_and_pools_the_last_one():
+    encoder = randomize(BertEncoder(small_config(attention="left")), scale=0.3)
+    long = features(lengths=(9, 9), width=9)
+    short = {name: value[:, :5] for name, value in long.items()}
+    padded = {name: np.concatenate([value, 0 * value[:, :4]], 1) for name, value in short.items()}
+    whole, prefix, rest = (encoder(inputs, training=False) for inputs in (long, short, padded))
+    for name in range(2):
+        np.testing.assert_allclose(whole["encoder_outputs"][name][:, :5], prefix["encoder_outputs"][name], atol=1e-5)
+    np.testing.assert_allclose(rest["pooled_output"], prefix["pooled_output"], atol=1e-5)
+    pooler = encoder.get_layer("pooler")
+    expected = np.tanh(prefix["sequence_output"][:, 4] @ pooler.kernel + pooler.bias)
+    np.testing.assert_allclose(prefix["pooled_output"], expected, atol=1e-5)
+    both = randomize(BertEncoder(small_config()), scale=0.3)
+    both.set_weights(encoder.get_weights())
+    assert (
+        np.abs(both(short)["sequence_output"] - prefix["sequence_output"])[:, 0].max() > 0.01
+    )  # it makes a difference

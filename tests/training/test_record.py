@@ -145,5 +145,9 @@ def test_every_setting_that_is_not_listed_as_free_is_compared(config):
 
 
 def test_the_list_of_free_settings_names_settings_that_there_are():
-    known = {name for config in (PretrainConfig(), FinetuneConfig(task=ClassificationConfig())) for name, _ in fields_of(config, "config")}
+    known = {
+        name
+        for config in (PretrainConfig(), FinetuneConfig(task=ClassificationConfig()))
+        for name, _ in fields_of(config, "config")
+    }
     assert set(FREE) - known == {"data_dir", "init"}

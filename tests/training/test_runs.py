@@ -123,6 +123,17 @@ def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, 
     assert type(task) is MaskedLM and not model.encoder.config.pooler
 
 
+def test_a_language_model_from_left_to_right_is_trained_and_fine_tuned(pretrain, finetune, tmp_path):
+    data = PretrainingData(max_length=32, max_predictions=31, pairs="none", masking="next_token")
+    with pytest.raises(ConfigError, match=r"model\.attention is 'both' and data\.masking 'next_token'; 'left' goes with"):
+        pretrain(sentences(), data=data)
+    results = pretrain(sentences(), data=data, model=model_config(attention="left"))
+    assert results["final"]["mlm_loss"] < np.log(len(WORDS)) * 1.2
+    model = shutil.move(tmp_path / "model", tmp_path / "left")
+    finetune(init=model)
+    assert directory.load_task(str(tmp_path / "model"))[1].get_layer("encoder").config.attention == "left"
+
+
 def test_a_corpus_that_is_not_there_is_named(pretrain):
     with pytest.raises(DataError, match=r"/nowhere/\*\.txt: no such file"):
         pretrain("", input="/nowhere/*.txt")
