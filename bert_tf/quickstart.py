@@ -1,13 +1,11 @@
 """From raw text to a served answer on the bundled data: python -m bert_tf.quickstart --output_dir=runs/quickstart."""
 
 import collections
-import gzip
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
-import runpy
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ import time
 from absl import flags
 
 from bert_tf.app import run
+from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.checkpoints.directory import load_task
 from bert_tf.errors import DataError
 from bert_tf.files import bundled, write_json
@@ -22,7 +21,6 @@ from bert_tf.inputs.tables import read_table
 from bert_tf.report.page import write_page
 from bert_tf.report.quickstart import quickstart_page
 from bert_tf.serving.export import export
-from bert_tf.text import learn_vocabulary, write_vocabulary
 from bert_tf.training import runs, strategy
 from bert_tf.training.finetuning import finetune
 
@@ -105,30 +103,24 @@ def _packaged_model():
 
 
 def _learn_vocabulary(path):
-    with gzip.open(bundled("data/sotu/train.txt.gz"), "rt", encoding="utf-8") as file:
-        pieces = learn_vocabulary(file, 5000)
-    write_vocabulary(path, pieces)
-    print(f"{path}: {len(pieces)} pieces")
-    return len(pieces)
-
-
-def _config(name):
-    return runpy.run_path(bundled(f"configs/{name}"))["get_config"]()
+    count = write_english_vocabulary(path)
+    print(f"{path}: {count} pieces")
+    return count
 
 
 def _pretraining(vocab):
-    config = _config("pretrain/tiny.py")
-    config.tokenizer.vocab = vocab
+    settings = config("pretrain/tiny.py")
+    settings.tokenizer.vocab = vocab
     if _SMOKE.value:
-        config.train.steps, config.train.evaluate_every = 20, 10
-    return config
+        settings.train.steps, settings.train.evaluate_every = 20, 10
+    return settings
 
 
 def _finetune(name, init, model_dir, devices):
-    config = _config(f"finetune/{name}")
+    settings = config(f"finetune/{name}")
     if _SMOKE.value:
-        config.train.steps = 10
-    return finetune(config, bundled("data/reviews"), init, model_dir, devices)
+        settings.train.steps = 10
+    return finetune(settings, bundled("data/reviews"), init, model_dir, devices)
 
 
 def _export(models):

@@ -1,0 +1,57 @@
+"""The table of an ablation as Markdown and as a picture."""
+
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from bert_tf.files import replacing
+from bert_tf.report.curves import axes_style
+from bert_tf.report.style import LIGHT
+
+
+def markdown(rows):
+    """A Markdown table.
+
+    Args:
+        rows: as `training.ablation.ablate` returns.
+
+    Returns:
+        str.
+    """
+    seeds = len(rows[0]["accuracies"])
+    lines = [
+        "| model | size | parameters | accuracy, mean | deviation | each seed | difference to the first |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        each = ", ".join(f"{value:.3f}" for value in row["accuracies"])
+        deviation = "" if row["deviation"] is None else f"{row['deviation']:.3f}"
+        difference = f"{row['mean'] - rows[0]['mean']:+.3f}" if row is not rows[0] else ""
+        name, size, count = row["name"], row["size"], f"{row['parameters'] / 1e6:.1f} M"
+        lines.append(f"| {name} | {size} | {count} | {row['mean']:.3f} | {deviation} | {each} | {difference} |")
+    note = f"Held-out accuracy on the bundled movie reviews after pre-training on the bundled speeches; {seeds} seeds."
+    return "\n".join([*lines, "", note, ""])
+
+
+def draw_ablation(path, rows):
+    """Writes a PNG, whole or not at all: a line a model with a dot a seed, and a stroke at the mean.
+
+    Args:
+        path: of the PNG.
+        rows: as for `markdown`.
+    """
+    with rc_context(axes_style(*(LIGHT[name] for name in ("ink", "muted", "rule"))) | {"font.size": 9}):
+        figure = Figure(figsize=(7.0, 1.1 + 0.42 * len(rows)), layout="constrained", dpi=160)
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        for place, row in enumerate(rows):
+            axes.plot(row["accuracies"], [place] * len(row["accuracies"]), "o", color=LIGHT["series-1"], alpha=0.55)
+            axes.plot([row["mean"]] * 2, [place - 0.28, place + 0.28], color=LIGHT["series-2"], linewidth=2)
+        axes.set_yticks(range(len(rows)), [f"{row['name']}, {row['size']}" for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_xlabel("held-out accuracy; a dot a seed, the stroke is their mean")
+        axes.grid(axis="x", color=LIGHT["rule"])
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format="png", facecolor=LIGHT["ground"])
