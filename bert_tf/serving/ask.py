@@ -33,7 +33,8 @@ class Model:
     def __init__(self, path):
         self._loaded = tf.saved_model.load(path)  # kept: the signature alone does not keep its variables
         self._serve = self._loaded.signatures["serving_default"]
-        self.ranks = {spec.name: spec.shape.rank for spec in self._serve.structured_input_signature[1].values()}
+        specs = self._serve.structured_input_signature[1].values()  # in no order
+        self.ranks = {spec.name: spec.shape.rank for spec in sorted(specs, key=lambda spec: spec.name)}
 
     def ask(self, question):
         """The answer to one question: dict of JSON-ready values.

@@ -144,9 +144,9 @@ def test_a_model_is_asked_by_texts_by_names_or_by_lines_of_json(single, tmp_path
     (named,) = asked(path, "--text=a b", "--second_text=c")
     assert named == {name: value for name, value in lines[0].items() if name != "id"}
     assert [line["text"] for line in asked(single[2], "a b", "c")] == ["a b", "c"]
-    with pytest.raises(SystemExit, match=r"unexpected 'c'; .* --text=\.\.\., --second_text="):
+    with pytest.raises(SystemExit, match=r"unexpected 'c'; .* --second_text=\.\.\., --text="):
         ask.main(path, "--text=a", "c")
-    with pytest.raises(SystemExit, match=r"no 'second_text' in .*; the model takes text, second_text"):
+    with pytest.raises(SystemExit, match=r"no 'second_text' in .*; the model takes second_text, text"):
         ask.main(path, "--text=a")
 
 
