@@ -1,7 +1,13 @@
 """Asks an exported model from the command line; needs TensorFlow and TF Text, nothing of bert_tf.
 
-python ask.py EXPORT_DIR/1 "A text." "Another one." prints a JSON line a text. Run by its path, in a process of its own,
-it also shows that an export stands on its own feet.
+    python ask.py EXPORT_DIR/1 "A text." "Another one."
+    python ask.py EXPORT_DIR/1 --question="Who came?" --context="Ann came."
+    python ask.py EXPORT_DIR/1 < questions.jsonl
+
+The first way is for models that take one text, the second for all: one value for each of the model's inputs, several
+(--choices=A --choices=B) where an input is a list. On standard input comes a JSON object a line with the same names.
+Each is answered by a line: a JSON object of what was asked and what the model returns. Run by its path, in a process of
+its own, it also shows that an export stands on its own feet.
 """
 
 import json
@@ -14,20 +20,62 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the ops that turn text into ids
 
 
-def main(path, *texts):
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-    (name,) = (spec.name for spec in serve.structured_input_signature[1].values())
-    outputs = {key: value.numpy() for key, value in serve(**{name: tf.constant(texts)}).items()}
-    assert "bert_tf" not in sys.modules
-    for index, text in enumerate(texts):
-        print(json.dumps({"text": text} | {key: _plain(value[index]) for key, value in outputs.items()}))
+class Model:
+    """An exported model.
+
+    Args:
+        path: folder of one of its versions.
+
+    Attributes:
+        ranks: dict name of an input -> how deep its lists are nested, the batch counted: 1 for a text an example.
+    """
+
+    def __init__(self, path):
+        self._loaded = tf.saved_model.load(path)  # kept: the signature alone does not keep its variables
+        self._serve = self._loaded.signatures["serving_default"]
+        specs = self._serve.structured_input_signature[1].values()  # in no order
+        self.ranks = {spec.name: spec.shape.rank for spec in sorted(specs, key=lambda spec: spec.name)}
+
+    def ask(self, question):
+        """The answer to one question: dict of JSON-ready values.
+
+        Args:
+            question: dict name of an input -> a str, or lists of them as deep as `ranks` says; other keys are not used.
+        """
+        missing = [name for name in self.ranks if name not in question]
+        if missing:
+            sys.exit(f"ask.py: no {missing[0]!r} in {question}; the model takes {', '.join(self.ranks)}")
+        answer = self._serve(**{name: tf.constant([question[name]], tf.string) for name in self.ranks})
+        return {name: _plain(value[0].numpy()) for name, value in answer.items()}
 
 
 def _plain(value):
     if isinstance(value, bytes):
-        return value.decode()
+        return value.decode("utf-8", "replace")
     return [_plain(item) for item in value] if getattr(value, "ndim", 0) else value.item()
+
+
+def _questions(arguments, ranks):
+    """dicts as `Model.ask` takes them, from the command line or standard input."""
+    if not arguments:
+        return (json.loads(line) for line in sys.stdin if line.strip())
+    if len(ranks) == 1 and not arguments[0].startswith("--"):
+        return ({name: text} for text in arguments for name in ranks)
+    question = {}
+    for argument in arguments:
+        name, _, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or name not in ranks:
+            sys.exit(f"ask.py: unexpected {argument!r}; the model takes {', '.join(f'--{name}=...' for name in ranks)}")
+        question.setdefault(name, []).append(value)
+    return [{name: values if ranks[name] > 1 else values[-1] for name, values in question.items()}]
+
+
+def main(path, *arguments):
+    model = Model(path)
+    for question in _questions(arguments, model.ranks):
+        print(json.dumps(question | model.ask(question), ensure_ascii=False), flush=True)
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    assert "bert_tf" not in sys.modules
