@@ -26,6 +26,8 @@ def main(_):
         task, model = load_downstream(_MODEL_DIR.value)
     source, skips = Source(task.data, _DATA_DIR.value, task.example), Skips()
     examples, where = finetuning.read(source, _SPLIT.value, skips), source.where(_SPLIT.value)
+    task.check(examples, skips)
+    finetuning.say(source, _SPLIT.value, skips)
     measured = finetuning.evaluating(task, model, examples, _BATCH_SIZE.value, devices)()
     results = {"program": "evaluate", "model_dir": _MODEL_DIR.value, "data": where, "examples": len(examples)}
     write_json(os.path.join(_OUTPUT.value, "results.json"), results | {"skipped": skips.counts, "final": measured})

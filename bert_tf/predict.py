@@ -37,8 +37,7 @@ def main(_):
     written = _Counted(finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
     with replacing(_OUTPUT.value) as temporary:
         writers[ending](temporary, written)
-    for line in skips.lines():
-        print(f"{source.where(_SPLIT.value)}: {line}")
+    finetuning.say(source, _SPLIT.value, skips)
     print(f"{_OUTPUT.value}: {written.count:,} rows")
 
 

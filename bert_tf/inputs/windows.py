@@ -49,7 +49,8 @@ def most_context(rows, starts, ends):
     begin, end = tf.gather(starts, window), tf.gather(ends, window)
     # In hundredths: a whole number has no rounding, which equal windows would differ by.
     score = 100 * tf.minimum(positions.values - begin, end - 1 - positions.values) + end - begin
-    offsets = tf.cumsum(tf.math.unsorted_segment_max(ends, rows, tf.reduce_max(rows) + 1), exclusive=True)
+    sequences = tf.reduce_max(tf.concat([rows, [-1]], 0)) + 1
+    offsets = tf.cumsum(tf.math.unsorted_segment_max(ends, rows, sequences), exclusive=True)
     place = tf.gather(offsets, tf.gather(rows, window)) + positions.values
     places = tf.reduce_max(tf.concat([place, [-1]], 0)) + 1
     best = tf.math.unsorted_segment_max(score, place, places)

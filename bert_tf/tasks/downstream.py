@@ -7,6 +7,7 @@ and the exported model all run. An example is one row of features, or several wh
 """
 
 import abc
+import itertools
 import json
 from typing import ClassVar
 
@@ -49,8 +50,8 @@ class Downstream(Task):
         self.tokenizer = tokenizer
         self.config = self.Config() if config is None else config
         self.data = ExampleData() if data is None else data
-        for name in self.state:
-            setattr(self, name, state[name])
+        for name, value in state.items():  # a converted checkpoint knows some only: the class has the others' defaults
+            setattr(self, name, value)
 
     @classmethod
     @abc.abstractmethod
@@ -89,7 +90,9 @@ class Downstream(Task):
             labelled: whether each has its label.
 
         Returns:
-            dict name -> tensor or RaggedTensor [examples, ...].
+            dict name -> tensor or RaggedTensor [examples, ...]; of a task that takes several examples together, as
+            sentences of a document, an entry for each such group, which then is what `encode` and `merge` call an
+            example.
 
         Raises:
             DataError: a label that the task does not have, with its place.
@@ -125,7 +128,7 @@ class Downstream(Task):
             decoded: dict, what `decode` gave of all rows.
 
         Returns:
-            dict name -> tensor [examples, ...].
+            dict name -> tensor or RaggedTensor [examples, ...]; what is ragged is served padded with 0 or "".
         """
 
     @abc.abstractmethod
@@ -133,8 +136,8 @@ class Downstream(Task):
         """The answers as JSON-ready dicts with `id`, one an example, what `predict` writes.
 
         Args:
-            examples: list.
-            answers: dict of arrays, as `merge` gives.
+            examples: list, as `columns` was given.
+            answers: dict of arrays, as `merge` gives; a ragged one as an array of arrays.
         """
 
     @abc.abstractmethod
@@ -152,6 +155,20 @@ class Downstream(Task):
     @abc.abstractmethod
     def floor(self, examples):
         """What always giving the commonest answer scores: a dict like that of `scores`. A model must beat it."""
+
+    def check(self, examples, skips):
+        """Counts what the task will mend in labelled examples, or can not use of them. Here: nothing.
+
+        Args:
+            examples: list.
+            skips: Skips.
+        """
+
+    def chunks(self, examples, size):
+        """A stream of examples as lists of about `size` that can be answered apart from each other."""
+        examples = iter(examples)
+        while chunk := list(itertools.islice(examples, size)):
+            yield chunk
 
     def writers(self):
         """The files that predictions can be written to.
@@ -201,7 +218,13 @@ class Downstream(Task):
             features = self.encode({name: tf.gather(value, examples) for name, value in columns.items()})
             rows = features["row"]
             number = tf.range(tf.size(rows, tf.int64)) - tf.searchsorted(rows, rows, out_type=tf.int64)
-            return features | {"row": tf.gather(examples, rows), "window": number}
+            features |= {"row": tf.gather(examples, rows), "window": number}
+            if seed is None or not self.windows:
+                return features
+            # Else windows of one text would be learned from in one batch. No other pool begins with this example.
+            of_pool = tf.random.experimental.stateless_fold_in(seed, examples[0])
+            shuffled = tf.random.experimental.stateless_shuffle(tf.range(tf.size(rows)), of_pool)
+            return {name: tf.gather(value, shuffled) for name, value in features.items()}
 
         pools = tf.data.Dataset.from_tensor_slices(order).batch(batch_size * _POOL)
         return pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
@@ -226,7 +249,11 @@ class Answers(tf.Module):
             rows = features["row"]
             features = task.pad(features)
             outputs = model({name: features[name] for name in inputs}, training=False)
-            return task.merge(columns, rows, task.decode(features, outputs))
+            merged = task.merge(columns, rows, task.decode(features, outputs))
+            return {
+                name: value.to_tensor() if isinstance(value, tf.RaggedTensor) else value
+                for name, value in merged.items()
+            }
 
         self.serve = tf.function(serve, input_signature=task.inputs())
 

@@ -1,6 +1,5 @@
 """Fine-tuning, from a config to a model directory."""
 
-import itertools
 import math
 
 import keras
@@ -63,6 +62,9 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     task = kind.create(tokenizer, config.task, config.data, examples, source.labels())
     columns = task.columns(examples, labelled=True)
     task.columns(heldout, labelled=True)  # a label that the training examples lack is told before training, too
+    for role, read_examples in (("train", examples), ("evaluation", heldout)):
+        task.check(read_examples, skips[role])
+        say(source, role, skips[role])
     batch_size = config.train.batch_size
     steps_an_epoch = math.ceil(task.count_rows(columns) / batch_size)
     total_steps = config.train.steps or math.ceil(steps_an_epoch * config.train.epochs)
@@ -85,17 +87,22 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
 
 
 def read(source, role, skips):
-    """All labelled examples of a part, and a line on standard output for each reason to leave some out.
+    """All labelled examples of a part.
 
     Raises:
         BertTfError: as `Source.examples`; none are left.
     """
     examples = list(source.examples(skips, role))
-    for line in skips.lines():
-        print(f"{source.where(role)}: {line}")
     if not examples:
+        say(source, role, skips)
         raise DataError(f"{source.where(role)}: no examples left; expected at least one")
     return examples
+
+
+def say(source, role, skips):
+    """A line on standard output for each reason to leave examples of a part out, or to change them."""
+    for line in skips.lines():
+        print(f"{source.where(role)}: {line}")
 
 
 def evaluating(task, model, examples, batch_size, strategy):
@@ -131,7 +138,6 @@ def predicting(task, model, examples, batch_size, strategy):
         (example, its prediction: a JSON-ready dict).
     """
     answers = answering(task, model, strategy, labelled=False)
-    examples = iter(examples)
-    while chunk := list(itertools.islice(examples, _CHUNK)):
+    for chunk in task.chunks(examples, _CHUNK):
         found, _ = answers(chunk, batch_size)
         yield from zip(chunk, task.predictions(chunk, found), strict=True)
