@@ -17,6 +17,7 @@ import tensorflow as tf
 from bert_tf.config import ExampleData, from_dict, to_dict
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.packing import dense_features
+from bert_tf.tasks.findings import Findings
 from bert_tf.tasks.task import Task
 
 # Examples sorted by length together, in batches: more would leave less padding and less chance in the order.
@@ -169,6 +170,18 @@ class Downstream(Task):
         examples = iter(examples)
         while chunk := list(itertools.islice(examples, size)):
             yield chunk
+
+    def findings(self, examples, predictions):
+        """What the report shows besides scores and floor; here nothing, which is left out there.
+
+        Args:
+            examples, predictions: as for `scores`.
+
+        Returns:
+            Findings. Its intervals have names that `scores` has. They are drawn a thousand times: compute what an
+            example adds to a score once, and draw that (`bootstrap.interval_of_mean`, `interval_of_sums`).
+        """
+        return Findings()
 
     def writers(self):
         """The files that predictions can be written to.

@@ -1,5 +1,6 @@
 """Classification: reading, encoding, batches and measures."""
 
+import collections
 import json
 
 import numpy as np
@@ -11,6 +12,8 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import Skips, TextExample
 from bert_tf.inputs.sources import Source
+from bert_tf.metrics import bootstrap
+from bert_tf.metrics.calibration import calibration_errors
 from bert_tf.tasks.classification import Classification, ClassificationConfig, labels_of
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES
@@ -186,6 +189,38 @@ def test_predictions_are_written_as_a_table(task, tmp_path):
     assert header == ["label", "neg", "pos"]
     assert [line[0] for line in lines] == ["neg", "pos"]
     np.testing.assert_allclose(np.float64([line[1:] for line in lines]), softmax(logits, -1), atol=1e-6)
+
+
+def test_findings_are_the_confusions_the_surest_errors_and_intervals_of_every_score(tokenizer):
+    labels, random = ("x", "y", "z", "unused"), np.random.default_rng(0)
+    task = make(tokenizer, labels)
+    gold, sure = random.integers(0, 3, 200), random.dirichlet([1] * 3, 200)
+    examples = [TextExample(str(n), (f"text {n}",), labels[label], f"file:{n}") for n, label in enumerate(gold)]
+    predictions = [
+        {"label": labels[row.argmax()], "probabilities": dict(zip(labels, [*row, 0.0], strict=True))} for row in sure
+    ]
+    findings = task.findings(examples, predictions)
+
+    found = [prediction["label"] for prediction in predictions]
+    counts = collections.Counter(zip([example.label for example in examples], found, strict=True))
+    assert findings.confusion.labels == labels
+    assert findings.confusion.counts == [[counts[one, other] for other in labels] for one in labels]
+
+    worst = findings.errors[0]
+    place = max((n for n in range(200) if found[n] != labels[gold[n]]), key=lambda n: sure[n].max())
+    assert worst == ((f"text {place}",), labels[gold[place]], found[place], f"file:{place}", sure[place].max())
+    assert len(findings.errors) == 50
+    assert [case.confidence for case in findings.errors] == sorted(
+        (c.confidence for c in findings.errors), reverse=True
+    )
+
+    # The same draws, scored from the names by scikit-learn.
+    expected = bootstrap.interval(task.scores, examples, predictions, draws=1000)
+    assert findings.intervals.keys() == expected.keys()
+    for name, interval in expected.items():
+        assert findings.intervals[name] == pytest.approx(interval)
+    assert calibration_errors(findings.confidences, findings.correct)["confidence"] == pytest.approx(sure.max(1).mean())
+    assert sum(findings.correct) == sum(counts[label, label] for label in labels)
 
 
 def test_settings_make_the_same_task_again(tokenizer):
