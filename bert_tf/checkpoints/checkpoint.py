@@ -16,6 +16,13 @@ TASK_HEADS = {head: head for head in HEADS} | {
 }
 
 
+def head_of(task):
+    """The key of `model.variables.HEADS` of a task {"name", "settings"}; None for one that only later versions know."""
+    bilstm = "_bilstm" if task.get("settings", {}).get("head") == "bilstm" else ""
+    head = f"{TASK_HEADS.get(task['name'])}{bilstm}"
+    return head if head in HEADS else None
+
+
 @dataclasses.dataclass
 class Checkpoint:
     """A model on disk, of any format.
@@ -48,7 +55,7 @@ class Checkpoint:
     @property
     def head(self):
         """A key of `model.variables.HEADS`; None for a bare encoder, or a task that only later versions know."""
-        return TASK_HEADS.get(self.task["name"]) if self.task else None
+        return head_of(self.task) if self.task else None
 
     @property
     def labels(self):

@@ -10,7 +10,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.checkpoint import TASK_HEADS, Checkpoint
+from bert_tf.checkpoints.checkpoint import Checkpoint, head_of
 from bert_tf.checkpoints.places import Place, collect
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.bundles import open_bundle
@@ -140,7 +140,7 @@ def described(config, where):
     except (BertTfError, TypeError, AttributeError) as error:
         raise DataError(f"{where}: {error}") from None
     task = _part(where, config, "task")
-    if task and HEADS.get(TASK_HEADS.get(_part(where, task, "name"))):
+    if task and _part(where, task, "name") and HEADS.get(head_of(task)):
         _part(where, _part(where, task, "settings"), "labels")
     return {
         "config": model,

@@ -113,6 +113,8 @@ def write(checkpoint, path):
     """
     config = checkpoint.config
     _check_writable(config)
+    if checkpoint.head and checkpoint.head.endswith("_bilstm"):
+        raise ConfigError("the head is a BiLSTM, which google-research/bert has not; write the format bert_tf instead")
     table = places(config)
     slots = _slot_places(table)
     store = spread(table, checkpoint.tensors) | spread(slots, checkpoint.slots)

@@ -207,6 +207,8 @@ def model_type_for(checkpoint):
         ConfigError: Hugging Face has no class for such a model.
     """
     config, head, elsewhere = checkpoint.config, checkpoint.head, "; --format=bert_tf holds every model"
+    if head and head.endswith("_bilstm"):
+        raise ConfigError(f"the head is a BiLSTM, for which Hugging Face's BERT has no class{elsewhere}")
     if config.attention != "both":
         raise ConfigError(f"model.attention is {config.attention!r}, and Hugging Face's BERT is 'both'{elsewhere}")
     if config.norm != "post":

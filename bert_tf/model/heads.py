@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
+from bert_tf.model.bilstm import bilstm
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encoder_inputs
 from bert_tf.model.layers import Dense, LayerNorm, initializer
@@ -129,6 +130,31 @@ def tagger(encoder, labels):
     inputs = encoder_inputs()
     sequence = encoded(encoder, inputs, pooled=False)["sequence_output"]
     return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, sequence))})
+
+
+def bilstm_classifier(encoder, labels):
+    """`classifier` on what a BiLSTM makes of all tokens instead of the pooled output (section 5.1, "+ BiLSTM").
+
+    Returns:
+        keras.Model as of `classifier`.
+    """
+    return _on_bilstm(encoder, labels, sequences=False)
+
+
+def bilstm_tagger(encoder, labels):
+    """`tagger` with a BiLSTM in between (section 5.3).
+
+    Returns:
+        keras.Model as of `tagger`.
+    """
+    return _on_bilstm(encoder, labels, sequences=True)
+
+
+def _on_bilstm(encoder, labels, *, sequences):
+    inputs, size = encoder_inputs(), encoder.config.hidden_size
+    states = encoded(encoder, inputs, pooled=False)["sequence_output"]
+    states = bilstm(states, inputs["input_mask"], size, encoder.policy, sequences=sequences)
+    return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, states))})
 
 
 def question_answerer(encoder):

@@ -1,5 +1,7 @@
 """Names and shapes of a model's variables, known without building it: what checkpoints are read and written by."""
 
+from bert_tf.model.bilstm import LAYERS, WAYS
+
 # What sits on an encoder, and whether its output's size is free: the number of labels.
 HEADS = {
     "pretraining": False,  # masked language model and next-sentence prediction
@@ -9,6 +11,8 @@ HEADS = {
     "tagging": True,  # of every token
     "question_answering": False,  # start and end of the answer
     "multiple_choice": False,  # one score a choice, from its pooled output
+    "classification_bilstm": True,  # both on a BiLSTM over all tokens; only our own format has them
+    "tagging_bilstm": True,
 }
 # Those that need a pooler.
 ON_POOLED = ("pretraining", "next_sentence", "classification", "multiple_choice")
@@ -60,6 +64,16 @@ def _head_shapes(config, head, labels):
         "masked_lm/bias": (config.vocab_size,),
     }
     next_sentence = _dense("next_sentence", hidden, 2)
+    bilstm = {
+        f"bilstm_{layer}_{way}/lstm_cell/{name}": shape
+        for layer in range(LAYERS)
+        for way in WAYS
+        for name, shape in {
+            "kernel": (2 * hidden if layer else hidden, 4 * hidden),
+            "recurrent_kernel": (hidden, 4 * hidden),
+            "bias": (4 * hidden,),
+        }.items()
+    } | _dense("classifier", 2 * hidden, labels)
     return {
         "pretraining": masked_lm | next_sentence,
         "masked_lm": masked_lm,
@@ -68,6 +82,8 @@ def _head_shapes(config, head, labels):
         "tagging": _dense("classifier", hidden, labels),
         "question_answering": _dense("span", hidden, 2),
         "multiple_choice": _dense("classifier", hidden, 1),
+        "classification_bilstm": bilstm,
+        "tagging_bilstm": bilstm,
     }[head]
 
 

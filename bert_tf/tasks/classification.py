@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf.errors import DataError
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy, macro_f1
-from bert_tf.model.heads import classifier
+from bert_tf.model.heads import bilstm_classifier, classifier
 from bert_tf.tasks.downstream import strings
 from bert_tf.tasks.findings import LISTED, Case, Confusion, Findings
 from bert_tf.tasks.texts import TextTask, pooled
@@ -24,11 +24,13 @@ class ClassificationConfig:
         max_length: tokens an input, specials counted.
         long_texts: what becomes of texts beyond it: their "head", "tail" or "head_tail" (half of each) is kept, of a
             pair the longer text loses; or "window": the text becomes several inputs whose logits are averaged.
+        head: "pooled": a dense layer on the pooled output; "bilstm": on a BiLSTM over all tokens.
         labels: the classes, in the order of the logits; () for those that the format or the training examples have.
     """
 
     max_length: int = 128
     long_texts: str = "head"
+    head: str = "pooled"
     labels: tuple[str, ...] = ()
 
 
@@ -63,7 +65,7 @@ class Classification(TextTask):
         return columns
 
     def build(self, encoder):
-        return classifier(encoder, len(self.labels))
+        return (bilstm_classifier if self.config.head == "bilstm" else classifier)(encoder, len(self.labels))
 
     def weights(self, features):
         return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}

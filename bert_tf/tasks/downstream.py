@@ -69,7 +69,9 @@ class Downstream(Task):
         """
 
     def settings(self):
-        return to_dict(self.config) | {name: getattr(self, name) for name in self.state} | {"data": to_dict(self.data)}
+        state = {name: getattr(self, name) for name in self.state}
+        # As they come back: tuples as lists.
+        return json.loads(json.dumps(to_dict(self.config) | state | {"data": to_dict(self.data)}))
 
     @classmethod
     def from_settings(cls, settings, tokenizer):

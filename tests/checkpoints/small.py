@@ -10,7 +10,7 @@ from bert_tf.model.variables import HEADS
 from tests.model.small import PIECES, randomize, small_config
 
 LABELS = ["no", "ja", "vielleicht é"]
-TASKS = [None, *HEADS]
+TASKS = [None, *(head for head in HEADS if not head.endswith("_bilstm"))]  # that every format has
 
 
 def small_checkpoint(head=None, seed=0, **config):

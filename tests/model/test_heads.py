@@ -18,7 +18,9 @@ CONFIGS = {
     "one type, positions from 2": {"type_vocab_size": 1, "position_offset": 2, "activation": "erf_gelu"},
     "no types, no pooler": {"type_vocab_size": 0, "pooler": False, "norm": "pre"},
 }
-ON_TOKENS = ("masked_lm", "tagging", "question_answering")  # heads that do without the pooler
+# Heads that do without the pooler.
+ON_TOKENS = ("masked_lm", "tagging", "question_answering", "classification_bilstm", "tagging_bilstm")
+A_TOKEN = ("tagging", "question_answering", "tagging_bilstm")  # that have logits for each token
 CASES = [(case, head) for case in CONFIGS for head in HEADS if CONFIGS[case].get("pooler", True) or head in ON_TOKENS]
 
 
@@ -46,7 +48,37 @@ def numpy_logits(head, model, config, inputs):
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
     if head == "multiple_choice":
         return {"logits": linear(tensors, pooled, "classifier").reshape(mask.shape[:2])}
+    if head.endswith("_bilstm"):
+        states = numpy_bilstm(model, sequence, mask, sequences=head == "tagging_bilstm")
+        return {"logits": linear(tensors, states, "classifier")}
     return {"logits": linear(tensors, sequence if head == "tagging" else pooled, "classifier")}
+
+
+def numpy_bilstm(model, states, mask, *, sequences):
+    """Hochreiter and Schmidhuber's cell with forget gates, a row and a direction at a time; 0 at padding."""
+    weights = {variable.path: variable.numpy().astype(np.float64) for variable in model.weights}
+    for layer in range(2):
+        size = weights[f"bilstm_{layer}_forward/lstm_cell/recurrent_kernel"].shape[0]
+        every, last = np.zeros([*mask.shape, 2 * size]), np.zeros([len(mask), 2 * size])
+        for row, length in enumerate(mask.sum(-1)):
+            for way, half in (("forward", slice(0, size)), ("backward", slice(size, None))):
+                cell = f"bilstm_{layer}_{way}/lstm_cell"
+                hidden, memory = np.zeros(size), np.zeros(size)
+                for place in range(length) if way == "forward" else reversed(range(length)):
+                    gates = (
+                        states[row, place] @ weights[f"{cell}/kernel"] + hidden @ weights[f"{cell}/recurrent_kernel"]
+                    )
+                    take, forget, new, give = np.split(gates + weights[f"{cell}/bias"], 4)
+                    memory = sigmoid(forget) * memory + sigmoid(take) * np.tanh(new)
+                    hidden = sigmoid(give) * np.tanh(memory)
+                    every[row, place, half] = hidden
+                last[row, half] = hidden
+        states = every
+    return states if sequences else last
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
 
 
 def numpy_following(tensors, pooled):
@@ -57,7 +89,7 @@ def assert_close_at_tokens(head, got, want, mask, atol):
     """What a head says of padding is nobody's business."""
     assert got.keys() == want.keys()
     for name, value in got.items():
-        tokens = mask == 1 if head in ("tagging", "question_answering") else ...
+        tokens = mask == 1 if head in A_TOKEN else ...
         np.testing.assert_allclose(value.numpy()[tokens], want[name][tokens], atol=atol)
 
 
@@ -143,7 +175,7 @@ def test_padding_changes_no_answer(head):
     }
     longer["input_word_ids"][longer["input_mask"] == 0] = 11  # nor does it matter what is written there
     got = model(longer)
-    if head in ("tagging", "question_answering"):
+    if head in A_TOKEN:
         got = {name: value[:, :width] for name, value in got.items()}
     want = {name: value.numpy() for name, value in model(inputs).items()}
     assert_close_at_tokens(head, got, want, inputs["input_mask"], atol=5e-6)
