@@ -125,7 +125,9 @@ def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, 
 
 def test_a_language_model_from_left_to_right_is_trained_and_fine_tuned(pretrain, finetune, tmp_path):
     data = PretrainingData(max_length=32, max_predictions=31, pairs="none", masking="next_token")
-    with pytest.raises(ConfigError, match=r"model\.attention is 'both' and data\.masking 'next_token'; 'left' goes with"):
+    with pytest.raises(
+        ConfigError, match=r"model\.attention is 'both' and data\.masking 'next_token'; 'left' goes with"
+    ):
         pretrain(sentences(), data=data)
     results = pretrain(sentences(), data=data, model=model_config(attention="left"))
     assert results["final"]["mlm_loss"] < np.log(len(WORDS)) * 1.2
