@@ -14,13 +14,20 @@ _PARTIAL = ".partial"  # how the names end that files have while they are writte
 
 
 @contextlib.contextmanager
-def replacing(path):
-    """Gives a temporary path beside `path`; when the block ends well it gets the final name, else it is removed."""
+def replacing(path, *, adding=False):
+    """Gives a temporary path beside `path`; when the block ends well it gets the final name, else it is removed.
+
+    Args:
+        path: of a file.
+        adding: whether the temporary file begins as a copy of the one that has the name now, if there is one.
+    """
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(path)}.", suffix=_PARTIAL)
     os.close(handle)
     try:
+        if adding and os.path.exists(path):
+            shutil.copyfile(path, temporary)
         yield temporary
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)

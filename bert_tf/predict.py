@@ -35,10 +35,10 @@ def main(_):
     source, skips = Source(task.data, _DATA_DIR.value, task.example), Skips()
     examples = source.examples(skips, _SPLIT.value, labelled=False)
     written = _Counted(finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
-    with replacing(_OUTPUT.value) as temporary:
-        writers[ending](temporary, written)
+    with replacing(_OUTPUT.value, adding=ending == ".zip") as temporary:
+        note = writers[ending](temporary, written)
     finetuning.say(source, _SPLIT.value, skips)
-    print(f"{_OUTPUT.value}: {written.count:,} rows")
+    print(f"{_OUTPUT.value}: {written.count:,} rows" + (f"; {note}" if note else ""))
 
 
 class _Counted:

@@ -30,6 +30,18 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     assert names(tmp_path) == ["file.txt"]
 
 
+def test_a_file_can_be_added_to_and_a_failure_adds_nothing(tmp_path):
+    path = tmp_path / "file.txt"
+    for text in ("one ", "two"):
+        with replacing(path, adding=True) as temporary, open(temporary, "a") as file:
+            file.write(text)
+    with pytest.raises(ZeroDivisionError), replacing(path, adding=True) as temporary:
+        Path(temporary).write_text("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "one two"
+    assert names(tmp_path) == ["file.txt"]
+
+
 def test_a_full_disk_is_reported_with_the_files_own_name(tmp_path):
     path = tmp_path / "file.txt"
     with pytest.raises(OSError) as caught, replacing(path):

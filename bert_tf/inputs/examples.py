@@ -10,13 +10,13 @@ class TextExample(NamedTuple):
     Attributes:
         id: what its prediction is called: the file's own id where it has one, else the row's number from 0.
         texts: one or two texts.
-        label: the class as it is written in the file, or a number; None in a test set.
+        label: the class as it is written in the file, a number, or a tuple of classes; None in a test set.
         place: "file:line" or the like, for errors.
     """
 
     id: str
     texts: tuple[str, ...]
-    label: str | float | None
+    label: str | float | tuple[str, ...] | None
     place: str
 
 

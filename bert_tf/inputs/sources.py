@@ -117,6 +117,15 @@ FORMATS = {
 }
 
 
+def glue_task_of(data):
+    """The key of `glue.GLUE` whose examples an ExampleData means, of files or of TFDS; None for other data."""
+    if data.source:
+        found = tfds_sets.glue_of_tfds(data.source.removeprefix(TFDS))
+        return found and found[0]
+    family, _, name = data.format.partition("/")
+    return name if family == "glue" else None
+
+
 class Source:
     """The examples of an ExampleData.
 
@@ -152,7 +161,7 @@ class Source:
             return role
         named = getattr(self._data, role)
         if self._data.source:
-            return named or {"train": "train", "evaluation": "validation", "test": "test"}[role]
+            return named or tfds_sets.tfds_splits(self._data.source.removeprefix(TFDS))[ROLES.index(role)]
         return named or self._format.parts[ROLES.index(role)]
 
     def where(self, role):

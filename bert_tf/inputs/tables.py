@@ -38,7 +38,8 @@ def table_rows(path, columns, optional=()):
         optional: names to read, too, where they are.
 
     Yields:
-        (line number, a str for each of the columns and the optional ones, None for one of these that is not there).
+        (line number, a str for each of the columns and the optional ones; None for one of these that is not there, a
+        tuple of str for one that is a list in JSON).
 
     Raises:
         DataError: for a missing or empty file, another ending, bytes that are not UTF-8, a column or field that is
@@ -99,8 +100,16 @@ def _json_rows(path, columns, optional, _):
         missing = [column for column in columns if not isinstance(row, dict) or row.get(column) is None]
         if missing:
             raise DataError(f"{place}: no field {missing[0]!r}; expected {', '.join(columns)}")
-        yield number, [_json_text(row.get(column), f"{place}: field {column!r}") for column in (*columns, *optional)]
+        values = [_json_text(row[column], f"{place}: field {column!r}") for column in columns]
+        yield number, values + [_json_label(row.get(column), f"{place}: field {column!r}") for column in optional]
 
 
 def _json_text(value, place):
-    return None if value is None else checked(str(value), str, place)
+    """Text, or a number as text."""
+    return checked(value if isinstance(value, list | dict) else str(value), str, place)
+
+
+def _json_label(value, place):
+    if isinstance(value, list):
+        return tuple(_json_text(one, place) for one in value)
+    return None if value is None else _json_text(value, place)

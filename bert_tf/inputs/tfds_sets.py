@@ -37,6 +37,12 @@ def glue_of_tfds(name):
     return task, _GLUE_TEXTS.get(task, ("sentence1", "sentence2"))
 
 
+def tfds_splits(name):
+    """Names of the splits to train, evaluate and test on, where the config names none."""
+    halves = {"glue/mnli": ("train", "validation_matched", "test_matched"), "glue/ax": ("test", "test", "test")}
+    return halves.get(name, ("train", "validation", "test"))
+
+
 def tfds_labels(name, label="label"):
     """The classes of a data set, in the order of its class numbers, or a Scale; GLUE's as the leaderboard writes them.
 

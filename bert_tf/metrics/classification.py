@@ -61,6 +61,26 @@ def macro_f1(labels, predictions):
     return {"macro_f1": float(sklearn.metrics.f1_score(labels, predictions, average="macro", zero_division=0))}
 
 
+def scope(labels, predictions, outside):
+    """What the paper of CLINC150 reports of a classifier that can say "none of these" (Larson et al., 2019, section 4).
+
+    Args:
+        labels, predictions: as for `accuracy`.
+        outside: the class of queries that belong to no other.
+
+    Returns:
+        dict: "in_scope_accuracy", share of the queries that belong to a class for which this class was found;
+        "out_of_scope_recall", share of the others for which `outside` was. Each is 0 where there is no such query.
+
+    Raises:
+        DataError: as `accuracy`.
+    """
+    labels, predictions = _classes(labels, predictions)
+    right, inside = labels == predictions, labels != outside
+    shares = {"in_scope_accuracy": right[inside], "out_of_scope_recall": right[~inside]}
+    return {name: float(some.mean()) if some.size else 0.0 for name, some in shares.items()}
+
+
 def matthews(labels, predictions):
     """Matthews' correlation coefficient, of two or more classes.
 

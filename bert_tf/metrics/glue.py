@@ -5,11 +5,10 @@ import dataclasses
 import numpy as np
 
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.glue import GLUE as TASKS
+from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics.checks import check_names, numbers
 from bert_tf.metrics.classification import accuracy, binary_f1, correlations, matthews
-
-_ENTAILMENT = ("entailment", "not_entailment")
-_MNLI = ("entailment", "neutral", "contradiction")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,13 +19,18 @@ class GlueSet:
         file: name in a submission, without ".tsv" (jiant/scripts/postproc/benchmarks.py of nyu-mll/jiant).
         test_rows: of the test set (huggingface/datasets, datasets/glue/README.md, counted from the files).
         metrics: functions of labels and predictions to dicts.
-        labels: the classes as the files and a submission write them, empty for STS-B: numbers from 0 to 5.
+        task: whose models answer it, a key of `inputs.glue.GLUE`.
     """
 
     file: str
     test_rows: int
     metrics: tuple
-    labels: tuple[str, ...] = ("0", "1")
+    task: str
+
+    @property
+    def labels(self):
+        """The classes as the files and a submission write them; of STS-B a Scale."""
+        return TASKS[self.task].labels
 
 
 def _f1(labels, predictions):
@@ -35,17 +39,17 @@ def _f1(labels, predictions):
 
 # By the names that TFDS has for them.
 GLUE = {
-    "cola": GlueSet("CoLA", 1063, (matthews,)),
-    "sst2": GlueSet("SST-2", 1821, (accuracy,)),
-    "mrpc": GlueSet("MRPC", 1725, (accuracy, _f1)),
-    "stsb": GlueSet("STS-B", 1379, (correlations,), ()),
-    "qqp": GlueSet("QQP", 390965, (accuracy, _f1)),
-    "mnli_matched": GlueSet("MNLI-m", 9796, (accuracy,), _MNLI),
-    "mnli_mismatched": GlueSet("MNLI-mm", 9847, (accuracy,), _MNLI),
-    "qnli": GlueSet("QNLI", 5463, (accuracy,), _ENTAILMENT),
-    "rte": GlueSet("RTE", 3000, (accuracy,), _ENTAILMENT),
-    "wnli": GlueSet("WNLI", 146, (accuracy,)),
-    "ax": GlueSet("AX", 1104, (matthews,), _MNLI),
+    "cola": GlueSet("CoLA", 1063, (matthews,), "cola"),
+    "sst2": GlueSet("SST-2", 1821, (accuracy,), "sst2"),
+    "mrpc": GlueSet("MRPC", 1725, (accuracy, _f1), "mrpc"),
+    "stsb": GlueSet("STS-B", 1379, (correlations,), "stsb"),
+    "qqp": GlueSet("QQP", 390965, (accuracy, _f1), "qqp"),
+    "mnli_matched": GlueSet("MNLI-m", 9796, (accuracy,), "mnli"),
+    "mnli_mismatched": GlueSet("MNLI-mm", 9847, (accuracy,), "mnli"),
+    "qnli": GlueSet("QNLI", 5463, (accuracy,), "qnli"),
+    "rte": GlueSet("RTE", 3000, (accuracy,), "rte"),
+    "wnli": GlueSet("WNLI", 146, (accuracy,), "wnli"),
+    "ax": GlueSet("AX", 1104, (matthews,), "mnli"),
 }
 
 
@@ -66,7 +70,7 @@ def glue_scores(name, labels, predictions):
         DataError: no examples, lengths that differ, an unknown label.
     """
     task = _set(name)
-    if task.labels:
+    if not isinstance(task.labels, Scale):
         check_names(labels, task.labels, "label")
         check_names(predictions, task.labels, "prediction")
     scores = {key: value for metric in task.metrics for key, value in metric(labels, predictions).items()}
@@ -88,14 +92,23 @@ def check_submission(name, predictions):
     if len(predictions) != task.test_rows:
         expected = f"expected {task.test_rows}: predict the whole test set"
         raise DataError(f"{len(predictions)} predictions for the test set of {task.file}; {expected}")
-    if task.labels:
+    if not isinstance(task.labels, Scale):
         check_names(predictions, task.labels, "prediction")
         return
-    beyond = [value for value in numbers(predictions, "prediction") if not 0 <= value <= 5]
+    low, high = task.labels
+    beyond = [value for value in numbers(predictions, "prediction") if not low <= value <= high]
     if beyond:
-        raise DataError(
-            f"{len(beyond)} predictions such as {beyond[0]} are not from 0 to 5, the scale of STS-B; clip them"
-        )
+        scale = f"from {low:g} to {high:g}, the scale of {task.file}"
+        raise DataError(f"{len(beyond)} predictions such as {beyond[0]} are not {scale}; clip them")
+
+
+def sets_of(task):
+    """Names of the sets that a task's models answer: of MNLI three, else one.
+
+    Args:
+        task: a key of `inputs.glue.GLUE`.
+    """
+    return tuple(name for name, one in GLUE.items() if one.task == task)
 
 
 def _set(name):

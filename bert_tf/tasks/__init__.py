@@ -4,11 +4,13 @@ from bert_tf.errors import ConfigError
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.downstream import Downstream
 from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.regression import Regression, RegressionConfig
 
-__all__ = ["ClassificationConfig", "Downstream", "task_of"]
+__all__ = ["ClassificationConfig", "Downstream", "MultiLabelConfig", "RegressionConfig", "task_of"]
 
-TASKS = {task.name: task for task in (Pretraining, MaskedLM, Classification)}
+TASKS = {task.name: task for task in (Pretraining, MaskedLM, Classification, Regression, MultiLabel)}
 
 
 def task_of(config):

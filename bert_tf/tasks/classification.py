@@ -7,51 +7,71 @@ import numpy as np
 import sklearn.metrics
 import tensorflow as tf
 
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.labelled import OUT_OF_SCOPE, Scale
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.classification import accuracy, macro_f1
+from bert_tf.metrics.classification import accuracy, macro_f1, scope
+from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.model.heads import bilstm_classifier, classifier
+from bert_tf.tasks.class_weights import LabelsConfig, class_weights
 from bert_tf.tasks.downstream import strings
 from bert_tf.tasks.findings import LISTED, Case, Confusion, Findings
 from bert_tf.tasks.texts import TextTask, pooled
 
 
 @dataclasses.dataclass
-class ClassificationConfig:
+class ClassificationConfig(LabelsConfig):
     """Texts into classes.
 
     Attributes:
-        max_length: tokens an input, specials counted.
-        long_texts: what becomes of texts beyond it: their "head", "tail" or "head_tail" (half of each) is kept, of a
-            pair the longer text loses; or "window": the text becomes several inputs whose logits are averaged.
         head: "pooled": a dense layer on the pooled output; "bilstm": on a BiLSTM over all tokens.
-        labels: the classes, in the order of the logits; () for those that the format or the training examples have.
     """
 
-    max_length: int = 128
-    long_texts: str = "head"
     head: str = "pooled"
-    labels: tuple[str, ...] = ()
+
+    def check(self):
+        if self.head not in ("pooled", "bilstm"):
+            raise ConfigError(f"task.head {self.head!r} is unknown; choose pooled or bilstm")
+        return super().check()
 
 
 class Classification(TextTask):
     """Texts into classes.
 
+    Scores are accuracy and macro F1; of GLUE's tasks its own metrics instead, and of CLINC150, whose queries out of
+    scope are one more class ("oos", learned from the file's hundred of "oos_train"), also what its paper reports.
+
     Attributes:
         labels: the classes, in the order of the logits.
+        class_weights: of each class in the loss; () for equal ones.
     """
 
     name = "classification"
     Config = ClassificationConfig
-    state = ("labels", "pair")
+    state = ("labels", "pair", "class_weights")
+    class_weights = ()
     losses = ("loss",)
     metrics = ("accuracy", "truncated_share")
-    best = ("accuracy", "max")
+
+    @property
+    def best(self):
+        return ("score" if self.glue else "accuracy", "max")
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
+        config.check()
+        if isinstance(labels, Scale):
+            raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
+        several = next((example for example in examples if isinstance(example.label, tuple)), None)
+        if several:
+            raise DataError(f"{several.place}: a list of labels; expected one, or take MultiLabelConfig")
         labels = config.labels or labels or labels_of([example.label for example in examples], data.train or "train")
-        return cls(tokenizer, config, data, labels=tuple(labels), pair=len(examples[0].texts) == 2)
+        counts = collections.Counter(example.label for example in examples)
+        weights = class_weights(
+            config, [counts[label] for label in labels], lambda counts: counts.sum() / (len(counts) * counts)
+        )
+        pair = len(examples[0].texts) == 2
+        return cls(tokenizer, config, data, labels=tuple(labels), pair=pair, class_weights=weights)
 
     def columns(self, examples, *, labelled):
         columns = self.text_columns(examples)
@@ -68,17 +88,21 @@ class Classification(TextTask):
         return (bilstm_classifier if self.config.head == "bilstm" else classifier)(encoder, len(self.labels))
 
     def weights(self, features):
-        return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
+        return {"loss": tf.reduce_sum(self._weights_of(features["labels"]))}
+
+    def _weights_of(self, labels):
+        """float32 [rows]: the weight of each row's class."""
+        return tf.gather(tf.constant(self.class_weights or [1.0] * len(self.labels)), labels)
 
     def measures(self, features, outputs):
-        rows = self.weights(features)["loss"]
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(features["labels"], outputs["logits"])
-        right = tf.cast(tf.argmax(outputs["logits"], -1, tf.int32) == features["labels"], tf.float32)
-        truncated = tf.cast(features["truncated"], tf.float32)
+        labels = features["labels"]
+        weights = self._weights_of(labels)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs["logits"])
+        right = tf.cast(tf.argmax(outputs["logits"], -1, tf.int32) == labels, tf.float32)
         return {
-            "loss": (tf.reduce_sum(loss), rows),
-            "accuracy": (tf.reduce_sum(right), rows),
-            "truncated_share": (tf.reduce_sum(truncated), rows),
+            "loss": (tf.reduce_sum(weights * loss), tf.reduce_sum(weights)),
+            "accuracy": (tf.reduce_sum(right), tf.cast(tf.size(right), tf.float32)),
+            "truncated_share": self.truncated_share(features),
         }
 
     def decode(self, features, outputs):
@@ -103,7 +127,20 @@ class Classification(TextTask):
 
     def scores(self, examples, predictions):
         gold, found = [example.label for example in examples], [prediction["label"] for prediction in predictions]
-        return accuracy(gold, found) | macro_f1(gold, found)
+        if self.glue:
+            return glue_scores(sets_of(self.glue)[0], gold, found)  # all sets of a task have its metrics
+        scores = accuracy(gold, found) | macro_f1(gold, found)
+        return scores | scope(gold, found, OUT_OF_SCOPE) if self.data.format == "clinc150" else scores
+
+    def _scores_of_ids(self, gold, found):
+        """The same of numbers of classes, int [examples] each: where it counts, a hundred times as fast."""
+        if self.glue:
+            names = np.array(self.labels)
+            return glue_scores(sets_of(self.glue)[0], names[gold], names[found])
+        scores = _scores_of_ids(gold, found)
+        if self.data.format != "clinc150":
+            return scores
+        return scores | scope(gold, found, self.labels.index(OUT_OF_SCOPE))
 
     def floor(self, examples):
         commonest = collections.Counter(example.label for example in examples).most_common(1)[0][0]
@@ -116,7 +153,7 @@ class Classification(TextTask):
         sure = np.array([prediction["probabilities"][prediction["label"]] for prediction in predictions])
         wrong = [place for place in np.argsort(-sure, kind="stable") if gold[place] != found[place]]
         return Findings(
-            intervals=bootstrap.interval(_scores_of_ids, gold, found),
+            intervals=bootstrap.interval(self._scores_of_ids, gold, found),
             confusion=Confusion(
                 self.labels, sklearn.metrics.confusion_matrix(gold, found, labels=range(len(ids))).tolist()
             ),
@@ -142,7 +179,7 @@ class Classification(TextTask):
 
 
 def _scores_of_ids(gold, found):
-    """The scores, a hundred times as fast as from names: for the bootstrap."""
+    """Accuracy and macro F1 of numbers of classes."""
     classes = max(gold.max(), found.max()) + 1
     right, marked = np.bincount(gold[gold == found], minlength=classes), np.bincount(gold, minlength=classes)
     marked = marked + np.bincount(found, minlength=classes)

@@ -189,7 +189,8 @@ class Downstream(Task):
         """The files that predictions can be written to.
 
         Returns:
-            dict ending -> function of (path, iterable of (example, prediction)), which it goes through once.
+            dict ending -> function of (path, iterable of (example, prediction)), which it goes through once; it may
+            return a line for the user. At the path of a .zip it finds what the file held before, to be added to.
         """
         return {".jsonl": write_json_lines}
 

@@ -1,46 +1,82 @@
 """Tasks on one text or a pair of texts (paper, figure 4a and 4b): what goes into the model."""
 
+import dataclasses
+
 import tensorflow as tf
 
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TextExample
 from bert_tf.inputs.packing import pack, truncate
+from bert_tf.inputs.sources import glue_task_of
 from bert_tf.inputs.windows import cut, windows
 from bert_tf.tasks.downstream import Downstream
+from bert_tf.tasks.submission import write_submission
 
 LONG_TEXTS = ("head", "tail", "head_tail", "window")
+
+
+@dataclasses.dataclass
+class TextConfig:
+    """What every task on texts can be told.
+
+    Attributes:
+        max_length: tokens an input, specials counted.
+        long_texts: what becomes of texts beyond it: their "head", "tail" or "head_tail" (half of each) is kept, of a
+            pair the longer text loses; or "window": the text becomes several inputs whose logits are averaged; of a
+            pair the second is cut into windows, and the first stands in each.
+    """
+
+    max_length: int = 128
+    long_texts: str = "head"
+
+    def check(self):
+        """Raises ConfigError for values that no task can have."""
+        if self.long_texts not in LONG_TEXTS:
+            raise ConfigError(f"task.long_texts {self.long_texts!r} is unknown; choose one of {', '.join(LONG_TEXTS)}")
+        return self
 
 
 class TextTask(Downstream):
     """Whatever is said of one text or a pair.
 
     Attributes:
-        pair: whether there are two texts.
+        pair: whether there are two texts; None where a converted checkpoint does not say: the first examples do, and a
+            model that is exported before takes one.
     """
 
     example = TextExample
     state = ("pair",)
-    pair = False
+    pair = None
 
     @property
     def windows(self):
         return self.config.long_texts == "window"
+
+    @property
+    def glue(self):
+        """The key of `inputs.glue.GLUE` whose examples it learned from; None for other data."""
+        return glue_task_of(self.data)
 
     def inputs(self):
         names = ("text", "second_text") if self.pair else ("text",)
         return tuple(tf.TensorSpec([None], tf.string, name=name) for name in names)
 
     def text_columns(self, examples):
-        """dict of the string columns, [examples] each."""
-        names = [spec.name for spec in self.inputs()]
-        return {name: tf.constant([example.texts[place] for example in examples]) for place, name in enumerate(names)}
+        """dict of the string columns, [examples] each.
 
-    def check_long_texts(self):
-        """Raises ConfigError for a setting that says nothing."""
-        if self.config.long_texts not in LONG_TEXTS:
-            raise ConfigError(
-                f"task.long_texts {self.config.long_texts!r} is unknown; choose one of {', '.join(LONG_TEXTS)}"
-            )
+        Raises:
+            DataError: an example has one text where the model takes a pair, or the other way.
+        """
+        if self.pair is None:
+            self.pair = len(examples[0].texts) == 2
+        names = [spec.name for spec in self.inputs()]
+        for example in examples:
+            if len(example.texts) != len(names):
+                raise DataError(
+                    f"{example.place}: {len(example.texts)} text(s), and the model takes {len(names)}; data.text and "
+                    "data.second_text name their columns"
+                )
+        return {name: tf.constant([example.texts[place] for example in examples]) for place, name in enumerate(names)}
 
     def encode(self, columns):
         texts = [columns[spec.name] for spec in self.inputs()]
@@ -66,6 +102,16 @@ class TextTask(Downstream):
         rows, starts, ends = windows(ids[1].row_lengths(), room, room)
         truncated = ids[0].row_lengths() > budget // 2
         return rows, tf.gather(first, rows), cut(ids[1], rows, starts, ends), tf.gather(truncated, rows)
+
+    def truncated_share(self, features):
+        """Sum and weight of the measure `truncated_share`: rows that lost tokens, of all rows."""
+        truncated = tf.cast(features["truncated"], tf.float32)
+        return tf.reduce_sum(truncated), tf.cast(tf.size(truncated), tf.float32)
+
+    def writers(self):
+        if not self.glue:
+            return super().writers()
+        return super().writers() | {".zip": lambda path, predicted: write_submission(self.glue, path, predicted)}
 
 
 def pooled(values, rows, examples):

@@ -38,7 +38,7 @@ def test_nine_tasks_make_eleven_files():
 
 def test_a_whole_submission_passes():
     for name, task in GLUE.items():
-        values = np.array(task.labels or [0.0, 5.0, 2.5])
+        values = np.array([0.0, 5.0, 2.5] if name == "stsb" else task.labels)
         check_submission(name, np.resize(values, task.test_rows))
 
 

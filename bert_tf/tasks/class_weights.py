@@ -1,0 +1,55 @@
+"""Weights of classes in the loss, for data that has many more examples of one class than of another."""
+
+import dataclasses
+
+import numpy as np
+
+from bert_tf.errors import ConfigError
+from bert_tf.tasks.texts import TextConfig
+
+
+@dataclasses.dataclass
+class LabelsConfig(TextConfig):
+    """What tasks with a set of labels can be told.
+
+    Attributes:
+        labels: all of them, in the order of the logits; () for those that the format or the training examples have.
+        balanced: whether rare labels weigh more in the loss: all classes the same in total, or, where each label is
+            decided alone, its examples as much as all the others.
+        class_weights: a weight a label in the order of `labels`, instead; () for equal ones.
+    """
+
+    labels: tuple[str, ...] = ()
+    balanced: bool = False
+    class_weights: tuple[float, ...] = ()
+
+    def check(self):
+        super().check()
+        if self.balanced and self.class_weights:
+            raise ConfigError("task.balanced and task.class_weights are both set; leave one of them out")
+        if self.class_weights and len(self.class_weights) != len(self.labels):
+            raise ConfigError(
+                f"task.class_weights has {len(self.class_weights)} weights for {len(self.labels)} task.labels; name "
+                "all labels, and a weight for each"
+            )
+        if not all(0 < weight < np.inf for weight in self.class_weights):
+            raise ConfigError(f"task.class_weights is {self.class_weights}; each must be a number above 0")
+        return self
+
+
+def class_weights(config, counts, balance):
+    """The weight of each label.
+
+    Args:
+        config: LabelsConfig.
+        counts: int [labels], training examples of each.
+        balance: function of `counts` to balanced weights [labels].
+
+    Returns:
+        tuple of floats; () if all are 1.
+    """
+    if not config.balanced:
+        return tuple(map(float, config.class_weights))
+    # A label without examples is in no loss of training; its weight only must be a number.
+    counts = np.asarray(counts, np.float64)
+    return tuple(np.where(counts > 0, balance(np.maximum(counts, 1)), 1.0).tolist())

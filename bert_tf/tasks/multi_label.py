@@ -1,0 +1,199 @@
+"""Any number of labels for a text or a pair of texts, each decided alone."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.labelled import Scale
+from bert_tf.metrics import bootstrap
+from bert_tf.metrics.classification import multi_label
+from bert_tf.model.heads import classifier
+from bert_tf.tasks.class_weights import LabelsConfig, class_weights
+from bert_tf.tasks.classification import labels_of
+from bert_tf.tasks.findings import LISTED, Case, Findings, Table
+from bert_tf.tasks.texts import TextTask, pooled
+
+
+@dataclasses.dataclass
+class MultiLabelConfig(LabelsConfig):
+    """Texts into labels.
+
+    Attributes:
+        separator: what stands between the labels of a TSV's or CSV's column; in JSON they can be a list. An example
+            with an empty one has none of the labels.
+        threshold: a label's probability from which on it is given.
+    """
+
+    separator: str = ","
+    threshold: float = 0.5
+
+    def check(self):
+        super().check()
+        if not self.separator:
+            raise ConfigError("task.separator is empty; expected what stands between two labels")
+        if not 0 < self.threshold < 1:
+            raise ConfigError(f"task.threshold is {self.threshold}; it is a probability, above 0 and below 1")
+        return self
+
+
+class MultiLabel(TextTask):
+    """Texts into labels, each by a sigmoid of its own; the loss of an example is the mean over the labels.
+
+    Attributes:
+        labels: in the order of the logits.
+        class_weights: of each label's own examples in the loss; () for equal ones.
+    """
+
+    name = "multi_label_classification"
+    Config = MultiLabelConfig
+    state = ("labels", "pair", "class_weights")
+    class_weights = ()
+    losses = ("loss",)
+    metrics = ("truncated_share",)
+    best = ("micro_f1", "max")
+    glue = None  # none of its tasks is of this kind
+
+    @classmethod
+    def create(cls, tokenizer, config, data, examples, labels):
+        config.check()
+        if isinstance(labels, Scale):
+            raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
+        given = [label for example in examples for label in set(split(example, config.separator))]
+        labels = tuple(config.labels or labels or labels_of(given, data.train or "train"))
+        counts = [given.count(label) for label in labels] if config.balanced else []
+        weights = class_weights(config, counts, lambda counts: np.maximum(len(examples) - counts, 1) / counts)
+        pair = len(examples[0].texts) == 2
+        return cls(tokenizer, config, data, labels=labels, pair=pair, class_weights=weights)
+
+    def columns(self, examples, *, labelled):
+        columns = self.text_columns(examples)
+        if labelled:
+            columns["labels"] = tf.constant(self._given(examples), tf.float32)
+        return columns
+
+    def _given(self, examples):
+        """bool [examples, labels]: which labels each has."""
+        ids = {label: index for index, label in enumerate(self.labels)}
+        given = np.zeros([len(examples), len(ids)], bool)
+        for row, example in enumerate(examples):
+            for label in split(example, self.config.separator):
+                if label not in ids:
+                    known = ", ".join(map(repr, self.labels[:20]))
+                    raise DataError(f"{example.place}: label {label!r} is not one of the model's: {known}")
+                given[row, ids[label]] = True
+        return given
+
+    def build(self, encoder):
+        return classifier(encoder, len(self.labels))
+
+    def weights(self, features):
+        return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
+
+    def measures(self, features, outputs):
+        weights = tf.constant(self.class_weights or [1.0] * len(self.labels))
+        loss = tf.nn.weighted_cross_entropy_with_logits(features["labels"], outputs["logits"], weights)
+        return {
+            "loss": (tf.reduce_sum(tf.reduce_mean(loss, -1)), self.weights(features)["loss"]),
+            "truncated_share": self.truncated_share(features),
+        }
+
+    def decode(self, features, outputs):
+        return {"logits": outputs["logits"]}
+
+    def merge(self, columns, rows, decoded):
+        """`given` bool and `probabilities` float32 [examples, labels], `labels` their names of the same shape."""
+        examples = tf.shape(columns["text"])[0]
+        probabilities = tf.nn.sigmoid(pooled(decoded["logits"], rows, examples))
+        return {
+            "given": probabilities >= self.config.threshold,
+            "probabilities": probabilities,
+            "labels": tf.repeat(tf.constant(self.labels)[tf.newaxis], examples, 0),
+        }
+
+    def predictions(self, examples, answers):
+        labels = np.array(self.labels, object)
+        return [
+            {
+                "id": example.id,
+                "labels": labels[given].tolist(),
+                "probabilities": dict(zip(self.labels, shares.tolist(), strict=True)),
+            }
+            for example, given, shares in zip(examples, answers["given"], answers["probabilities"], strict=True)
+        ]
+
+    def scores(self, examples, predictions):
+        return multi_label(self._given(examples), self._found(predictions))
+
+    def _found(self, predictions):
+        return np.array([[label in one["labels"] for label in self.labels] for one in predictions])
+
+    def floor(self, examples):
+        """Of giving each label that more than half of the examples have, or else the commonest alone."""
+        shares = self._given(examples).mean(0)
+        common = np.flatnonzero(shares >= min(0.5, shares.max()))
+        return self.scores(examples, [{"labels": [self.labels[label] for label in common]}] * len(examples))
+
+    def findings(self, examples, predictions):
+        gold, found = self._given(examples), self._found(predictions)
+        wrong = (gold != found).sum(1)
+        rows = [
+            (label, *_precision_recall_f1(gold[:, place], found[:, place]), int(gold[:, place].sum()))
+            for place, label in enumerate(self.labels)
+        ]
+        return Findings(
+            intervals=_intervals(gold, found),
+            table=Table("Labels", ("label", "precision", "recall", "f1", "examples"), rows),
+            errors=[
+                Case(
+                    examples[place].texts,
+                    ", ".join(np.array(self.labels)[gold[place]]),
+                    ", ".join(predictions[place]["labels"]),
+                    examples[place].place,
+                )
+                for place in np.argsort(-wrong, kind="stable")[:LISTED]
+                if wrong[place]
+            ],
+        )
+
+    def writers(self):
+        return super().writers() | {".tsv": self._write_table}
+
+    def _write_table(self, path, predicted):
+        """A TSV with a header: the labels given, then the probability of each."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\t".join(["labels", *self.labels]) + "\n")
+            for _, prediction in predicted:
+                shares = [f"{share:.6f}" for share in prediction["probabilities"].values()]
+                file.write("\t".join([self.config.separator.join(prediction["labels"]), *shares]) + "\n")
+
+
+def split(example, separator):
+    """The labels of an example: list of str."""
+    if isinstance(example.label, str):
+        parts = [part.strip() for part in example.label.split(separator)]
+        return [part for part in parts if part]
+    return list(example.label)
+
+
+def _intervals(gold, found):
+    """The bootstrap intervals of the scores, from sums: labels by the score's definition would take minutes."""
+    right, marked = gold & found, gold.astype(int) + found
+    labels = gold.shape[1]
+    terms = {
+        "micro_f1": (np.stack([right.sum(1), marked.sum(1)], 1), lambda sums: _f1(sums[:, 0], sums[:, 1])),
+        "macro_f1": (np.hstack([right, marked]), lambda sums: _f1(sums[:, :labels], sums[:, labels:]).mean(1)),
+        "exact_match": ((gold == found).all(1), lambda sums: sums[:, 0] / len(gold)),
+    }
+    return {name: bootstrap.interval_of_sums(metric, of_examples) for name, (of_examples, metric) in terms.items()}
+
+
+def _f1(right, marked):
+    """F1 from how often a label is found where it is, and how often it is or is found; 0 where it never is."""
+    return 2 * right / np.maximum(marked, 1)
+
+
+def _precision_recall_f1(gold, found):
+    right, given, marked = (gold & found).sum(), found.sum(), gold.sum()
+    return float(right / max(given, 1)), float(right / max(marked, 1)), float(_f1(right, given + marked))

@@ -1,0 +1,164 @@
+"""A number said of one text or of a pair of texts, such as how alike they are (paper, section 4.1: STS-B)."""
+
+import dataclasses
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.labelled import Scale
+from bert_tf.metrics import bootstrap
+from bert_tf.metrics.classification import binary_f1, correlations
+from bert_tf.metrics.glue import glue_scores
+from bert_tf.model.heads import classifier
+from bert_tf.tasks.findings import LISTED, Case, Findings
+from bert_tf.tasks.texts import TextConfig, TextTask, pooled
+
+# KLUE takes two sentences for paraphrases from this score on (Park et al., 2021, section 3.2).
+_PARAPHRASE = 3.0
+
+
+@dataclasses.dataclass
+class RegressionConfig(TextConfig):
+    """Texts into numbers."""
+
+
+class Regression(TextTask):
+    """Texts into numbers, by the mean squared error.
+
+    Scores are Pearson's and Spearman's correlation; of STS-B GLUE's "score", too, and of KLUE's STS the F1 of telling
+    paraphrases, which its authors report.
+
+    Attributes:
+        labels: the name of the number: one.
+        scale: (low, high) that answers are clipped to; None for any number.
+    """
+
+    name = "regression"
+    Config = RegressionConfig
+    state = ("labels", "pair", "scale")
+    scale = None
+    losses = ("loss",)
+    metrics = ("truncated_share",)
+    # What the head begins with, mean and deviation of the training examples' numbers: of no use once it is trained.
+    _start = (0.0, 1.0)
+
+    @property
+    def best(self):
+        return ("score" if self.glue else "spearman", "max")
+
+    @classmethod
+    def create(cls, tokenizer, config, data, examples, labels):
+        config.check()
+        if labels is not None and not isinstance(labels, Scale):
+            raise ConfigError(f"the labels are classes such as {labels[0]!r}; take ClassificationConfig")
+        scale = None if labels is None else tuple(labels)
+        task = cls(tokenizer, config, data, labels=("value",), pair=len(examples[0].texts) == 2, scale=scale)
+        values = [number(example) for example in examples]
+        task._start = float(np.mean(values)), float(np.std(values)) or 1.0
+        return task
+
+    @classmethod
+    def from_settings(cls, settings, tokenizer):
+        task = super().from_settings(settings, tokenizer)
+        if len(task.labels) != 1:
+            raise DataError(
+                f"the model gives {len(task.labels)} numbers a text ({', '.join(task.labels)}); expected one"
+            )
+        return task
+
+    def columns(self, examples, *, labelled):
+        columns = self.text_columns(examples)
+        if labelled:
+            if len(examples) < 2:
+                raise DataError(f"{examples[0].place}: the only example; a correlation needs two at least")
+            columns["labels"] = tf.constant([number(example) for example in examples], tf.float32)
+        return columns
+
+    def build(self, encoder):
+        model = classifier(encoder, 1)
+        # At usual rates the head alone would need thousands of updates to get from 0 to numbers about 100.
+        mean, deviation = self._start
+        head = model.get_layer("classifier")
+        head.kernel.assign(head.kernel * deviation)
+        head.bias.assign(head.bias + mean)
+        return model
+
+    def weights(self, features):
+        return {"loss": tf.cast(tf.size(features["labels"]), tf.float32)}
+
+    def measures(self, features, outputs):
+        errors = outputs["logits"][:, 0] - features["labels"]
+        return {
+            "loss": (tf.reduce_sum(tf.square(errors)), self.weights(features)["loss"]),
+            "truncated_share": self.truncated_share(features),
+        }
+
+    def decode(self, features, outputs):
+        return {"values": outputs["logits"]}
+
+    def merge(self, columns, rows, decoded):
+        values = pooled(decoded["values"], rows, tf.shape(columns["text"])[0])[:, 0]
+        return {"value": tf.clip_by_value(values, *self.scale) if self.scale else values}
+
+    def predictions(self, examples, answers):
+        values = answers["value"].tolist()
+        return [{"id": example.id, "value": value} for example, value in zip(examples, values, strict=True)]
+
+    def scores(self, examples, predictions):
+        return self._scores(*_values(examples, predictions))
+
+    def _scores(self, gold, found):
+        if self.glue:
+            return glue_scores(self.glue, gold, found)
+        scores = correlations(gold, found)
+        return scores | binary_f1(gold >= _PARAPHRASE, found >= _PARAPHRASE) if self._of_klue() else scores
+
+    def _of_klue(self):
+        return self.data.format == "klue/sts"
+
+    def floor(self, examples):
+        mean = float(np.mean([number(example) for example in examples]))
+        return self.scores(examples, [{"value": mean}] * len(examples))
+
+    def findings(self, examples, predictions):
+        gold, found = _values(examples, predictions)
+        worst = np.argsort(-np.abs(gold - found), kind="stable")[:LISTED]
+        return Findings(
+            intervals=bootstrap.interval(self._scores, gold, found),
+            errors=[
+                Case(examples[place].texts, f"{gold[place]:g}", f"{found[place]:.3g}", examples[place].place)
+                for place in worst
+            ],
+        )
+
+    def writers(self):
+        return super().writers() | {".tsv": _write_table}
+
+
+def number(example):
+    """The label as a float.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        value = float(example.label)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f"{example.place}: label {example.label!r}; expected a number")
+    return value
+
+
+def _values(examples, predictions):
+    gold = np.array([number(example) for example in examples])
+    return gold, np.array([prediction["value"] for prediction in predictions])
+
+
+def _write_table(path, predicted):
+    """A TSV of one column."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("value\n")
+        file.writelines(f"{prediction['value']:.6f}\n" for _, prediction in predicted)
