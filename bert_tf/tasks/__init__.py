@@ -5,10 +5,11 @@ from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.downstream import Downstream
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
 
-__all__ = ["ClassificationConfig", "Downstream", "task_of"]
+__all__ = ["ClassificationConfig", "Downstream", "TaggingConfig", "task_of"]
 
-TASKS = {task.name: task for task in (Pretraining, MaskedLM, Classification)}
+TASKS = {task.name: task for task in (Pretraining, MaskedLM, Classification, Tagging)}
 
 
 def task_of(config):
