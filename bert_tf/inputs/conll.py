@@ -1,4 +1,4 @@
-"""Tagged sentences: CoNLL's columns, CoNLL-U and KLUE's characters.
+"""Tagged sentences: CoNLL's columns, CoNLL-U, KLUE's characters and anybody's own JSON lines.
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder, 2003), WNUT-16 and their like have a word a line, columns, and an empty line
 behind each sentence. CoNLL-U is universaldependencies.org/format.html. KLUE's named entities (Park et al., 2021) have a
@@ -10,8 +10,8 @@ What the tags say is not looked at here: whether a sequence of BIO tags is whole
 import re
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import tagged
-from bert_tf.inputs.text_files import read_lines
+from bert_tf.inputs.examples import TaggedExample, tagged
+from bert_tf.inputs.text_files import checked, field, read_json_lines, read_lines
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
@@ -154,6 +154,46 @@ def read_klue_ner(path):
             yield tagged(identity, characters, tags, None, first, joiner="")
             count += 1
     _check_count(path, count)
+
+
+def read_tagged_lines(path):
+    """Anybody's own sentences, a JSON object a line: {"words": [...], "tags": [...]} or {"text": "..."}.
+
+    Without "tags" a sentence is there to be answered; a "text" is cut into words by the task. "id" names it.
+
+    Args:
+        path: the file; "-" for standard input.
+
+    Yields:
+        TaggedExample; `id` is the sentence's number from 0 where it has none.
+
+    Raises:
+        DataError: as `read_json_lines`; a field is missing or of another type, a word or tag is empty, or there is not
+            one tag a word, or no sentence.
+    """
+    count = 0
+    for number, record in read_json_lines(path):
+        place = f"{path}:{number}"
+        identity = str(record.get("id", count)) if isinstance(record, dict) else ""
+        if isinstance(record, dict) and "words" not in record and "text" in record:
+            text = field(record, "text", str, place)
+            yield TaggedExample(identity, text, None, None, None, None, place)
+        else:
+            words = [_filled(word, f"{place}: words") for word in field(record, "words", list, place)]
+            tags = None
+            if record.get("tags") is not None:
+                tags = [_filled(tag, f"{place}: tags") for tag in field(record, "tags", list, place)]
+                if len(words) != len(tags):
+                    raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected one a word")
+            yield tagged(identity, words, tags, None, place)
+        count += 1
+    _check_count(path, count)
+
+
+def _filled(value, place):
+    if not checked(value, str, place).strip():
+        raise DataError(f"{place}: {value!r}; expected text")
+    return value
 
 
 def _blocks(path, divides):

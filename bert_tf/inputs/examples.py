@@ -26,18 +26,18 @@ class TaggedExample(NamedTuple):
     Attributes:
         id: the file's own id of the sentence, else its number from 0.
         text: the words joined as the data set has them: with spaces, or, of single characters, without.
-        words: the words; `text[starts[i] : starts[i] + len(words[i])] == words[i]`.
-        starts: where each word begins, in characters of `text`.
-        tags: one a word, as the file writes them: a broken sequence is not mended.
+        words: the words; `text[starts[i] : starts[i] + len(words[i])] == words[i]`. None where only the text is known.
+        starts: where each word begins, in characters of `text`; None without words.
+        tags: one a word, as the file writes them: a broken sequence is not mended. None where there are none.
         document: number of the document from 0; None where the file marks no documents.
         place: "file:line" of the first word.
     """
 
     id: str
     text: str
-    words: tuple[str, ...]
-    starts: tuple[int, ...]
-    tags: tuple[str, ...]
+    words: tuple[str, ...] | None
+    starts: tuple[int, ...] | None
+    tags: tuple[str, ...] | None
     document: int | None
     place: str
 
@@ -121,12 +121,13 @@ def is_blank(*texts):
 
 
 def tagged(identity, words, tags, document, place, *, joiner=" "):
-    """A TaggedExample whose text is its words, joined."""
+    """A TaggedExample whose text is its words, joined; tags may be None."""
     starts, start = [], 0
     for word in words:
         starts.append(start)
         start += len(word) + len(joiner)
-    return TaggedExample(identity, joiner.join(words), tuple(words), tuple(starts), tuple(tags), document, place)
+    tags = tags if tags is None else tuple(tags)
+    return TaggedExample(identity, joiner.join(words), tuple(words), tuple(starts), tags, document, place)
 
 
 def keep_texts(texts, labelled, place, skips):

@@ -229,6 +229,7 @@ class Source:
 # Kind of example -> how it is read from JSON lines, as anybody can write them: function like Format.read.
 _LINES = {
     TextExample: tables.read_texts,
+    TaggedExample: lambda path, part, data, skips: conll.read_tagged_lines(path),
     ChoiceExample: lambda path, part, data, skips: choices.read_choices(path, skips),
 }
 # Kind of example -> what is to be learned of it; None in a test set.

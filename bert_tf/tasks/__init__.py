@@ -7,10 +7,11 @@ from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.regression import Regression, RegressionConfig
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
 
-__all__ = ["ClassificationConfig", "Downstream", "MultiLabelConfig", "RegressionConfig", "task_of"]
+__all__ = ["ClassificationConfig", "Downstream", "MultiLabelConfig", "RegressionConfig", "TaggingConfig", "task_of"]
 
-TASKS = {task.name: task for task in (Pretraining, MaskedLM, Classification, Regression, MultiLabel)}
+TASKS = {task.name: task for task in (Pretraining, MaskedLM, Classification, Regression, MultiLabel, Tagging)}
 
 
 def task_of(config):

@@ -45,6 +45,11 @@ def is_punctuation(char):
     return unicodedata.category(char).startswith("P")
 
 
+def is_ideograph(char):
+    """True for the ideographs that the reference makes words of their own."""
+    return any(first <= ord(char) <= last for first, last in CJK_RANGES)
+
+
 @functools.cache
 def _cjk_stand_ins():
     cjk = [code for first, last in CJK_RANGES for code in range(first, last + 1)]

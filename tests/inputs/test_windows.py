@@ -47,8 +47,8 @@ def test_budget_and_stride_can_be_each_sequences_own():
 
 
 def test_the_window_with_most_on_the_shorter_side_has_a_position():
-    # 0 1 2 3 | 2 3 4 5 | 4 5 6: position 2 is the third of the first window (a side of 1) and the first of the second.
-    # Position 3 has nothing on its right in the first window and one on its left in the second.
+    # 0 1 2 3 | 2 3 4 5 | 4 5 6: position 2 has one on its shorter side in the first window and none in the second.
+    # Position 3 has nothing on its right in the first and one on its left in the second.
     chosen = most_context(*windows([7, 0], 4, 2))
     assert chosen.to_list() == [[True, True, True, False], [False, True, True, False], [False, True, True], []]
 

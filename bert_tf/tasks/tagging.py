@@ -1,0 +1,517 @@
+"""A label for every word, or character, of a text (paper, section 5.3 and figure 4d): entities, parts of speech."""
+
+import collections
+import dataclasses
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.examples import TaggedExample
+from bert_tf.inputs.packing import pack
+from bert_tf.inputs.windows import cut, most_context, windows
+from bert_tf.metrics import tagging as metrics
+from bert_tf.metrics.classification import accuracy
+from bert_tf.model.heads import tagger
+from bert_tf.tasks.downstream import Downstream, strings
+from bert_tf.text.words import character_groups, characters, extents, place_of, word_numbers
+
+# Sentences whose words are looked through at once.
+_CHECKED = 1024
+
+
+@dataclasses.dataclass
+class TaggingConfig:
+    """Labels for words.
+
+    Attributes:
+        max_length: tokens of a window, specials counted. Longer texts are several windows; none is cut.
+        stride: tokens from where a window begins to where the next does; 0 for half of what a window holds.
+        context: what fills windows: "sentence", each by itself, or "document", in which a document's sentences follow
+            one another and each word is looked at where the window shows most around it (the paper's score on
+            CoNLL-2003 needs it).
+        scheme: how entities are written for training: "BIO", "BIOES" or "IOB1", see `metrics.tagging`; "" as the
+            training file has them.
+    """
+
+    max_length: int = 128
+    stride: int = 0
+    context: str = "sentence"
+    scheme: str = ""
+
+    def check(self):
+        """Raises ConfigError for values that no run can have."""
+        if not 0 <= self.stride <= self.max_length - 2:
+            raise ConfigError(f"task.stride is {self.stride}; it must be from 0 to task.max_length - 2, so that "
+                              "windows leave nothing out")  # fmt: skip
+        for field, choices in (("context", ("sentence", "document")), ("scheme", ("", *metrics.SCHEMES))):
+            if getattr(self, field) not in choices:
+                listed = ", ".join(filter(None, choices))
+                raise ConfigError(f"task.{field} {getattr(self, field)!r} is unknown; choose one of {listed}")
+        return self
+
+
+class Tagging(Downstream):
+    """Labels for words.
+
+    Words are learned and answered at their first piece, as in the paper. Where the data labels characters (KLUE), each
+    piece is a unit, labelled as its first character is, and an answer goes back onto the characters it stands for.
+
+    Attributes:
+        labels: in the order of the logits: those of the training examples, the commonest first. Where a type of entity
+            is begun there, all its prefixes are among them.
+        unit: what the data labels, "words" or "characters".
+    """
+
+    name = "tagging"
+    Config = TaggingConfig
+    example = TaggedExample
+    state = ("labels", "unit")
+    unit = "words"
+    windows = True
+    losses = ("loss",)
+    metrics = ("accuracy",)
+
+    @classmethod
+    def create(cls, tokenizer, config, data, examples, labels):
+        config.check()
+        if config.context == "document" and all(example.document is None for example in examples):
+            raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
+        unit = "characters" if any(map(_adjoin, examples)) else "words"
+        if are_entities(itertools.chain.from_iterable(example.tags for example in examples)):
+            scheme = config.scheme or scheme_of(example.tags for example in examples)
+            if unit == "characters" and scheme == "BIOES":
+                raise ConfigError("the scheme BIOES is for words, but the training file labels characters; "
+                                  "set task.scheme to BIO")  # fmt: skip
+            config = dataclasses.replace(config, scheme=scheme)
+        elif config.scheme:
+            raise ConfigError(f"task.scheme is {config.scheme}, but the training file has no tags of entities, "
+                              "such as B-PER; leave it out")  # fmt: skip
+        tags = collections.Counter(tag for example in examples for tag in _learned(example, config.scheme))
+        if len(tags) < 2:
+            raise DataError(f"{data.train or 'train'}: {len(tags)} distinct tag; expected at least two")
+        return cls(tokenizer, config, data, labels=_closed(tags, config.scheme), unit=unit)
+
+    @property
+    def scheme(self):
+        """What the labels are written in, one of `metrics.tagging.SCHEMES`; "" if they are no entities."""
+        if not are_entities(self.labels):
+            return ""
+        return self.config.scheme or ("BIOES" if any(label[0] in "ES" for label in self.labels) else "BIO")
+
+    @property
+    def best(self):
+        if self._is_klue:
+            return "entity_macro_f1", "max"
+        return "f1" if self.scheme else "accuracy", "max"
+
+    @property
+    def _is_klue(self):
+        return self.unit == "characters" and set(self.labels) <= set(metrics.KLUE_LABELS)
+
+    @property
+    def _commonest(self):
+        return "O" if "O" in self.labels else self.labels[0]
+
+    def inputs(self):
+        return (tf.TensorSpec([None], tf.string, name="text"),)
+
+    def _groups(self, examples):
+        """Lists of the examples that are looked at together, in order."""
+        if self.config.context == "sentence":
+            return [[example] for example in examples]
+        return [list(group) for _, group in itertools.groupby(examples, _document)]
+
+    def chunks(self, examples, size):
+        """As in Downstream; a document stays whole unless it has more than `size` sentences."""
+        chunk = []
+        for example in examples:
+            divides = not chunk or self.config.context == "sentence" or _document(example) != _document(chunk[-1])
+            if (len(chunk) >= size and divides) or len(chunk) == 2 * size:
+                yield chunk
+                chunk = []
+            chunk.append(example)
+        if chunk:
+            yield chunk
+
+    def check(self, examples, skips):
+        known, scheme = set(self.labels), self.scheme and scheme_of(example.tags for example in examples)
+        for example in examples:
+            for _ in range(metrics.repair(example.tags, scheme)[1] if scheme else 0):
+                skips.add("mended: tag of a broken sequence of entities", example.place)
+            for tag in _learned(example, self.scheme):
+                if tag not in known:
+                    skips.add(f"never predicted: tag {tag!r}, which training has not", example.place)
+        if self.unit == "words":
+            for first in range(0, len(examples), _CHECKED):
+                for place in self._without_piece(examples[first : first + _CHECKED]):
+                    skips.add(f"always {self._commonest!r}: word of characters that are deleted", place)
+
+    def columns(self, examples, *, labelled):
+        """Each document is an entry, or each sentence if `context` is "sentence".
+
+        `word_starts` and `word_ends`, in bytes of the text, and `targets` are RaggedTensors int32 [entries, None]: a
+        label's number from 1, or 0 where there is nothing to learn, because the task does not know the tag.
+        """
+        groups = self._groups(self._divided(examples))
+        columns = {"text": tf.constant([_joined(group) for group in groups], tf.string)}
+        if self.unit == "words" or labelled:
+            columns |= _word_columns(groups)
+        if labelled:
+            numbers = {label: number for number, label in enumerate(self.labels, 1)}
+            tags = (tag for group in groups for example in group for tag in _learned(example, self.scheme))
+            targets = tf.constant([numbers.get(tag, 0) for tag in tags], tf.int32)
+            columns["targets"] = columns["word_starts"].with_values(targets)
+        return columns
+
+    def encode(self, columns):
+        text = columns["text"]
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
+        if self.unit == "characters":
+            word_starts, word_ends = extents(character_groups(starts, ends), starts, ends)
+        elif "word_starts" in columns:
+            word_starts, word_ends = columns["word_starts"], columns["word_ends"]
+        else:
+            word_starts, word_ends = extents(word_numbers(self.tokenizer, ids, starts, ends), starts, ends)
+        place = place_of(starts, word_starts, text)  # [pieces]
+        is_head = tf.concat([place[:1] >= 0, place[1:] != place[:-1]], 0)
+        features = {
+            "word": place - tf.gather(word_starts.row_starts(), starts.value_rowids()) + 1,
+            "start": tf.gather(word_starts.values, place),
+            "end": tf.gather(word_ends.values, place),
+        }
+        if "targets" in columns:
+            features["target"] = tf.gather(columns["targets"].values, place_of(starts, columns["word_starts"], text))
+        rows = windows(ids.row_lengths(), self.config.max_length - 2, self.config.stride or self._half)
+        chosen = most_context(*rows).values & cut(ids.with_values(is_head), *rows).values
+        zero = tf.zeros([tf.size(rows[0]), 1], tf.int32)
+
+        def in_windows(values):
+            there = cut(ids.with_values(tf.cast(values, tf.int32)), *rows)
+            there = there.with_values(tf.where(chosen, there.values, 0))
+            return tf.concat([zero, there, zero], 1)  # [CLS] and [SEP]
+
+        packed, types = pack(cut(ids, *rows), cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
+        made = {"input_word_ids": packed, "input_type_ids": types, "row": rows[0]}
+        return made | {name: in_windows(values) for name, values in features.items()}
+
+    @property
+    def _half(self):
+        return (self.config.max_length - 1) // 2
+
+    def build(self, encoder):
+        return tagger(encoder, len(self.labels))
+
+    def weights(self, features):
+        return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}
+
+    def measures(self, features, outputs):
+        learned = tf.cast(features["target"] > 0, tf.float32)
+        target = tf.maximum(features["target"] - 1, 0)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(target, outputs["logits"])
+        right = tf.cast(tf.argmax(outputs["logits"], -1, tf.int32) == target, tf.float32)
+        words = tf.reduce_sum(learned)
+        return {"loss": (tf.reduce_sum(loss * learned), words), "accuracy": (tf.reduce_sum(right * learned), words)}
+
+    def decode(self, features, outputs):
+        """`word` int32 [rows, length]: number of the word from 1, where it is answered; else 0."""
+        answered = features["word"] > 0
+        score = tf.reduce_max(tf.nn.softmax(outputs["logits"]), -1)
+        label = tf.argmax(outputs["logits"], -1, tf.int32)
+        offsets = {name: features[name] for name in ("word", "start", "end")}
+        return offsets | {"label": tf.where(answered, label, 0), "score": tf.where(answered, score, 0.0)}
+
+    def merge(self, columns, rows, decoded):
+        """The words and the entities of each text; what a text has fewer of than others is filled up when served.
+
+        Returns:
+            dict of RaggedTensors [texts, words]: word, tag strings; word_start, word_end int32, characters of the text;
+            word_score float32, the tag's probability. Of a task with entities, also [texts, entities]: text, label
+            strings; start, end int32; score float32, the mean of the words'. Entities are read as conlleval does.
+        """
+        texts = columns["text"]
+        there = tf.where(decoded["word"] > 0)
+        # In order: windows follow one another, and so do the words that each has most context for.
+        row = tf.gather(rows, there[:, 0])
+        found = {name: tf.gather_nd(value, there) for name, value in decoded.items()}
+        words = _spans_of(texts, row, found["start"], found["end"])
+        answer = {
+            "word": words["text"],
+            "tag": tf.gather(tf.constant(self.labels), found["label"]),
+            "word_start": words["start"],
+            "word_end": words["end"],
+            "word_score": found["score"],
+        }
+        answer = {name: _of_texts(value, row, texts) for name, value in answer.items()}
+        return answer | (self._entities(texts, row, found) if self.scheme else {})
+
+    def _entities(self, texts, row, words):
+        """The entities that `metrics.tagging.entities` reads from the tags, in graph code; arguments as in `merge`."""
+        parts = [label.partition("-") for label in self.labels]
+        kinds = sorted({kind for _, _, kind in parts})
+        prefix = tf.gather(tf.constant([prefix for prefix, _, _ in parts]), words["label"])
+        kind = tf.gather(tf.constant([kinds.index(kind) for _, _, kind in parts]), words["label"])
+        first = tf.concat([row[:1] >= 0, row[1:] != row[:-1]], 0)
+        last_prefix = tf.where(first, "O", tf.concat([["O"], prefix], 0)[:-1])
+        last_kind = tf.concat([[0], kind], 0)[:-1]
+        inside = prefix != "O"
+        begins = inside & (_among(prefix, "B", "S") | _among(last_prefix, "O", "E", "S") | (kind != last_kind) | first)
+        entity = tf.boolean_mask(tf.cumsum(tf.cast(begins, tf.int32)) - 1, inside)
+        count = tf.reduce_sum(tf.cast(begins, tf.int32))
+        start = tf.boolean_mask(words["start"], begins)
+        end = tf.math.unsorted_segment_max(tf.boolean_mask(words["end"], inside), entity, count)
+        row = tf.boolean_mask(row, begins)
+        found = _spans_of(texts, row, start, end) | {
+            "label": tf.gather(tf.constant(kinds), tf.boolean_mask(kind, begins)),
+            "score": tf.math.unsorted_segment_mean(tf.boolean_mask(words["score"], inside), entity, count),
+        }
+        return {name: _of_texts(value, row, texts) for name, value in found.items()}
+
+    def predictions(self, examples, answers):
+        groups = self._groups(self._divided(examples))
+        columns = (answers[name] for name in ("word_start", "word_end", "tag", "word_score"))
+        found = []
+        for group, starts, ends, tags, scores in zip(groups, *columns, strict=True):
+            units = list(zip(starts.tolist(), ends.tolist(), strings(tags), scores.tolist(), strict=True))
+            first, offset = 0, 0
+            for example in group:
+                past = offset + len(example.text)
+                last = first
+                while last < len(units) and units[last][0] < past:
+                    last += 1
+                own = [(start - offset, end - offset, *rest) for start, end, *rest in units[first:last]]
+                found.append(self._prediction(example, own))
+                first, offset = last, past + 1
+        return found
+
+    def _prediction(self, example, units):
+        """What is said of a sentence, from its units: list of (start, end, tag, score)."""
+        if self.unit == "words":
+            # A word of characters that are deleted has no piece, and so no unit.
+            by_start = {unit[0]: unit for unit in units}
+            units = [
+                by_start.get(start, (start, start + len(word), self._commonest, 0.0))
+                for start, word in zip(example.starts, example.words, strict=True)
+            ]
+            tags = [tag for _, _, tag, _ in units]
+        else:
+            tags = _onto_characters(units, len(example.text))
+        prediction = {"id": example.id, "text": example.text, "words": list(example.words), "tags": tags}
+        if self.scheme:
+            prediction["spans"] = [
+                {
+                    "text": example.text[units[start][0] : units[end - 1][1]],
+                    "label": kind,
+                    "start": units[start][0],
+                    "end": units[end - 1][1],
+                    "score": float(np.mean([score for *_, score in units[start:end]])),
+                }
+                for start, end, kind in metrics.entities([tag for _, _, tag, _ in units])
+            ]
+        return prediction
+
+    def scores(self, examples, predictions):
+        """Of entities precision, recall and F1 as conlleval.pl counts them, KLUE's two figures; else accuracy."""
+        gold = [_scored(example, _learned(example, self.scheme), self.unit) for example in examples]
+        found = [
+            _scored(example, prediction["tags"], self.unit)
+            for example, prediction in zip(examples, predictions, strict=True)
+        ]
+        if not self.scheme:
+            return accuracy(*(list(itertools.chain.from_iterable(sentences)) for sentences in (gold, found)))
+        scores = metrics.entity_scores(gold, found, self.scheme)
+        return scores | (metrics.klue_scores(gold, found) if self._is_klue else {})
+
+    def floor(self, examples):
+        counts = collections.Counter(tag for example in examples for tag in _learned(example, self.scheme))
+        commonest = counts.most_common(1)[0][0]
+        return self.scores(examples, [{"tags": [commonest] * len(example.words)} for example in examples])
+
+    def writers(self):
+        return super().writers() | {".conll": self._write_columns}
+
+    def _write_columns(self, path, predicted):
+        """A line a word: the word, its own tag if it has one, the predicted one; what conlleval.pl reads."""
+        with open(path, "w", encoding="utf-8") as file:
+            for example, prediction in predicted:
+                columns = [prediction["words"], prediction["tags"]]
+                if example.tags is not None:
+                    columns.insert(1, _learned(example, self.scheme))
+                if self.scheme == "BIOES":  # which conlleval.pl does not know
+                    columns[1:] = [metrics.repair(tags)[0] for tags in columns[1:]]
+                for word, *tags in zip(*columns, strict=True):
+                    if word.strip():
+                        file.write(" ".join(["_".join(word.split()), *tags]) + "\n")
+                file.write("\n")
+
+    def _divided(self, examples):
+        """The examples, those that are only a text cut into the words that the exported model finds."""
+        texts = [example.text for example in examples if example.words is None]
+        if not texts:
+            return examples
+        if self.unit == "characters":
+            cuts = ((range(len(text)), range(1, len(text) + 1)) for text in texts)
+        else:
+            ids, *offsets = self.tokenizer.tokenize_with_offsets(texts)
+            offsets = extents(word_numbers(self.tokenizer, ids, *offsets), *offsets)
+            starts, ends = (
+                value.with_values(characters(tf.constant(texts), value.value_rowids(), value.values)).to_list()
+                for value in offsets
+            )
+            cuts = zip(starts, ends, strict=True)
+        return [example if example.words is not None else _with_words(example, *next(cuts)) for example in examples]
+
+    def _without_piece(self, examples):
+        """The place of each word that no piece is made of."""
+        groups = [[example] for example in examples]
+        columns = {"text": tf.constant([example.text for example in examples])} | _word_columns(groups)
+        _, starts, _ = self.tokenizer.tokenize_with_offsets(columns["text"])
+        missing = np.ones(int(columns["word_starts"].values.shape[0]), bool)
+        missing[place_of(starts, columns["word_starts"], columns["text"]).numpy()] = False
+        rows = columns["word_starts"].value_rowids().numpy()
+        return [examples[row].place for row in rows[missing]]
+
+
+def are_entities(tags):
+    """Whether some of these tags begin or continue an entity; the others must then be O or do so, too."""
+    return any(len(tag) > 2 and tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags)
+
+
+def scheme_of(sentences):
+    """The scheme that tags of entities are written in, broken sequences or not.
+
+    Args:
+        sentences: iterable of lists of tags.
+
+    Returns:
+        "BIOES" if there is an E or S; "IOB1" if there is no B but between two entities of a type; else "BIO".
+    """
+    found = "IOB1"
+    for tags in sentences:
+        if any(tag[:2] in ("E-", "S-") for tag in tags):
+            return "BIOES"
+        if any(tag.startswith("B-") and last[2:] != tag[2:] for last, tag in itertools.pairwise(("O", *tags))):
+            found = "BIO"
+    return found
+
+
+def _closed(counts, scheme):
+    """Labels by how often they are, the commonest first; behind them what the scheme has and the counts have not."""
+    labels = sorted(counts, key=lambda tag: (-counts[tag], tag))
+    kinds = dict.fromkeys(tag[2:] for tag in labels if tag != "O") if scheme else ()
+    prefixes = "BIES" if scheme == "BIOES" else "BI"
+    missing = (f"{prefix}-{kind}" for kind in kinds for prefix in prefixes if f"{prefix}-{kind}" not in counts)
+    return (*labels, *missing)
+
+
+def _learned(example, scheme):
+    """A sentence's tags as the model writes them, a list: sequences of entities mended and in its scheme."""
+    if not scheme:
+        return list(example.tags)
+    try:
+        return metrics.repair(example.tags, scheme)[0]
+    except DataError as error:
+        raise DataError(f"{example.place}: {error}") from None
+
+
+def _document(example):
+    """What the sentences of a document share, and no other sentence has that is next to them."""
+    return example.place if example.document is None else example.document
+
+
+def _adjoin(example):
+    """Whether two words have nothing between them: these are characters."""
+    words = zip(example.starts, example.words, strict=True)
+    return any(start + len(word) == after for (start, word), (after, _) in itertools.pairwise(words))
+
+
+def _joined(group):
+    return " ".join(example.text for example in group)
+
+
+def _word_columns(groups):
+    """Where the words of each group are in its text, in bytes: dict of RaggedTensors int32 [groups, None]."""
+    starts, ends, counts = [], [], []
+    for group in groups:
+        firsts, lasts, offset = [], [], 0
+        for example in group:
+            firsts += [offset + start for start in example.starts]
+            lasts += [offset + start + len(word) for start, word in zip(example.starts, example.words, strict=True)]
+            offset += len(example.text) + 1
+        in_bytes = _byte_offsets(_joined(group))
+        starts.append(in_bytes[np.array(firsts, int)])
+        ends.append(in_bytes[np.array(lasts, int)])
+        counts.append(len(firsts))
+    return {
+        name: tf.RaggedTensor.from_row_lengths(np.concatenate(values), counts)
+        for name, values in (("word_starts", starts), ("word_ends", ends))
+    }
+
+
+def _byte_offsets(text):
+    """int32 [characters + 1]: where in UTF-8 each character begins, and the end."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    lengths = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def _with_words(example, starts, ends):
+    """A text with the words between these characters."""
+    words = tuple(example.text[start:end] for start, end in zip(starts, ends, strict=True))
+    return example._replace(words=words, starts=tuple(starts))
+
+
+def _onto_characters(units, length):
+    """Tags of characters from those of pieces, as KLUE's authors do it.
+
+    The first character of a piece has its tag, the others are inside of what it is in; so is white space between two
+    pieces of one entity.
+
+    Args:
+        units: list of (start, end, tag, score).
+        length: characters of the text.
+
+    Returns:
+        list of str [length].
+    """
+    tags, last, reached = ["O"] * length, "O", 0
+    for start, end, tag, _ in units:
+        inside = f"I-{tag[2:]}" if tag.startswith("B-") else tag
+        if tag.startswith("I-") and last[2:] == tag[2:]:
+            tags[reached:start] = [tag] * (start - reached)
+        tags[start:end] = [tag, *[inside] * (end - start - 1)]
+        last, reached = tag, end
+    return tags
+
+
+def _scored(example, tags, unit):
+    """The tags of a sentence that are measured: of characters not those of white space."""
+    return [tag for word, tag in zip(example.words, tags, strict=True) if unit == "words" or word.strip()]
+
+
+def _spans_of(texts, row, starts, ends):
+    """Parts of texts, from bytes: dict of text, string, and start and end, int32, in characters; each [parts].
+
+    Args:
+        texts: string [n].
+        row: int64 [parts], the text that each is of.
+        starts, ends: int32 [parts]; no byte is in two parts.
+    """
+    # Not tf.strings.substr: it would copy the whole text for every part.
+    begin = tf.gather(tf.cumsum(tf.strings.length(texts), exclusive=True), row)
+    places = tf.ragged.range(begin + starts, begin + ends)
+    letters = tf.gather(tf.strings.bytes_split(tf.strings.reduce_join(texts)), places.values)
+    return {
+        "text": tf.strings.unsorted_segment_join(letters, places.value_rowids(), tf.size(row)),
+        "start": characters(texts, row, starts),
+        "end": characters(texts, row, ends),
+    }
+
+
+def _of_texts(values, row, texts):
+    return tf.RaggedTensor.from_value_rowids(values, row, nrows=tf.size(texts, tf.int64), validate=False)
+
+
+def _among(values, *some):
+    return tf.reduce_any(values[:, tf.newaxis] == tf.constant(some), 1)

@@ -1,0 +1,117 @@
+"""Words and characters by the offsets of pieces, in graph code."""
+
+import tensorflow as tf
+
+
+def word_numbers(tokenizer, ids, starts, ends):
+    """Which word of its text each piece belongs to.
+
+    A word is what stands between white space; the punctuation that opens or closes it, mark by mark, and each CJK
+    ideograph are words of their own: ( U.S., don't ) is six words, and inside "don't" nothing is divided.
+
+    Args:
+        tokenizer: Tokenizer.
+        ids, starts, ends: RaggedTensors int32 [batch, None], as its `tokenize_with_offsets` gives.
+
+    Returns:
+        RaggedTensor int64 [batch, None], from 0 in each text.
+    """
+    continues = tf.gather(tokenizer.continues, ids.values)
+    mark = tf.gather(tokenizer.punctuation, ids.values)
+    ideograph = tf.gather(tokenizer.ideograph, ids.values)
+    first = _first_of_row(ids)
+    # What is deleted leaves a gap too, but it is white space alone that no "##" piece comes after.
+    first_of_chunk = first | (_shifted(ends.values, 0) < starts.values) & ~continues
+    chunk = tf.cumsum(tf.cast(first_of_chunk, tf.int64)) - 1  # [pieces]
+    none = tf.size(chunk, tf.int64)
+    place = tf.range(none)
+    chunks = tf.reduce_max(tf.concat([chunk, [-1]], 0)) + 1
+    inner_first = tf.math.unsorted_segment_min(tf.where(mark, none, place), chunk, chunks)
+    inner_last = tf.math.unsorted_segment_max(tf.where(mark, -1, place), chunk, chunks)
+    outer = (place < tf.gather(inner_first, chunk)) | (place > tf.gather(inner_last, chunk))
+    alone = outer | ideograph
+    begins = first_of_chunk | (alone | _shifted(alone, False)) & ~continues
+    return _numbered(ids, begins)
+
+
+def character_groups(starts, ends):
+    """Which pieces share a character with the one before, as parts of one decomposed syllable do.
+
+    Args:
+        starts, ends: RaggedTensors int32 [batch, None], in bytes.
+
+    Returns:
+        RaggedTensor int64 [batch, None], numbers of the groups, from 0 in each text.
+    """
+    first = _first_of_row(starts)
+    return _numbered(starts, first | (starts.values >= _shifted(ends.values, 0)))
+
+
+def extents(numbers, starts, ends):
+    """Where words, or groups, begin and end.
+
+    Args:
+        numbers: RaggedTensor int64 [batch, None], of the word that each piece is in, from 0 without gaps.
+        starts, ends: RaggedTensors int32 [batch, None], of the pieces.
+
+    Returns:
+        starts, ends: RaggedTensors int32 [batch, None], of the words.
+    """
+    counts = tf.reduce_max(tf.concat([numbers, tf.fill([numbers.nrows(), 1], tf.constant(-1, tf.int64))], 1), 1) + 1
+    number = numbers.values + tf.gather(tf.cumsum(counts, exclusive=True), numbers.value_rowids())
+    words = tf.reduce_sum(counts)
+    first = tf.math.unsorted_segment_min(starts.values, number, words)
+    last = tf.math.unsorted_segment_max(ends.values, number, words)
+    return tuple(tf.RaggedTensor.from_row_lengths(values, counts, validate=False) for values in (first, last))
+
+
+def place_of(starts, word_starts, text):
+    """Which of some given words each piece is in: the last that does not begin after it.
+
+    Args:
+        starts: RaggedTensor int32 [batch, None], where pieces begin, in bytes.
+        word_starts: the same of the words, ascending; the first begins no later than the first piece.
+        text: string [batch].
+
+    Returns:
+        int64 [pieces]: the place in `word_starts.values`.
+    """
+    begins = tf.cumsum(tf.strings.length(text) + 1, exclusive=True)  # of each text, were they one
+    pieces, words = (offsets.values + tf.gather(begins, offsets.value_rowids()) for offsets in (starts, word_starts))
+    return tf.searchsorted(words, pieces, side="right", out_type=tf.int64) - 1
+
+
+def characters(text, rows, offsets):
+    """Byte offsets as numbers of characters.
+
+    Args:
+        text: string [batch], UTF-8.
+        rows: int64 [n], the text that each offset is in.
+        offsets: int32 [n], where characters begin, or the end of the text.
+
+    Returns:
+        int32 [n].
+    """
+    begins = tf.gather(tf.cumsum(tf.strings.length(text), exclusive=True), rows)
+    data = tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8)
+    opens = tf.cast(tf.bitwise.bitwise_and(data, 0xC0) != 0x80, tf.int32)  # others go on with a character
+    before = tf.concat([[0], tf.cumsum(opens)], 0)
+    return tf.gather(before, begins + offsets) - tf.gather(before, begins)
+
+
+def _first_of_row(ragged):
+    """bool [values]: the first of each row."""
+    rows = ragged.value_rowids()
+    return rows != _shifted(rows, -1)
+
+
+def _shifted(values, first):
+    """Each value's forerunner; `first` for the one that has none."""
+    return tf.concat([tf.fill([1], tf.cast(first, values.dtype)), values], 0)[:-1]
+
+
+def _numbered(ragged, begins):
+    """RaggedTensor int64 like `ragged`: how many have begun in the row so far, less one; its first value must begin."""
+    number = tf.cumsum(tf.cast(begins, tf.int64))
+    of_first = tf.gather(number, tf.gather(ragged.row_starts(), ragged.value_rowids()))
+    return ragged.with_values(number - of_first)

@@ -1,0 +1,12 @@
+"""KLUE's Korean named entities, tags on characters: --data_dir holds klue-ner-v1.1_train.tsv and _dev.tsv."""
+
+from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.tasks import TaggingConfig
+
+
+def get_config():
+    return FinetuneConfig(
+        task=TaggingConfig(max_length=128),
+        data=ExampleData(format="klue/ner"),
+        train=TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5),
+    )
