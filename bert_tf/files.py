@@ -34,6 +34,28 @@ def replacing(path):
             os.remove(temporary)
 
 
+@contextlib.contextmanager
+def replacing_with_others(path):
+    """Gives a temporary path of the same name, alone in its folder.
+
+    When the block ends well, all files that are in that folder then get their final place beside `path`, this one last;
+    else they are removed.
+    """
+    directory, name = os.path.split(os.path.abspath(path))
+    os.makedirs(directory, exist_ok=True)
+    folder = tempfile.mkdtemp(dir=directory, prefix=f".{name}.")
+    try:
+        yield os.path.join(folder, name)
+        for file in sorted(os.listdir(folder), key=name.__eq__):
+            os.replace(os.path.join(folder, file), os.path.join(directory, file))
+    except OSError as error:
+        if error.errno and (error.filename is None or str(error.filename).startswith(folder)):
+            error.filename = os.fspath(path)
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def leftovers(directory):
     """Paths of what processes that were killed in a `replacing` left in a directory; none if it is not there."""
     return glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}"))
