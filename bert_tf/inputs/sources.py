@@ -220,6 +220,9 @@ class Source:
 # Kind of example -> how it is read from JSON lines, as anybody can write them: function like Format.read.
 _LINES = {
     TextExample: tables.read_texts,
+    QuestionExample: lambda path, part, data, skips: squad.read_questions(
+        path, skips, unanswerable=data.format == "squad2"
+    ),
     ChoiceExample: lambda path, part, data, skips: choices.read_choices(path, skips),
 }
 # Kind of example -> what is to be learned of it; None in a test set.

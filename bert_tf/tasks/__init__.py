@@ -4,11 +4,13 @@ from bert_tf.errors import ConfigError
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.downstream import Downstream
 from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 
-__all__ = ["ClassificationConfig", "Downstream", "task_of"]
+__all__ = ["ClassificationConfig", "Downstream", "MultipleChoiceConfig", "QuestionAnsweringConfig", "task_of"]
 
-TASKS = {task.name: task for task in (Pretraining, MaskedLM, Classification)}
+TASKS = {task.name: task for task in (Pretraining, MaskedLM, Classification, QuestionAnswering, MultipleChoice)}
 
 
 def task_of(config):
