@@ -14,20 +14,13 @@ _PARTIAL = ".partial"  # how the names end that files have while they are writte
 
 
 @contextlib.contextmanager
-def replacing(path, *, adding=False):
-    """Gives a temporary path beside `path`; when the block ends well it gets the final name, else it is removed.
-
-    Args:
-        path: of a file.
-        adding: whether the temporary file begins as a copy of the one that has the name now, if there is one.
-    """
+def replacing(path):
+    """Gives a temporary path beside `path`; when the block ends well it gets the final name, else it is removed."""
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(path)}.", suffix=_PARTIAL)
     os.close(handle)
     try:
-        if adding and os.path.exists(path):
-            shutil.copyfile(path, temporary)
         yield temporary
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
@@ -39,6 +32,34 @@ def replacing(path, *, adding=False):
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
+
+
+@contextlib.contextmanager
+def replacing_with_others(path, *, adding=False):
+    """Gives a temporary path of the same name, alone in its folder.
+
+    When the block ends well, all files that are in that folder then get their final place beside `path`, this one last;
+    else they are removed.
+
+    Args:
+        path: of a file.
+        adding: whether the temporary file begins as a copy of the one that has the name now, if there is one.
+    """
+    directory, name = os.path.split(os.path.abspath(path))
+    os.makedirs(directory, exist_ok=True)
+    folder = tempfile.mkdtemp(dir=directory, prefix=f".{name}.")
+    try:
+        if adding and os.path.exists(path):
+            shutil.copyfile(path, os.path.join(folder, name))
+        yield os.path.join(folder, name)
+        for file in sorted(os.listdir(folder), key=name.__eq__):
+            os.replace(os.path.join(folder, file), os.path.join(directory, file))
+    except OSError as error:
+        if error.errno and (error.filename is None or str(error.filename).startswith(folder)):
+            error.filename = os.fspath(path)
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def leftovers(directory):

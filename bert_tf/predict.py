@@ -7,7 +7,7 @@ from absl import flags
 from bert_tf.app import run, strategy_flags
 from bert_tf.checkpoints.directory import load_downstream
 from bert_tf.errors import ConfigError
-from bert_tf.files import replacing
+from bert_tf.files import replacing_with_others
 from bert_tf.inputs.examples import Skips
 from bert_tf.inputs.sources import Source
 from bert_tf.training import finetuning, strategy
@@ -35,7 +35,7 @@ def main(_):
     source, skips = Source(task.data, _DATA_DIR.value, task.example), Skips()
     examples = source.examples(skips, _SPLIT.value, labelled=False)
     written = _Counted(finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
-    with replacing(_OUTPUT.value, adding=ending == ".zip") as temporary:
+    with replacing_with_others(_OUTPUT.value, adding=ending == ".zip") as temporary:
         note = writers[ending](temporary, written)
     finetuning.say(source, _SPLIT.value, skips)
     print(f"{_OUTPUT.value}: {written.count:,} rows" + (f"; {note}" if note else ""))

@@ -4,7 +4,15 @@ from pathlib import Path
 import pytest
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import bundled, read_json, replacing, replacing_directory, write_json, write_text
+from bert_tf.files import (
+    bundled,
+    read_json,
+    replacing,
+    replacing_directory,
+    replacing_with_others,
+    write_json,
+    write_text,
+)
 
 
 def names(folder):
@@ -33,9 +41,9 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_a_file_can_be_added_to_and_a_failure_adds_nothing(tmp_path):
     path = tmp_path / "file.txt"
     for text in ("one ", "two"):
-        with replacing(path, adding=True) as temporary, open(temporary, "a") as file:
+        with replacing_with_others(path, adding=True) as temporary, open(temporary, "a") as file:
             file.write(text)
-    with pytest.raises(ZeroDivisionError), replacing(path, adding=True) as temporary:
+    with pytest.raises(ZeroDivisionError), replacing_with_others(path, adding=True) as temporary:
         Path(temporary).write_text("half")
         raise ZeroDivisionError
     assert path.read_text() == "one two"
@@ -59,6 +67,24 @@ def test_a_written_file_can_be_read_by_others(tmp_path):
     write_text(tmp_path / "file.txt", "한글\n")
     assert (tmp_path / "file.txt").read_bytes() == "한글\n".encode()
     assert os.stat(tmp_path / "file.txt").st_mode & 0o777 == 0o644
+
+
+def test_files_that_belong_together_appear_together_or_not_at_all(tmp_path):
+    path = tmp_path / "deep" / "file.json"
+    with replacing_with_others(path) as temporary:
+        assert os.path.basename(temporary) == "file.json"
+        Path(temporary).write_text("new")
+        Path(temporary).with_suffix(".odds.json").write_text("other")
+        assert not path.exists()
+    assert names(path.parent) == ["file.json", "file.odds.json"]
+    assert path.read_text() == "new"
+    with pytest.raises(ZeroDivisionError), replacing_with_others(path) as temporary:
+        Path(temporary).write_text("half")
+        raise ZeroDivisionError
+    assert (names(path.parent), path.read_text()) == (["file.json", "file.odds.json"], "new")
+    with pytest.raises(OSError) as caught, replacing_with_others(path) as temporary:
+        raise OSError(28, "No space left on device", temporary)
+    assert caught.value.filename == str(path)
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path):

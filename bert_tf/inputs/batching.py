@@ -10,7 +10,7 @@ def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None
         pools: Dataset of dicts whose tensors have the pool's size as first dimension, RaggedTensors among them. A pool
             size that is a multiple of `batch_size` (32 of them is plenty) leaves only the very last batch partial.
         batch_size: examples a batch.
-        length_key: the ragged feature that is sorted by.
+        length_key: the ragged feature that is sorted by; where each example has several lists, by its longest one.
         seed: int64 [2] to shuffle the batches of a pool, or None to keep them in order of length (evaluation).
 
     Returns:
@@ -18,7 +18,7 @@ def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None
     """
 
     def sort(number, pool):
-        order = tf.argsort(pool[length_key].row_lengths(), stable=True)
+        order = tf.argsort(longest(pool[length_key]), stable=True)
         if seed is not None:
             # What does not fill a batch, the shortest, goes to the end; the full batches are shuffled.
             rest, full = tf.split(order, [tf.size(order) % batch_size, -1])
@@ -31,6 +31,12 @@ def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None
 
     pools = pools.enumerate().map(sort, num_parallel_calls=tf.data.AUTOTUNE)
     return pools.unbatch().ragged_batch(batch_size)
+
+
+def longest(ragged):
+    """int64 [n]: values of each row of a RaggedTensor [n, None], or of the longest list in each of [n, None, None]."""
+    lengths = ragged.row_lengths(axis=ragged.ragged_rank)
+    return tf.reduce_max(lengths, axis=1) if isinstance(lengths, tf.RaggedTensor) else lengths
 
 
 def stream(epoch_batches, start=(0, 0)):

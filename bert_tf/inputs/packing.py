@@ -71,23 +71,24 @@ def dense_features(ids, type_ids, *, length=None, length_multiple=1, max_length=
     """Pads packed rows into the encoder's inputs.
 
     Args:
-        ids, type_ids: RaggedTensors int32 [batch, None].
+        ids, type_ids: RaggedTensors int32 [batch, None], or [batch, None, None] where an example is several rows.
         length: pad every row to this many tokens; None for the longest row of the batch.
         length_multiple: without `length`, round the longest row up to a multiple of this: fewer distinct shapes.
         max_length: without `length`, never round up beyond this.
 
     Returns:
-        dict of int32 [batch, length]: input_word_ids, input_mask, input_type_ids.
+        dict of int32 [batch, length], or [batch, most rows, length]: input_word_ids, input_mask, input_type_ids.
     """
     if length is None:
         # At least 1: a model looks at the first token, also of a batch without rows.
-        longest = tf.maximum(tf.cast(ids.bounding_shape(axis=1), tf.int32), 1)
+        longest = tf.maximum(tf.cast(ids.bounding_shape(axis=ids.ragged_rank), tf.int32), 1)
         length = -(-longest // length_multiple) * length_multiple
         if max_length is not None:
             length = tf.minimum(length, max_length)
     mask = tf.ones_like(ids)
     # -1: as many rows as there are; a list keeps a length that is known a part of the static shape.
-    shape = [None, length] if isinstance(length, int) else tf.stack([-1, length])
+    rank = ids.ragged_rank
+    shape = [None] * rank + [length] if isinstance(length, int) else tf.stack([-1] * rank + [length])
     return {
         name: ragged.to_tensor(shape=shape)
         for name, ragged in (("input_word_ids", ids), ("input_mask", mask), ("input_type_ids", type_ids))

@@ -230,6 +230,9 @@ class Source:
 _LINES = {
     TextExample: tables.read_texts,
     TaggedExample: lambda path, part, data, skips: conll.read_tagged_lines(path),
+    QuestionExample: lambda path, part, data, skips: squad.read_questions(
+        path, skips, unanswerable=data.format == "squad2"
+    ),
     ChoiceExample: lambda path, part, data, skips: choices.read_choices(path, skips),
 }
 # Kind of example -> what is to be learned of it; None in a test set.

@@ -3,7 +3,7 @@
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import Answer, QuestionExample, is_blank
 from bert_tf.inputs.labelled import check_unique
-from bert_tf.inputs.text_files import field, parts, read_json
+from bert_tf.inputs.text_files import field, parts, read_json, read_json_lines
 
 MOVED = "moved: answer to the only place that holds its text"
 MISPLACED = "without place: answer that is not in its context"
@@ -38,12 +38,46 @@ def read_squad(path, skips, *, unanswerable=False):
                 identity = field(record, "id", str, place)
                 check_unique(identity, seen, place)
                 place = f"{place} ({identity})"
-                answers = _answers(record, place, unanswerable)
+                answers = _answers(record, "answer_start", place, unanswerable)
                 question = field(record, "question", str, place)
                 example = check_question(QuestionExample(identity, question, context, answers, place), skips)
                 if example:
                     yield example
     if not seen:
+        raise DataError(f"{path}: no questions; expected at least one")
+
+
+def read_questions(path, skips, *, unanswerable=False):
+    """JSON lines of a question and the text that it is about, as anybody can write them.
+
+    Each is an object with "question" and "context" (texts), and, if wanted, "answers" (a list of objects with "text"
+    and "start", its place in characters of the context) and "id" (text; otherwise the number of the example from 0).
+    Answers are checked as by `read_squad`.
+
+    Args:
+        path: the file, or "-" for standard input.
+        skips: Skips.
+        unanswerable: whether "answers" may be empty.
+
+    Yields:
+        QuestionExample; `answers` is None where there is no such field.
+
+    Raises:
+        DataError: as `read_json_lines`; a field is missing or of another type, an id occurs twice, a question has no
+            answer though `unanswerable` is false, or there are no questions; with the line.
+    """
+    seen, count = {}, 0
+    for number, record in read_json_lines(path):
+        place = f"{path}:{number}"
+        question, context = (field(record, name, str, place) for name in ("question", "context"))
+        identity = field(record, "id", str, place) if "id" in record else str(count)
+        check_unique(identity, seen, place)
+        count += 1
+        answers = _answers(record, "start", place, unanswerable)
+        example = check_question(QuestionExample(identity, question, context, answers, place), skips)
+        if example:
+            yield example
+    if not count:
         raise DataError(f"{path}: no questions; expected at least one")
 
 
@@ -66,19 +100,22 @@ def check_question(example, skips):
     return example._replace(answers=answers)
 
 
-def _answers(record, place, unanswerable):
-    """Tuple of Answer as the file has them; None if it has no such field."""
+def _answers(record, start, place, unanswerable):
+    """Tuple of Answer as the file has them, `start` the name of their place; None if it has no such field."""
     impossible = record.get("is_impossible", False)
     if "answers" not in record and not impossible:
         return None
     answers = tuple(
-        Answer(field(answer, "text", str, where), field(answer, "answer_start", int, where))
+        Answer(field(answer, "text", str, where), field(answer, start, int, where))
         for answer, where in (parts(record, "answers", place) if "answers" in record else ())
     )
     if impossible and answers:
         raise DataError(f"{place}: is_impossible, but {len(answers)} answers; correct one of them")
     if not answers and not unanswerable:
-        remedy = "SQuAD 2.0 has such questions, SQuAD 1.1 and KorQuAD 1.0 do not: read it as 2.0 or remove the question"
+        remedy = (
+            "SQuAD 2.0 has such questions, SQuAD 1.1 and KorQuAD 1.0 do not: read it as 2.0 (data.format=squad2, "
+            "task.unanswerable=True) or remove the question"
+        )
         raise DataError(f"{place}: no answer; {remedy}")
     return answers
 

@@ -49,11 +49,15 @@ def most_context(rows, starts, ends):
     begin, end = tf.gather(starts, window), tf.gather(ends, window)
     # In hundredths: a whole number has no rounding, which equal windows would differ by.
     score = 100 * tf.minimum(positions.values - begin, end - 1 - positions.values) + end - begin
-    sequences = tf.reduce_max(tf.concat([rows, [-1]], 0)) + 1
-    offsets = tf.cumsum(tf.math.unsorted_segment_max(ends, rows, sequences), exclusive=True)
+    offsets = tf.cumsum(tf.math.unsorted_segment_max(ends, rows, _above(rows)), exclusive=True)
     place = tf.gather(offsets, tf.gather(rows, window)) + positions.values
-    places = tf.reduce_max(tf.concat([place, [-1]], 0)) + 1
+    places = _above(place)
     best = tf.math.unsorted_segment_max(score, place, places)
     winners = tf.where(score == tf.gather(best, place), window, tf.int64.max)
     chosen = tf.math.unsorted_segment_min(winners, place, places)
     return positions.with_values(tf.gather(chosen, place) == window)
+
+
+def _above(numbers):
+    """The number after the largest of int64 [n]; 0 if there are none."""
+    return tf.reduce_max(tf.concat([numbers, [-1]], 0)) + 1

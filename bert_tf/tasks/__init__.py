@@ -5,13 +5,18 @@ from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.downstream import Downstream
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
+from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 
-__all__ = ["ClassificationConfig", "Downstream", "MultiLabelConfig", "RegressionConfig", "TaggingConfig", "task_of"]
+__all__ = ["ClassificationConfig", "Downstream", "MultiLabelConfig", "MultipleChoiceConfig"]
+__all__ += ["QuestionAnsweringConfig", "RegressionConfig", "TaggingConfig", "task_of"]
 
-TASKS = {task.name: task for task in (Pretraining, MaskedLM, Classification, Regression, MultiLabel, Tagging)}
+_PRETRAINED = (Pretraining, MaskedLM)
+_FINE_TUNED = (Classification, Regression, MultiLabel, Tagging, QuestionAnswering, MultipleChoice)
+TASKS = {task.name: task for task in _PRETRAINED + _FINE_TUNED}
 
 
 def task_of(config):
@@ -20,8 +25,8 @@ def task_of(config):
     Raises:
         ConfigError: it is for none.
     """
-    for task in TASKS.values():
-        if issubclass(task, Downstream) and type(config) is task.Config:
+    for task in _FINE_TUNED:
+        if type(config) is task.Config:
             return task
-    known = ", ".join(task.Config.__name__ for task in TASKS.values() if issubclass(task, Downstream))
+    known = ", ".join(task.Config.__name__ for task in _FINE_TUNED)
     raise ConfigError(f"task is a {type(config).__name__}; expected one of {known}")

@@ -38,7 +38,8 @@ class Downstream(Task):
     Attributes:
         Config: dataclass with the task's settings; `FinetuneConfig.task` is one. All have `max_length`.
         example: what its examples are, e.g. TextExample.
-        state: names of the other attributes that settings hold.
+        state: names of the other attributes that settings hold; a class gives those a default that the settings of a
+            converted model lack.
         windows: whether an example can be several rows.
     """
 
@@ -66,6 +67,27 @@ class Downstream(Task):
 
         Raises:
             ConfigError, DataError: for settings and examples from which nothing can be learned.
+        """
+
+    @classmethod
+    def learnable(cls, examples, skips):
+        """Those of a list of labelled examples that a model can be trained on; here all.
+
+        Args:
+            examples: list.
+            skips: Skips, which counts the others.
+        """
+        return examples
+
+    def tune(self, examples, predictions):
+        """Settles what is found out on the evaluation's examples and saved with the model, such as a threshold.
+
+        Called in fine-tuning after each evaluation's predictions and before they are scored, never by `evaluate`. Here
+        there is nothing to settle.
+
+        Args:
+            examples: list, labelled.
+            predictions: list of dicts as `predictions` gives.
         """
 
     def settings(self):
@@ -191,6 +213,7 @@ class Downstream(Task):
         Returns:
             dict ending -> function of (path, iterable of (example, prediction)), which it goes through once; it may
             return a line for the user. At the path of a .zip it finds what the file held before, to be added to.
+            Further files go into the folder of `path`; their names begin as that of `path`.
         """
         return {".jsonl": write_json_lines}
 

@@ -43,7 +43,8 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     kind = task_of(config.task)
     source = Source(config.data, data_dir, kind.example)
     skips = {role: Skips() for role in ("train", "evaluation")}
-    examples, heldout = (read(source, role, skips[role]) for role in skips)
+    examples = read(source, "train", skips["train"], kind.learnable)
+    heldout = read(source, "evaluation", skips["evaluation"])
     inputs = {role: source.identity(role) for role in ("train", "evaluation")}
     run = Run("finetune", config, model_dir, strategy, inputs, accept_config_change, data_dir=data_dir, init=init)
     keras.utils.set_random_seed(config.train.seed)  # a pooler that the checkpoint lacks is drawn here
@@ -74,7 +75,7 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         return task.batches(columns, batch_size, seed=seed)
 
     def evaluations(model):
-        return [evaluating(task, model, heldout, batch_size, strategy)]
+        return [evaluating(task, model, heldout, batch_size, strategy, tune=True)]
 
     return run.fit(
         task,
@@ -86,13 +87,19 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     )
 
 
-def read(source, role, skips):
+def read(source, role, skips, keep=lambda examples, skips: examples):
     """All labelled examples of a part.
+
+    Args:
+        source: Source.
+        role: as for `Source.examples`.
+        skips: Skips.
+        keep: function of (examples, skips) to those that are of use, such as `Downstream.learnable`.
 
     Raises:
         BertTfError: as `Source.examples`; none are left.
     """
-    examples = list(source.examples(skips, role))
+    examples = keep(list(source.examples(skips, role)), skips)
     if not examples:
         say(source, role, skips)
         raise DataError(f"{source.where(role)}: no examples left; expected at least one")
@@ -105,7 +112,7 @@ def say(source, role, skips):
         print(f"{source.where(role)}: {line}")
 
 
-def evaluating(task, model, examples, batch_size, strategy):
+def evaluating(task, model, examples, batch_size, strategy, *, tune=False):
     """A function without arguments that measures the model as it is when called.
 
     Args:
@@ -114,6 +121,7 @@ def evaluating(task, model, examples, batch_size, strategy):
         examples: list, labelled.
         batch_size: rows at once.
         strategy: tf.distribute.Strategy.
+        tune: whether the task settles something by these examples, as `Downstream.tune` does.
 
     Returns:
         function to dict name -> float: the task's measures and its official scores.
@@ -122,7 +130,10 @@ def evaluating(task, model, examples, batch_size, strategy):
 
     def evaluate():
         found, measured = answers(examples, batch_size)
-        return measured | task.scores(examples, task.predictions(examples, found))
+        predictions = task.predictions(examples, found)
+        if tune:
+            task.tune(examples, predictions)
+        return measured | task.scores(examples, predictions)
 
     return evaluate
 

@@ -156,6 +156,9 @@ class Run:
             before = _results(path)
             if before.get("steps") == trainer.step:
                 return before  # it had ended before; what it measured then stands
+            # It was stopped between its last checkpoint, which holds no `Downstream.tune`, and the model.
+            if inputs[-1].evaluate:
+                inputs[-1].evaluate()
         results = (record.value if record else self.record) | {
             "task": task.name,
             "parameters": model.count_params(),

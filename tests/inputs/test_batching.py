@@ -51,6 +51,16 @@ def test_little_of_a_batch_is_padding(seed):
     assert padding(sorted_batches) < 0.05
 
 
+def test_examples_of_several_rows_are_sorted_by_the_longest_of_these():
+    lengths = [[9, 1], [2, 2, 2, 2], [1, 5], [7]]
+    ids = tf.ragged.constant([[[0] * length for length in rows] for rows in lengths], ragged_rank=2)
+    pool = tf.data.Dataset.from_tensors({"row": tf.range(4), "input_word_ids": ids})
+    batches = list(batch_by_length(pool, 2))
+    assert [batch["row"].numpy().tolist() for batch in batches] == [[1, 2], [3, 0]]
+    seen = [[len(row) for row in rows] for batch in batches for rows in batch["input_word_ids"].to_list()]
+    assert seen == [lengths[1], lengths[2], lengths[3], lengths[0]]
+
+
 def test_the_seed_decides_the_order_of_the_batches():
     lengths = np.random.default_rng(0).integers(1, 60, 512)
 

@@ -1,0 +1,142 @@
+"""Which of several texts goes with another one (paper, section 4.4)."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.inputs.examples import ChoiceExample
+from bert_tf.inputs.packing import pack, truncate
+from bert_tf.metrics.classification import accuracy
+from bert_tf.model.heads import chooser
+from bert_tf.tasks.downstream import Downstream, strings
+
+# Added to the logits of choices that are not there.
+_ABSENT = -1e9
+
+
+@dataclasses.dataclass
+class MultipleChoiceConfig:
+    """One of several texts.
+
+    Attributes:
+        max_length: tokens of a context with a choice, specials counted; of a longer pair the longer text loses its end.
+    """
+
+    max_length: int = 128
+
+
+class MultipleChoice(Downstream):
+    """One of several texts, as many as there are: their number may differ from example to example.
+
+    A row of features is an example, [choices, length]. The exported model takes `context`, string [batch], and
+    `choices`, string [batch, n], where "" stands for no choice; a question goes behind the context, after a space.
+    """
+
+    name = "multiple_choice"
+    Config = MultipleChoiceConfig
+    example = ChoiceExample
+    losses = ("loss",)
+    metrics = ("accuracy", "truncated_share")
+    best = ("accuracy", "max")
+
+    @classmethod
+    def create(cls, tokenizer, config, data, examples, labels):
+        return cls(tokenizer, config, data)
+
+    def inputs(self):
+        return tf.TensorSpec([None], tf.string, name="context"), tf.TensorSpec([None, None], tf.string, name="choices")
+
+    def columns(self, examples, *, labelled):
+        columns = {
+            "context": tf.constant(
+                [f"{one.context} {one.question}" if one.question else one.context for one in examples]
+            ),
+            "choices": tf.ragged.constant([one.choices for one in examples], tf.string, ragged_rank=1),
+        }
+        if labelled:
+            columns["labels"] = tf.constant([example.label for example in examples], tf.int32)
+        return columns
+
+    def encode(self, columns):
+        choices = _ragged(columns["choices"])
+        contexts = self.tokenizer.tokenize(columns["context"])
+        texts = self.tokenizer.tokenize(choices.values)
+        first, second, cut = truncate(
+            tf.gather(contexts, choices.value_rowids()), texts, budget=self.config.max_length - 3
+        )
+        packed, types = pack(first, second, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
+        features = {
+            "input_word_ids": choices.with_values(packed),
+            "input_type_ids": choices.with_values(types),
+            "row": tf.range(choices.nrows()),
+            "there": choices.with_values(choices.values != ""),
+            "truncated": tf.reduce_any(choices.with_values(cut), 1),
+        }
+        return features | {name: columns[name] for name in ("labels",) if name in columns}
+
+    def pad(self, features):
+        """As `Downstream.pad`: the model's inputs are [rows, choices, length], `there` is [rows, choices]."""
+        features = dict(features)
+        there = features.pop("there")
+        return super().pad(features) | {"there": there.to_tensor()}
+
+    def build(self, encoder):
+        return chooser(encoder)
+
+    def weights(self, features):
+        return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
+
+    def measures(self, features, outputs):
+        rows, labels = self.weights(features)["loss"], features["labels"]
+        logits = outputs["logits"] + _ABSENT * tf.cast(~features["there"], tf.float32)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        right = tf.cast(tf.argmax(logits, -1, tf.int32) == labels, tf.float32)
+        return {
+            "loss": (tf.reduce_sum(loss), rows),
+            "accuracy": (tf.reduce_sum(right), rows),
+            "truncated_share": (tf.reduce_sum(tf.cast(features["truncated"], tf.float32)), rows),
+        }
+
+    def decode(self, features, outputs):
+        return {"logits": tf.where(features["there"], outputs["logits"], 0.0)}
+
+    def merge(self, columns, rows, decoded):
+        """The answers.
+
+        Returns:
+            dict: choice int32 [examples], its index; label string [examples], its text; probabilities float32
+            [examples, choices], 0 where there is none.
+        """
+        logits = decoded["logits"]
+        count = tf.maximum(tf.shape(logits)[1], 1)  # of nothing there is no largest
+        choices = _ragged(columns["choices"]).to_tensor(shape=tf.stack([-1, count]))
+        there = choices != ""
+        logits = tf.pad(logits, [[0, 0], [0, count - tf.shape(logits)[1]]]) + _ABSENT * tf.cast(~there, tf.float32)
+        best = tf.argmax(logits, -1, tf.int32)
+        return {
+            "choice": best,
+            "label": tf.gather(choices, best, batch_dims=1),
+            "probabilities": tf.where(there, tf.nn.softmax(logits), 0.0),
+        }
+
+    def predictions(self, examples, answers):
+        found = zip(
+            answers["choice"].tolist(), strings(answers["label"]), answers["probabilities"].tolist(), strict=True
+        )
+        return [
+            {"id": one.id, "choice": choice, "label": label, "probabilities": shares[: len(one.choices)]}
+            for one, (choice, label, shares) in zip(examples, found, strict=True)
+        ]
+
+    def scores(self, examples, predictions):
+        return accuracy([example.label for example in examples], [prediction["choice"] for prediction in predictions])
+
+    def floor(self, examples):
+        """What choosing by lot scores: the order of the choices says nothing."""
+        return {"accuracy": float(np.mean([1 / len(example.choices) for example in examples]))}
+
+
+def _ragged(choices):
+    """String [examples, choices] as a RaggedTensor, if it is none."""
+    return choices if isinstance(choices, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(choices)

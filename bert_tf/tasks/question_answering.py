@@ -1,0 +1,377 @@
+"""Questions that a span of a text answers, or nothing does (paper, sections 4.2, 4.3 and figure 4c)."""
+
+import contextlib
+import dataclasses
+import json
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import ConfigError
+from bert_tf.inputs.examples import QuestionExample
+from bert_tf.inputs.packing import pack
+from bert_tf.inputs.windows import cut, most_context, windows
+from bert_tf.metrics.squad import (
+    best_threshold,
+    korquad_scores,
+    squad_1_scores,
+    squad_2_question_scores,
+    squad_2_scores,
+)
+from bert_tf.model.heads import question_answerer
+from bert_tf.tasks.downstream import Downstream, strings
+
+NOT_TRAINED_ON = "not trained on: question whose answers are not in its context"
+_NOWHERE = -1  # the byte where an answer begins that is not there
+# Added to the logits of padding, so that a row's loss does not depend on what it is padded to.
+_PADDING = -1e9
+
+
+@dataclasses.dataclass
+class QuestionAnsweringConfig:
+    """Questions about texts; the numbers are those of google-research/bert's run_squad.py.
+
+    Attributes:
+        max_length: tokens of a window: question, a part of the context and three specials.
+        stride: tokens from the beginning of a window of the context to that of the next.
+        max_question_length: tokens of a question that are kept, its first; never more than half of a window.
+        n_best: answers that are given with their probabilities, at most.
+        max_answer_length: tokens of an answer, at most.
+        unanswerable: whether there may be no answer, as in SQuAD 2.0.
+    """
+
+    max_length: int = 384
+    stride: int = 128
+    max_question_length: int = 64
+    n_best: int = 20
+    max_answer_length: int = 30
+    unanswerable: bool = False
+
+
+class QuestionAnswering(Downstream):
+    """Questions about texts of any length: a context becomes windows, of which the best span is the answer.
+
+    The exported model takes `question` and `context`, string [batch], and returns `merge`'s dict.
+
+    Attributes:
+        null_threshold: there is no answer where the null odds are above it: the score of having none (in the window
+            where it is smallest) less that of the best span, both sums of two logits.
+    """
+
+    name = "question_answering"
+    Config = QuestionAnsweringConfig
+    example = QuestionExample
+    state = ("null_threshold",)
+    null_threshold = 0.0
+    losses = ("loss",)
+    metrics = ("span_accuracy", "truncated_share")
+    best = ("f1", "max")
+    windows = True
+
+    @classmethod
+    def create(cls, tokenizer, config, data, examples, labels):
+        for field in ("stride", "max_question_length", "n_best", "max_answer_length"):
+            if getattr(config, field) < 1:
+                raise ConfigError(f"task.{field} is {getattr(config, field)}; it must be at least 1")
+        without = next((example for example in examples if not example.answers), None)
+        if without and not config.unanswerable:
+            raise ConfigError(f"{without.place}: no answer, but task.unanswerable is False; set it to True")
+        return cls(tokenizer, config, data)
+
+    @classmethod
+    def learnable(cls, examples, skips):
+        kept = []
+        for example in examples:
+            if example.answers and not _placed(example):
+                skips.add(NOT_TRAINED_ON, example.place)
+            else:
+                kept.append(example)
+        return kept
+
+    def inputs(self):
+        return tuple(tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context"))
+
+    def columns(self, examples, *, labelled):
+        """Learned is the first answer that the context holds, as in google-research/bert.
+
+        `answer` int32 [examples, 2] says where it begins and ends, in bytes, -1 for none; `weight` float32 [examples]
+        is 0 where there are answers, but none of them in the context.
+        """
+        columns = {name: tf.constant([getattr(one, name) for one in examples]) for name in ("question", "context")}
+        if labelled:
+            placed = [_placed(example) for example in examples]
+            spans = [_bytes(*pair) for pair in zip(examples, placed, strict=True)]
+            columns["answer"] = tf.constant(spans, tf.int32)
+            weights = [bool(answer) or not one.answers for one, answer in zip(examples, placed, strict=True)]
+            columns["weight"] = tf.constant(weights, tf.float32)
+        return columns
+
+    def encode(self, columns):
+        tokenizer, config = self.tokenizer, self.config
+        specials = 3
+        questions = tokenizer.tokenize(columns["question"])
+        most = min(config.max_question_length, (config.max_length - specials) // 2)
+        truncated = questions.row_lengths() > most
+        questions = questions[:, :most]
+        # Several questions are asked about one text, mostly: it is cut into pieces once.
+        texts, of_question = tf.unique(columns["context"])
+        ids, starts, ends = (tf.gather(value, of_question) for value in tokenizer.tokenize_with_offsets(texts))
+        budget = config.max_length - specials - questions.row_lengths()
+        spans = windows(ids.row_lengths(), budget, tf.minimum(tf.cast(config.stride, tf.int64), budget))
+        rows = spans[0]
+        questions, context = tf.gather(questions, rows), cut(ids, *spans)
+        packed, types = pack(questions, context, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
+        before = questions.row_lengths() + 2  # [CLS] and [SEP]
+        window = context.value_rowids()
+        places = tf.gather(packed.row_starts() + before - context.row_starts(), window)
+        places += tf.range(tf.size(context.values, tf.int64))
+        chosen = tf.cast(most_context(*spans).values, tf.int32)
+        of_piece = tf.stack([cut(starts, *spans).values, cut(ends, *spans).values, chosen], axis=1)
+        of_token = tf.scatter_nd(places[:, tf.newaxis], of_piece, [tf.size(packed.values, tf.int64), 3])
+        starts_of_token, ends_of_token, may_start = tf.unstack(of_token, axis=1)
+        features = {
+            "input_word_ids": packed,
+            "input_type_ids": types,
+            "row": rows,
+            "starts": packed.with_values(starts_of_token),
+            "ends": packed.with_values(ends_of_token),
+            "may_start": packed.with_values(may_start),
+            "truncated": tf.gather(truncated, rows),
+        }
+        if "answer" in columns:
+            features["positions"] = _positions(columns["answer"], starts, ends, spans, before)
+            features["weight"] = tf.gather(columns["weight"], rows)
+        return features
+
+    def build(self, encoder):
+        return question_answerer(encoder)
+
+    def weights(self, features):
+        return {"loss": tf.reduce_sum(features["weight"])}
+
+    def measures(self, features, outputs):
+        padding = _PADDING * tf.cast(features["input_mask"] == 0, tf.float32)
+        loss, right = 0.0, True
+        for place, name in enumerate(("start_logits", "end_logits")):
+            logits, positions = outputs[name] + padding, features["positions"][:, place]
+            loss += tf.nn.sparse_softmax_cross_entropy_with_logits(positions, logits) / 2
+            right &= tf.argmax(logits, -1, tf.int32) == positions
+        weight = features["weight"]
+        counted, rows = tf.reduce_sum(weight), tf.cast(tf.size(weight), tf.float32)
+        return {
+            "loss": (tf.reduce_sum(loss * weight), counted),
+            "span_accuracy": (tf.reduce_sum(tf.cast(right, tf.float32) * weight), counted),
+            "truncated_share": (tf.reduce_sum(tf.cast(features["truncated"], tf.float32)), rows),
+        }
+
+    def decode(self, features, outputs):
+        """The best spans of each row, best first; google-research/bert looks at its 20 best starts and ends only.
+
+        Returns:
+            scores float32 (-inf where the row has no further span), starts and ends int32 (bytes of the context), each
+            [rows, n_best]; null_scores float32 [rows].
+        """
+        most, wanted = self.config.max_answer_length, self.config.n_best
+        start = tf.where(features["may_start"] > 0, outputs["start_logits"], -np.inf)
+        end = tf.where(features["ends"] > 0, outputs["end_logits"], -np.inf)
+        length = tf.shape(start)[1]
+        # A span is its first token and how many follow.
+        following = tf.range(length)[:, tf.newaxis] + tf.range(most)
+        end = tf.gather(tf.pad(end, [[0, 0], [0, most]], constant_values=-np.inf), following, axis=1)
+        spans = tf.reshape(start[:, :, tf.newaxis] + end, [-1, length * most])  # [rows, length * most]
+        spans = tf.pad(spans, [[0, 0], [0, wanted]], constant_values=-np.inf)
+        scores, best = tf.math.top_k(spans, wanted)
+        best = tf.where(scores > -np.inf, best, 0)
+        return {
+            "scores": scores,
+            "starts": tf.gather(features["starts"], best // most, batch_dims=1),
+            "ends": tf.gather(features["ends"], best // most + best % most, batch_dims=1),
+            "null_scores": outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0],
+        }
+
+    def merge(self, columns, rows, decoded):
+        """The answers.
+
+        Returns:
+            dict of [examples]: answer string, "" where there is none; start and end int32, where it stands in the
+            context, in characters, 0 and 0 for none; probability float32, among the answers that follow; with
+            `unanswerable` null_odds float32 (float32's largest where no span can be an answer). And of [examples,
+            None], best first, each text once: nbest_answers string, nbest_starts, nbest_ends int32, nbest_scores
+            (sums of two logits), nbest_probabilities float32, the share of "" among them left out.
+        """
+        contexts = columns["context"]
+        starts, lengths = decoded["starts"], decoded["ends"] - decoded["starts"]
+        lengths = tf.where(decoded["scores"] > -np.inf, lengths, 0)
+        texts = tf.strings.substr(tf.gather(contexts, rows)[:, tf.newaxis], starts, lengths)
+        texts, starts, scores = self._best_of_each(rows, texts, starts, decoded["scores"], tf.size(contexts, tf.int64))
+        starts = tf.strings.length(
+            tf.strings.substr(contexts[:, tf.newaxis], tf.zeros_like(starts), starts), unit="UTF8_CHAR"
+        )
+        ends = starts + tf.strings.length(texts, unit="UTF8_CHAR")
+        there = scores > -np.inf  # [examples, n_best], as all of these
+        best, shares = scores[:, :1], scores
+        if self.config.unanswerable:
+            null = tf.math.unsorted_segment_min(decoded["null_scores"], rows, tf.size(contexts))[:, tf.newaxis]
+            shares = tf.concat([scores, null], 1)
+        shares = tf.where(shares > -np.inf, tf.nn.softmax(shares), 0.0)  # without any, softmax is not a number
+        first = [value[:, :1] for value in (texts, starts, ends, shares)]
+        answers = {}
+        if self.config.unanswerable:
+            odds = tf.where(there[:, :1], null - best, tf.float32.max)
+            none = odds > self.null_threshold
+            first = [
+                tf.where(none, other, value) for value, other in zip(first, ("", 0, 0, shares[:, -1:]), strict=True)
+            ]
+            answers["null_odds"] = odds[:, 0]
+        answers |= {
+            name: value[:, 0] for name, value in zip(("answer", "start", "end", "probability"), first, strict=True)
+        }
+        counts = tf.reduce_sum(tf.cast(there, tf.int64), 1)
+        lists = {"answers": texts, "starts": starts, "ends": ends, "scores": scores}
+        lists["probabilities"] = shares[:, : self.config.n_best]
+        return answers | {
+            f"nbest_{name}": tf.RaggedTensor.from_tensor(value, lengths=counts) for name, value in lists.items()
+        }
+
+    def _best_of_each(self, rows, texts, starts, scores, examples):
+        """Of all windows of an example the best spans, equal texts once.
+
+        Args:
+            rows: int64 [rows].
+            texts, starts, scores: [rows, n].
+            examples: int64, how many.
+
+        Returns:
+            The three as [examples, n_best], best first; "", 0 and -inf where there are no more.
+        """
+        rows = tf.repeat(rows, tf.shape(scores)[1])
+        texts, starts, scores = (tf.reshape(value, [-1]) for value in (texts, starts, scores))
+        order = tf.where(scores > -np.inf)[:, 0]
+        order = tf.gather(order, tf.argsort(tf.gather(scores, order), direction="DESCENDING", stable=True))
+        order = tf.gather(order, tf.argsort(tf.gather(rows, order), stable=True))
+        _, same = tf.unique(tf.strings.join([tf.as_string(tf.gather(rows, order)), tf.gather(texts, order)], " "))
+        # What is unique is numbered as it comes: the first, and best, of each number is kept.
+        firsts = tf.math.unsorted_segment_min(
+            tf.range(tf.size(same)), same, tf.reduce_max(tf.concat([same, [-1]], 0)) + 1
+        )
+        order = tf.gather(order, firsts)
+        rows = tf.gather(rows, order)
+
+        def dense(values, missing):
+            ragged = tf.RaggedTensor.from_value_rowids(tf.gather(values, order), rows, examples, validate=False)
+            return ragged.to_tensor(missing, shape=[None, self.config.n_best])
+
+        return dense(texts, ""), dense(starts, 0), dense(scores, -np.inf)
+
+    def predictions(self, examples, answers):
+        lists = [answers[f"nbest_{name}"] for name in ("answers", "starts", "ends", "scores", "probabilities")]
+        found = zip(*(answers[name].tolist() for name in ("start", "end", "probability")), strict=True)
+        predictions = []
+        for index, (example, text, (start, end, share)) in enumerate(
+            zip(examples, strings(answers["answer"]), found, strict=True)
+        ):
+            texts, *numbers = (value[index] for value in lists)
+            nbest = [
+                dict(zip(("answer", "start", "end", "score", "probability"), one, strict=True))
+                for one in zip(strings(texts), *(values.tolist() for values in numbers), strict=True)
+            ]
+            prediction = {"id": example.id, "answer": text, "start": start, "end": end, "probability": share}
+            if self.config.unanswerable:
+                prediction["null_odds"] = float(answers["null_odds"][index])
+            predictions.append(prediction | {"nbest": nbest})
+        return predictions
+
+    def tune(self, examples, predictions):
+        """The null threshold that gives the best F1 on these examples."""
+        if not self.config.unanswerable:
+            return
+        gold, found, odds = _by_id(examples, predictions)
+        _, f1 = squad_2_question_scores(gold, found)
+        score, self.null_threshold = best_threshold(gold, found, f1, odds)
+        if score == np.mean([not answers for answers in gold.values()]):
+            # No answer helps. The official search then says 0, which is right for probabilities, but not for odds.
+            self.null_threshold = min(odds.values()) - 1.0
+
+    def scores(self, examples, predictions):
+        gold, found, odds = _by_id(examples, predictions)
+        if self.config.unanswerable:
+            return squad_2_scores(gold, found, odds, self.null_threshold)
+        return (korquad_scores if self.data.format == "korquad" else squad_1_scores)(gold, found)
+
+    def floor(self, examples):
+        """What "" scores where there may be no answer, else what the whole context does."""
+        if self.config.unanswerable:
+            nothing = {"nbest": [], "null_odds": float(np.finfo(np.float32).max)}
+            return self.scores(examples, [{"id": one.id} | nothing for one in examples])
+        return self.scores(examples, [{"id": one.id, "nbest": [{"answer": one.context}]} for one in examples])
+
+    def writers(self):
+        return super().writers() | {".json": self._write_official}
+
+    def _write_official(self, path, predicted):
+        """The file that the official script scores: an object from each id to its answer.
+
+        With `unanswerable`, NAME.nbest.json has each question's best answers with their probabilities and
+        NAME.null_odds.json what the script's --na-prob-file takes, both beside NAME.json.
+        """
+        stem = os.path.splitext(path)[0]
+        files = {path: lambda prediction: prediction["answer"]}
+        if self.config.unanswerable:
+            files[f"{stem}.nbest.json"] = lambda prediction: prediction["nbest"]
+            files[f"{stem}.null_odds.json"] = lambda prediction: prediction["null_odds"]
+        with contextlib.ExitStack() as stack:
+            opened = [(stack.enter_context(open(file, "w", encoding="utf-8")), part) for file, part in files.items()]
+            for file, _ in opened:
+                file.write("{")
+            for number, (_, prediction) in enumerate(predicted):
+                for file, part in opened:
+                    pair = (json.dumps(value, ensure_ascii=False) for value in (prediction["id"], part(prediction)))
+                    file.write((",\n" if number else "\n") + ": ".join(pair))
+            for file, _ in opened:
+                file.write("\n}\n")
+
+
+def _placed(example):
+    """The first of an example's answers that is in its context, or None."""
+    return next((answer for answer in example.answers if answer.start is not None), None)
+
+
+def _bytes(example, answer):
+    """Where an answer begins and ends in its context, in bytes."""
+    if answer is None:
+        return _NOWHERE, _NOWHERE
+    start = len(example.context[: answer.start].encode())
+    return start, start + len(answer.text.encode())
+
+
+def _positions(answers, starts, ends, spans, before):
+    """Where in each row the answer's first and last token are; [CLS], 0, where the window has not all of them.
+
+    Args:
+        answers: int32 [examples, 2], its first and past its last byte.
+        starts, ends: RaggedTensors int32 [examples, None], of the context's pieces.
+        spans: of the windows, as `windows` gives.
+        before: int64 [rows], tokens before the context.
+
+    Returns:
+        int32 [rows, 2].
+    """
+    inside = (ends > answers[:, :1]) & (starts < answers[:, 1:])
+    example = tf.boolean_mask(starts.value_rowids(), inside.values)
+    piece = tf.boolean_mask(tf.ragged.range(starts.row_lengths()).values, inside.values)
+    examples = starts.nrows()
+    first = tf.math.unsorted_segment_min(piece, example, examples)  # without pieces the largest number there is
+    last = tf.math.unsorted_segment_max(piece, example, examples)
+    rows, begin, end = spans
+    first, last = tf.gather(first, rows), tf.gather(last, rows)
+    whole = (first >= begin) & (last < end) & (first <= last)
+    places = tf.stack([first, last], 1) + (before - begin)[:, tf.newaxis]
+    return tf.cast(tf.where(whole[:, tf.newaxis], places, 0), tf.int32)
+
+
+def _by_id(examples, predictions):
+    """dicts by id: the gold texts; the best span's text, "" if there is none; the null odds, None without."""
+    gold = {example.id: [answer.text for answer in example.answers] for example in examples}
+    found = {one["id"]: one["nbest"][0]["answer"] if one["nbest"] else "" for one in predictions}
+    return gold, found, {one["id"]: one.get("null_odds") for one in predictions}
