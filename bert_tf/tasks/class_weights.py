@@ -43,13 +43,14 @@ def class_weights(config, counts, balance):
     Args:
         config: LabelsConfig.
         counts: int [labels], training examples of each.
-        balance: function of `counts` to balanced weights [labels].
+        balance: function of the counts that are not 0 to as many balanced weights.
 
     Returns:
         tuple of floats; () if all are 1.
     """
     if not config.balanced:
         return tuple(map(float, config.class_weights))
-    # A label without examples is in no loss of training; its weight only must be a number.
     counts = np.asarray(counts, np.float64)
-    return tuple(np.where(counts > 0, balance(np.maximum(counts, 1)), 1.0).tolist())
+    weights = np.ones_like(counts)  # of a label without examples any number will do: no loss of training has it
+    weights[counts > 0] = balance(counts[counts > 0])
+    return tuple(weights.tolist())

@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
-from bert_tf.inputs.tables import read_table
+from bert_tf.inputs.examples import Skips, TextExample
+from bert_tf.inputs.tables import read_table, read_texts
 
 
 @pytest.fixture
@@ -122,6 +124,29 @@ def test_what_is_wrong_is_said_with_file_and_line(table, name, content, message)
         read_table(path, ["text", "label"])
     assert str(raised.value).startswith(path + message), raised.value
     assert "\n" not in str(raised.value)
+
+
+def test_examples_with_an_empty_text_are_skipped_and_counted_unless_they_wait_for_an_answer(table):
+    data, skips = ExampleData(text="text", second_text="other", label="label"), Skips()
+    path = table("a.csv", 'text,other,label\na,b,x\na," ",y\n,,x\nc,d,\n')
+    assert list(read_texts(path, "", data, skips)) == [
+        TextExample("0", ("a", "b"), "x", f"{path}:2"),
+        TextExample("3", ("c", "d"), "", f"{path}:5"),
+    ]
+    assert skips.places == {"skipped: empty text": [f"{path}:3", f"{path}:4"]}
+    path = table("b.csv", 'text,other\na," "\n')
+    assert [(e.texts, e.label) for e in read_texts(path, "", data, skips)] == [(("a", " "), None)]
+    assert skips.counts.total() == 2
+
+
+def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
+    rows = [{"text": "a", "label": ["x", 2]}, {"text": "b", "label": []}, {"text": "c", "label": 1.5}, {"text": "d"}]
+    path = table("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    data = ExampleData(text="text")
+    assert [example.label for example in read_texts(path, "", data, Skips())] == [("x", "2"), (), "1.5", None]
+    path = table("b.jsonl", json.dumps({"text": ["a"]}) + "\n")
+    with pytest.raises(DataError, match=r"b\.jsonl:1: field 'text': \[\"a\"\]; expected text$"):
+        list(read_texts(path, "", data, Skips()))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import DataError
-from bert_tf.metrics.classification import accuracy, binary_f1, correlations, macro_f1, matthews, multi_label
+from bert_tf.metrics.classification import accuracy, binary_f1, correlations, macro_f1, matthews, multi_label, scope
 
 # tp 3, fp 1, fn 2, tn 4
 LABELS = [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
@@ -17,6 +17,14 @@ def test_two_classes_by_hand():
     assert binary_f1(LABELS, PREDICTIONS, positive=0) == pytest.approx({"f1": 8 / 11})
     assert macro_f1(LABELS, PREDICTIONS) == pytest.approx({"macro_f1": (6 / 9 + 8 / 11) / 2})
     assert matthews(LABELS, PREDICTIONS) == pytest.approx({"matthews": (3 * 4 - 1 * 2) / math.sqrt(4 * 5 * 5 * 6)})
+
+
+def test_in_scope_accuracy_and_out_of_scope_recall_are_shares_of_their_own_queries():
+    labels, found = ["a", "b", "oos", "a", "oos", "oos"], ["a", "oos", "oos", "b", "a", "oos"]
+    expected = {"in_scope_accuracy": 1 / 3, "out_of_scope_recall": 2 / 3}
+    assert scope(labels, found, "oos") == pytest.approx(expected)
+    assert scope([0, 1, 2, 0, 2, 2], [0, 2, 2, 1, 0, 2], 2) == pytest.approx(expected)
+    assert scope(["a"], ["a"], "oos") == {"in_scope_accuracy": 1.0, "out_of_scope_recall": 0.0}
 
 
 def test_names_of_classes_are_as_good_as_numbers():

@@ -1,0 +1,12 @@
+"""The Stanford Sentiment Treebank's 6,920 sentences as `sentence<TAB>label`: train.tsv, dev.tsv, test.tsv."""
+
+from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.tasks import ClassificationConfig
+
+
+def get_config():
+    return FinetuneConfig(
+        task=ClassificationConfig(max_length=128),
+        data=ExampleData(format="sst"),
+        train=TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5),
+    )

@@ -1,0 +1,129 @@
+"""Several labels a text: how they are written, learned, decided and scored."""
+
+import json
+
+import numpy as np
+import pytest
+import sklearn.metrics
+import tensorflow as tf
+from scipy.special import expit
+
+from bert_tf.config import ExampleData
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.examples import Skips, TextExample
+from bert_tf.inputs.sources import Source
+from bert_tf.metrics import bootstrap
+from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES
+
+
+def examples_of(*labels):
+    return [TextExample(str(row), ("a b",), label, f"file:{row}") for row, label in enumerate(labels)]
+
+
+def create(*labels, **config):
+    return MultiLabel.create(Tokenizer(PIECES), MultiLabelConfig(**config), ExampleData(), examples_of(*labels), None)
+
+
+@pytest.mark.parametrize(
+    "name, content, separator",
+    [
+        ("a.tsv", "sentence\tlabel\na\tfun, sad\nb\t\nc\tsad\nd\tsad,sad\n", ","),
+        ("a.csv", 'sentence,label\na,"fun;sad"\nb,\nc,sad\nd,sad;;sad\n', ";"),
+        (
+            "a.jsonl",
+            "".join(
+                json.dumps({"sentence": text, "label": labels}) + "\n"
+                for text, labels in (("a", ["fun", "sad"]), ("b", []), ("c", "sad"), ("d", ["sad", "sad"]))
+            ),
+            ",",
+        ),
+    ],
+)
+def test_labels_are_lists_in_json_and_separated_in_tables(tmp_path, name, content, separator):
+    (tmp_path / name).write_text(content)
+    examples = list(Source(ExampleData(), str(tmp_path / name), TextExample).examples(Skips(), "train"))
+    config = MultiLabelConfig(separator=separator)
+    task = MultiLabel.create(Tokenizer(PIECES), config, ExampleData(), examples, None)
+    assert task.labels == ("fun", "sad")
+    columns = task.columns(examples, labelled=True)
+    np.testing.assert_array_equal(columns["labels"], [[1, 1], [0, 0], [0, 1], [0, 1]])
+
+
+def test_a_label_outside_the_set_is_named_with_its_place():
+    with pytest.raises(DataError) as raised:
+        create("x,y").columns(examples_of("x", "x,z"), labelled=True)
+    assert str(raised.value) == "file:1: label 'z' is not one of the model's: 'x', 'y'"
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [({"threshold": 1.0}, "task.threshold is 1.0; it is a probability"), ({"separator": ""}, "separator is empty")],
+)
+def test_settings_that_mean_nothing_are_refused(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        create("x,y", **fields)
+
+
+def test_the_loss_is_the_mean_of_the_labels_cross_entropies_and_balanced_ones_weigh_what_they_lack():
+    task = create("x,y", "y", "y", "y", "", "y", balanced=True)  # x once in six, y five times
+    assert task.class_weights == (5.0, 0.2)
+    given = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
+    logits = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+    rows = {"labels": tf.constant(given), "truncated": tf.constant([False, True, False])}
+    measures = task.measures(rows, {"logits": tf.constant(logits)})
+    by_hand = -(np.array([5.0, 0.2]) * given * np.log(expit(logits)) + (1 - given) * np.log(expit(-logits)))
+    np.testing.assert_allclose(measures["loss"], [by_hand.mean(1).sum(), 3], rtol=1e-5)
+    np.testing.assert_allclose(measures["truncated_share"], [1, 3])
+    assert float(task.weights(rows)["loss"]) == 3.0
+    plain = create("x,y").measures(rows, {"logits": tf.constant(logits)})["loss"][0] / 3
+    assert float(plain) == pytest.approx(sklearn.metrics.log_loss(given.ravel(), expit(logits).ravel()), rel=1e-5)
+    assert set(measures) == {*task.losses, *task.metrics}
+
+
+def test_labels_are_given_from_the_threshold_on():
+    task = create("x,y", threshold=0.3)
+    logits = np.log([[0.29 / 0.71, 0.31 / 0.69], [0.9 / 0.1, 0.1 / 0.9], [0.1 / 0.9, 0.2 / 0.8]]).astype(np.float32)
+    answers = task.merge({"text": tf.constant(["a"] * 3)}, tf.range(3), {"logits": tf.constant(logits)})
+    predictions = task.predictions(examples_of(None, None, None), {name: a.numpy() for name, a in answers.items()})
+    assert [one["labels"] for one in predictions] == [["y"], ["x"], []]
+    assert predictions[0]["probabilities"] == pytest.approx({"x": 0.29, "y": 0.31})
+    json.dumps(predictions)
+
+
+def test_predictions_are_written_as_a_table(tmp_path):
+    task = create("x,y")
+    predicted = [(None, {"labels": ["x", "y"], "probabilities": {"x": 0.75, "y": 0.5}})]
+    predicted += [(None, {"labels": [], "probabilities": {"x": 0.25, "y": 0.125}})]
+    task.writers()[".tsv"](tmp_path / "a.tsv", iter(predicted))
+    expected = "labels\tx\ty\nx,y\t0.750000\t0.500000\n\t0.250000\t0.125000\n"
+    assert (tmp_path / "a.tsv").read_text() == expected
+
+
+def test_scores_intervals_and_floor():
+    random, labels = np.random.default_rng(1), np.array(["x", "y", "z"])
+    gold, found = random.random((150, 3)) < [0.2, 0.6, 0.4], random.random((150, 3)) < [0.2, 0.6, 0.4]
+    examples = examples_of(*[tuple(labels[row]) for row in gold])
+    predictions = [{"labels": labels[row].tolist()} for row in found]
+    task = create("x,y,z")
+    scores = task.scores(examples, predictions)
+    assert scores["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, found, average="micro"))
+    assert scores["macro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, found, average="macro"))
+    assert scores["exact_match"] == pytest.approx(sklearn.metrics.accuracy_score(gold, found))
+    findings = task.findings(examples, predictions)
+    few = [(gold[row], found[row]) for row in range(150)]
+    drawn = bootstrap.interval(
+        lambda rows: {"f1": sklearn.metrics.f1_score(*map(np.array, zip(*rows, strict=True)), average="micro")}, few
+    )
+    assert findings.intervals["micro_f1"] == pytest.approx(drawn["f1"])
+    assert findings.intervals.keys() == scores.keys()
+    assert all(low < scores[name] < high for name, (low, high) in findings.intervals.items())
+    name, precision, recall, f1, count = findings.table.rows[0]
+    assert (name, count) == ("x", gold[:, 0].sum())
+    assert (precision, recall, f1) == pytest.approx(
+        sklearn.metrics.precision_recall_fscore_support(gold[:, 0], found[:, 0], average="binary")[:3]
+    )
+    assert (gold[int(findings.errors[0].place[5:])] != found[int(findings.errors[0].place[5:])]).all()
+    # y is there more often than not, the others are not.
+    assert task.floor(examples)["exact_match"] == pytest.approx((gold == [False, True, False]).all(1).mean())

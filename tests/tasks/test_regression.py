@@ -1,0 +1,99 @@
+"""Regression: numbers of texts, their scale, their scores."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.config import ExampleData
+from bert_tf.errors import DataError
+from bert_tf.inputs.examples import TextExample
+from bert_tf.inputs.labelled import SIMILARITY
+from bert_tf.tasks.regression import Regression, RegressionConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES, features, small_config
+
+
+def examples_of(*labels):
+    return [TextExample(str(row), ("a b",), label, f"file:{row}") for row, label in enumerate(labels)]
+
+
+def create(labels, *, scale=None, **data):
+    return Regression.create(Tokenizer(PIECES), RegressionConfig(), ExampleData(**data), examples_of(*labels), scale)
+
+
+def test_the_loss_is_the_squared_error_and_labels_may_be_written_as_text():
+    task = create(["1.5", "-2", "3e1"])
+    columns = task.columns(examples_of("1.5", "-2", "3e1"), labelled=True)
+    np.testing.assert_array_equal(columns["labels"], [1.5, -2.0, 30.0])
+    rows = {"labels": columns["labels"], "truncated": tf.constant([True, False, False])}
+    measures = task.measures(rows, {"logits": tf.constant([[1.0], [0.0], [30.0]])})
+    np.testing.assert_allclose(measures["loss"], [0.25 + 4.0, 3.0])
+    np.testing.assert_allclose(measures["truncated_share"], [1, 3])
+    assert float(task.weights(rows)["loss"]) == 3.0
+    assert set(measures) == {*task.losses, *task.metrics}
+
+
+@pytest.mark.parametrize("label", ["many", "nan", "inf", "", ("1", "2")])
+def test_a_label_that_is_no_number_is_named_with_its_place(label):
+    with pytest.raises(DataError) as raised:
+        create(["1", label])
+    assert str(raised.value) == f"file:1: label {label!r}; expected a number"
+
+
+def test_one_example_has_no_correlation_which_is_said_before_training():
+    with pytest.raises(DataError, match="file:0: the only example; a correlation needs two at least"):
+        create([1.0, 2.0]).columns(examples_of(1.0), labelled=True)
+
+
+@pytest.mark.parametrize("scale, expected", [(None, [-3.0, 7.0, 2.5]), (SIMILARITY, [0.0, 5.0, 2.5])])
+def test_answers_are_clipped_where_the_format_has_a_scale_and_means_over_windows(scale, expected):
+    task = create([0.0, 5.0], scale=scale)
+    values = tf.constant([[-3.0], [7.0], [2.0], [3.0]])
+    answers = task.merge({"text": tf.constant(["a", "b", "c"])}, tf.constant([0, 1, 2, 2]), {"values": values})
+    np.testing.assert_allclose(answers["value"], expected)
+    again = Regression.from_settings(task.settings(), task.tokenizer)
+    assert again.scale == task.scale
+
+
+def test_a_new_head_says_the_mean_of_the_training_examples_with_their_deviation():
+    """Numbers about 1000 would take thousands of updates to be reached from 0."""
+    encoder = BertEncoder(small_config())
+    rows = features(lengths=(24, 7, 1, 13) * 50)
+    for labels in ([1000.0, 1100.0, 900.0], [7.0, 7.0]):
+        model = create(labels).build(encoder)
+        values = model(rows)["logits"].numpy()
+        unit = create([-1.0, 1.0]).build(encoder).get_layer("classifier").kernel.numpy().std()  # of mean 0, deviation 1
+        spread = model.get_layer("classifier").kernel.numpy().std() / unit
+        assert abs(values.mean() - np.mean(labels)) < (np.std(labels) or 1.0)
+        assert spread == pytest.approx(np.std(labels) or 1.0, rel=0.6)  # two draws of 32 values
+
+
+def test_scores_are_the_correlations_and_of_glue_and_klue_their_own():
+    random = np.random.default_rng(0)
+    gold = random.uniform(0, 5, 60)
+    found = np.clip(gold + random.normal(0, 1, 60), 0, 5)
+    examples, predictions = examples_of(*gold), [{"value": value} for value in found]
+    pearson, spearman = scipy.stats.pearsonr(gold, found)[0], scipy.stats.spearmanr(gold, found)[0]
+    expected = {"pearson": pytest.approx(pearson), "spearman": pytest.approx(spearman)}
+    own, glue, klue = create(gold), create(gold, format="glue/stsb"), create(gold, format="klue/sts")
+    tfds = create(gold, source="tfds:glue/stsb")
+    assert own.scores(examples, predictions) == expected
+    mean = {"score": pytest.approx((pearson + spearman) / 2)}
+    assert glue.scores(examples, predictions) == tfds.scores(examples, predictions) == expected | mean
+    right, wrong = ((gold >= 3) & (found >= 3)).sum(), ((gold >= 3) != (found >= 3)).sum()
+    assert klue.scores(examples, predictions) == expected | {"f1": pytest.approx(2 * right / (2 * right + wrong))}
+    assert (own.best, glue.best, tfds.best) == (("spearman", "max"), ("score", "max"), ("score", "max"))
+    for task in (own, glue, klue):
+        assert task.best[0] in task.scores(examples, predictions)
+        assert task.floor(examples)[task.best[0]] == 0.0
+    findings, scores = klue.findings(examples, predictions), klue.scores(examples, predictions)
+    assert findings.intervals.keys() == scores.keys()
+    assert all(low < scores[name] < high for name, (low, high) in findings.intervals.items())
+    assert findings.errors[0].place == f"file:{np.abs(gold - found).argmax()}"
+
+
+def test_a_foreign_model_of_several_numbers_is_refused():
+    with pytest.raises(DataError, match=r"gives 2 numbers a text \(x, y\); expected one"):
+        Regression.from_settings({"labels": ["x", "y"], "max_length": 16}, Tokenizer(PIECES))

@@ -1,0 +1,120 @@
+"""What all tasks on texts share: long texts, one text or two, weights of classes."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import log_softmax
+
+from bert_tf.config import ExampleData
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.examples import TextExample
+from bert_tf.inputs.labelled import SIMILARITY
+from bert_tf.tasks import TASKS
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
+from bert_tf.tasks.regression import Regression, RegressionConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES
+
+A = PIECES.index("a")
+TEXT_TASKS = {"classification": Classification, "regression": Regression, "multi_label_classification": MultiLabel}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(PIECES)
+
+
+def examples_of(*labels, texts=("a b",)):
+    return [TextExample(str(row), texts, label, f"file:{row}") for row, label in enumerate(labels)]
+
+
+def create(tokenizer, config, examples, labels=None, data=None):
+    kind = next(kind for kind in TEXT_TASKS.values() if type(config) is kind.Config)
+    return kind.create(tokenizer, config, data or ExampleData(), examples, labels)
+
+
+@pytest.mark.parametrize("config", [ClassificationConfig, RegressionConfig, MultiLabelConfig])
+def test_an_unknown_way_with_long_texts_is_refused(tokenizer, config):
+    with pytest.raises(ConfigError, match=r"task\.long_texts 'middle' is unknown; choose one of head, tail"):
+        create(tokenizer, config(long_texts="middle"), examples_of("1", "2"))
+
+
+def test_windows_of_a_pair_hold_the_first_text_each_and_cut_none_of_the_second(tokenizer):
+    task = Classification(
+        tokenizer, ClassificationConfig(max_length=11, long_texts="window"), labels=("x", "y"), pair=True
+    )
+    first, second = ["a b", "a", "a b c d e"], ["c d e f g h i j", "", "f g h i j"]
+    features = task.encode({"text": tf.constant(first), "second_text": tf.constant(second)})
+    letters = [
+        " ".join({2: "[CLS]", 3: "[SEP]"}.get(piece, PIECES[piece]) for piece in row)
+        for row in features["input_word_ids"].to_list()
+    ]
+    assert letters == [  # 8 are left for both texts; of the first no more than half
+        "[CLS] a b [SEP] c d e f g h [SEP]",
+        "[CLS] a b [SEP] i j [SEP]",
+        "[CLS] a [SEP] [SEP]",
+        "[CLS] a b c d [SEP] f g h i [SEP]",
+        "[CLS] a b c d [SEP] j [SEP]",
+    ]
+    assert features["row"].numpy().tolist() == [0, 0, 1, 2, 2]
+    assert features["truncated"].numpy().tolist() == [False, False, False, True, True]
+    types = features["input_type_ids"].to_list()
+    assert types[0] == [0] * 4 + [1] * 7 and types[2] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("name", TEXT_TASKS)
+def test_a_converted_checkpoint_knows_labels_and_length_only_and_takes_pairs_if_it_is_given_some(tokenizer, name):
+    settings = {"labels": ["x"] if name == "regression" else ["x", "y"], "max_length": 16}
+    assert TASKS[name] is TEXT_TASKS[name]
+    task = TASKS[name].from_settings(settings, tokenizer)
+    assert [spec.name for spec in task.inputs()] == ["text"]
+    columns = task.columns(examples_of(None, None, texts=("a", "b")), labelled=False)
+    assert columns.keys() == {"text", "second_text"}
+    with pytest.raises(DataError, match=r"file:0: 1 text\(s\), and the model takes 2; data.text and data.second_text"):
+        task.columns(examples_of(None), labelled=False)
+    again = TASKS[name].from_settings(json.loads(json.dumps(task.settings())), tokenizer)
+    assert again.settings() == json.loads(json.dumps(task.settings())) | {"labels": again.labels}
+
+
+def test_balanced_classes_weigh_the_same_in_total_and_the_loss_is_the_weighted_mean(tokenizer):
+    examples = examples_of(*"xxxxxxyyz")
+    task = create(tokenizer, ClassificationConfig(labels=("x", "y", "z", "unseen"), balanced=True), examples)
+    weights = dict(zip(task.labels, task.class_weights, strict=True))
+    assert weights == pytest.approx({"x": 3 / 6, "y": 3 / 2, "z": 3 / 1, "unseen": 1.0})
+    labels = np.array([0, 1, 2, 0, 3], np.int32)
+    logits = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    features = {"labels": tf.constant(labels), "truncated": tf.zeros(5, tf.bool)}
+    total, weight = task.measures(features, {"logits": logits})["loss"]
+    own = np.array(task.class_weights)[labels]
+    np.testing.assert_allclose(total, (own * -log_softmax(logits, -1)[range(5), labels]).sum(), rtol=1e-5)
+    np.testing.assert_allclose(weight, own.sum(), rtol=1e-6)
+    assert float(task.weights(features)["loss"]) == pytest.approx(float(weight))
+    # What evaluate measures of the saved model is the same loss.
+    again = Classification.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
+    np.testing.assert_array_equal(again.measures(features, {"logits": logits})["loss"], [total, weight])
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"class_weights": (1.0, 2.0)}, r"has 2 weights for 0 task.labels; name all labels, and a weight for each"),
+        ({"class_weights": (1.0, 0.0), "labels": ("1", "2")}, r"is \(1.0, 0.0\); each must be a number above 0"),
+        ({"class_weights": (1.0, 2.0), "labels": ("1", "2"), "balanced": True}, "both set; leave one of them out"),
+    ],
+)
+@pytest.mark.parametrize("config", [ClassificationConfig, MultiLabelConfig])
+def test_weights_that_fit_no_labels_are_refused(tokenizer, config, fields, message):
+    with pytest.raises(ConfigError, match=message):
+        create(tokenizer, config(**fields), examples_of("1", "2"))
+
+
+def test_classes_and_numbers_are_not_taken_for_each_other(tokenizer):
+    with pytest.raises(ConfigError, match="labels are numbers from 0 to 5; take RegressionConfig"):
+        create(tokenizer, ClassificationConfig(), examples_of(1.0, 2.0), SIMILARITY)
+    with pytest.raises(ConfigError, match="labels are classes such as 'no'; take ClassificationConfig"):
+        create(tokenizer, RegressionConfig(), examples_of("no", "yes"), ("no", "yes"))
+    with pytest.raises(DataError, match="file:1: a list of labels; expected one, or take MultiLabelConfig"):
+        create(tokenizer, ClassificationConfig(), examples_of("no", ("no", "yes")))
