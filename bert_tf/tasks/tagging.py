@@ -173,7 +173,7 @@ class Tagging(Downstream):
         elif "word_starts" in columns:
             word_starts, word_ends = columns["word_starts"], columns["word_ends"]
         else:
-            word_starts, word_ends = extents(word_numbers(self.tokenizer, ids, starts, ends), starts, ends)
+            word_starts, word_ends = extents(word_numbers(self.tokenizer, text, ids, starts, ends), starts, ends)
         place = place_of(starts, word_starts, text)  # [pieces]
         is_head = tf.concat([place[:1] >= 0, place[1:] != place[:-1]], 0)
         features = {
@@ -353,11 +353,11 @@ class Tagging(Downstream):
         if self.unit == "characters":
             cuts = ((range(len(text)), range(1, len(text) + 1)) for text in texts)
         else:
-            ids, *offsets = self.tokenizer.tokenize_with_offsets(texts)
-            offsets = extents(word_numbers(self.tokenizer, ids, *offsets), *offsets)
+            text = tf.constant(texts)
+            ids, *offsets = self.tokenizer.tokenize_with_offsets(text)
+            offsets = extents(word_numbers(self.tokenizer, text, ids, *offsets), *offsets)
             starts, ends = (
-                value.with_values(characters(tf.constant(texts), value.value_rowids(), value.values)).to_list()
-                for value in offsets
+                value.with_values(characters(text, value.value_rowids(), value.values)).to_list() for value in offsets
             )
             cuts = zip(starts, ends, strict=True)
         return [example if example.words is not None else _with_words(example, *next(cuts)) for example in examples]

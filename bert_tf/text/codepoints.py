@@ -45,9 +45,10 @@ def is_punctuation(char):
     return unicodedata.category(char).startswith("P")
 
 
-def is_ideograph(char):
-    """True for the ideographs that the reference makes words of their own."""
-    return any(first <= ord(char) <= last for first, last in CJK_RANGES)
+@functools.cache
+def punctuation_codes():
+    """All code points that `is_punctuation` is true for: int32, ascending."""
+    return np.array([code for codes in _ASSIGNED for code in codes if is_punctuation(chr(code))], np.int32)
 
 
 @functools.cache

@@ -7,14 +7,7 @@ import tensorflow as tf
 from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
 from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
 
-from bert_tf.text.codepoints import (
-    SPECIAL_BYTES,
-    SPECIAL_PIECES,
-    SPECIAL_STAND_INS,
-    is_ideograph,
-    is_punctuation,
-    stand_ins,
-)
+from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
 
@@ -80,7 +73,6 @@ class Tokenizer(tf.Module):
 
     Attributes:
         continues: bool [vocab_size], True at the pieces that begin with "##".
-        punctuation, ideograph: bool [vocab_size], True at those that are a mark or a CJK ideograph.
     """
 
     def __init__(self, vocab, lower_case=True, strip_accents=None, split_cjk=True):
@@ -121,8 +113,9 @@ class Tokenizer(tf.Module):
             self._long_words_model = tf.constant(np.frombuffer(long_words, np.uint8))
             self._pieces = tf.constant(pieces)
             self.continues = tf.constant([piece.startswith("##") for piece in pieces])
-            self.punctuation = tf.constant([len(piece) == 1 and is_punctuation(piece) for piece in pieces])
-            self.ideograph = tf.constant([len(piece) == 1 and is_ideograph(piece) for piece in pieces])
+            self._stands_alone = tf.constant(
+                [piece == "[UNK]" or (len(piece) == 1 and is_punctuation(piece)) for piece in pieces]
+            )
             self._character_lengths = tf.constant(_character_lengths())
 
     @property
@@ -193,7 +186,7 @@ class Tokenizer(tf.Module):
             ids int32, word_starts bool: RaggedTensors [batch, None].
         """
         _, _, ids, row_splits, starts, ends = self._tokenize(strings, special_tokens=False, with_offsets=False)
-        alone, rows = tf.gather(self.punctuation, ids) | (ids == self.unk_id), _rows(row_splits)
+        alone, rows = tf.gather(self._stands_alone, ids), _rows(row_splits)
         # Normalized text has all of its white space left and nothing else between two pieces.
         begins = (starts[1:] != ends[:-1]) | alone[1:] | alone[:-1] | (rows[1:] != rows[:-1])
         begins = tf.concat([tf.ones_like(ids[:1], tf.bool), begins], axis=0)

@@ -2,23 +2,27 @@
 
 import tensorflow as tf
 
+from bert_tf.text.codepoints import CJK_RANGES, punctuation_codes
 
-def word_numbers(tokenizer, ids, starts, ends):
+
+def word_numbers(tokenizer, text, ids, starts, ends):
     """Which word of its text each piece belongs to.
 
     A word is what stands between white space; the punctuation that opens or closes it, mark by mark, and each CJK
-    ideograph are words of their own: ( U.S., don't ) is six words, and inside "don't" nothing is divided.
+    ideograph that the tokenizer sets apart are words of their own: ( U.S., don't ) is six words, and "don't" one.
 
     Args:
         tokenizer: Tokenizer.
-        ids, starts, ends: RaggedTensors int32 [batch, None], as its `tokenize_with_offsets` gives.
+        text: string [batch].
+        ids, starts, ends: RaggedTensors int32 [batch, None], as its `tokenize_with_offsets` gives for `text`.
 
     Returns:
         RaggedTensor int64 [batch, None], from 0 in each text.
     """
     continues = tf.gather(tokenizer.continues, ids.values)
-    mark = tf.gather(tokenizer.punctuation, ids.values)
-    ideograph = tf.gather(tokenizer.ideograph, ids.values)
+    # By the text and not by the piece: marks that the vocabulary lacks are [UNK].
+    opening = _code_points(text, starts)
+    mark = _is_mark(opening)
     first = _first_of_row(ids)
     # What is deleted leaves a gap too, but it is white space alone that no "##" piece comes after.
     first_of_chunk = first | (_shifted(ends.values, 0) < starts.values) & ~continues
@@ -28,8 +32,9 @@ def word_numbers(tokenizer, ids, starts, ends):
     chunks = tf.reduce_max(tf.concat([chunk, [-1]], 0)) + 1
     inner_first = tf.math.unsorted_segment_min(tf.where(mark, none, place), chunk, chunks)
     inner_last = tf.math.unsorted_segment_max(tf.where(mark, -1, place), chunk, chunks)
-    outer = (place < tf.gather(inner_first, chunk)) | (place > tf.gather(inner_last, chunk))
-    alone = outer | ideograph
+    alone = (place < tf.gather(inner_first, chunk)) | (place > tf.gather(inner_last, chunk))
+    if tokenizer.split_cjk:
+        alone |= _is_ideograph(opening)
     begins = first_of_chunk | (alone | _shifted(alone, False)) & ~continues
     return _numbered(ids, begins)
 
@@ -97,6 +102,36 @@ def characters(text, rows, offsets):
     opens = tf.cast(tf.bitwise.bitwise_and(data, 0xC0) != 0x80, tf.int32)  # others go on with a character
     before = tf.concat([[0], tf.cumsum(opens)], 0)
     return tf.gather(before, begins + offsets) - tf.gather(before, begins)
+
+
+def _code_points(text, starts):
+    """int32 [pieces]: the character that begins at each of these bytes, RaggedTensor [batch, None]."""
+    begins = tf.cumsum(tf.strings.length(text), exclusive=True)
+    data = tf.io.decode_raw(tf.strings.reduce_join(text) + "\0\0\0", tf.uint8)
+    at = starts.values + tf.gather(begins, starts.value_rowids())
+    first, *rest = (tf.cast(tf.gather(data, at + place), tf.int32) for place in range(4))
+    one, two, three = (byte % 64 for byte in rest)
+    return tf.where(
+        first < 0xC0,
+        first,
+        tf.where(
+            first < 0xE0,
+            first % 32 * 64 + one,
+            tf.where(
+                first < 0xF0, (first % 16 * 64 + one) * 64 + two, ((first % 8 * 64 + one) * 64 + two) * 64 + three
+            ),
+        ),
+    )
+
+
+def _is_mark(codes):
+    marks = tf.constant(punctuation_codes())
+    nearest = tf.minimum(tf.searchsorted(marks, codes), marks.shape[0] - 1)
+    return tf.gather(marks, nearest) == codes
+
+
+def _is_ideograph(codes):
+    return tf.reduce_any([(codes >= first) & (codes <= last) for first, last in CJK_RANGES], 0)
 
 
 def _first_of_row(ragged):

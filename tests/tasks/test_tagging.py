@@ -1,0 +1,391 @@
+"""Tagging: which piece learns and answers which word, windows, documents, schemes, and answers back on the text."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import log_softmax
+
+from bert_tf.config import ExampleData
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.conll import read_conllu, read_klue_ner, read_tagged_lines
+from bert_tf.inputs.examples import Skips, TaggedExample, tagged
+from bert_tf.metrics import tagging as metrics
+from bert_tf.tasks.tagging import Tagging, TaggingConfig, scheme_of
+from bert_tf.text import Tokenizer
+from tests import packages
+from tests.model.small import PIECES
+
+VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
+LABELS = ("O", "B-X", "I-X", "B-Y", "I-Y")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(VOCABULARY)
+
+
+def make(tokenizer, labels=LABELS, unit="words", **config):
+    return Tagging(tokenizer, TaggingConfig(**config), labels=labels, unit=unit)
+
+
+def sentence(text, tags=None, document=None, identity="0"):
+    words = text.split()
+    return tagged(identity, words, tags and tags.split(), document, f"file:{identity}")
+
+
+def answer(task, examples, label_of):
+    """Predictions, and the answers they are made of, of a model that gives each piece the label of its id."""
+    columns = task.columns(examples, labelled=False)
+    features = task.encode(columns)
+    rows, features = features["row"], task.pad(features)
+    labels = label_of(features["input_word_ids"].numpy())
+    logits = tf.one_hot(labels, len(task.labels), 3.0, 0.0)
+    merged = task.merge(columns, rows, task.decode(features, {"logits": logits}))
+    answers = {name: value.numpy() for name, value in merged.items()}
+    return task.predictions(examples, answers), merged
+
+
+def by_remainder(ids):
+    return ids % len(LABELS)
+
+
+def random_sentences(count, seed=0, documents=False):
+    """Words of 1 to 5 letters, so of up to 5 pieces."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        words = ["".join(rng.choice(list("abcdefgh"), rng.integers(1, 6))) for _ in range(rng.integers(1, 30))]
+        tags = rng.choice(LABELS, len(words)).tolist()
+        found.append(tagged(str(number), words, tags, number // 7 if documents else None, f"file:{number}"))
+    return found
+
+
+def expected_tags(tokenizer, example):
+    """What `by_remainder` makes of a sentence, each word tokenized alone."""
+    ids = tokenizer.tokenize(list(example.words)).to_list()
+    return [LABELS[pieces[0] % len(LABELS)] for pieces in ids]
+
+
+def test_the_first_piece_of_a_word_learns_and_answers_it(tokenizer):
+    task = make(tokenizer, max_length=12)
+    # A zero-width space is deleted: its word has no piece.
+    example = sentence("the goods \u200b a, B", "O B-X I-X I-Z I-Y")
+    features = task.encode(task.columns([example], labelled=True))
+    pieces = [VOCABULARY[number] for number in features["input_word_ids"].to_list()[0]]
+    assert pieces == ["[CLS]", "the", "good", "##s", "a", ",", "b", "[SEP]"]
+    assert features["word"].to_list() == [[0, 1, 2, 0, 4, 0, 5, 0]]
+    # I-X goes with its word; what broken I-Z is mended to, B-Z, is no label of the task.
+    assert features["target"].to_list() == [[0, 1, 2, 0, 0, 0, 4, 0]]
+    assert features["start"].to_list() == [[0, 0, 4, 0, 14, 0, 17, 0]]
+    assert features["end"].to_list() == [[0, 3, 9, 0, 16, 0, 18, 0]]
+
+
+@pytest.mark.parametrize("context, max_length, stride", [("sentence", 8, 0), ("document", 8, 6), ("document", 512, 0)])
+def test_every_word_learns_once_and_is_answered_as_its_first_piece_says(tokenizer, context, max_length, stride):
+    task = make(tokenizer, max_length=max_length, stride=stride, context=context)
+    examples = random_sentences(60, documents=True)
+    learned = []
+    for batch in task.batches(task.columns(examples, labelled=True), 8, seed=tf.constant([1, 2], tf.int64)):
+        assert batch["input_word_ids"].shape[1] <= max_length
+        learned += batch["target"].numpy().ravel().tolist()
+    mended = [tag for example in examples for tag in metrics.repair(example.tags)[0]]
+    counts = np.bincount(learned, minlength=len(LABELS) + 1)[1:]
+    assert counts.tolist() == [mended.count(label) for label in LABELS]
+    predictions, _ = answer(task, examples, by_remainder)
+    assert [prediction["id"] for prediction in predictions] == [example.id for example in examples]
+    for example, prediction in zip(examples, predictions, strict=True):
+        assert prediction["tags"] == expected_tags(tokenizer, example)
+
+
+def test_a_documents_sentences_are_one_text_and_others_are_not(tokenizer):
+    task = make(tokenizer, context="document")
+    examples = [sentence("a b", "O O", document) for document in (0, 0, 1, None, None)]
+    examples = [example._replace(place=f"file:{line}") for line, example in enumerate(examples)]
+    columns = task.columns(examples, labelled=True)
+    assert columns["text"].numpy().tolist() == [b"a b a b", b"a b", b"a b", b"a b"]
+    assert columns["word_starts"].to_list() == [[0, 2, 4, 6], [0, 2], [0, 2], [0, 2]]
+
+
+def test_a_document_fills_the_window_from_its_neighbours(tokenizer):
+    sentences = [sentence("a b c", "O O O", 0), sentence("d e f", "O O O", 0)]
+    task = make(tokenizer, max_length=6, context="document")
+    ids = task.encode(task.columns(sentences, labelled=True))["input_word_ids"].to_list()
+    a = VOCABULARY.index("a")
+    assert ids == [[2, a, a + 1, a + 2, a + 3, 3], [2, a + 2, a + 3, a + 4, a + 5, 3]]
+
+
+def test_a_stream_is_not_cut_inside_a_document(tokenizer):
+    numbers = [0] * 3 + [1] * 4 + [None] * 2 + [2] * 11 + [3]
+    examples = [sentence("a", "O", number)._replace(place=str(line)) for line, number in enumerate(numbers)]
+
+    def sizes(context):
+        return [len(chunk) for chunk in make(tokenizer, context=context).chunks(iter(examples), 4)]
+
+    # The third document has more sentences than two chunks: memory comes first.
+    assert sizes("document") == [7, 8, 5, 1]
+    assert sizes("sentence") == [4, 4, 4, 4, 4, 1]
+
+
+@pytest.mark.parametrize("labels", [LABELS, ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")])
+def test_the_graph_reads_the_entities_that_conlleval_reads(tokenizer, labels):
+    task, rng = make(tokenizer, labels), np.random.default_rng(0)
+    examples = random_sentences(200)
+    predictions, merged = answer(task, examples, lambda ids: rng.integers(0, len(labels), ids.shape))
+    merged = {name: value.to_list() for name, value in merged.items()}
+    total = 0
+    for row, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
+        spans = metrics.entities(prediction["tags"])
+        assert [kind.encode() for _, _, kind in spans] == merged["label"][row]
+        assert [" ".join(example.words[start:end]).encode() for start, end, _ in spans] == merged["text"][row]
+        places = [
+            (example.starts[start], example.starts[end - 1] + len(example.words[end - 1])) for start, end, _ in spans
+        ]
+        assert places == list(zip(merged["start"][row], merged["end"][row], strict=True))
+        given = [(span["start"], span["end"], span["label"]) for span in prediction["spans"]]
+        assert given == [(*place, kind) for place, (_, _, kind) in zip(places, spans, strict=True)]
+        scores = [span["score"] for span in prediction["spans"]]
+        np.testing.assert_allclose(scores, merged["score"][row], rtol=1e-6)
+        total += len(spans)
+    assert total > 1000
+
+
+def test_offsets_are_characters_of_the_text_as_it_was_given(tokenizer):
+    task = make(tokenizer)
+    texts = ["  😀 the, Ünïcode (good) 가", "", "x"]
+    examples = [TaggedExample(str(row), text, None, None, None, None, f"-:{row}") for row, text in enumerate(texts)]
+    predictions, merged = answer(task, examples, lambda ids: np.ones_like(ids))  # B-X everywhere
+    assert predictions[0]["words"] == ["😀", "the", ",", "Ünïcode", "(", "good", ")", "가"]
+    for text, prediction in zip(texts, predictions, strict=True):
+        assert [text[span["start"] : span["end"]] for span in prediction["spans"]] == prediction["words"]
+        assert [span["text"] for span in prediction["spans"]] == prediction["words"]
+    assert [word.decode() for word in merged["text"].to_list()[0]] == predictions[0]["words"]
+
+
+def test_a_word_without_a_piece_gets_the_commonest_label_and_is_counted(tokenizer):
+    task, skips = make(tokenizer), Skips()
+    example = sentence("a \u200b b", "B-X I-X I-X")
+    predictions, _ = answer(task, [example], lambda ids: np.ones_like(ids))
+    assert predictions[0]["tags"] == ["B-X", "O", "B-X"]
+    task.check([example], skips)
+    assert skips.lines() == ["always 'O': word of characters that are deleted: 1 (file:0)"]
+
+
+def characters_of(text, tags):
+    return tagged("0", list(text), tags.split(), None, "file:1", joiner="")
+
+
+def test_pieces_learn_their_first_character_and_answer_all_of_theirs():
+    tokenizer = Tokenizer([*PIECES[:5], "서울", "##시", "청", "##장", "김", "##철수"], lower_case=False)
+    example = characters_of("서울시 청장 김철수", "B-OG I-OG I-OG I-OG I-OG O O B-PS I-PS I-PS")
+    create = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [example], None)
+    assert create.unit == "characters"
+    features = create.encode(create.columns([example], labelled=True))
+    targets = [create.labels[target - 1] for target in features["target"].to_list()[0][1:-1]]
+    assert targets == ["B-OG", "I-OG", "I-OG", "O", "B-PS", "I-PS"]
+    labels = np.array([[0, *(create.labels.index(label) for label in targets), 0, 0]])  # padded to eight
+    (prediction,), merged = answer(create, [example], lambda ids: labels[:, : ids.shape[1]])
+    assert prediction["tags"] == list(example.tags)
+    assert [(span["text"], span["label"]) for span in prediction["spans"]] == [("서울시 청", "OG"), ("김철수", "PS")]
+    assert [text.decode() for text in merged["text"].to_list()[0]] == ["서울시 청", "김철수"]
+
+
+def test_what_a_piece_can_not_tell_apart_is_all_that_klue_loses():
+    """Oracle tags on real sentences: with a piece a character nothing is lost, white space inside entities included."""
+    path = packages.shared("korean/klue/klue-ner-v1.1_dev.tsv")
+    examples = [example for example, _ in zip(read_klue_ner(str(path)), range(300), strict=False)]
+    letters = sorted({char for example in examples for char in example.text if char.strip()})
+    pieces = [*PIECES[:5], *letters, *(f"##{char}" for char in letters)]
+    task = Tagging.create(
+        Tokenizer(pieces, lower_case=False), TaggingConfig(max_length=40), ExampleData(), examples, None
+    )
+    columns = task.columns(examples, labelled=True)
+    features = task.encode(columns)
+    rows, features = features["row"], task.pad(features)
+    logits = tf.one_hot(features["target"] - 1, len(task.labels), 9.0)
+    merged = task.merge(columns, rows, task.decode(features, {"logits": logits}))
+    predictions = task.predictions(examples, {name: value.numpy() for name, value in merged.items()})
+    scores = task.scores(examples, predictions)
+    assert scores["entity_macro_f1"] == scores["character_macro_f1"] == scores["f1"] == 1.0
+    assert task.best == ("entity_macro_f1", "max")
+    with_spaces = [prediction["tags"] for prediction in predictions]
+    assert with_spaces == [list(example.tags) for example in examples]
+
+
+def test_measures_are_sums_over_the_words(tokenizer):
+    task = make(tokenizer)
+    features = task.pad(task.encode(task.columns(random_sentences(5), labelled=True)))
+    logits = np.random.default_rng(0).normal(size=(*features["target"].shape, 5)).astype(np.float32)
+    measures = task.measures(features, {"logits": tf.constant(logits)})
+    rows, places = np.nonzero(features["target"].numpy())
+    labels = features["target"].numpy()[rows, places] - 1
+    words = sum(len(example.words) for example in random_sentences(5))
+    np.testing.assert_allclose(
+        measures["loss"], [-log_softmax(logits, -1)[rows, places, labels].sum(), words], rtol=1e-5
+    )
+    np.testing.assert_allclose(measures["accuracy"], [(logits[rows, places].argmax(-1) == labels).sum(), words])
+    assert float(task.weights(features)["loss"]) == words
+    assert set(measures) == {*task.losses, *task.metrics}
+
+
+@pytest.mark.parametrize(
+    "tags, scheme",
+    [
+        ("O I-X I-X O I-Y B-Y", "IOB1"),
+        ("O I-X I-Y", "IOB1"),
+        ("O B-X I-X O B-Y B-Y I-X", "BIO"),
+        ("S-X O B-Y E-Y", "BIOES"),
+    ],
+)
+def test_the_scheme_is_what_the_tags_show(tags, scheme):
+    assert scheme_of([["O"], tags.split()]) == scheme
+
+
+@pytest.mark.parametrize(
+    "scheme, expected",
+    [
+        ("", ("O", "I-X", "B-X", "I-Y", "B-Y")),
+        ("BIO", ("O", "B-X", "B-Y", "I-X", "I-Y")),
+        ("BIOES", ("O", "S-X", "B-X", "E-X", "I-X", "B-Y", "I-Y", "E-Y", "S-Y")),
+    ],
+)
+def test_labels_are_ordered_by_frequency_and_every_type_has_all_prefixes(tokenizer, scheme, expected):
+    examples = [sentence("a b c d e f g h", "O O O O I-X B-X I-X O"), sentence("a a b", "I-Y I-Y O")]
+    task = Tagging.create(tokenizer, TaggingConfig(scheme=scheme), ExampleData(), examples, None)
+    assert set(task.labels) == set(expected)
+    assert task.labels[0] == "O"
+    assert task.scheme == (scheme or "IOB1")
+    counts = [tag for example in examples for tag in metrics.repair(example.tags, task.scheme)[0]]
+    frequencies = [counts.count(label) for label in task.labels]
+    assert frequencies == sorted(frequencies, reverse=True)
+
+
+def test_broken_sequences_are_mended_and_counted_and_unknown_tags_never_learned(tokenizer):
+    train = [sentence("a b c", "O B-X I-X", identity="1")] * 3 + [sentence("a b c d", "I-X I-X O I-Y", identity="2")]
+    task, skips = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None), Skips()
+    task.check(train, skips)
+    assert skips.lines() == ["mended: tag of a broken sequence of entities: 2 (file:2, file:2)"]
+    heldout, skips = [sentence("a b c", "B-Z I-Z O", identity="9"), sentence("a b c", "B-X O O")], Skips()
+    task.check(heldout, skips)
+    assert skips.counts == {"never predicted: tag 'B-Z', which training has not": 1,
+                            "never predicted: tag 'I-Z', which training has not": 1}  # fmt: skip
+    targets = task.encode(task.columns(heldout, labelled=True))["target"].to_list()
+    assert targets[0] == [0, 0, 0, 1 + task.labels.index("O"), 0]
+    predictions = [{"tags": ["B-X", "I-X", "O"]}, {"tags": ["B-X", "O", "O"]}]
+    scores = task.scores(heldout, predictions)
+    assert (scores["precision"], scores["recall"], scores["Z/recall"]) == (0.5, 0.5, 0.0)
+
+
+def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
+    with pytest.raises(DataError, match=r"file:0: tag 'B_X'; expected O, or B, I, E or S"):
+        Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "B-X B_X")], None)
+
+
+@pytest.mark.parametrize(
+    "config, tags, message",
+    [
+        ({"stride": 127}, "O B-X", r"task\.stride is 127; it must be from 0 to task\.max_length - 2"),
+        ({"context": "page"}, "O B-X", r"task\.context 'page' is unknown; choose one of sentence, document"),
+        ({"scheme": "IOE"}, "O B-X", r"task\.scheme 'IOE' is unknown; choose one of BIO, BIOES, IOB1"),
+        ({"context": "document"}, "O B-X", "the training file marks no documents"),
+        ({"scheme": "BIO"}, "NN VB", r"task\.scheme is BIO, but the training file has no tags of entities"),
+    ],
+)
+def test_settings_that_fit_nothing_are_refused(tokenizer, config, tags, message):
+    with pytest.raises(ConfigError, match=message):
+        Tagging.create(tokenizer, TaggingConfig(**config), ExampleData(), [sentence("a b", tags)], None)
+
+
+def test_a_single_tag_is_nothing_to_learn(tokenizer):
+    with pytest.raises(DataError, match="1 distinct tag; expected at least two"):
+        Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "NN NN")], None)
+
+
+def test_settings_make_the_same_task_again_and_those_of_other_peoples_models_do(tokenizer):
+    task = make(tokenizer, max_length=9, context="document", unit="characters", scheme="BIO")
+    again = Tagging.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
+    assert json.dumps(again.settings()) == json.dumps(task.settings())
+    foreign = Tagging.from_settings({"labels": ["O", "B-PER", "E-PER"], "max_length": 64}, tokenizer)
+    assert (foreign.unit, foreign.scheme, foreign.config.max_length) == ("words", "BIOES", 64)
+
+
+def test_parts_of_speech_are_scored_by_accuracy_and_have_no_entities(tokenizer):
+    examples = [sentence("a b c", "NN VB NN"), sentence("a", "DT")]
+    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), examples, None)
+    assert task.labels == ("NN", "DT", "VB")
+    assert task.scores(examples, [{"tags": ["NN", "NN", "NN"]}, {"tags": ["DT"]}]) == {"accuracy": 0.75}
+    assert task.floor(examples) == {"accuracy": 0.5}
+    assert (task.best, task.scheme) == (("accuracy", "max"), "")
+    (prediction, _), _ = answer(task, examples, lambda ids: ids % 3)
+    assert prediction.keys() == {"id", "text", "words", "tags"}
+
+
+@pytest.mark.parametrize("labels", [LABELS, ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")])
+def test_conlleval_reads_the_file_and_finds_the_same_scores(tokenizer, labels, tmp_path):
+    script = packages.seqeval() / "tests/conlleval.pl"
+    if not shutil.which("perl"):
+        pytest.skip("conlleval.pl needs perl")
+    task, rng = make(tokenizer, labels), np.random.default_rng(1)
+    examples = random_sentences(100)
+    predictions, _ = answer(task, examples, lambda ids: rng.choice(len(labels), ids.shape))
+    path = tmp_path / "a.conll"
+    task.writers()[".conll"](path, zip(examples, predictions, strict=True))
+    done = subprocess.run(["perl", script], stdin=path.open(), capture_output=True, text=True, check=True)
+    scores = task.scores(examples, predictions)
+    overall = re.search(r"precision: +([\d.]+)%; recall: +([\d.]+)%; FB1: +([\d.]+)", done.stdout)
+    expected = [scores[name] for name in ("precision", "recall", "f1")]
+    np.testing.assert_allclose([float(value) / 100 for value in overall.groups()], expected, atol=5.1e-5)
+    assert float(re.search(r"accuracy: +([\d.]+)%", done.stdout)[1]) > 0
+    for kind in "XY":
+        (f1,) = re.findall(rf" {kind}: .*FB1: +([\d.]+)", done.stdout)
+        assert scores[f"{kind}/f1"] == pytest.approx(float(f1) / 100, abs=5.1e-5)
+
+
+def test_sentences_without_tags_are_written_without_a_column_for_them(tokenizer, tmp_path):
+    task = make(tokenizer)
+    examples = [TaggedExample("7", "a (b) .", None, None, None, None, "-:1")]
+    predictions, _ = answer(task, examples, lambda ids: np.ones_like(ids))
+    task.writers()[".conll"](tmp_path / "a.conll", zip(examples, predictions, strict=True))
+    assert (tmp_path / "a.conll").read_text() == "a B-X\n( B-X\nb B-X\n) B-X\n. B-X\n\n"
+
+
+def test_json_lines_hold_words_with_tags_words_or_a_text(tokenizer, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"words": ["a", "b"], "tags": ["O", "B-X"]}\n{"words": ["c"], "id": 5}\n{"text": "d e."}\n')
+    first, second, third = read_tagged_lines(str(path))
+    assert (first.text, first.words, first.starts, first.tags) == ("a b", ("a", "b"), (0, 2), ("O", "B-X"))
+    assert (second.id, second.words, second.tags) == ("5", ("c",), None)
+    assert (third.id, third.text, third.words, third.tags) == ("2", "d e.", None, None)
+    predictions, _ = answer(make(tokenizer), [first, second, third], by_remainder)
+    assert [prediction["words"] for prediction in predictions] == [["a", "b"], ["c"], ["d", "e", "."]]
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ('{"words": ["a"], "tags": []}', "1 words and 0 tags; expected one a word"),
+        ('{"words": ["a", " "]}', "words: ' '; expected text"),
+        ('{"words": [1]}', "words: 1; expected text"),
+        ('{"sentence": "a"}', "no field 'words'; the fields are 'sentence'"),
+        ('["a"]', "list; expected an object with the field 'words'"),
+    ],
+)
+def test_json_lines_of_another_shape_are_told_with_their_place(tmp_path, line, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(DataError, match=re.escape(f"{path}:1: {message}")):
+        list(read_tagged_lines(str(path)))
+
+
+def test_all_real_sentences_are_answered_word_for_word(tokenizer):
+    """Universal Dependencies has words with spaces, emoticons and URLs; a window holds a part of most sentences."""
+    path = packages.shared("korean/ud_gsd/ko_gsd-dev.conllu")
+    examples = list(read_conllu(str(path)))
+    task = make(tokenizer, max_length=16)
+    predictions, _ = answer(task, examples, by_remainder)
+    for example, prediction in zip(examples, predictions, strict=True):
+        assert prediction["tags"] == expected_tags(tokenizer, example)
