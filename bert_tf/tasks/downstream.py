@@ -7,6 +7,7 @@ and the exported model all run. An example is one row of features, or several wh
 """
 
 import abc
+import functools
 import itertools
 import json
 from typing import ClassVar
@@ -248,13 +249,18 @@ class Downstream(Task):
         pools = self._pools(columns, 32, None).map(lambda features: tf.size(features["row"], tf.int64))
         return int(pools.reduce(tf.constant(0, tf.int64), lambda total, rows: total + rows))
 
+    @functools.cached_property
+    def _traced(self):
+        """`encode`, which takes seconds to trace, traced once for the many data sets that a long prediction makes."""
+        return tf.function(self.encode)
+
     def _pools(self, columns, batch_size, seed):
         order = tf.range(count(columns), dtype=tf.int64)
         if seed is not None:
             order = tf.random.experimental.stateless_shuffle(order, seed)
 
         def encode(examples):
-            features = self.encode({name: tf.gather(value, examples) for name, value in columns.items()})
+            features = self._traced({name: tf.gather(value, examples) for name, value in columns.items()})
             rows = features["row"]
             number = tf.range(tf.size(rows, tf.int64)) - tf.searchsorted(rows, rows, out_type=tf.int64)
             features |= {"row": tf.gather(examples, rows), "window": number}

@@ -1,0 +1,13 @@
+"""KorQuAD 1.0, the files as published: --data_dir has KorQuAD_v1.0_train.json and KorQuAD_v1.0_dev.json."""
+
+from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.tasks import QuestionAnsweringConfig
+
+
+def get_config():
+    return FinetuneConfig(
+        # Korean words are more pieces than English ones, and so are answers.
+        task=QuestionAnsweringConfig(max_answer_length=40),
+        data=ExampleData(format="korquad"),
+        train=TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5),
+    )

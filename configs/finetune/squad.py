@@ -1,0 +1,13 @@
+"""SQuAD 1.1, the files as published: --data_dir has train-v1.1.json and dev-v1.1.json."""
+
+from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.tasks import QuestionAnsweringConfig
+
+
+def get_config():
+    return FinetuneConfig(
+        task=QuestionAnsweringConfig(),
+        data=ExampleData(format="squad"),
+        # As in the paper, section 4.2.
+        train=TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5),
+    )

@@ -1,0 +1,13 @@
+"""SQuAD 2.0, the files as published: --data_dir has train-v2.0.json and dev-v2.0.json."""
+
+from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.tasks import QuestionAnsweringConfig
+
+
+def get_config():
+    return FinetuneConfig(
+        task=QuestionAnsweringConfig(unanswerable=True),
+        data=ExampleData(format="squad2"),
+        # As in the paper, section 4.3.
+        train=TrainConfig(batch_size=48, epochs=2, learning_rate=5e-5),
+    )

@@ -1,0 +1,151 @@
+"""Multiple choice: any number of choices, and nothing that depends on those that are not there."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import log_softmax, softmax
+
+from bert_tf import BertEncoder
+from bert_tf.inputs.choices import read_copa
+from bert_tf.inputs.examples import ChoiceExample, Skips
+from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
+from bert_tf.text import Tokenizer
+from bert_tf.training.evaluation import answering
+from tests.model.small import PIECES, randomize, small_config
+from tests.packages import shared
+
+LETTERS = "abcdefgh"
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(PIECES)
+
+
+@pytest.fixture(scope="module")
+def task(tokenizer):
+    return MultipleChoice(tokenizer, MultipleChoiceConfig(max_length=20))
+
+
+@pytest.fixture(scope="module")
+def model(task):
+    return randomize(task.build(BertEncoder(small_config())), scale=0.5)
+
+
+def made_up(count, seed=0):
+    """Examples of two to five choices."""
+    rng = np.random.default_rng(seed)
+
+    def text(most):
+        return " ".join(rng.choice(list(LETTERS), rng.integers(1, most)))
+
+    counts = rng.integers(2, 6, count)
+    return [
+        ChoiceExample(str(n), text(9), "", tuple(text(9) for _ in range(k)), int(rng.integers(k)), f"file:{n}")
+        for n, k in enumerate(counts)
+    ]
+
+
+def ids_of(context, choice, budget=17):
+    """[CLS] context [SEP] choice [SEP], the longer text cut, on a tie the second; by the original's loop."""
+    first, second = ([PIECES.index(letter) for letter in text.split()] for text in (context, choice))
+    while len(first) + len(second) > budget:
+        (first if len(first) > len(second) else second).pop()
+    return [2, *first, 3, *second, 3], [0] * (len(first) + 2) + [1] * (len(second) + 1)
+
+
+def logits_by_hand(model, example):
+    """The score of each choice, asked about alone and without padding."""
+    logits = []
+    for choice in example.choices:
+        ids, types = ids_of(example.context, choice)
+        inputs = {"input_word_ids": ids, "input_type_ids": types, "input_mask": [1] * len(ids)}
+        outputs = model({name: tf.constant([[value]]) for name, value in inputs.items()})
+        logits.append(float(outputs["logits"][0, 0]))
+    return np.array(logits)
+
+
+def test_a_row_is_the_context_with_each_choice_and_a_question_stands_behind_the_context(task):
+    examples = [
+        ChoiceExample("0", "a b", "c?", ("d", "e f"), 1, ""),
+        ChoiceExample("1", "a " * 15, "", ("b " * 9, "c", "d e"), 0, ""),
+    ]
+    features = task.encode(task.columns(examples, labelled=True))
+    expected = [[ids_of("a b c ?", "d"), ids_of("a b c ?", "e f")],
+                [ids_of("a " * 15, choice) for choice in examples[1].choices]]  # fmt: skip
+    assert features["input_word_ids"].to_list() == [[ids for ids, _ in rows] for rows in expected]
+    assert features["input_type_ids"].to_list() == [[types for _, types in rows] for rows in expected]
+    assert features["labels"].numpy().tolist() == [1, 0]
+    assert features["truncated"].numpy().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("count, batch_size, seed", [(40, 7, None), (330, 10, (3, 4))])
+def test_each_example_comes_once_with_its_own_choices(task, count, batch_size, seed):
+    examples = made_up(count)
+    columns = task.columns(examples, labelled=True)
+    seen = []
+    for batch in task.batches(columns, batch_size, seed=seed and tf.constant(seed, tf.int64)):
+        batch = {name: value.numpy() for name, value in batch.items()}
+        for row, ids, mask, there, label in zip(
+            *(batch[name] for name in ("row", "input_word_ids", "input_mask", "there", "labels")), strict=True
+        ):
+            example = examples[row]
+            assert there.tolist() == [place < len(example.choices) for place in range(len(there))]
+            assert label == example.label
+            assert mask.shape == ids.shape
+            found = [one[: real.sum()].tolist() for one, real in zip(ids, mask, strict=True)]
+            choices = [ids_of(example.context, choice)[0] for choice in example.choices]
+            assert found == choices + [[]] * (len(there) - len(choices))
+            seen.append(row)
+    assert sorted(seen) == list(range(count))
+
+
+def test_loss_and_answers_are_those_of_each_example_alone(task, model):
+    examples = made_up(23)
+    found, measured = answering(task, model, STRATEGY, labelled=True)(examples, 4)
+    predictions = task.predictions(examples, found)
+    logits = [logits_by_hand(model, example) for example in examples]
+    losses = [-log_softmax(scores)[example.label] for scores, example in zip(logits, examples, strict=True)]
+    right = [scores.argmax() == example.label for scores, example in zip(logits, examples, strict=True)]
+    assert measured["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+    assert measured["accuracy"] == pytest.approx(np.mean(right))
+    assert task.scores(examples, predictions)["accuracy"] == pytest.approx(np.mean(right))
+    assert len({one.argmax() for one in logits}) > 2  # the model does tell choices apart
+    for example, scores, prediction in zip(examples, logits, predictions, strict=True):
+        np.testing.assert_allclose(prediction["probabilities"], softmax(scores), atol=1e-5)
+        assert (prediction["id"], prediction["choice"]) == (example.id, scores.argmax())
+        assert prediction["label"] == example.choices[scores.argmax()]
+        assert json.dumps(prediction)
+
+
+def test_served_an_empty_text_is_no_choice_wherever_it_stands(task, model):
+    example = made_up(1)[0]
+    serve = task.serving(model).serve
+    expected = softmax(logits_by_hand(model, example))
+    choices = ["", example.choices[0], "", *example.choices[1:], "", ""]
+    answer = serve(tf.constant([example.context] * 2), tf.constant([choices, [*example.choices, "", "", "", ""]]))
+    first, second = answer["probabilities"].numpy()
+    np.testing.assert_allclose(first[[place for place, text in enumerate(choices) if text]], expected, atol=1e-5)
+    assert first.sum() == pytest.approx(1)
+    np.testing.assert_allclose(second, [*expected, 0, 0, 0, 0], atol=1e-5)
+    assert choices[answer["choice"][0]].encode() == answer["label"][0].numpy()
+    assert example.choices[answer["choice"][1]].encode() == answer["label"][1].numpy() == answer["label"][0].numpy()
+    nothing = serve(tf.constant([], tf.string), tf.zeros([0, 3], tf.string))
+    assert {int(value.shape[0]) for value in nothing.values()} == {0}
+    assert serve(tf.constant(["a"]), tf.constant([["", ""]]))["probabilities"].numpy().tolist() == [[0, 0]]
+
+
+def test_choosing_by_lot_scores_one_in_as_many_as_there_are(task):
+    examples = made_up(2)[:1] * 3 + [ChoiceExample("x", "a", "", tuple("abcd"), 0, "")]
+    assert task.floor(examples)["accuracy"] == pytest.approx((3 / len(examples[0].choices) + 1 / 4) / 4)
+    copa = list(read_copa(shared("english/copa/copa-test.xml"), Skips()))
+    assert (len(copa), task.floor(copa)) == (500, {"accuracy": 0.5})
+
+
+def test_settings_make_the_same_task_again(task, tokenizer):
+    again = MultipleChoice.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
+    assert (again.config, again.data) == (task.config, task.data)
+    assert MultipleChoice.from_settings({"max_length": 24}, tokenizer).config.max_length == 24

