@@ -24,7 +24,7 @@ def by_the_loop(length, budget, stride):
 
 
 def best_by_the_loop(spans, position):
-    """The window that run_squad.py's max-context rule names: score min(left, right) + 0.01 * length, first of equals."""
+    """The window that run_squad.py's rule of most context names: min(left, right) + 0.01 * length, first of equals."""
     best, chosen = None, None
     for number, (start, end) in enumerate(spans):
         if start <= position < end:
