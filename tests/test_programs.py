@@ -225,7 +225,7 @@ def test_what_is_no_model_is_refused_by_every_program_that_reads_one(programs, f
         assert done.status == 1 and "empty/config.json: no such file" in done.error_line
         if name != "export":  # a pre-trained model labels nothing
             done = programs(name, f"--model_dir={pretrained[0]}", *others)
-            assert done.status == 1 and "labels no rows; fine-tune it first" in done.error_line
+            assert done.status == 1 and "answers no examples; fine-tune it" in done.error_line
 
 
 @pytest.mark.slow
