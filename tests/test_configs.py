@@ -8,25 +8,39 @@ import pytest
 
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.inputs.corpus import find_corpus
+from bert_tf.inputs.glue import GLUE
+from bert_tf.inputs.sources import FORMATS
+from bert_tf.tasks import RegressionConfig, task_of
 from bert_tf.training import phases
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.glob("*/*.py"))
+GLUE_TASKS = [f"finetune/glue.py:{task}" for task in GLUE if task != "ax"]
 
 
 def load(name):
+    """The config of a file, whose argument can stand behind a colon, as in --config."""
+    name, *argument = name.split(":")
     spec = importlib.util.spec_from_file_location("config", CONFIGS / name)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.get_config()
+    return module.get_config(*argument)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, *GLUE_TASKS])
 def test_a_config_file_checks_and_can_be_written_down(name):
     config = load(name)
     assert isinstance(config, PretrainConfig if name.startswith("pretrain") else FinetuneConfig)
     config.train.check()
     assert json.loads(json.dumps(to_dict(config)))["train"]["learning_rate"] == config.train.learning_rate
+
+
+@pytest.mark.parametrize("name", [name for name in [*FILES, *GLUE_TASKS] if name.startswith("finetune")])
+def test_a_finetuning_config_has_a_task_for_the_examples_of_its_format(name):
+    config = load(name)
+    assert FORMATS[config.data.format].example is task_of(config.task).example
+    numbers = config.data.format in ("glue/stsb", "korsts", "klue/sts")
+    assert isinstance(config.task, RegressionConfig) == numbers
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("pretrain")])

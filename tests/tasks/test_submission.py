@@ -9,7 +9,7 @@ import sklearn.metrics
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
-from bert_tf.files import replacing
+from bert_tf.files import replacing_with_others
 from bert_tf.inputs.examples import TextExample
 from bert_tf.metrics.glue import GLUE
 from bert_tf.tasks import TASKS
@@ -36,7 +36,7 @@ def predicted(name, rows=None, seed=0):
 
 
 def submit(path, name, **how):
-    with replacing(path, adding=True) as temporary:
+    with replacing_with_others(path, adding=True) as temporary:
         return write_submission(GLUE[name].task, temporary, predicted(name, **how))
 
 
