@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 PROGRAMS = ("quickstart", "learn_vocab", "prepare", "serve_inputs", "pretrain")
-PROGRAMS += ("finetune", "evaluate", "predict", "export", "convert", "ablate")
+PROGRAMS += ("finetune", "evaluate", "predict", "export", "extract", "convert", "ablate")
 # TFDS 4.9.10 imports importlib_resources on every Python, and requires it on old ones only.
 TFDS = ("tensorflow-datasets>=4.9.9", "importlib_resources")
 

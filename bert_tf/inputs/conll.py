@@ -156,13 +156,14 @@ def read_klue_ner(path):
     _check_count(path, count)
 
 
-def read_tagged_lines(path):
+def read_tagged_lines(path, text="text"):
     """Anybody's own sentences, a JSON object a line: {"words": [...], "tags": [...]} or {"text": "..."}.
 
     Without "tags" a sentence is there to be answered; a "text" is cut into words by the task. "id" names it.
 
     Args:
         path: the file; "-" for standard input.
+        text: what the field is called that has a text.
 
     Yields:
         TaggedExample; `id` is the sentence's number from 0 where it has none.
@@ -175,9 +176,8 @@ def read_tagged_lines(path):
     for number, record in read_json_lines(path):
         place = f"{path}:{number}"
         identity = str(record.get("id", count)) if isinstance(record, dict) else ""
-        if isinstance(record, dict) and "words" not in record and "text" in record:
-            text = field(record, "text", str, place)
-            yield TaggedExample(identity, text, None, None, None, None, place)
+        if isinstance(record, dict) and "words" not in record and text in record:
+            yield TaggedExample(identity, field(record, text, str, place), None, None, None, None, place)
         else:
             words = [_filled(word, f"{place}: words") for word in field(record, "words", list, place)]
             tags = None

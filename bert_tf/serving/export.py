@@ -21,9 +21,13 @@ def export(task, model, directory):
     Returns:
         path of the new version's folder; it appears under that name only when it is whole.
     """
+    return save(task.serving(model), directory)
+
+
+def save(module, directory):
+    """The same of a tf.Module whose `serve` is a tf.function, signature given."""
     numbers = [int(name) for name in os.listdir(directory) if name.isdigit()] if os.path.isdir(directory) else []
     path = os.path.join(directory, str(max(numbers, default=0) + 1))
-    module = task.serving(model)
     # Gradients would bring functions that must be compiled by XLA, which a server may lack and never needs.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with replacing_directory(path) as temporary:

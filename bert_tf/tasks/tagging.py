@@ -15,7 +15,7 @@ from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
 from bert_tf.model.heads import tagger
 from bert_tf.tasks.downstream import Downstream, strings
-from bert_tf.text.words import character_groups, characters, extents, place_of, word_numbers
+from bert_tf.text.words import character_groups, characters, extents, place_of, spans, word_numbers
 
 # Sentences whose words are looked through at once.
 _CHECKED = 1024
@@ -157,7 +157,7 @@ class Tagging(Downstream):
         groups = self._groups(self._divided(examples))
         columns = {"text": tf.constant([_joined(group) for group in groups], tf.string)}
         if self.unit == "words" or labelled:
-            columns |= _word_columns(groups)
+            columns |= word_columns(groups)
         if labelled:
             numbers = {label: number for number, label in enumerate(self.labels, 1)}
             tags = (tag for group in groups for example in group for tag in _learned(example, self.scheme))
@@ -235,7 +235,7 @@ class Tagging(Downstream):
         # In order: windows follow one another, and so do the words that each has most context for.
         row = tf.gather(rows, there[:, 0])
         found = {name: tf.gather_nd(value, there) for name, value in decoded.items()}
-        words = _spans_of(texts, row, found["start"], found["end"])
+        words = spans(texts, row, found["start"], found["end"])
         answer = {
             "word": words["text"],
             "tag": tf.gather(tf.constant(self.labels), found["label"]),
@@ -262,7 +262,7 @@ class Tagging(Downstream):
         start = tf.boolean_mask(words["start"], begins)
         end = tf.math.unsorted_segment_max(tf.boolean_mask(words["end"], inside), entity, count)
         row = tf.boolean_mask(row, begins)
-        found = _spans_of(texts, row, start, end) | {
+        found = spans(texts, row, start, end) | {
             "label": tf.gather(tf.constant(kinds), tf.boolean_mask(kind, begins)),
             "score": tf.math.unsorted_segment_mean(tf.boolean_mask(words["score"], inside), entity, count),
         }
@@ -365,7 +365,7 @@ class Tagging(Downstream):
     def _without_piece(self, examples):
         """The place of each word that no piece is made of."""
         groups = [[example] for example in examples]
-        columns = {"text": tf.constant([example.text for example in examples])} | _word_columns(groups)
+        columns = {"text": tf.constant([example.text for example in examples])} | word_columns(groups)
         _, starts, _ = self.tokenizer.tokenize_with_offsets(columns["text"])
         missing = np.ones(int(columns["word_starts"].values.shape[0]), bool)
         missing[place_of(starts, columns["word_starts"], columns["text"]).numpy()] = False
@@ -430,8 +430,15 @@ def _joined(group):
     return " ".join(example.text for example in group)
 
 
-def _word_columns(groups):
-    """Where the words of each group are in its text, in bytes: dict of RaggedTensors int32 [groups, None]."""
+def word_columns(groups):
+    """Where words are, in bytes.
+
+    Args:
+        groups: list of lists of TaggedExample; the text of a group is those of its examples with a space in between.
+
+    Returns:
+        dict of word_starts, word_ends: RaggedTensors int32 [groups, None].
+    """
     starts, ends, counts = [], [], []
     for group in groups:
         firsts, lasts, offset = [], [], 0
@@ -488,25 +495,6 @@ def _onto_characters(units, length):
 def _scored(example, tags, unit):
     """The tags of a sentence that are measured: of characters not those of white space."""
     return [tag for word, tag in zip(example.words, tags, strict=True) if unit == "words" or word.strip()]
-
-
-def _spans_of(texts, row, starts, ends):
-    """Parts of texts, from bytes: dict of text, string, and start and end, int32, in characters; each [parts].
-
-    Args:
-        texts: string [n].
-        row: int64 [parts], the text that each is of.
-        starts, ends: int32 [parts]; no byte is in two parts.
-    """
-    # Not tf.strings.substr: it would copy the whole text for every part.
-    begin = tf.gather(tf.cumsum(tf.strings.length(texts), exclusive=True), row)
-    places = tf.ragged.range(begin + starts, begin + ends)
-    letters = tf.gather(tf.strings.bytes_split(tf.strings.reduce_join(texts)), places.values)
-    return {
-        "text": tf.strings.unsorted_segment_join(letters, places.value_rowids(), tf.size(row)),
-        "start": characters(texts, row, starts),
-        "end": characters(texts, row, ends),
-    }
 
 
 def _of_texts(values, row, texts):

@@ -31,7 +31,7 @@ def word_numbers(tokenizer, text, ids, starts, ends):
     place = tf.range(none)
     chunks = tf.reduce_max(tf.concat([chunk, [-1]], 0)) + 1
     inner_first = tf.math.unsorted_segment_min(tf.where(mark, none, place), chunk, chunks)
-    inner_last = tf.math.unsorted_segment_max(tf.where(mark, -1, place), chunk, chunks)
+    inner_last = tf.math.unsorted_segment_max(tf.where(mark, tf.constant(-1, tf.int64), place), chunk, chunks)
     alone = (place < tf.gather(inner_first, chunk)) | (place > tf.gather(inner_last, chunk))
     if tokenizer.split_cjk:
         alone |= _is_ideograph(opening)
@@ -132,6 +132,28 @@ def _is_mark(codes):
 
 def _is_ideograph(codes):
     return tf.reduce_any([(codes >= first) & (codes <= last) for first, last in CJK_RANGES], 0)
+
+
+def spans(text, rows, starts, ends):
+    """Parts of texts, from bytes.
+
+    Args:
+        text: string [batch], UTF-8.
+        rows: int64 [n], the text that each part is of.
+        starts, ends: int32 [n].
+
+    Returns:
+        dict of text, string, and start and end, int32, in characters; each [n].
+    """
+    # Not tf.strings.substr: it would copy the whole text for every part.
+    begins = tf.gather(tf.cumsum(tf.strings.length(text), exclusive=True), rows)
+    places = tf.ragged.range(begins + starts, begins + ends)
+    letters = tf.gather(tf.strings.bytes_split(tf.strings.reduce_join(text)), places.values)
+    return {
+        "text": tf.strings.unsorted_segment_join(letters, places.value_rowids(), tf.size(rows)),
+        "start": characters(text, rows, starts),
+        "end": characters(text, rows, ends),
+    }
 
 
 def _first_of_row(ragged):

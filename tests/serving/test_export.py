@@ -20,6 +20,7 @@ from bert_tf.serving import ask
 from bert_tf.serving.export import export
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.model.numpy_bert import encode, softmax, tensors_of
 from tests.model.small import PIECES, randomize, small_config
@@ -40,11 +41,12 @@ def make(kind):
         "fill": lambda: Pretraining(tokenizer, LENGTH),
         "single": lambda: classification(tokenizer, ("negative", "positive")),
         "pair": lambda: classification(tokenizer, ("a", "b", "c"), pair=True),
+        "tags": lambda: Tagging(tokenizer, TaggingConfig(max_length=LENGTH), labels=("O", "B-X", "I-X")),
     }[kind]()
     return task, randomize(task.build(encoder), scale=0.5), encoder  # small weights would tell no texts apart
 
 
-@pytest.fixture(scope="module", params=["single", "pair", "fill"])
+@pytest.fixture(scope="module", params=["single", "pair", "fill", "tags"])
 def exported(request, tmp_path_factory):
     """Task, model and the folder of its first version."""
     task, model, _ = make(request.param)

@@ -1,0 +1,134 @@
+"""Vectors of texts, of their words or of their tokens, in graph code: for `extract`, and as a SavedModel."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from bert_tf.errors import ConfigError
+from bert_tf.inputs.packing import dense_features, pack
+from bert_tf.inputs.windows import cut, most_context, windows
+from bert_tf.model.features import feature_model
+from bert_tf.text.words import extents, place_of, spans, word_numbers
+
+# What a vector is of -> how it can be made of tokens' vectors.
+POOLS = {"sentence": ("mean", "cls", "max"), "word": ("first", "mean", "max"), "token": ("",)}
+
+
+@dataclasses.dataclass
+class EmbeddingConfig:
+    """Which vectors.
+
+    Attributes:
+        per: what a vector is of: "sentence" (the whole text), "word" or "token".
+        pool: of a sentence "mean" (over all tokens, [CLS] and [SEP] among them), "cls" or "max"; of a word "first"
+            (its first piece, as the paper's tagger takes it), "mean" or "max"; "" for the first of these.
+        layers, combine, weights: as for `model.features.feature_model`.
+        max_length: tokens of a window, specials counted; 0 for as many as the model takes. Longer texts are several
+            windows; each token is taken where it has most context.
+    """
+
+    per: str = "sentence"
+    pool: str = ""
+    layers: tuple[int, ...] = (-1,)
+    combine: str = "sum"
+    weights: tuple[float, ...] = ()
+    max_length: int = 0
+
+
+class Embedder(tf.Module):
+    """Text in, vectors out.
+
+    Args:
+        encoder: BertEncoder.
+        tokenizer: Tokenizer.
+        config: EmbeddingConfig.
+
+    Attributes:
+        serve: tf.function of `text`, string [batch], to what calling the object returns, padded with 0 and "".
+
+    Raises:
+        ConfigError: for settings that fit neither each other nor the encoder.
+    """
+
+    def __init__(self, encoder, tokenizer, config):
+        super().__init__()
+        if config.per not in POOLS:
+            raise ConfigError(f"vectors per {config.per!r} are unknown; choose one of {', '.join(POOLS)}")
+        self._per, self._pool = config.per, config.pool or POOLS[config.per][0]
+        if self._pool not in POOLS[config.per]:
+            choices = (
+                f"choose one of {', '.join(POOLS[config.per])}" if config.per != "token" else "a token has its own"
+            )
+            raise ConfigError(f"pool {config.pool!r} is not for vectors per {config.per}; {choices}")
+        limit = encoder.config.max_position_embeddings
+        self._length = config.max_length or limit
+        if not 3 <= self._length <= limit:
+            raise ConfigError(f"max_length is {config.max_length}; it must be from 3 to the model's {limit}")
+        self.tokenizer = tokenizer
+        self.model = feature_model(encoder, config.layers, config.combine, config.weights)
+
+        def serve(text):
+            answer = self(text)
+            return {
+                name: value.to_tensor() if isinstance(value, tf.RaggedTensor) else value
+                for name, value in answer.items()
+            }
+
+        self.serve = tf.function(serve, input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+
+    def __call__(self, text, word_starts=None, word_ends=None):
+        """The vectors of some texts.
+
+        Args:
+            text: string [batch].
+            word_starts, word_ends: RaggedTensors int32 [batch, None], bytes of the text, for vectors of given words;
+                None for words as `text.words.word_numbers` finds them.
+
+        Returns:
+            dict: vector, float32 [batch, size] per sentence; else RaggedTensor [batch, None, size], and beside it text
+            (string), start and end (int32, characters of the text), RaggedTensors [batch, None]. A word that no piece
+            is made of has a vector of zeros.
+        """
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
+        budget = self._length - 2
+        rows = windows(ids.row_lengths(), budget, (budget + 1) // 2)
+        packed, types = pack(cut(ids, *rows), cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
+        states = self.model(dense_features(packed, types, length_multiple=4, max_length=self._length), training=False)
+        if self._per == "sentence":
+            return {"vector": self._sentences(states, rows, tf.size(text))}
+        tokens = tf.boolean_mask(states, _framed(most_context(*rows), False, states))  # [tokens, size], in order
+        if self._per == "word":
+            if word_starts is None:
+                word_starts, word_ends = extents(word_numbers(self.tokenizer, text, ids, starts, ends), starts, ends)
+            tokens = self._words(tokens, place_of(starts, word_starts, text), tf.size(word_starts.values))
+            starts, ends = word_starts, word_ends
+        found = spans(text, starts.value_rowids(), starts.values, ends.values) | {"vector": tokens}
+        return {name: starts.with_values(values) for name, values in found.items()}
+
+    def _sentences(self, states, rows, count):
+        """float32 [count, size]; of a text of several windows each has its own [CLS] and [SEP]."""
+        if self._pool == "cls":
+            return tf.math.unsorted_segment_mean(states[:, 0], rows[0], count)
+        counted = _framed(most_context(*rows), True, states)[..., tf.newaxis]
+        if self._pool == "max":
+            best = tf.reduce_max(tf.where(counted, states, states.dtype.min), 1)
+            return tf.math.unsorted_segment_max(best, rows[0], count)
+        counted = tf.cast(counted, states.dtype)
+        sums = tf.math.unsorted_segment_sum(tf.reduce_sum(states * counted, 1), rows[0], count)
+        return sums / tf.math.unsorted_segment_sum(tf.reduce_sum(counted, 1), rows[0], count)
+
+    def _words(self, tokens, place, count):
+        """float32 [count, size] from those of tokens, each in the word of that place."""
+        if self._pool == "first":
+            first = tf.concat([place[:1] >= 0, place[1:] != place[:-1]], 0)
+            tokens, place = tf.boolean_mask(tokens, first), tf.boolean_mask(place, first)
+        if self._pool != "max":
+            return tf.math.unsorted_segment_mean(tokens, place, count)
+        best = tf.math.unsorted_segment_max(tokens, place, count)
+        return tf.where(best > best.dtype.min, best, 0.0)
+
+
+def _framed(chosen, specials, states):
+    """bool [windows, length] of RaggedTensor [windows, None]: with what [CLS] and [SEP] get; False at padding."""
+    edge = tf.fill([chosen.nrows(), 1], specials)
+    return tf.concat([edge, chosen, edge], 1).to_tensor(shape=tf.stack([-1, tf.shape(states)[1]]))

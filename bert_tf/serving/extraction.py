@@ -1,0 +1,174 @@
+"""Vectors of the texts of a file, into a file; memory is flat in the number of texts."""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import DataError
+from bert_tf.inputs import tables
+from bert_tf.inputs.conll import read_tagged_lines
+from bert_tf.inputs.examples import TaggedExample
+from bert_tf.inputs.text_files import STDIN, read_lines
+from bert_tf.progress import bar
+from bert_tf.tasks.downstream import strings
+from bert_tf.tasks.tagging import word_columns
+
+# Texts held at once, enough to sort by length.
+_CHUNK = 2048
+
+
+def read_texts(path, column="text"):
+    """Texts of a file, as a stream.
+
+    Args:
+        path: .txt with a text a line; .tsv or .csv with a header; .jsonl, or "-" for the same on standard input, with
+            objects that have a text, or {"words": [...]} as somebody else has divided it.
+        column: that has the text, in tables and JSON lines.
+
+    Yields:
+        TaggedExample without tags; `words` only where the file gives them.
+
+    Raises:
+        DataError: as the readers of `inputs`; another ending.
+    """
+    if path == STDIN or path.endswith(".jsonl"):
+        yield from read_tagged_lines(path, column)
+        return
+    if path.endswith(".txt"):
+        rows = ((number, (text,)) for number, text in read_lines(path))
+    else:
+        rows = tables.table_rows(path, [column])
+    for count, (number, (text,)) in enumerate(rows):
+        yield TaggedExample(str(count), text, None, None, None, None, f"{path}:{number}")
+
+
+def extract(embedder, examples, batch_size):
+    """Vectors of a stream of texts.
+
+    Args:
+        embedder: Embedder.
+        examples: iterable of TaggedExample, of words as they are given where they are.
+        batch_size: texts at once.
+
+    Yields:
+        (example, dict of arrays: what the embedder gives of it), in the order of the examples.
+
+    Raises:
+        DataError: some examples have words, and some have none.
+    """
+    embed = tf.function(embedder.__call__, reduce_retracing=True)
+    examples = iter(examples)
+    with bar("extract", None, "text") as line:
+        while chunk := list(itertools.islice(examples, _CHUNK)):
+            order = np.argsort([len(example.text) for example in chunk], kind="stable")
+            found = [None] * len(chunk)
+            for first in range(0, len(chunk), batch_size):
+                places = order[first : first + batch_size]
+                some = [chunk[place] for place in places]
+                answer = embed(tf.constant([example.text for example in some]), **_given_words(some))
+                for place, *values in zip(places, *answer.values(), strict=True):
+                    found[place] = {name: value.numpy() for name, value in zip(answer, values, strict=True)}
+                line.update(len(some))
+            yield from zip(chunk, found, strict=True)
+
+
+def _given_words(examples):
+    """Where the words of a batch are, as the embedder takes them; {} where nobody has divided the texts."""
+    without = [example.place for example in examples if example.words is None]
+    if 0 < len(without) < len(examples):
+        raise DataError(f"{without[0]}: no words, which other lines have; give all of them or none")
+    return {} if without else word_columns([[example] for example in examples])
+
+
+def write_npz(path, embedded):
+    """Writes arrays for `numpy.load`.
+
+    vector, float32 [texts, size], in the order of the texts. Of words and tokens vector is [units, size], those of all
+    texts one after the other, with start and end, int32 [units], in characters of the text, and splits, int64
+    [texts + 1]: the units of text i are splits[i] to splits[i + 1].
+
+    Args:
+        path: of the file.
+        embedded: iterable as `extract` gives.
+
+    Returns:
+        int, how many texts.
+    """
+    with contextlib.ExitStack() as stack:
+        columns, counts, shapes = {}, [0], {}
+        for _, values in embedded:
+            for name in ("vector", "start", "end"):
+                if name in values:
+                    array = values[name] if "start" in values else values[name][np.newaxis]
+                    if name not in columns:
+                        # Numbers go to disk as they come; only at the end is it known how many there are.
+                        columns[name] = stack.enter_context(tempfile.TemporaryFile(dir=os.path.dirname(path) or "."))
+                    columns[name].write(array.tobytes())
+                    shapes[name] = (array.dtype, array.shape[1:])
+            counts.append(counts[-1] + len(array))
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, column in columns.items():
+                dtype, rest = shapes[name]
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    header = {"descr": dtype.str, "fortran_order": False, "shape": (counts[-1], *rest)}
+                    np.lib.format.write_array_header_1_0(member, header)
+                    column.seek(0)
+                    shutil.copyfileobj(column, member)
+            if "start" in columns:
+                with archive.open("splits.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.array(counts, np.int64))
+    return len(counts) - 1
+
+
+def write_json_lines(path, embedded):
+    """Writes an object a text: id, text and vector; of words and tokens units, objects of text, start, end, vector.
+
+    Numbers have seven decimals: what float32 holds of those below 1. Arguments and result as of `write_npz`.
+    """
+    count = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for example, values in embedded:
+            vectors = np.round(values["vector"].astype(np.float64), 7).tolist()
+            record = {"id": example.id, "text": example.text}
+            if "start" in values:
+                columns = strings(values["text"]), values["start"].tolist(), values["end"].tolist(), vectors
+                names = ("text", "start", "end", "vector")
+                record["units"] = [dict(zip(names, unit, strict=True)) for unit in zip(*columns, strict=True)]
+            else:
+                record["vector"] = vectors
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def write_records(path, embedded):
+    """Writes a tf.train.Example a text: id, text, vector (of words and tokens one behind the other), start, end.
+
+    Arguments and result as of `write_npz`.
+    """
+    count = 0
+    with tf.io.TFRecordWriter(path) as file:
+        for example, values in embedded:
+            texts = [example.id.encode()], [example.text.encode()]
+            features = {
+                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
+                for name, value in zip(("id", "text"), texts, strict=True)
+            }
+            features["vector"] = tf.train.Feature(float_list=tf.train.FloatList(value=values["vector"].ravel()))
+            for name in ("start", "end"):
+                if name in values:
+                    features[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values[name]))
+            file.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+            count += 1
+    return count
+
+
+# By the ending of the file.
+WRITERS = {".npz": write_npz, ".jsonl": write_json_lines, ".tfrecord": write_records}

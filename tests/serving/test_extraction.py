@@ -1,0 +1,197 @@
+"""Vectors of texts, words and tokens: against each text computed alone, in every kind of file, and exported."""
+
+import io
+import json
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.checkpoints import directory
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
+from bert_tf.serving.export import save
+from bert_tf.serving.extraction import WRITERS, extract, read_texts
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES, small_config
+from tests.programs import Programs
+from tests.serving import fresh
+
+VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
+TEXTS = ["the goods, a\u200b bé!", "", "a b c d e f g h i j k l m n o", "é", "good the bad"]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    keras.utils.set_random_seed(0)
+    return BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.5))
+
+
+@pytest.fixture(scope="module")
+def make(encoder):
+    return lambda **config: Embedder(encoder, Tokenizer(VOCABULARY), EmbeddingConfig(**config))
+
+
+def states(encoder, text):
+    """Of a text alone: the last layer's states with [CLS] and [SEP], float32 [pieces + 2, hidden], and offsets."""
+    (ids,), (starts,), (ends,) = (v.to_list() for v in Tokenizer(VOCABULARY).tokenize_with_offsets([text]))
+    ids = np.array([[2, *ids, 3]], np.int32)
+    inputs = {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
+    return encoder(inputs)["sequence_output"].numpy()[0], starts, ends
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pool, pooled", [("mean", lambda s: s.mean(0)), ("max", lambda s: s.max(0)),
+                                          ("cls", lambda s: s[0])])  # fmt: skip
+def test_a_sentences_vector_is_pooled_over_its_own_tokens(encoder, make, pool, pooled):
+    found = make(pool=pool)(tf.constant(TEXTS))["vector"]
+    for vector, text in zip(found, TEXTS, strict=True):
+        close(vector, pooled(states(encoder, text)[0]))
+
+
+def test_tokens_have_their_vector_and_their_place_in_the_text(encoder, make):
+    found = {name: value.to_list() for name, value in make(per="token")(tf.constant(TEXTS)).items()}
+    for row, text in enumerate(TEXTS):
+        expected, starts, ends = states(encoder, text)
+        if starts:
+            close(found["vector"][row], expected[1:-1])
+        in_bytes = text.encode()
+        assert [part.decode() for part in found["text"][row]] == [
+            in_bytes[start:end].decode() for start, end in zip(starts, ends, strict=True)
+        ]
+        places = zip(found["start"][row], found["end"][row], strict=True)
+        assert [text[start:end].encode() for start, end in places] == found["text"][row]
+
+
+@pytest.mark.parametrize("pool, pooled", [("first", lambda s: s[0]), ("mean", lambda s: s.mean(0)),
+                                          ("max", lambda s: s.max(0))])  # fmt: skip
+def test_a_words_vector_is_made_of_its_pieces(encoder, make, pool, pooled):
+    embedder = make(per="word", pool=pool)
+    found = {name: value.to_list() for name, value in embedder(tf.constant(TEXTS[:1])).items()}
+    assert [word.decode() for word in found["text"][0]] == ["the", "goods", ",", "a", "bé", "!"]
+    pieces = [(1, 2), (2, 4), (4, 5), (5, 6), (6, 8), (8, 9)]  # the good ##s , a b ##e !
+    expected, _, _ = states(encoder, TEXTS[0])
+    close(found["vector"][0], [pooled(expected[first:last]) for first, last in pieces])
+
+
+def test_given_words_are_kept_and_one_that_is_deleted_has_zeros(encoder, make, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"words": ["goods,", "\u200b", "a"]}\n')
+    ((example, found),) = extract(make(per="word", pool="mean"), read_texts(str(path)), 4)
+    expected, _, _ = states(encoder, "goods, \u200b a")
+    close(found["vector"], [expected[1:4].mean(0), 0 * expected[0], expected[4]])
+    assert [word.decode() for word in found["text"]] == list(example.words)
+
+
+def test_each_token_of_a_long_text_is_taken_where_it_has_most_context(encoder, make):
+    text = "a b c d e f g h"
+    found = make(per="token", max_length=6)(tf.constant([text]))["vector"].to_list()[0]
+    windows = [states(encoder, part)[0] for part in ("a b c d", "c d e f", "e f g h")]
+    # Of a window of four, the two in the middle, and at the ends of the text what nothing else has.
+    expected = [windows[0][1:4], windows[1][2:4], windows[2][2:5]]
+    close(found, np.concatenate(expected))
+
+
+def test_batches_do_not_change_vectors_or_their_order(make, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    alone, together = (list(extract(make(), read_texts(str(path)), size)) for size in (1, 3))
+    assert [example.text for example, _ in together] == TEXTS
+    for (_, one), (_, other) in zip(alone, together, strict=True):
+        close(one["vector"], other["vector"])
+
+
+@pytest.mark.parametrize("per", ["sentence", "word"])
+def test_all_files_hold_the_same(make, tmp_path, per):
+    source = tmp_path / "a.tsv"
+    source.write_text("x\tsentence\n" + "".join(f"1\t{text}\n" for text in TEXTS), encoding="utf-8")
+    embedded = list(extract(make(per=per), read_texts(str(source), "sentence"), 4))
+    for ending, write in WRITERS.items():
+        assert write(str(tmp_path / f"a{ending}"), iter(embedded)) == len(TEXTS)
+    arrays = np.load(tmp_path / "a.npz")
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    records = [tf.train.Example.FromString(record.numpy()).features.feature
+               for record in tf.data.TFRecordDataset(str(tmp_path / "a.tfrecord"))]  # fmt: skip
+    assert [line["text"] for line in lines] == TEXTS
+    assert [record["text"].bytes_list.value[0].decode() for record in records] == TEXTS
+    if per == "sentence":
+        assert arrays["vector"].dtype == np.float32
+        close(arrays["vector"], [line["vector"] for line in lines])
+        close(arrays["vector"], [record["vector"].float_list.value for record in records])
+        close(arrays["vector"], [values["vector"] for _, values in embedded])
+        return
+    assert arrays["splits"].tolist() == [0, *np.cumsum([len(line["units"]) for line in lines])]
+    units = [unit for line in lines for unit in line["units"]]
+    for name in ("start", "end"):
+        assert arrays[name].tolist() == [unit[name] for unit in units]
+        assert arrays[name].tolist() == [place for record in records for place in record[name].int64_list.value]
+    close(arrays["vector"], [unit["vector"] for unit in units])
+    flat = np.concatenate([record["vector"].float_list.value for record in records])
+    close(arrays["vector"].ravel(), flat)
+    assert [line["text"][unit["start"] : unit["end"]] for line in lines for unit in line["units"]] == [
+        unit["text"] for unit in units
+    ]
+
+
+def test_texts_and_words_are_not_mixed(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"words": ["a"]}\n{"text": "a b"}\n')))
+    with pytest.raises(DataError, match="-:2: no words, which other lines have"):
+        list(extract(make(per="word"), read_texts("-"), 4))
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"per": "page"}, "vectors per 'page' are unknown; choose one of sentence, word, token"),
+        ({"per": "word", "pool": "cls"}, "pool 'cls' is not for vectors per word; choose one of first, mean, max"),
+        ({"per": "token", "pool": "mean"}, "a token has its own"),
+        ({"max_length": 99}, "max_length is 99; it must be from 3 to the model's 24"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(make, config, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**config)
+
+
+def test_an_exported_model_gives_what_extraction_gives(make, tmp_path):
+    embedders = {per: make(per=per, layers=(0, -1), combine="concat") for per in ("sentence", "word")}
+    exports = [(save(embedder, str(tmp_path / per)), [{"text": text} for text in TEXTS])
+               for per, embedder in embedders.items()]  # fmt: skip
+    for embedder, answers in zip(embedders.values(), fresh.answers(*exports, cwd=tmp_path), strict=True):
+        expected = embedder(tf.constant(TEXTS))
+        for row, answer in enumerate(answers):
+            assert answer.keys() == expected.keys()
+            close(np.reshape(answer["vector"], [-1]), np.reshape(expected["vector"][row], [-1]))
+            if "text" in answer:
+                assert answer["text"] == [word.decode() for word in expected["text"][row].numpy()]
+
+
+@pytest.fixture(scope="module")
+def programs():
+    programs = Programs()
+    yield programs
+    programs.close()
+
+
+def test_the_program_writes_vectors_and_refuses_what_it_can_not_do(programs, encoder, tmp_path):
+    task = Pretraining(Tokenizer(VOCABULARY), 24)
+    model, source, output = str(tmp_path / "model"), tmp_path / "a.txt", tmp_path / "a.npz"
+    directory.save(model, task.build(encoder), encoder, task)
+    source.write_text("the good\na\n")
+    done = programs.succeed("extract", f"--init={model}", f"--input={source}", f"--output={output}", "--layers=-2,-1")
+    assert done.output == f"{output}: vectors of 2 texts\n"
+    assert np.load(output)["vector"].shape == (2, 32)
+    done = programs("extract", f"--init={model}", f"--input={source}", f"--output={output}", "--layers=last")
+    assert (done.status, done.error_line) == (
+        2,
+        "bert_tf: error: --layers=last: expected whole numbers divided by commas",
+    )
+    done = programs("extract", f"--init={model}", f"--input={source}")
+    assert done.error_line == "bert_tf: error: nothing to do: give --input and --output, or --export_dir"

@@ -1,0 +1,81 @@
+"""Exported taggers answer raw texts as `predict` does, in a process of their own."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.files import bundled
+from bert_tf.inputs.examples import TaggedExample
+from bert_tf.inputs.tables import read_table
+from bert_tf.serving.export import export
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.text import Tokenizer
+from bert_tf.training.finetuning import predicting
+from tests.model.small import PIECES, small_config
+from tests.serving import fresh
+
+VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
+LABELS = ("O", "B-X", "I-X", "B-Y", "I-Y")
+
+
+def made(task):
+    """A random model whose answers depend on the word: large weights and no biases, the same for all."""
+    keras.utils.set_random_seed(0)
+    return task.build(BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.5)))
+
+
+@pytest.fixture(scope="module")
+def texts():
+    real = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])[0]["sentence"][:200]
+    return [*real, "", " ", "\u200b", "  Ünï (code) 가나 😀, 北京! ", "the good " * 30]
+
+
+@pytest.fixture(scope="module")
+def asked(texts, tmp_path_factory):
+    """dict unit -> (what `predict` says of the texts, what the exported model says in a new process)."""
+    folder, said, exports = tmp_path_factory.mktemp("taggers"), [], []
+    examples = [TaggedExample(str(row), text, None, None, None, None, f"-:{row}") for row, text in enumerate(texts)]
+    for unit in ("words", "characters"):
+        # Most reviews are longer than a window.
+        task = Tagging(Tokenizer(VOCABULARY), TaggingConfig(max_length=24), labels=LABELS, unit=unit)
+        model = made(task)
+        strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+        said.append([prediction for _, prediction in predicting(task, model, examples, 32, strategy)])
+        path = export(task, model, str(folder / unit))
+        exports.append((path, [{"text": text} for text in texts]))
+    return dict(zip(("words", "characters"), zip(said, fresh.answers(*exports, cwd=folder), strict=True), strict=True))
+
+
+@pytest.mark.parametrize("unit", ["words", "characters"])
+def test_entities_are_those_of_predict_with_offsets_into_the_text(asked, texts, unit):
+    found = 0
+    for text, prediction, answer in zip(texts, *asked[unit], strict=True):
+        spans = prediction["spans"]
+        for name in ("text", "label", "start", "end"):
+            assert answer[name] == [span[name] for span in spans]
+        np.testing.assert_allclose(answer["score"], [span["score"] for span in spans], atol=1e-5)
+        assert answer["text"] == [text[start:end] for start, end in zip(answer["start"], answer["end"], strict=True)]
+        found += len(spans)
+    assert found > 1000
+
+
+def test_words_and_tags_are_those_of_predict(asked, texts):
+    for text, prediction, answer in zip(texts, *asked["words"], strict=True):
+        assert (answer["word"], answer["tag"]) == (prediction["words"], prediction["tags"])
+        places = zip(answer["word_start"], answer["word_end"], strict=True)
+        assert [text[start:end] for start, end in places] == answer["word"]
+    tags = [tag for answer in asked["words"][1] for tag in answer["tag"]]
+    assert len(set(tags)) > 3  # the model does tell words apart
+
+
+def test_a_batch_is_filled_up_with_nothing(tmp_path):
+    task = Tagging(Tokenizer(VOCABULARY), TaggingConfig(max_length=24), labels=("NN", "VB"))
+    serve = tf.saved_model.load(export(task, made(task), str(tmp_path))).signatures["serving_default"]
+    answer = serve(text=tf.constant(["a b c", "a"]))
+    assert answer["word"].numpy().tolist() == [[b"a", b"b", b"c"], [b"a", b"", b""]]
+    assert answer["tag"].shape == (2, 3)
+    assert "label" not in answer  # parts of speech are no entities
+    assert answer["tag"].numpy()[1, 1:].tolist() == [b"", b""]
+    assert answer["word_end"].numpy().tolist() == [[1, 3, 5], [1, 0, 0]]
