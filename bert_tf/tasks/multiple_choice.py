@@ -7,9 +7,11 @@ import tensorflow as tf
 
 from bert_tf.inputs.examples import ChoiceExample
 from bert_tf.inputs.packing import pack, truncate
+from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy
 from bert_tf.model.heads import chooser
 from bert_tf.tasks.downstream import Downstream, strings
+from bert_tf.tasks.findings import LISTED, Case, Findings
 
 # Added to the logits of choices that are not there.
 _ABSENT = -1e9
@@ -135,6 +137,28 @@ class MultipleChoice(Downstream):
     def floor(self, examples):
         """What choosing by lot scores: the order of the choices says nothing."""
         return {"accuracy": float(np.mean([1 / len(example.choices) for example in examples]))}
+
+    def findings(self, examples, predictions):
+        gold = np.array([example.label for example in examples])
+        found = np.array([prediction["choice"] for prediction in predictions])
+        sure = np.array([max(prediction["probabilities"]) for prediction in predictions])
+        wrong = [place for place in np.argsort(-sure, kind="stable") if gold[place] != found[place]]
+        return Findings(
+            intervals={"accuracy": bootstrap.interval_of_mean(gold == found)},
+            confidences=sure.tolist(),
+            correct=(gold == found).tolist(),
+            errors=[
+                Case(
+                    tuple(filter(None, (one.context, one.question))),
+                    one.choices[one.label],
+                    one.choices[found[place]],
+                    one.place,
+                    float(sure[place]),
+                )
+                for place in wrong[:LISTED]
+                for one in (examples[place],)
+            ],
+        )
 
 
 def _ragged(choices):

@@ -12,20 +12,25 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.examples import QuestionExample
 from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows
+from bert_tf.metrics import bootstrap
 from bert_tf.metrics.squad import (
     best_threshold,
     korquad_scores,
+    question_scores,
     squad_1_scores,
     squad_2_question_scores,
     squad_2_scores,
 )
 from bert_tf.model.heads import question_answerer
 from bert_tf.tasks.downstream import Downstream, strings
+from bert_tf.tasks.findings import LISTED, Case, Findings
 
 NOT_TRAINED_ON = "not trained on: question whose answers are not in its context"
 _NOWHERE = -1  # the byte where an answer begins that is not there
 # Added to the logits of padding, so that a row's loss does not depend on what it is padded to.
 _PADDING = -1e9
+# Of the answers that a report shows: how many, the characters around each, and what stands for none.
+_SHOWN, _AROUND, _NOTHING = 20, 200, "(no answer)"
 
 
 @dataclasses.dataclass
@@ -306,6 +311,35 @@ class QuestionAnswering(Downstream):
             return self.scores(examples, [{"id": one.id} | nothing for one in examples])
         return self.scores(examples, [{"id": one.id, "nbest": [{"answer": one.context}]} for one in examples])
 
+    def findings(self, examples, predictions):
+        gold, found, odds = _by_id(examples, predictions)
+        if self.config.unanswerable:
+            found = {name: "" if odds[name] > self.null_threshold else text for name, text in found.items()}
+            scores = dict(zip(("exact", "f1"), squad_2_question_scores(gold, found), strict=True))
+        else:
+            scored = question_scores(gold, found, korean=self.data.format == "korquad")
+            scores = dict(zip(("exact_match", "f1"), scored, strict=True))
+        exact, f1 = scores.values()
+        answered = [place for place, example in enumerate(examples) if found[example.id]]
+        sure = [predictions[place]["nbest"][0]["probability"] for place in answered]
+
+        def case(place, confidence=None):
+            one = examples[place]
+            expected = " / ".join(dict.fromkeys(gold[one.id])) or _NOTHING
+            return Case((one.question, _shown(one)), expected, found[one.id] or _NOTHING, one.place, confidence)
+
+        # A wrong answer is worse than none, and one that the model was sure of is the worst.
+        wrong = [(share, place) for share, place in zip(sure, answered, strict=True) if not f1[place]]
+        wrong.sort(key=lambda pair: -pair[0])
+        some = range(0, len(examples), max(1, len(examples) // _SHOWN))
+        return Findings(
+            intervals={name: bootstrap.interval_of_mean(values) for name, values in scores.items()},
+            confidences=sure,
+            correct=[bool(exact[place]) for place in answered],
+            errors=[case(place, share) for share, place in wrong[:LISTED]],
+            examples=[case(place) for place in some][:_SHOWN],
+        )
+
     def writers(self):
         return super().writers() | {".json": self._write_official}
 
@@ -330,6 +364,15 @@ class QuestionAnswering(Downstream):
                     file.write((",\n" if number else "\n") + ": ".join(pair))
             for file, _ in opened:
                 file.write("\n}\n")
+
+
+def _shown(example):
+    """What of the context stands around the first answer, or its beginning."""
+    placed = _placed(example)
+    first = max(0, placed.start - _AROUND) if placed else 0
+    last = placed.start + len(placed.text) + _AROUND if placed else 2 * _AROUND
+    context = example.context
+    return ("…" if first else "") + context[first:last] + ("…" if last < len(context) else "")
 
 
 def _placed(example):

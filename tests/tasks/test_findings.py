@@ -1,0 +1,116 @@
+"""What tasks show of their answers, against hand-made answers. Classification, regression: in their own tests."""
+
+import pytest
+
+from bert_tf.config import ExampleData
+from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, tagged
+from bert_tf.tasks.findings import Case
+from bert_tf.tasks.multiple_choice import MultipleChoice
+from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
+from bert_tf.tasks.tagging import Tagging
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(PIECES)
+
+
+def found_by(task, examples, predictions):
+    """The findings; each interval is of a score and holds it."""
+    findings, scores = task.findings(examples, predictions), task.scores(examples, predictions)
+    assert findings.intervals and task.best[0] in findings.intervals
+    for name, (low, high) in findings.intervals.items():
+        assert low <= scores[name] <= high, name
+    return findings
+
+
+def sentence(words, tags, number):
+    return tagged(str(number), words.split(), tags.split(), None, f"file:{number}")
+
+
+def span(text, label, start, score):
+    return {"text": text, "label": label, "start": start, "end": start + len(text), "score": score}
+
+
+def test_entities_are_told_apart_by_type_and_only_the_differing_ones_are_errors(tokenizer):
+    task = Tagging(tokenizer, labels=("O", "B-X", "I-X", "B-Y", "I-Y"), unit="words")
+    examples = [sentence("a b c d", "B-X I-X O B-Y", 0), sentence("e f", "O B-X", 1), sentence("g", "O", 2)]
+    predictions = [
+        {"tags": ["B-X", "O", "O", "B-Y"], "spans": [span("a", "X", 0, 0.9), span("d", "Y", 6, 0.8)]},
+        {"tags": ["O", "B-X"], "spans": [span("f", "X", 2, 0.7)]},
+        {"tags": ["O"], "spans": []},
+    ]
+    findings = found_by(task, examples, predictions)
+    assert findings.errors == [Case(("a b c d",), "a b (X)", "a (X)", "file:0")]
+    assert (findings.confidences, findings.correct) == ([0.9, 0.8, 0.7], [False, True, True])
+    assert findings.table.header[1:] == ("precision", "recall", "f1", "entities", "predicted")
+    assert dict((row[0], row[1:]) for row in findings.table.rows) == {
+        "X": (0.5, 0.5, 0.5, 2, 2),
+        "Y": (1.0, 1.0, 1.0, 1, 1),
+    }
+
+
+def test_parts_of_speech_have_a_row_a_tag_and_sentences_with_most_errors_come_first(tokenizer):
+    task = Tagging(tokenizer, labels=("N", "V"), unit="words")
+    examples = [sentence("a b", "N V", 0), sentence("c d e", "N N V", 1)]
+    findings = found_by(task, examples, [{"tags": ["N", "N"]}, {"tags": ["V", "V", "V"]}])
+    assert [case.place for case in findings.errors] == ["file:1", "file:0"]
+    assert findings.errors[1][1:3] == ("b (V)", "b (N)")
+    assert {row[0]: row[1:] for row in findings.table.rows} == {
+        "N": (1 / 2, 1 / 3, 2 / 5, 3, 2),
+        "V": (1 / 3, 1 / 2, 2 / 5, 2, 3),
+    }
+
+
+def question(number, context, *answers):
+    answers = tuple(Answer(text, context.index(text)) for text in answers)
+    return QuestionExample(str(number), f"asked {number}?", context, answers, f"file:{number}")
+
+
+def answered(number, text, probability, null_odds=None):
+    nbest = [{"answer": text, "probability": probability}] if text else []
+    odds = {} if null_odds is None else {"null_odds": null_odds}
+    return {"id": str(number), "answer": text, "probability": probability, "nbest": nbest} | odds
+
+
+def test_of_wrong_answers_the_surest_come_first_with_the_context_around_the_right_one(tokenizer):
+    task = QuestionAnswering(tokenizer, data=ExampleData(format="squad"))
+    long = f"{'x ' * 500}right {'y ' * 500}"
+    examples = [
+        question(0, long, "right"),
+        question(1, "good or bad", "good", "good"),
+        question(2, "a b c", "a b", "a"),
+    ]
+    predictions = [answered(0, "y y", 0.4), answered(1, "bad", 0.9), answered(2, "a b", 0.8)]
+    findings = found_by(task, examples, predictions)
+    assert [case.place for case in findings.errors] == ["file:1", "file:0"]
+    assert findings.errors[0] == Case(("asked 1?", "good or bad"), "good", "bad", "file:1", 0.9)
+    shown = findings.errors[1].texts[1]
+    assert shown == f"…{'x ' * 100}right {('y ' * 100)[:-1]}…"
+    assert (findings.confidences, findings.correct) == ([0.4, 0.9, 0.8], [False, False, True])
+    assert [case.expected for case in findings.examples] == ["right", "good", "a b / a"]
+
+
+def test_an_answer_below_the_threshold_counts_as_none(tokenizer):
+    task = QuestionAnswering(tokenizer, QuestionAnsweringConfig(unanswerable=True), ExampleData(format="squad2"))
+    task.null_threshold = 1.0
+    examples = [question(0, "a b"), question(1, "a b", "a"), question(2, "a b")]
+    predictions = [answered(0, "b", 0.9, null_odds=2.0), answered(1, "a", 0.8, 0.5), answered(2, "b", 0.7, 0.9)]
+    findings = found_by(task, examples, predictions)
+    assert (findings.confidences, findings.correct) == ([0.8, 0.7], [True, False])
+    assert [(case.place, case.expected, case.answered) for case in findings.errors] == [("file:2", "(no answer)", "b")]
+    assert findings.examples[0].answered == "(no answer)"
+
+
+def test_of_choices_the_surest_wrong_one_is_the_worst(tokenizer):
+    examples = [
+        ChoiceExample(str(number), f"context {number}", "which?" * number, ("one", "other"), 0, f"file:{number}")
+        for number in range(3)
+    ]
+    predictions = [{"choice": int(share > 0.5), "probabilities": [1 - share, share]} for share in (0.25, 0.625, 0.75)]
+    findings = found_by(MultipleChoice(tokenizer), examples, predictions)
+    assert [case.place for case in findings.errors] == ["file:2", "file:1"]
+    assert findings.errors[1] == Case(("context 1", "which?"), "one", "other", "file:1", 0.625)
+    assert (findings.confidences, findings.correct) == ([0.75, 0.625, 0.75], [True, False, False])
