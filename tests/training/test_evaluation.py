@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy.special import log_softmax, softmax
 
 from bert_tf.training.evaluation import evaluator
+from tests.model.small import PIECES
+from tests.training import answers, processes
 from tests.training.small import epochs, trainer
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -38,3 +41,40 @@ def test_evaluation_uses_no_dropout():
     noisy = trainer(dropout=0.5)
     first, second = (evaluator(noisy.task, noisy.model, epochs()(0), STRATEGY)() for _ in range(2))
     assert first == second
+
+
+@pytest.fixture(scope="module")
+def by_hand():
+    """Probabilities of each example, loss and accuracy over all windows; each went through the model by itself."""
+    _, model = answers.model_on(STRATEGY)
+    probabilities, losses, right = [], [], []
+    for example in answers.examples():
+        letters, label = example.texts[0].split(), answers.LABELS.index(example.label)
+        starts = range(0, max(len(letters), 1), answers.WINDOW)
+        logits = []
+        for start in starts:
+            ids = [2, *(PIECES.index(letter) for letter in letters[start : start + answers.WINDOW]), 3]
+            row = {"input_word_ids": [ids], "input_mask": [[1] * len(ids)], "input_type_ids": [[0] * len(ids)]}
+            row = {name: tf.constant(value) for name, value in row.items()}
+            logits.append(model(row, training=False)["logits"].numpy()[0].astype("float64"))
+            losses.append(-log_softmax(logits[-1])[label])
+            right.append(logits[-1].argmax() == label)
+        probabilities.append(softmax(np.mean(logits, 0)))
+    return np.array(probabilities), [np.mean(losses), np.mean(right)]
+
+
+def assert_same(found, by_hand):
+    probabilities, measured = by_hand
+    for size in answers.BATCH_SIZES:
+        np.testing.assert_allclose(found[f"{size}/probabilities"], probabilities, atol=1e-5, err_msg=size)
+        np.testing.assert_allclose(found[f"{size}/measured"], measured, rtol=1e-5, err_msg=size)
+
+
+def test_every_example_is_answered_once_and_in_its_place_whatever_the_batches(by_hand):
+    assert_same(answers.answers(STRATEGY), by_hand)
+
+
+@pytest.mark.slow
+def test_three_replicas_answer_as_one_though_the_last_batch_leaves_one_without_rows(by_hand, tmp_path):
+    processes.finish(processes.start("tests.training.answers", 3, tmp_path / "answers.npz"))
+    assert_same(np.load(tmp_path / "answers.npz"), by_hand)
