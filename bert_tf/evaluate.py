@@ -14,7 +14,7 @@ from bert_tf.training import finetuning, strategy
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "What finetune wrote.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Labelled examples: a file, or the folder with the task's files.")
 _SPLIT = flags.DEFINE_string("split", "evaluation", "Of a folder: train, evaluation, test, or a split's own name.")
-_OUTPUT = flags.DEFINE_string("output", None, "Folder for results.json.")
+_OUTPUT = flags.DEFINE_string("output", None, "Folder for results.json and report.html.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows at once.", lower_bound=1)
 _STRATEGY = strategy_flags()
 flags.mark_flags_as_required(["model_dir", "output"])
@@ -28,9 +28,12 @@ def main(_):
     examples, where = finetuning.read(source, _SPLIT.value, skips), source.where(_SPLIT.value)
     task.check(examples, skips)
     finetuning.say(source, _SPLIT.value, skips)
-    measured = finetuning.evaluating(task, model, examples, _BATCH_SIZE.value, devices)()
+    evaluation = finetuning.Evaluation(task, model, examples, _BATCH_SIZE.value, devices)
+    measured = evaluation()
     results = {"program": "evaluate", "model_dir": _MODEL_DIR.value, "data": where, "examples": len(examples)}
-    write_json(os.path.join(_OUTPUT.value, "results.json"), results | {"skipped": skips.counts, "final": measured})
+    results |= {"skipped": skips.counts, "floor": task.floor(examples), "final": measured}
+    evaluation.report(os.path.join(_OUTPUT.value, finetuning.REPORT), where, skips, measured)
+    write_json(os.path.join(_OUTPUT.value, "results.json"), results)
     print(f"{where}: " + ", ".join(f"{name} {value:.4f}" for name, value in measured.items()))
 
 

@@ -35,9 +35,11 @@ class Programs:
             [sys.executable, "-m", "tests.programs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def __call__(self, name, *arguments, meanwhile=None):
+    def __call__(self, name, *arguments, meanwhile=None, stdin=""):
         """Runs bert_tf.NAME; `meanwhile` gets its process id as soon as it has started."""
         with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/in", "w", encoding="utf-8") as file:
+                file.write(stdin)
             print(json.dumps([name, folder, *map(str, arguments)]), file=self._server.stdin, flush=True)
             process = int(self._server.stdout.readline())
             if meanwhile:
@@ -46,8 +48,8 @@ class Programs:
             output, errors = (open(f"{folder}/{stream}").read() for stream in ("out", "err"))  # noqa: SIM115
         return Done(status, output, errors)
 
-    def succeed(self, name, *arguments):
-        done = self(name, *arguments)
+    def succeed(self, name, *arguments, stdin=""):
+        done = self(name, *arguments, stdin=stdin)
         assert done.status == 0, done.errors
         return done
 
@@ -86,7 +88,7 @@ def _run(name, folder, arguments):
     try:
         for number, stream in ((1, "out"), (2, "err")):
             os.dup2(os.open(f"{folder}/{stream}", os.O_WRONLY | os.O_CREAT), number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(f"{folder}/in", os.O_RDONLY), 0)
         sys.argv = [name, *arguments]
         runpy.run_module(f"bert_tf.{name}", run_name="__main__", alter_sys=True)
         status = 0

@@ -123,6 +123,7 @@ def test_pretraining_lowers_the_loss_on_text_it_has_not_seen(pretrained):
 def test_finetuning_writes_results_and_evaluate_measures_the_same(programs, folder, finetuned):
     results = json.loads((finetuned / "results.json").read_text())
     programs.succeed("evaluate", f"--model_dir={finetuned}", f"--data_dir={folder}", f"--output={folder}/measured")
+    assert all((where / "report.html").stat().st_size > 10_000 for where in (finetuned, folder / "measured"))
     measured = json.loads((folder / "measured/results.json").read_text())["final"]
     assert measured["accuracy"] == pytest.approx(results["final"]["accuracy"], abs=1e-6)
     assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-4)
@@ -141,6 +142,45 @@ def test_predictions_are_in_the_order_of_the_rows_and_agree_with_the_accuracy(pr
     accuracy = np.mean([ours["label"] == theirs["label"] for ours, theirs in zip(predicted, truth, strict=True)])
     expected = json.loads((finetuned / "results.json").read_text())["final"]["accuracy"]
     assert accuracy == pytest.approx(expected, abs=1e-6)
+
+
+def test_predict_reads_json_lines_from_standard_input(programs, folder, finetuned):
+    lines = "".join(json.dumps({"sentence": f"{text} 한국어 ☃"}) + "\n" for text in ("good", "bad", ""))
+    (folder / "lines.jsonl").write_text(lines)
+    model = f"--model_dir={finetuned}"
+    programs.succeed("predict", model, "--data_dir=-", f"--output={folder}/piped.jsonl", stdin=lines)
+    programs.succeed("predict", model, f"--data_dir={folder}/lines.jsonl", f"--output={folder}/read.jsonl")
+    assert (folder / "piped.jsonl").read_text() == (folder / "read.jsonl").read_text()
+    assert len((folder / "piped.jsonl").read_text().splitlines()) == 3
+    empty = programs("predict", model, "--data_dir=-", f"--output={folder}/none.jsonl")
+    assert empty.status == 0 and "none.jsonl: 0 rows" in empty.output
+    wrong = programs("predict", model, "--data_dir=-", f"--output={folder}/none.jsonl", stdin='{"text": "good"}\n')
+    assert wrong.status == 1 and wrong.error_line.startswith("bert_tf: error: -:1: no field 'sentence'")
+
+
+def peak_memory(*command):
+    """Bytes that the process of a command had in memory at most."""
+    process = subprocess.Popen(command)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    return usage.ru_maxrss * 1024
+
+
+@pytest.mark.slow
+def test_the_memory_of_predict_does_not_grow_with_the_file(folder, finetuned):
+    peaks = []
+    for count in (20_000, 200_000):
+        with open(folder / "many.jsonl", "w") as file:
+            file.writelines(
+                json.dumps({"sentence": f"a good film, seen {number} times"}) + "\n" for number in range(count)
+            )
+        output = f"--output={folder}/many-{count}.jsonl"
+        predict = sys.executable, "-m", "bert_tf.predict", f"--model_dir={finetuned}", output
+        peaks.append(peak_memory(*predict, f"--data_dir={folder}/many.jsonl", "--batch_size=256"))
+        with open(folder / f"many-{count}.jsonl") as file:
+            assert sum(1 for _ in file) == count
+    # All texts and predictions would be some 200 MB more.
+    assert peaks[1] < peaks[0] + 50e6, peaks
 
 
 def test_the_export_answers_like_predict_after_everything_else_is_gone(programs, folder, finetuned):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.checkpoint import Checkpoint, head_of
 from bert_tf.checkpoints.places import Place, collect
-from bert_tf.checkpoints.tensor import Tensor, tensor_of
+from bert_tf.checkpoints.tensor import tensor_of, tensor_of_variable
 from bert_tf.checkpoints.tensor_files.bundles import open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.config import BertConfig, from_dict, to_dict
@@ -161,7 +161,7 @@ def save(path, model, encoder, task):
     """
     checkpoint = Checkpoint(
         config=encoder.config,
-        tensors={variable.path: _tensor(variable) for variable in model.weights},
+        tensors={variable.path: tensor_of_variable(variable) for variable in model.weights},
         task={"name": task.name, "settings": task.settings()},
         pieces=task.tokenizer.vocab,
         tokenizer_settings=task.tokenizer.get_config(),
@@ -200,10 +200,6 @@ def load_downstream(path):
     if not isinstance(task, Downstream):
         raise DataError(f"{path}: a {task.name} model answers no examples; fine-tune it: python -m bert_tf.finetune")
     return task, model
-
-
-def _tensor(variable):
-    return Tensor(tuple(variable.shape), variable.dtype, variable.numpy, variable.path)
 
 
 def _part(where, config, key):

@@ -35,6 +35,11 @@ class Tensor:
         return self.size * np.dtype(self.dtype).itemsize
 
 
+def tensor_of_variable(variable):
+    """A Tensor of a keras.Variable, called by its path."""
+    return Tensor(tuple(variable.shape), variable.dtype, variable.numpy, variable.path)
+
+
 def tensor_of(array, source):
     """A Tensor of an array in memory."""
     return Tensor(array.shape, array.dtype.name, lambda: array, source)

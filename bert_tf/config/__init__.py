@@ -4,10 +4,10 @@ import dataclasses
 
 from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig
 from bert_tf.config.model import BertConfig
-from bert_tf.config.train import PhaseConfig, TrainConfig
+from bert_tf.config.train import GridConfig, PhaseConfig, TrainConfig
 from bert_tf.config.values import from_dict, to_dict
 
-__all__ = ["BertConfig", "ExampleData", "FinetuneConfig", "PhaseConfig", "PretrainConfig"]
+__all__ = ["BertConfig", "ExampleData", "FinetuneConfig", "GridConfig", "PhaseConfig", "PretrainConfig"]
 __all__ += ["PretrainingData", "TokenizerConfig", "TrainConfig", "from_dict", "to_dict"]
 
 
@@ -40,8 +40,12 @@ class FinetuneConfig:
         task: what is learned: the Config of one of `bert_tf.tasks`, such as ClassificationConfig.
         data: from which examples.
         train: how; without phases.
+        search: whether to try everything in `grid` and take what is best on the evaluation examples.
+        grid: GridConfig.
     """
 
     task: object
     data: ExampleData = dataclasses.field(default_factory=ExampleData)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    search: bool = False
+    grid: GridConfig = dataclasses.field(default_factory=GridConfig)

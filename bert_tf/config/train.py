@@ -51,6 +51,28 @@ class PhaseConfig:
 
 
 @dataclasses.dataclass
+class GridConfig:
+    """What a search tries, each with each; the defaults are the paper's (appendix A.3). () tries that of `TrainConfig`.
+
+    Attributes:
+        batch_size, learning_rate, epochs: of `TrainConfig`.
+    """
+
+    batch_size: tuple[int, ...] = (16, 32)
+    learning_rate: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
+    epochs: tuple[float, ...] = (2.0, 3.0, 4.0)
+
+    def check(self):
+        """Raises ConfigError for what is no list of different numbers."""
+        for field in dataclasses.fields(self):
+            values = getattr(self, field.name)
+            numbers = isinstance(values, tuple | list) and all(type(value) in (int, float) for value in values)
+            if not numbers or len(set(values)) < len(values):
+                raise ConfigError(f"grid.{field.name} is {values!r}; expected different numbers in parentheses")
+        return self
+
+
+@dataclasses.dataclass
 class TrainConfig:
     """How the one training loop runs. None in a setting means: as the recipe says.
 
@@ -92,6 +114,11 @@ class TrainConfig:
         on_save_error: what happens where a checkpoint or the curves can not be written, e.g. because the disk is full:
             "stop", or "go_on", with a warning for each checkpoint.
         max_bad_steps: updates in a row with a non-finite gradient, each skipped, before the run stops.
+        keep_best: whether the model that is saved is that of the best evaluation, by the task's own measure, instead
+            of the last one.
+        patience: evaluations in a row without a better one after which the run stops; 0: it never does. It implies
+            keep_best.
+        seeds: runs, with this seed and the next ones, of which the best is taken; of fine-tuning only.
     """
 
     recipe: str = "modern"
@@ -129,15 +156,18 @@ class TrainConfig:
     keep: int = 2
     on_save_error: str = "stop"
     max_bad_steps: int = 20
+    keep_best: bool = False
+    patience: int = 0
+    seeds: int = 1
 
     def check(self):
         """Raises ConfigError for values that no run can have."""
-        least_one = ("batch_size", "accumulation", "steps_per_call", "log_every", "keep", "max_bad_steps")
+        least_one = ("batch_size", "accumulation", "steps_per_call", "log_every", "keep", "max_bad_steps", "seeds")
         for field in (*least_one, "loss_scale_growth"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be at least 1")
         not_negative = ("learning_rate", "end_learning_rate", "weight_decay", "clip_norm", "warmup_steps", "epsilon")
-        for field in (*not_negative, "evaluate_every", "save_every"):
+        for field in (*not_negative, "evaluate_every", "save_every", "patience"):
             if not 0 <= (getattr(self, field) or 0) < math.inf:  # NaN is neither
                 raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be a number and not negative")
         if self.steps < 0 or (self.steps == 0 and self.epochs <= 0):
@@ -216,7 +246,7 @@ class TrainConfig:
         return dataclasses.replace(self, phases=(), **own).check()
 
     def resolved(self):
-        """The same with every setting that was left to the recipe filled in.
+        """The same with every setting that was left to the recipe, or follows from another one, filled in.
 
         Raises:
             ConfigError: as `check`, for what recipe and settings come to together.
@@ -225,4 +255,4 @@ class TrainConfig:
         if self.optimizer == "radam":
             decided = decided | {"bias_correction": True}
         missing = {name: value for name, value in decided.items() if getattr(self, name) is None}
-        return dataclasses.replace(self, **missing).check()
+        return dataclasses.replace(self, keep_best=self.keep_best or self.patience > 0, **missing).check()

@@ -18,7 +18,8 @@ from bert_tf.report.page import Html
 # and a dark page, and the colours (blue, vermilion, green: colour-blind readers can tell them apart) stand in style.py.
 _STAND_INS = {"#01f001": "ink", "#02f002": "muted", "#03f003": "rule"}
 _SERIES_STAND_INS = {"#04f004": "series-1", "#05f005": "series-2", "#06f006": "series-3"}
-_INK, _MUTED, _RULE = _STAND_INS
+INK, MUTED, RULE = _STAND_INS
+SERIES = tuple(_SERIES_STAND_INS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,13 +84,8 @@ def curve_plot(series, title, x_label, y_label, *, percent=False):
     drawn = [(colour, one) for colour, one in zip(_SERIES_STAND_INS, series, strict=False) if one.points]
     if not drawn:
         return Html("")
-    # Names of clip paths must differ between the drawings of a page, and not between two runs.
-    salt = hashlib.sha256(repr((title, series)).encode()).hexdigest()
-    # svg.fonttype: text stays text, which can be searched, selected and read aloud.
-    settings = axes_style(_INK, _MUTED, _RULE) | {"svg.fonttype": "none", "svg.hashsalt": salt}
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(4.6, 3.2), layout="constrained")
-        FigureCanvasSVG(figure)
+    with matplotlib.rc_context(page_style(title, series)):
+        figure = figure_for_page(4.6, 3.2)
         axes = figure.subplots()
         for colour, one in drawn:
             axes.plot(*zip(*one.points, strict=True), color=colour, label=one.name, **_line_style(one))
@@ -114,9 +110,7 @@ def curve_plot(series, title, x_label, y_label, *, percent=False):
                 handlelength=1.5,
                 columnspacing=1.0,
             )
-        text = io.StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return _for_page(text.getvalue(), f"{title}: {y_label} over {x_label}")
+        return for_page(figure, f"{title}: {y_label} over {x_label}")
 
 
 def _line_style(one):
@@ -133,8 +127,31 @@ def scientific(value, _):
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
-def _for_page(svg, description):
-    """Cuts a stand-alone SVG file down to an element that lives in a page and borrows its colours."""
+def page_style(*content):
+    """Matplotlib's settings for a drawing of this content that goes through `for_page`."""
+    # Names of clip paths must differ between the drawings of a page, and not between two runs.
+    salt = hashlib.sha256(repr(content).encode()).hexdigest()
+    # svg.fonttype: text stays text, which can be searched, selected and read aloud.
+    return axes_style(INK, MUTED, RULE) | {"svg.fonttype": "none", "svg.hashsalt": salt}
+
+
+def figure_for_page(width, height):
+    """A new Matplotlib figure, in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    return figure
+
+
+def for_page(figure, description):
+    """A drawing as an element that lives in a page and borrows its colours: `<svg>` as `Html`.
+
+    Args:
+        figure: of `figure_for_page`, drawn in INK, MUTED, RULE and SERIES under `page_style`.
+        description: what it shows, for who can not see it.
+    """
+    text = io.StringIO()
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)

@@ -51,6 +51,10 @@ tbody tr:last-child td { border-bottom: 0; }
   background: var(--rule); overflow: hidden; }
 .meter > span { position: absolute; top: 0; bottom: 0; background: var(--series-1); }
 .meter > .band { background: var(--ground); opacity: .45; }
+td .text { margin: 0; min-width: 14rem; overflow-wrap: anywhere; }
+td .text + .text { margin-top: .4rem; padding-top: .4rem; border-top: 1px dotted var(--rule); }
+.cell { display: inline-block; min-width: 3.2rem; padding: .1rem .5rem; border-radius: .2rem;
+  background: color-mix(in srgb, var(--series-1) calc(var(--share) * .45), transparent); }
 .mark { padding: .05em .35em; border-radius: .2rem; background: var(--band); font-size: .9em; font-weight: 600; }
 .fillings { list-style: none; margin: 0; padding: 0; min-width: 8.5rem; max-width: 14rem; }
 .fillings li { display: flex; justify-content: space-between; gap: .75rem; }

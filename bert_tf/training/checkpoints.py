@@ -50,7 +50,13 @@ class Checkpoints:
         self.newest = None
         self._writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._writing = None  # the Future of a write whose outcome has not been told yet
+        self._begun = set()  # the step of the last write, as soon as it has begun
         self._tidy = False
+
+    @property
+    def steps(self):
+        """Steps of the checkpoints that there are, the one that is being written included: set of int."""
+        return {int(path.rsplit("-", 1)[1]) for path in self._manager.checkpoints} | self._begun
 
     def __enter__(self):
         return self
@@ -108,6 +114,7 @@ class Checkpoints:
             for name, variable in self._variables.items():
                 # On a CPU no copy yet: both share their memory until an update, which then gives one its own.
                 self._copies[name].assign(tf.convert_to_tensor(variable))
+        self._begun = {step}
         self._writing = self._writer.submit(self._write, step)
 
     def check(self):

@@ -1,6 +1,8 @@
 """Fine-tuning, from a config to a model directory."""
 
+import json
 import math
+import os
 
 import keras
 import tensorflow as tf
@@ -15,13 +17,16 @@ from bert_tf.inputs.sources import Source
 from bert_tf.tasks import task_of
 from bert_tf.training.evaluation import answering
 from bert_tf.training.phases import Input
+from bert_tf.training.record import differences
 from bert_tf.training.run import Run, expect
+from bert_tf.training.strategy import is_chief
 
+REPORT = "report.html"
 # Examples that `predict` holds at once: enough to sort by length, whatever the size of the file.
 _CHUNK = 4096
 
 
-def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change=False):
+def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change=False, expected_inputs=None):
     """Fine-tunes a pre-trained encoder on labelled examples.
 
     Args:
@@ -29,6 +34,7 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         data_dir: holds the files that config.data names.
         init: checkpoint that `bert_tf.load` reads; a pooler that it lacks starts untrained.
         model_dir, strategy, accept_config_change: as in `runs.pretrain`.
+        expected_inputs: `inputs` of the results of a run that this one is to be compared with; None for none.
 
     Returns:
         dict, what results.json holds.
@@ -40,6 +46,8 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     config.train.check()
     if config.train.phases:
         raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
+    if config.search or config.train.seeds > 1:
+        raise ConfigError("search or train.seeds asks for several runs; this is one: call training.trials.finetune")
     kind = task_of(config.task)
     source = Source(config.data, data_dir, kind.example)
     skips = {role: Skips() for role in ("train", "evaluation")}
@@ -57,6 +65,7 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         "tokenizer": settings_of(tokenizer)["fingerprint"],
         "weights": weights_identity(encoder.weights),
     }
+    _check_inputs(inputs, expected_inputs)
     limit = encoder.config.max_position_embeddings
     if not 8 <= config.task.max_length <= limit:
         raise ConfigError(f"task.max_length is {config.task.max_length}; it must be from 8 to the model's {limit}")
@@ -74,8 +83,20 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         seed = tf.stack([tf.constant(config.train.seed, tf.int64), epoch])
         return task.batches(columns, batch_size, seed=seed)
 
+    evaluation = None
+
     def evaluations(model):
-        return [evaluating(task, model, heldout, batch_size, strategy, tune=True)]
+        nonlocal evaluation
+        evaluation = Evaluation(task, model, heldout, batch_size, strategy, tune=True)
+        return [evaluation]
+
+    def report(results):
+        results |= {"measure": list(task.best), "floor": task.floor(heldout)}
+        if evaluation.predictions is None or results["final"]["step"] != results["steps"]:
+            evaluation()  # of the model that is saved
+        if is_chief(strategy):
+            where = source.where("evaluation")
+            evaluation.report(os.path.join(model_dir, REPORT), where, skips["evaluation"], results["final"])
 
     return run.fit(
         task,
@@ -84,7 +105,19 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         [Input(epoch_batches)],
         evaluations,
         config.train.evaluate_every or steps_an_epoch,
+        evaluate_first=False,  # a head that nobody has trained guesses, and the floor says what guessing scores
+        report=report,
     )
+
+
+def _check_inputs(inputs, expected):
+    """Raises ConfigError where the data or the model is not what another run had."""
+    changed = differences(expected, json.loads(json.dumps(inputs))) if expected is not None else {}
+    if changed:
+        raise ConfigError(
+            f"inputs have changed since the first of these runs ({', '.join(changed)}), so they can not be compared; "
+            "put them back, or begin again in another --model_dir"
+        )
 
 
 def read(source, role, skips, keep=lambda examples, skips: examples):
@@ -112,8 +145,10 @@ def say(source, role, skips):
         print(f"{source.where(role)}: {line}")
 
 
-def evaluating(task, model, examples, batch_size, strategy, *, tune=False):
+class Evaluation:
     """A function without arguments that measures the model as it is when called.
+
+    It returns a dict name -> float: the task's measures and its official scores.
 
     Args:
         task: Downstream.
@@ -123,26 +158,54 @@ def evaluating(task, model, examples, batch_size, strategy, *, tune=False):
         strategy: tf.distribute.Strategy.
         tune: whether the task settles something by these examples, as `Downstream.tune` does.
 
-    Returns:
-        function to dict name -> float: the task's measures and its official scores.
+    Attributes:
+        predictions: list of dicts, of the last call; None before.
     """
-    answers = answering(task, model, strategy, labelled=True)
 
-    def evaluate():
-        found, measured = answers(examples, batch_size)
-        predictions = task.predictions(examples, found)
-        if tune:
-            task.tune(examples, predictions)
-        return measured | task.scores(examples, predictions)
+    def __init__(self, task, model, examples, batch_size, strategy, *, tune=False):
+        self._task, self._examples, self._batch_size, self._tune = task, examples, batch_size, tune
+        self._answers = answering(task, model, strategy, labelled=True)
+        self.predictions = None
 
-    return evaluate
+    def __call__(self):
+        found, measured = self._answers(self._examples, self._batch_size)
+        self.predictions = self._task.predictions(self._examples, found)
+        if self._tune:
+            self._task.tune(self._examples, self.predictions)
+        return measured | self._task.scores(self._examples, self.predictions)
+
+    def report(self, path, where, skips, measured):
+        """Writes the page about the last call.
+
+        Args:
+            path: of the HTML file.
+            where: what the examples are called.
+            skips: Skips of reading them.
+            measured: what that call returned, or the row of it in History.evaluations.
+        """
+        # Matplotlib takes a second to load, which every program that imports this module would pay.
+        from bert_tf.report.evaluation import evaluation_page
+        from bert_tf.report.page import write_page
+
+        task = self._task
+        page = evaluation_page(
+            title=task.name.replace("_", " ").capitalize(),
+            data=where,
+            examples=len(self._examples),
+            best=task.best[0],
+            measured={name: value for name, value in measured.items() if name not in ("kind", "step")},
+            floor=task.floor(self._examples),
+            findings=task.findings(self._examples, self.predictions),
+            skips=skips,
+        )
+        write_page(path, page)
 
 
 def predicting(task, model, examples, batch_size, strategy):
     """Predictions of a stream of examples, in their order; memory does not grow with it.
 
     Args:
-        task, model, batch_size, strategy: as for `evaluating`.
+        task, model, batch_size, strategy: as for `Evaluation`.
         examples: iterable.
 
     Yields:

@@ -9,6 +9,7 @@ from bert_tf.errors import BertTfError
 from bert_tf.inputs.batching import stream
 from bert_tf.progress import TRAINING, bar, training_line
 from bert_tf.training import optimizers, phases
+from bert_tf.training.best import Best
 from bert_tf.training.checkpoints import Checkpoints
 from bert_tf.training.history import History, by_phase
 from bert_tf.training.input_state import InputState
@@ -38,6 +39,7 @@ class Trainer:
         loss_scale: LossScale; saved.
         train_step: Step, what is compiled.
         reached: what `history.by_phase` says of the last `run`.
+        best: Best, of the last `run`.
         advanced: whether that `run` found anything left to do.
 
     Raises:
@@ -60,6 +62,7 @@ class Trainer:
         self._totals = tf.Variable(tf.zeros([len(self.train_step.names), 2]), trainable=False)
         self._histograms = {}  # dict name -> float32 array, counts since the last point; a resumed run begins anew
         self.reached = []
+        self.best = None
         self.advanced = False
 
     @property
@@ -72,7 +75,18 @@ class Trainer:
         """Updates that a non-finite loss or gradient left out, of those done."""
         return self.step - int(self.optimizer.slots["updates"].numpy())
 
-    def run(self, inputs, directory, *, title, evaluate_every=0, started=None, pipeline="", ceiling=None):
+    def run(
+        self,
+        inputs,
+        directory,
+        *,
+        title,
+        evaluate_every=0,
+        evaluate_first=True,
+        started=None,
+        pipeline="",
+        ceiling=None,
+    ):
         """Trains to the end, from the newest checkpoint in `directory` if there is one.
 
         Args:
@@ -80,6 +94,7 @@ class Trainer:
             directory: gets checkpoints, TensorBoard files, history.jsonl and curves.png.
             title: of the progress line.
             evaluate_every: updates between evaluations; 0 for only before, after and at the ends of phases.
+            evaluate_first: whether the model is evaluated before its first update.
             started: function of the step that the run begins at or goes on from, called as soon as that is known.
             pipeline: a name for what decides the batches and how they are made, see `InputState`.
             ceiling: FLOP/s (`speed.ceiling`) that the utilisation is a share of; None leaves that out.
@@ -97,31 +112,41 @@ class Trainer:
         # One more than checkpoints: the newest is there while the weights of its step are still being written.
         input_state = InputState(folder, self.strategy, config.keep + 1, pipeline)
         restored = checkpoints.restore(print)
-        self.advanced = self.step < self.total_steps
-        if restored and self.advanced:
-            print(f"{title}: goes on from step {self.step} of {self.total_steps}")
         if started:
             started(self.step)
         history = History(directory, self.step, title=title, write=chief, on_error=config.on_save_error)
-        if restored and self.advanced:
-            history.resume(self.step)
+        self.best = best = Best(folder, self.model, self.task.best, config, write=chief)
+        best.forget(self.step)
         speed = Speed(self.work(inputs), ceiling)
         save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
         intervals = (evaluate_every, save_every, config.log_every)
-        always = {0, *(phase.end for phase in self.phases)}  # evaluated there, whatever evaluate_every is
+        always = {phase.end for phase in self.phases}  # evaluated there, whatever evaluate_every is
 
         def evaluate(phase, say=print):
             check = inputs[phase.number].evaluate
-            if check and (self.step in always or _due(self.step, evaluate_every)):
+            due = self.step in always or _due(self.step, evaluate_every) if self.step else evaluate_first
+            if check and due:
                 with speed.spending("evaluation"):
-                    history.evaluation(self.step, check(), say)
+                    measured = check()
+                    best.offer(history.evaluations, self.step, measured, checkpoints.steps)
+                    history.evaluation(self.step, measured, say)
+
+        def save(iterator):
+            with speed.spending("saving"):
+                input_state.save(iterator, self.step)
+                if chief:
+                    checkpoints.save(self.step)
 
         # A run that ended between a checkpoint and its evaluation catches up on it.
         if all(row["step"] != self.step for row in history.evaluations):
             evaluate(self._phase(self.step - 1))
+        self.advanced = self.step < self.total_steps and not best.exhausted(history.evaluations)
         if not self.advanced:
             self.reached = by_phase(history.points)
             return history
+        if restored:
+            print(f"{title}: goes on from step {self.step} of {self.total_steps}")
+            history.resume(self.step)
         phase = None
         with (
             Signals(self.strategy) as signals,
@@ -143,17 +168,22 @@ class Trainer:
                 checkpoints.check()
                 if ended or _due(step, config.log_every):
                     self._point(history, phase, speed)
-                if signal or ended or _due(step, save_every):
-                    with speed.spending("saving"):
-                        input_state.save(iterator, step)
-                        if chief:
-                            checkpoints.save(step)
+                saved = signal or ended or _due(step, save_every)
+                if saved:
+                    save(iterator)
                 if signal:
                     line.close()
                     checkpoints.wait()
                     signals.agreed()  # nobody leaves before the chief has written: it could not go on alone
                     raise Interrupted(signal, step, directory)
                 evaluate(phase, line.write)
+                if config.patience and signals.any(best.exhausted(history.evaluations)):
+                    line.write(
+                        f"  stops at step {step}: best at step {best.step(history.evaluations)} (train.patience)"
+                    )
+                    if not saved:
+                        save(iterator)
+                    break
         self.reached = by_phase(history.points, speed.point())
         history.draw()
         return history

@@ -1,5 +1,6 @@
 """Whose run a model directory holds: run.json, and what may change when a run goes on."""
 
+import glob
 import json
 import os
 
@@ -63,8 +64,8 @@ class Record:
                     f"{directory} is not empty (it holds {min(found)!r}) and no run of bert_tf; choose another "
                     "--model_dir"
                 )
-        # Without checkpoints, a run failed before it had learned anything, often for a setting mended since.
-        elif os.path.exists(os.path.join(directory, "checkpoints")):
+        # Else a run failed before it had learned anything, often for a setting mended since.
+        elif _has_begun(directory):
             before = read_json_object(self._path)
             self._history = before.pop("changes", [])
             if before.get("program") != run.get("program"):
@@ -81,7 +82,10 @@ class Record:
                 )
 
     def write(self, step):
-        """Writes the record anew, once it is known that the run can go on from `step`; keeps what has changed there."""
+        """Writes the record anew, once it is known that the run can go on from `step`; keeps what has changed there.
+
+        Of several runs `step` is the number of those that have ended.
+        """
         if self._changes:
             self._history.append({"step": step, "changes": self._changes})
             self._changes = {}
@@ -98,6 +102,11 @@ class Record:
         `changes` is a list of dicts: step, and changes, a dict of name -> [value before, value from that step on].
         """
         return self._run | ({"changes": self._history} if self._history else {})
+
+
+def _has_begun(directory):
+    """Whether a run there has learned something: it has checkpoints or, if it is several runs, folders of these."""
+    return any(glob.glob(os.path.join(glob.escape(directory), one)) for one in ("checkpoints", "*/run.json"))
 
 
 def differences(before, now):

@@ -117,7 +117,18 @@ class Run:
             examples=list(itertools.islice(texts, plan.EXAMPLES)),
         )
 
-    def fit(self, task, make_encoder, total_steps, inputs, evaluations, evaluate_every):
+    def fit(
+        self,
+        task,
+        make_encoder,
+        total_steps,
+        inputs,
+        evaluations,
+        evaluate_every,
+        *,
+        evaluate_first=True,
+        report=None,
+    ):
         """Trains, or goes on training, and writes the model and results.json.
 
         Args:
@@ -127,10 +138,14 @@ class Run:
             inputs: list of phases.Input without `evaluate`, one a phase.
             evaluations: function of the model to a list, one a phase: functions without arguments to a dict of floats,
                 as `phases.Input` has them, or None for none.
-            evaluate_every: as in `Trainer.run`.
+            evaluate_every, evaluate_first: as in `Trainer.run`.
+            report: function of the results, called when the model is the one that will be saved; may add to them.
 
         Returns:
             dict, what results.json holds.
+
+        Raises:
+            ConfigError: nothing is evaluated, and the best evaluation is asked for.
         """
         started = time.time()
         record = None
@@ -141,6 +156,8 @@ class Run:
         inputs = [
             source._replace(evaluate=evaluate) for source, evaluate in zip(inputs, evaluations(model), strict=True)
         ]
+        if self.config.keep_best and not all(source.evaluate for source in inputs):
+            raise ConfigError("train.keep_best needs evaluations, and there is no held-out text; set heldout")
         path = os.path.join(self.model_dir, "results.json")
         most = ceiling(self.strategy, self.dtype) if inputs[0].row_flops else None
         history = trainer.run(
@@ -148,6 +165,7 @@ class Run:
             self.model_dir,
             title=self.program,
             evaluate_every=evaluate_every,
+            evaluate_first=evaluate_first,
             started=record.write if record else None,
             pipeline=self._pipeline(),
             ceiling=most,
@@ -156,9 +174,8 @@ class Run:
             before = _results(path)
             if before.get("steps") == trainer.step:
                 return before  # it had ended before; what it measured then stands
-            # It was stopped between its last checkpoint, which holds no `Downstream.tune`, and the model.
-            if inputs[-1].evaluate:
-                inputs[-1].evaluate()
+        best = trainer.best.restore(history.evaluations)
+        measured = [row for row in history.evaluations if best is None or row["step"] == best]
         results = (record.value if record else self.record) | {
             "task": task.name,
             "parameters": model.count_params(),
@@ -169,8 +186,12 @@ class Run:
             "phases": trainer.reached,
             "history": history.points,
             "evaluations": history.evaluations,
-            "final": (history.evaluations or history.points or [{}])[-1],
+            "final": (measured or history.points or [{}])[-1],
         }
+        if best is not None:
+            results["best_step"] = best
+        if report:
+            report(results)
         if is_chief(self.strategy):
             directory.save(self.model_dir, model, encoder, task)
             write_json(path, results)

@@ -48,6 +48,8 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
         raise ConfigError("input is empty; name the text to train on, e.g. --config.input='corpus/*.txt.gz'")
     if not config.train.steps:
         raise ConfigError("train.steps is 0; say how long to pre-train, e.g. --config.train.steps=100000")
+    if config.train.seeds != 1:
+        raise ConfigError(f"train.seeds is {config.train.seeds}, but only fine-tuning takes the best of several runs")
     split(config.train, config.train.steps, strategy.num_replicas_in_sync)  # before the corpus is read for nothing
     files = find_corpus(config.input)
     heldout = find_corpus(config.heldout) if config.heldout else []

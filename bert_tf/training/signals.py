@@ -94,6 +94,10 @@ class Signals:
         terminated, interrupted = self._sum(noted).numpy()
         return signal.SIGINT if interrupted else signal.SIGTERM if terminated else None
 
+    def any(self, said):
+        """Whether one of the workers says so, the same answer on all of them; each must ask as often as the others."""
+        return bool(self._sum(tf.constant([float(said)])) > 0) if self._several else said
+
     @tf.function
     def _sum(self, values):
         def add():

@@ -1,0 +1,97 @@
+"""The page after evaluation: what is found stands there, escaped, and nothing else does."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from bert_tf.inputs.examples import Skips
+from bert_tf.report.evaluation import evaluation_page
+from bert_tf.report.reliability import reliability_plot
+from bert_tf.tasks.findings import Case, Confusion, Findings, Table
+from tests.report.test_report import HOSTILE, Checker
+
+MEASURED = {"loss": 0.42, "accuracy": 0.875, "truncated_share": 0.25, "X/f1": 0.5}
+FLOOR = {"accuracy": 0.5, "X/f1": 0.0}
+FINDINGS = Findings(
+    intervals={"accuracy": (0.8125, 0.9375)},
+    confusion=Confusion(("a", HOSTILE), [[30, 2], [3, 40]]),
+    table=Table("By type", ("type", "f1", "entities"), [(HOSTILE, 0.5, 1234)]),
+    confidences=[0.9, 0.6, 0.95, 0.2],
+    correct=[True, False, True, False],
+    errors=[Case((f"이 영화 {HOSTILE}", "x" * 1000), "부정", HOSTILE, f"/data/{HOSTILE}/ratings.txt:7", 0.75)],
+    examples=[Case(("question?",), "right", "said", "f:1")],
+)
+
+
+def make(findings=FINDINGS, skips=None, measured=MEASURED, floor=FLOOR):
+    text = evaluation_page("T", "folder/dev.tsv", 1234, "accuracy", measured, floor, findings, skips or Skips())
+    return text, Checker(text)
+
+
+def text_of(page):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def test_what_was_found_stands_on_the_page():
+    skips = Skips()
+    for line in range(25):
+        skips.add("skipped: empty text", f"/data/dev.tsv:{line}")
+    page, checker = make(skips=skips)
+    text = text_of(page)
+    for part in (
+        "1,234 examples of folder/dev.tsv",
+        "87.5%",
+        "81.2–93.8%",
+        "50.0%",
+        "0.4200",
+        "이 영화",
+        "ratings.txt:7",
+    ):
+        assert part in text, part
+    assert "of the inputs were too long and cut 25.0%" in text and "question?" in text and "By type" in text
+    assert (
+        "skipped: empty text 25 dev.tsv:0, dev.tsv:1," in text and "dev.tsv:19, …" in text and "dev.tsv:20" not in text
+    )
+    assert "X/f1" not in text  # its place is the task's table
+    assert "x" * 599 + "…" in text and "x" * 600 not in text
+    assert checker.tags.count("svg") == 1
+
+
+def test_the_page_loads_nothing_and_no_text_is_markup():
+    page, checker = make()
+    assert {"script", "link", "img", "iframe"}.isdisjoint(checker.tags) and "alert(" in page
+    assert all(reference.startswith("#") for reference in checker.references)
+    assert not re.search(r"url\((?!#)|@import", page)
+
+
+def test_a_task_that_finds_nothing_has_its_scores_alone():
+    _, checker = make(Findings())
+    assert checker.tags.count("section") == 1 and "svg" not in checker.tags
+
+
+def test_many_classes_are_listed_by_how_often_they_are_confused():
+    counts = np.diag([10] * 150)
+    counts[3, 7], counts[5, 6] = 4, 9
+    text = text_of(make(Findings(confusion=Confusion([f"class{n}" for n in range(150)], counts.tolist())))[0])
+    assert "class5 class6 9 47.4% class3 class7 4 28.6%" in text
+    assert "class8" not in text
+
+
+def test_without_a_mistake_there_is_no_list_of_confused_classes():
+    counts = np.eye(150, dtype=int).tolist()
+    assert "taken for" not in make(Findings(confusion=Confusion([str(n) for n in range(150)], counts)))[0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -0.5, 0.0, 1.0, 3.7e9])
+def test_any_score_can_be_shown(value):
+    findings = Findings(intervals={"accuracy": (value, value)})
+    make(findings, measured={"accuracy": value, "loss": value}, floor={"accuracy": value})
+
+
+def test_the_picture_shows_said_and_true_shares_and_how_many_there_were():
+    drawing = reliability_plot([0.95] * 30 + [0.55] * 10, [True] * 27 + [False] * 3 + [True] * 5 + [False] * 5)
+    Checker(drawing)
+    assert "var(--series-1)" in drawing and not re.findall(r"#0[1-6]f00[1-6]", drawing)
+    assert drawing == reliability_plot([0.95] * 30 + [0.55] * 10, [True] * 27 + [False] * 3 + [True] * 5 + [False] * 5)
