@@ -4,8 +4,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
-from bert_tf.training import strategy
-from bert_tf.training.finetuning import finetune
+from bert_tf.training import strategy, trials
 from bert_tf.training.signals import terminable
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/finetune/*.py.")
@@ -21,7 +20,7 @@ def main(_):
     devices = strategy.create(*_STRATEGY())
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
-        results = finetune(_CONFIG.value, *files, devices, accept_config_change=_ACCEPT.value)
+        results = trials.finetune(_CONFIG.value, *files, devices, accept_config_change=_ACCEPT.value)
     measured = ", ".join(f"{name} {value:.4f}" for name, value in results["final"].items() if isinstance(value, float))
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done, {measured}; the model and results.json are there")
 

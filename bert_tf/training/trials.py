@@ -1,0 +1,259 @@
+"""Several runs of one fine-tuning, with other seeds or over a grid of settings; the best of them is the model."""
+
+import contextlib
+import dataclasses
+import gc
+import itertools
+import math
+import os
+import shutil
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from tensorflow.python.framework import ops
+
+from bert_tf.config import FinetuneConfig, GridConfig, to_dict
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import read_json_object, replacing, write_json, write_text
+from bert_tf.inputs.sources import Source
+from bert_tf.progress import duration
+from bert_tf.tasks import task_of
+from bert_tf.training import finetuning
+from bert_tf.training.record import Record
+from bert_tf.training.run import expect
+from bert_tf.training.strategy import is_chief
+
+# Of the best run, into the model directory; what makes it a model comes last.
+_COPIED = ("curves.png", finetuning.REPORT, "vocab.txt", "model.safetensors", "config.json")
+# Settings that a search varies -> what they are called in the names of folders.
+_GRID = {"batch_size": "batch", "learning_rate": "rate", "epochs": "epochs"}
+
+
+class Trial(NamedTuple):
+    """One of the runs.
+
+    Attributes:
+        name: of its folder.
+        settings: dict of what tells its TrainConfig from those of runs that differ in more than the seed.
+        seed: int.
+        config: FinetuneConfig of this run alone.
+    """
+
+    name: str
+    settings: dict
+    seed: int
+    config: FinetuneConfig
+
+
+def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change=False):
+    """Fine-tunes once, or as often as `train.seeds` and `search` say.
+
+    Of several runs each has a folder below model_dir, with its model, but without checkpoints once it has ended. What
+    export and predict look for in model_dir is the best run's, by the task's measure of the evaluation examples. The
+    same command goes on where it was stopped, and repeats no run that had ended.
+
+    Args:
+        config: FinetuneConfig.
+        data_dir, init, model_dir, strategy, accept_config_change: as in `finetuning.finetune`.
+
+    Returns:
+        dict, what results.json holds; of several runs: trials, a list of dicts (name, settings, seed, steps, seconds,
+        final, learned: whether it is better than the floor); groups, a list of dicts, one for each choice of settings
+        (settings, runs, mean, deviation of the sample or None, best, failed: names of runs that did not learn); best,
+        the name of a trial; task, measure, floor, steps and final of that one. trials.md has the same as tables.
+
+    Raises:
+        BertTfError: as `finetuning.finetune`; the runs that were begun had other settings, or inputs.
+    """
+    expect(config, FinetuneConfig)
+    config.train.check()
+    config.grid.check()
+    if config.train.seeds == 1 and not config.search:
+        return finetuning.finetune(
+            config, data_dir, init, model_dir, strategy, accept_config_change=accept_config_change
+        )
+    trials, chief = trials_of(config), is_chief(strategy)
+    source = Source(config.data, data_dir, task_of(config.task).example)
+    run = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(config)}
+    run["inputs"] = {role: source.identity(role) for role in ("train", "evaluation")}
+    record = Record(model_dir, run, accept_config_change) if chief else None
+    results = {}
+    for number, trial in enumerate(trials, 1):
+        folder = os.path.join(model_dir, trial.name)
+        results[trial.name] = _ended(folder)
+        if not results[trial.name]:
+            print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)
+            inputs = next((one["inputs"] for one in results.values() if one), None)
+            with _forgetting():
+                results[trial.name] = finetuning.finetune(
+                    trial.config,
+                    data_dir,
+                    init,
+                    folder,
+                    strategy,
+                    accept_config_change=accept_config_change,
+                    expected_inputs=inputs,
+                )
+        if chief:
+            shutil.rmtree(os.path.join(folder, "checkpoints"), ignore_errors=True)
+            record.write(number)
+    summary = run | summarize(trials, results)
+    if chief:
+        table = tables(summary)
+        print(f"\n{table}")
+        write_text(os.path.join(model_dir, "trials.md"), table)
+        _copy(os.path.join(model_dir, summary["best"]), model_dir)
+        write_json(os.path.join(model_dir, "results.json"), summary)
+    return summary
+
+
+def trials_of(config):
+    """The runs of a FinetuneConfig: list of Trial, a choice of settings with all its seeds after the other.
+
+    Raises:
+        ConfigError: a setting that is searched over has no meaning, or a value that no run can have.
+    """
+    varied = {name: getattr(config.grid, name) for name in _GRID if config.search and getattr(config.grid, name)}
+    if "epochs" in varied and config.train.steps:
+        raise ConfigError(
+            f"search tries several epochs, but train.steps is {config.train.steps} and then decides; set "
+            "train.steps=0, or grid.epochs=()"
+        )
+    trials = []
+    for values in itertools.product(*varied.values()):
+        settings = dict(zip(varied, values, strict=True))
+        for seed in range(config.train.seed, config.train.seed + config.train.seeds):
+            parts = [f"{_GRID[name]}_{value:g}" for name, value in settings.items()]
+            parts += [f"seed_{seed}"] if config.train.seeds > 1 else []
+            train = dataclasses.replace(config.train, **settings, seed=seed, seeds=1).check()
+            alone = dataclasses.replace(config, train=train, search=False, grid=GridConfig())
+            trials.append(Trial("-".join(parts), settings, seed, alone))
+    return trials
+
+
+def summarize(trials, results):
+    """What the runs came to, as in `finetune`.
+
+    Args:
+        trials: list of Trial.
+        results: dict name of a trial -> dict, as `finetuning.finetune` returns.
+    """
+    name, direction = results[trials[0].name]["measure"]
+    sign = {"max": 1.0, "min": -1.0}[direction]
+    rows = []
+    for trial in trials:
+        result = results[trial.name]
+        final = {key: value for key, value in result["final"].items() if key not in ("kind", "step")}
+        rows.append(
+            {
+                "name": trial.name,
+                "settings": trial.settings,
+                "seed": trial.seed,
+                "steps": result["steps"],
+                "seconds": result["seconds"],
+                "final": final,
+                # Of nan, too, no comparison is true.
+                "learned": sign * final[name] > sign * result["floor"][name],
+            }
+        )
+
+    def value(row):
+        return -math.inf if math.isnan(row["final"][name]) else sign * row["final"][name]
+
+    groups = []
+    for settings, same in itertools.groupby(rows, lambda row: row["settings"]):
+        same = list(same)
+        finals = {key: [row["final"][key] for row in same] for key in same[0]["final"]}
+        groups.append(
+            {
+                "settings": settings,
+                "runs": len(same),
+                "mean": {key: float(np.mean(found)) for key, found in finals.items()},
+                "deviation": {key: float(np.std(found, ddof=1)) for key, found in finals.items()}
+                if len(same) > 1
+                else None,
+                "best": max(same, key=value)["name"],
+                "failed": [row["name"] for row in same if not row["learned"]],
+            }
+        )
+    best = max(rows, key=value)
+    return {
+        "trials": rows,
+        "groups": groups,
+        "best": best["name"],
+    } | {key: results[best["name"]][key] for key in ("task", "measure", "floor", "steps", "final")}
+
+
+def tables(summary):
+    """The runs, and the choices of settings where each had several, as tables in Markdown.
+
+    Args:
+        summary: as `summarize` returns.
+    """
+    measure = summary["measure"][0]
+
+    def note(row):
+        notes = ["best"] if row["name"] == summary["best"] else []
+        return ", ".join(notes + ([] if row["learned"] else ["did not learn: not above the floor"]))
+
+    found = {row["name"]: row["final"][measure] for row in summary["trials"]}
+    rows = [
+        (row["name"], f"{found[row['name']]:.4f}", f"{row['steps']:,}", duration(row["seconds"]), note(row))
+        for row in summary["trials"]
+    ]
+    floor = ("floor", f"{summary['floor'][measure]:.4f}", "", "", "always the commonest answer")
+    parts = [_markdown(("run", measure, "steps", "time", ""), [*rows, floor])]
+    if summary["groups"][0]["deviation"]:
+        rows = [
+            (
+                ", ".join(f"{name} {value:g}" for name, value in group["settings"].items()) or "all",
+                f"{group['mean'][measure]:.4f} ± {group['deviation'][measure]:.4f}",
+                f"{found[group['best']]:.4f}",
+                f"{group['runs'] - len(group['failed'])} of {group['runs']}",
+            )
+            for group in summary["groups"]
+        ]
+        parts.append(_markdown(("settings", f"{measure}, mean ± deviation", "best", "learned"), rows))
+    return "\n".join(parts)
+
+
+def _markdown(header, rows):
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+
+    def line(cells):
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |\n"
+
+    return line(header) + line(["-" * width for width in widths]) + "".join(map(line, rows))
+
+
+@contextlib.contextmanager
+def _forgetting():
+    """Frees what is built inside, models and graphs, which else would stay until the process ends."""
+    # tf.custom_gradient enters a function for each trace into a registry, which has no way out; the function holds on
+    # to the graph, some 50 MB a run of the smallest model.
+    registry = ops.gradient_registry._registry
+    before = set(registry)
+    try:
+        yield
+    finally:
+        for name in set(registry) - before:
+            if name.startswith("CustomGradient-"):
+                del registry[name]
+        keras.backend.clear_session()
+        gc.collect()
+
+
+def _ended(folder):
+    """What results.json of a run that has ended holds; {} of another one."""
+    try:
+        return read_json_object(os.path.join(folder, "results.json"))
+    except DataError:
+        return {}
+
+
+def _copy(folder, model_dir):
+    for name in _COPIED:
+        if os.path.exists(os.path.join(folder, name)):
+            with replacing(os.path.join(model_dir, name)) as temporary:
+                shutil.copyfile(os.path.join(folder, name), temporary)

@@ -1,0 +1,222 @@
+"""Several runs of one fine-tuning, most of them made up: a run that only says how well it did."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.checkpoints import directory
+from bert_tf.config import BertConfig, ExampleData, FinetuneConfig, GridConfig, PhaseConfig, TrainConfig
+from bert_tf.errors import ConfigError
+from bert_tf.inputs.examples import Skips
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks import ClassificationConfig
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.text import Tokenizer
+from bert_tf.training import finetuning, trials
+from tests.training.small import Stop
+
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "and"]
+CONFIG = FinetuneConfig(task=ClassificationConfig(max_length=8), train=TrainConfig(batch_size=4, dtype="float32"))
+
+
+def changed(search=False, grid=None, **train):
+    """CONFIG with other settings."""
+    grid = grid or GridConfig()
+    return dataclasses.replace(CONFIG, search=search, grid=grid, train=dataclasses.replace(CONFIG.train, **train))
+
+
+def test_the_papers_grid_has_eighteen_runs_and_each_seed_of_each():
+    found = trials.trials_of(changed(search=True))
+    assert {(t.config.train.batch_size, t.config.train.learning_rate, t.config.train.epochs) for t in found} == {
+        (batch, rate, epochs) for batch in (16, 32) for rate in (5e-5, 3e-5, 2e-5) for epochs in (2, 3, 4)
+    }
+    both = trials.trials_of(changed(search=True, seeds=3, seed=7))
+    assert len(found) == 18 and len(both) == 54 == len({trial.name for trial in both})
+    assert [trial.config.train.seed for trial in both[:4]] == [7, 8, 9, 7]
+    assert not any(trial.config.search or trial.config.train.seeds > 1 for trial in both)  # each is a single run
+
+
+def test_an_empty_part_of_the_grid_is_not_searched_over():
+    grid = GridConfig(batch_size=(), epochs=())
+    found = trials.trials_of(changed(search=True, grid=grid, steps=50))
+    assert [trial.config.train.learning_rate for trial in found] == [5e-5, 3e-5, 2e-5]
+    assert {trial.config.train.batch_size for trial in found} == {4}
+
+
+WRONG = {
+    "epochs that steps override": (changed(search=True, steps=5), r"train\.steps is 5 .*grid\.epochs=\(\)"),
+    "no list": (changed(search=True, grid=GridConfig(batch_size=16)), r"grid\.batch_size is 16; expected"),
+    "twice the same": (changed(search=True, grid=GridConfig(epochs=(2, 2))), r"grid\.epochs is \(2, 2\)"),
+    "a batch of nothing": (changed(search=True, grid=GridConfig(batch_size=(0,))), r"train\.batch_size is 0"),
+    "no run": (changed(seeds=0), r"train\.seeds is 0"),
+    "phases": (changed(seeds=2, phases=(PhaseConfig(),)), r"train\.phases is set"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_search_that_can_not_be_meant_is_refused(tmp_path, tables, case):
+    config, message = WRONG[case]
+    with pytest.raises(ConfigError, match=message):
+        trials.finetune(config, str(tables), "init", str(tmp_path / "model"), STRATEGY)
+
+
+@pytest.fixture
+def tables(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, rows in (("train", 24), ("dev", 9)):
+        lines = (f"{'good and' * (row % 2)} {'bad' * (1 - row % 2)}\t{row % 2}" for row in range(rows))
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def search(tmp_path, tables, monkeypatch):
+    """A function that runs trials which find the accuracies given, by seed; it returns the results and who ran."""
+
+    def start(accuracies, config=None, inputs="inputs", **arguments):
+        ran = []
+
+        def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change, expected_inputs):
+            accuracy = accuracies[config.train.seed]
+            ran.append(config.train.seed)
+            folder = tmp_path / model_dir
+            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+            (folder / "run.json").write_text("{}")
+            if isinstance(accuracy, Exception):
+                raise accuracy
+            for name in ("model.safetensors", "config.json", "vocab.txt"):
+                (folder / name).write_text(f"{name} of {config.train.seed}")
+            assert expected_inputs in (None, inputs)
+            final = {"kind": "evaluation", "step": 5, "loss": 1 - accuracy, "accuracy": accuracy}
+            results = {"inputs": inputs, "final": final, "floor": {"accuracy": 0.5}, "steps": 5, "seconds": 1.5}
+            results |= {"task": "classification", "measure": ["accuracy", "max"]}
+            (folder / "results.json").write_text(json.dumps(results))
+            return results
+
+        monkeypatch.setattr(finetuning, "finetune", finetune)
+        model = str(tmp_path / "model")
+        return trials.finetune(config or changed(seeds=4), str(tables), "init", model, STRATEGY, **arguments), ran
+
+    return start
+
+
+def test_mean_and_deviation_are_those_of_all_seeds_and_the_model_is_the_best_ones(search, tmp_path, capsys):
+    accuracies = [0.7, 0.9, 0.5, math.nan]
+    results, _ = search(accuracies[:3], changed(seeds=3))
+    (group,) = results["groups"]
+    assert group["mean"]["accuracy"] == pytest.approx(np.mean(accuracies[:3]))
+    assert group["deviation"]["accuracy"] == pytest.approx(np.std(accuracies[:3], ddof=1))
+    assert group["best"] == results["best"] == "seed_1" and results["final"]["accuracy"] == 0.9
+    model = tmp_path / "model"
+    assert all(
+        (model / name).read_text() == f"{name} of 1" for name in ("model.safetensors", "config.json", "vocab.txt")
+    )
+    assert json.loads((model / "results.json").read_text()) == json.loads(json.dumps(results))
+    assert not list(model.glob("*/checkpoints"))
+    table = (model / "trials.md").read_text()
+    assert table in capsys.readouterr().out
+    assert next(line for line in table.splitlines() if "best " in line).startswith("| seed_1 | 0.9000")
+    assert "0.7000 ± 0.2000" in table
+
+
+def test_runs_that_are_not_above_the_floor_are_pointed_out(search, tmp_path):
+    results, _ = search([0.5, 0.9, 0.51, math.nan])
+    assert results["groups"][0]["failed"] == ["seed_0", "seed_3"] and results["best"] == "seed_1"
+    lines = {line.split()[1]: line for line in (tmp_path / "model/trials.md").read_text().splitlines() if line}
+    assert {name for name, line in lines.items() if "did not learn" in line} == {"seed_0", "seed_3"}
+    assert "2 of 4" in lines["all"]
+
+
+def test_the_same_command_goes_on_and_repeats_no_run_that_has_ended(search):
+    with pytest.raises(Stop):
+        search([0.7, 0.9, Stop(), 0.8])
+    results, ran = search([None, None, 0.6, 0.8])
+    assert ran == [2, 3]
+    assert [row["final"]["accuracy"] for row in results["trials"]] == [0.7, 0.9, 0.6, 0.8]
+    again, ran = search([])
+    assert not ran and again == results
+
+
+def test_another_command_in_the_same_directory_is_refused(search, tables):
+    with pytest.raises(Stop):
+        search([0.7, Stop()])
+    with pytest.raises(
+        ConfigError, match=r"belongs to another run \(config\.train\.learning_rate: 5e-05 there, 0\.1 now"
+    ):
+        search([], changed(seeds=4, learning_rate=0.1))
+    with open(tables / "train.tsv", "a") as file:
+        file.write("and\t0\n")
+    with pytest.raises(ConfigError, match=r"belongs to another run \(inputs\.train"):
+        search([])
+
+
+def test_more_seeds_are_added_where_that_is_said(search):
+    search([0.7, 0.9], changed(seeds=2))
+    with pytest.raises(ConfigError, match=r"config\.train\.seeds: 2 there, 3 now.*--accept_config_change"):
+        search([], changed(seeds=3))
+    results, ran = search([None, None, 0.8], changed(seeds=3), accept_config_change=True)
+    assert ran == [2] and len(results["trials"]) == 3
+
+
+def test_a_measure_that_should_be_small_is_best_where_it_is_smallest():
+    config = changed(search=True, grid=GridConfig(batch_size=(8, 16), learning_rate=(), epochs=()), seeds=2)
+    found = trials.trials_of(config)
+    losses = dict(zip((trial.name for trial in found), (0.3, math.nan, 0.2, 0.4), strict=True))
+    results = {
+        name: {"final": {"step": 1, "loss": loss}, "floor": {"loss": 0.35}, "steps": 1, "seconds": 1.0}
+        | {"task": "made up", "measure": ["loss", "min"]}
+        for name, loss in losses.items()
+    }
+    summary = trials.summarize(found, results)
+    assert summary["best"] == "batch_16-seed_0"
+    assert [group["settings"] for group in summary["groups"]] == [{"batch_size": 8}, {"batch_size": 16}]
+    assert [group["failed"] for group in summary["groups"]] == [["batch_8-seed_1"], ["batch_16-seed_1"]]
+
+
+@pytest.fixture
+def pretrained(tmp_path):
+    tokenizer = Tokenizer(WORDS)
+    shape = {"num_layers": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 16, "max_position_embeddings": 8}
+    encoder = BertEncoder(BertConfig(vocab_size=len(WORDS), **shape), dtype="float32")
+    task = Pretraining(tokenizer, 8)
+    directory.save(str(tmp_path / "pretrained"), task.build(encoder), encoder, task)
+    return str(tmp_path / "pretrained")
+
+
+@pytest.mark.slow
+def test_the_best_run_of_a_real_search_is_what_predict_and_export_find(tmp_path, tables, pretrained):
+    grid = GridConfig(batch_size=(), learning_rate=(1e-2, 1e-9), epochs=())
+    config = changed(search=True, grid=grid, steps=30, seeds=2, log_every=30)
+    results = trials.finetune(config, str(tables), pretrained, str(tmp_path / "model"), STRATEGY)
+    assert {row["final"]["accuracy"] for row in results["trials"][:2]} == {1.0}  # good or bad: easily learned
+    assert results["best"].startswith("rate_0.01-") and results["groups"][1]["failed"]
+
+    single = changed(steps=30, log_every=30, learning_rate=1e-2, seed=results["trials"][0]["seed"])
+    alone = finetuning.finetune(single, str(tables), pretrained, str(tmp_path / "alone"), STRATEGY)
+    assert alone["final"]["loss"] == results["trials"][0]["final"]["loss"]  # each trial begins from the same weights
+
+    task, model = directory.load_downstream(str(tmp_path / "model"))
+    source = finetuning.Source(ExampleData(), str(tables), task.example)
+    examples = finetuning.read(source, "evaluation", Skips())
+    measured = finetuning.Evaluation(task, model, examples, 4, STRATEGY)()
+    assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_trials_with_other_weights_to_begin_from_are_refused(tmp_path, tables, pretrained):
+    config = changed(steps=2, seeds=2)
+    arguments = str(tables), pretrained, str(tmp_path / "model"), STRATEGY
+    trials.finetune(config, *arguments)
+    (tmp_path / "model/seed_1/results.json").unlink()
+    model = directory.load_task(pretrained)[1]
+    model.weights[0].assign(model.weights[0] + 1)
+    task = Pretraining(Tokenizer(WORDS), 8)
+    directory.save(pretrained, model, model.encoder, task)
+    with pytest.raises(ConfigError, match=r"inputs have changed since the first of these runs \(init\.weights"):
+        trials.finetune(config, *arguments)
