@@ -3,11 +3,12 @@
 import dataclasses
 
 from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig
+from bert_tf.config.features import FeatureConfig
 from bert_tf.config.model import BertConfig
 from bert_tf.config.train import PhaseConfig, TrainConfig
 from bert_tf.config.values import from_dict, to_dict
 
-__all__ = ["BertConfig", "ExampleData", "FinetuneConfig", "PhaseConfig", "PretrainConfig"]
+__all__ = ["BertConfig", "ExampleData", "FeatureConfig", "FinetuneConfig", "PhaseConfig", "PretrainConfig"]
 __all__ += ["PretrainingData", "TokenizerConfig", "TrainConfig", "from_dict", "to_dict"]
 
 
