@@ -9,6 +9,7 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.checkpoints import load
+from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing
 from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
@@ -45,8 +46,9 @@ def main(_):
         raise ConfigError("--export_dir writes a SavedModel and reads no texts; leave --input and --output out")
     if _OUTPUT.value and ending not in WRITERS:
         raise ConfigError(f"--output={_OUTPUT.value}: unknown ending; choose one of {', '.join(WRITERS)}")
-    numbers = _numbers("layers", _LAYERS.value, int), _numbers("weights", _WEIGHTS.value, float)
-    config = EmbeddingConfig(_PER.value, _POOL.value, numbers[0], _COMBINE.value, numbers[1], _MAX_LENGTH.value)
+    layers, weights = _numbers("layers", _LAYERS.value, int), _numbers("weights", _WEIGHTS.value, float)
+    features = FeatureConfig(layers, _COMBINE.value, weights)
+    config = EmbeddingConfig(_PER.value, _POOL.value, features, _MAX_LENGTH.value)
     encoder, tokenizer = load(_INIT.value)
     if tokenizer is None:
         raise DataError(f"{_INIT.value}: no WordPiece vocabulary, so no text can go in")

@@ -3,7 +3,7 @@
 import dataclasses
 
 from bert_tf.checkpoints.tensor import Tensor
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, FeatureConfig, from_dict
 from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import HEADS, variable_shapes
@@ -68,7 +68,7 @@ class Checkpoint:
 
     def shapes(self):
         """dict path -> shape of the variables that the model has."""
-        return variable_shapes(self.config, self.head, self._outputs())
+        return variable_shapes(self.config, self.head, self._outputs(), self._features())
 
     def encoder(self, *, pooler=None, dtype=None):
         """BertEncoder with these weights; arguments as in `bert_tf.load`."""
@@ -80,9 +80,15 @@ class Checkpoint:
 
     def model(self, dtype=None):
         """keras.Model of encoder and head with these weights; without a head, the encoder."""
-        model = build(BertEncoder(self.config, dtype=dtype), self.head, self._outputs())
+        model = build(BertEncoder(self.config, dtype=dtype), self.head, self._outputs(), self._features())
         assign(model.weights, self.tensors)
         return model
+
+    def _features(self):
+        """FeatureConfig of a tagger on a BiLSTM, or None."""
+        if self.head != "tagging_bilstm":
+            return None
+        return from_dict(FeatureConfig, self.task["settings"].get("features", {}))
 
     def _outputs(self):
         return len(self.labels) if self.labels else None

@@ -3,12 +3,13 @@
 import dataclasses
 
 from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig
+from bert_tf.config.features import FeatureConfig
 from bert_tf.config.model import BertConfig
 from bert_tf.config.train import GridConfig, PhaseConfig, TrainConfig
 from bert_tf.config.values import from_dict, to_dict
 
-__all__ = ["BertConfig", "ExampleData", "FinetuneConfig", "GridConfig", "PhaseConfig", "PretrainConfig"]
-__all__ += ["PretrainingData", "TokenizerConfig", "TrainConfig", "from_dict", "to_dict"]
+__all__ = ["BertConfig", "ExampleData", "FeatureConfig", "FinetuneConfig", "GridConfig", "PhaseConfig"]
+__all__ += ["PretrainConfig", "PretrainingData", "TokenizerConfig", "TrainConfig", "from_dict", "to_dict"]
 
 
 @dataclasses.dataclass

@@ -19,17 +19,20 @@ _MAKERS = {
 }
 
 
-def build(encoder, head, labels=None):
+def build(encoder, head, labels=None, features=None):
     """The keras.Model that has the variables of `variables.variable_shapes`.
 
     Args:
         encoder: BertEncoder.
         head: a key of `variables.HEADS`, or None: the encoder itself.
         labels: size of the output of a head that has labels.
+        features: FeatureConfig of a head that reads other layers than the last, see `heads.bilstm_tagger`.
 
     Raises:
         ConfigError: if the head sits on a pooled output and the encoder has none.
     """
     if head is None:
         return encoder
+    if features:
+        return _MAKERS[head](encoder, labels, features)
     return _MAKERS[head](encoder, labels) if HEADS[head] else _MAKERS[head](encoder)

@@ -38,7 +38,8 @@ class BertEncoder(keras.Model):
     Called on a dict of int32 [batch, length] tensors (`input_word_ids`, `input_mask`, `input_type_ids`), it returns
         sequence_output [batch, length, hidden]: the last layer;
         pooled_output [batch, hidden]: tanh of a dense layer on the first position, if config.pooler;
-        encoder_outputs: list of num_layers tensors [batch, length, hidden].
+        encoder_outputs: list of num_layers tensors [batch, length, hidden];
+        embedding_output [batch, length, hidden]: what the first of these layers reads.
 
     A packed encoder takes in `input_mask` the number of each token's sequence in the row, from 1 (0 at padding). Tokens
     attend within their own sequence and positions count from its start. Its pooled_output [batch, sequences, hidden] is
@@ -64,7 +65,7 @@ class BertEncoder(keras.Model):
         mask, embedded = inputs["input_mask"], [inputs["input_word_ids"], inputs["input_type_ids"]]
         if packed:
             embedded.append(PackedPositions(name="positions")(mask))
-        x = embeddings(*embedded)
+        x = embedded_tokens = embeddings(*embedded)
         left = config.attention == "left"
         bias = PackedAttentionBias if packed else LeftAttentionBias if left else AttentionBias
         bias = bias(name="attention_bias", dtype="float32")(mask)
@@ -74,7 +75,7 @@ class BertEncoder(keras.Model):
             outputs.append(x)
         if config.norm == "pre":
             x = LayerNorm(config.layer_norm_epsilon, name="final_norm", dtype=policy)(x)
-        outputs = {"sequence_output": x, "encoder_outputs": outputs}
+        outputs = {"embedding_output": embedded_tokens, "sequence_output": x, "encoder_outputs": outputs}
         if config.pooler:
             pooler = keras.layers.Dense(
                 config.hidden_size, "tanh", kernel_initializer=initializer(config), name="pooler", dtype=policy

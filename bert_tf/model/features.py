@@ -2,47 +2,59 @@
 
 import keras
 
-from bert_tf.errors import ConfigError
-
-COMBINATIONS = ("sum", "concat")
+from bert_tf.model.encoder import encoder_inputs
 
 
-def feature_model(encoder, layers=(-1,), combine="sum", weights=()):
+def token_features(encoder, outputs, config):
     """What some layers make of each token.
-
-    The rows of the paper's table 7 are layers (0,), (-2,) and (-1,); (-4, -3, -2, -1) with weights of one's own; the
-    same with "concat"; and all of 1 to the number of layers with weights. The last layer is what heads see: of a model
-    with LayerNorms before its blocks, behind the one at its end.
 
     Args:
         encoder: BertEncoder.
-        layers: their numbers, from 1; 0 for the embeddings; negative ones count from the end.
-        combine: "sum", or "concat": side by side in the order of `layers`.
-        weights: of a sum, one a layer, not normalised; () for 1 each.
+        outputs: dict, what it returned.
+        config: FeatureConfig.
 
     Returns:
-        keras.Model from the encoder's inputs to float32 [batch, length, size].
+        float32 [batch, length, config.width * hidden].
 
     Raises:
-        ConfigError: a layer that the encoder has not, another way to combine, or weights that do not fit.
+        ConfigError: the encoder has no such layers.
     """
-    count = encoder.config.num_layers
-    if not layers:
-        raise ConfigError(f"no layers; name some of {-count} to {count}, 0 for the embeddings")
-    for layer in layers:
-        if not -count <= layer <= count:
-            raise ConfigError(f"layer {layer}: the model has {-count} to {count}, 0 for the embeddings")
-    if combine not in COMBINATIONS:
-        raise ConfigError(f"combine {combine!r} is unknown; choose one of {', '.join(COMBINATIONS)}")
-    if weights and (combine != "sum" or len(weights) != len(layers)):
-        raise ConfigError(
-            f"{len(weights)} weights for {len(layers)} layers combined by {combine}; a sum has one a layer"
-        )
-    states = [encoder.get_layer("embeddings").output, *encoder.output["encoder_outputs"][:-1]]
-    states.append(encoder.output["sequence_output"])
-    chosen = [keras.ops.cast(states[layer], "float32") for layer in layers]
-    if combine == "concat":
-        features = keras.ops.concatenate(chosen, axis=-1)
-    else:
-        features = sum(weight * state for weight, state in zip(weights or [1.0] * len(layers), chosen, strict=True))
-    return keras.Model(encoder.input, features)
+    config.check(encoder.config.num_layers)
+    states = [outputs["embedding_output"], *outputs["encoder_outputs"][:-1], outputs["sequence_output"]]
+    chosen = [keras.ops.cast(states[layer], "float32") for layer in config.layers]
+    if config.combine == "concat":
+        return keras.ops.concatenate(chosen, axis=-1)
+    return sum(weight * state for weight, state in zip(config.weights or [1.0] * len(chosen), chosen, strict=True))
+
+
+def feature_model(encoder, config):
+    """The keras.Model from the encoder's inputs to `token_features`."""
+    inputs = encoder_inputs()
+    return keras.Model(inputs, token_features(encoder, encoder(inputs), config))
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Frozen(keras.layers.Layer):
+    """A model that is not trained, and computes as in evaluation also while what sits on it is trained.
+
+    Args:
+        model: keras.Model; its variables are marked as not trainable.
+    """
+
+    def __init__(self, model, **kwargs):
+        super().__init__(**kwargs)
+        model.trainable = False
+        self.model = model
+        self.built = True
+
+    def call(self, inputs):
+        return self.model(inputs, training=False)
+
+    def get_config(self):
+        """What `keras.saving` writes."""
+        return super().get_config() | {"model": keras.saving.serialize_keras_object(self.model)}
+
+    @classmethod
+    def from_config(cls, config):
+        """The layer that `get_config` described."""
+        return cls(**(config | {"model": keras.saving.deserialize_keras_object(config["model"])}))

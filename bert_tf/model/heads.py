@@ -3,11 +3,13 @@
 import keras
 import tensorflow as tf
 
+from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.bilstm import bilstm
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import encoder_inputs
+from bert_tf.model.features import Frozen, token_features
 from bert_tf.model.layers import Dense, LayerNorm, initializer
 
 POSITIONS = "masked_lm_positions"  # the input that says which tokens to predict
@@ -72,13 +74,14 @@ class UnflattenChoices(keras.layers.Layer):
         return keras.KerasTensor(ids.shape[:2], scores.dtype)
 
 
-def encoded(encoder, inputs, *, pooled):
+def encoded(encoder, inputs, *, pooled, frozen=False):
     """The encoder's outputs for a head.
 
     Args:
         encoder: BertEncoder.
         inputs: dict that holds the encoder's inputs, and maybe others.
         pooled: whether the head needs the pooled output.
+        frozen: whether the encoder is left as it is when the model is trained.
 
     Raises:
         ConfigError: if it does and the encoder has none.
@@ -88,7 +91,8 @@ def encoded(encoder, inputs, *, pooled):
             "the encoder has no pooler (model.pooler is False), which this head sits on; "
             "bert_tf.load(PATH, pooler=True) puts a new, untrained one on"
         )
-    return encoder({name: inputs[name] for name in encoder.input})
+    reader = Frozen(encoder, name="frozen_encoder") if frozen else encoder
+    return reader({name: inputs[name] for name in encoder.input})
 
 
 def next_sentence(encoder):
@@ -117,18 +121,19 @@ def classifier(encoder, labels):
     return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, pooled))})
 
 
-def tagger(encoder, labels):
+def tagger(encoder, labels, *, frozen=False):
     """Encoder, dropout and one dense layer on every token (paper, section 5.3 and figure 4d).
 
     Args:
         encoder: BertEncoder.
         labels: number of tags.
+        frozen: whether the dense layer alone is trained.
 
     Returns:
         keras.Model from the encoder's inputs to {"logits": float32 [batch, length, labels]}.
     """
     inputs = encoder_inputs()
-    sequence = encoded(encoder, inputs, pooled=False)["sequence_output"]
+    sequence = encoded(encoder, inputs, pooled=False, frozen=frozen)["sequence_output"]
     return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, sequence))})
 
 
@@ -141,18 +146,26 @@ def bilstm_classifier(encoder, labels):
     return _on_bilstm(encoder, labels, sequences=False)
 
 
-def bilstm_tagger(encoder, labels):
+def bilstm_tagger(encoder, labels, features=None, *, frozen=False):
     """`tagger` with a BiLSTM in between (section 5.3).
+
+    Args:
+        encoder, labels, frozen: as for `tagger`.
+        features: FeatureConfig, what the BiLSTM reads; None for the last layer.
 
     Returns:
         keras.Model as of `tagger`.
+
+    Raises:
+        ConfigError: the encoder has no such layers.
     """
-    return _on_bilstm(encoder, labels, sequences=True)
+    return _on_bilstm(encoder, labels, sequences=True, features=features, frozen=frozen)
 
 
-def _on_bilstm(encoder, labels, *, sequences):
+def _on_bilstm(encoder, labels, *, sequences, features=None, frozen=False):
     inputs, size = encoder_inputs(), encoder.config.hidden_size
-    states = encoded(encoder, inputs, pooled=False)["sequence_output"]
+    outputs = encoded(encoder, inputs, pooled=False, frozen=frozen)
+    states = token_features(encoder, outputs, features or FeatureConfig())
     states = bilstm(states, inputs["input_mask"], size, encoder.policy, sequences=sequences)
     return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, states))})
 

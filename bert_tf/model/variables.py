@@ -18,18 +18,19 @@ HEADS = {
 ON_POOLED = ("pretraining", "next_sentence", "classification", "multiple_choice")
 
 
-def variable_shapes(config, head=None, labels=None):
+def variable_shapes(config, head=None, labels=None, features=None):
     """The variables of an encoder, or of a model with a head.
 
     Args:
         config: BertConfig.
         head: a key of `HEADS`, or None for the bare encoder.
         labels: size of the output of a head that has labels.
+        features: FeatureConfig, what a BiLSTM reads; None for the last layer.
 
     Returns:
         dict path -> shape (tuple of int), in the order of the computation.
     """
-    return _encoder_shapes(config) | (_head_shapes(config, head, labels) if head else {})
+    return _encoder_shapes(config) | (_head_shapes(config, head, labels, features) if head else {})
 
 
 def _encoder_shapes(config):
@@ -55,7 +56,7 @@ def _encoder_shapes(config):
     return shapes | (_dense("pooler", hidden, hidden) if config.pooler else {})
 
 
-def _head_shapes(config, head, labels):
+def _head_shapes(config, head, labels, features):
     """dict path -> shape of a head's variables."""
     hidden = config.hidden_size
     masked_lm = {
@@ -64,12 +65,13 @@ def _head_shapes(config, head, labels):
         "masked_lm/bias": (config.vocab_size,),
     }
     next_sentence = _dense("next_sentence", hidden, 2)
+    width = features.width if features else 1
     bilstm = {
         f"bilstm_{layer}_{way}/lstm_cell/{name}": shape
         for layer in range(LAYERS)
         for way in WAYS
         for name, shape in {
-            "kernel": (2 * hidden if layer else hidden, 4 * hidden),
+            "kernel": (2 * hidden if layer else width * hidden, 4 * hidden),
             "recurrent_kernel": (hidden, 4 * hidden),
             "bias": (4 * hidden,),
         }.items()

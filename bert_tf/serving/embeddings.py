@@ -4,6 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack
 from bert_tf.inputs.windows import cut, most_context, windows
@@ -22,16 +23,14 @@ class EmbeddingConfig:
         per: what a vector is of: "sentence" (the whole text), "word" or "token".
         pool: of a sentence "mean" (over all tokens, [CLS] and [SEP] among them), "cls" or "max"; of a word "first"
             (its first piece, as the paper's tagger takes it), "mean" or "max"; "" for the first of these.
-        layers, combine, weights: as for `model.features.feature_model`.
+        features: what a token's vector is.
         max_length: tokens of a window, specials counted; 0 for as many as the model takes. Longer texts are several
             windows; each token is taken where it has most context.
     """
 
     per: str = "sentence"
     pool: str = ""
-    layers: tuple[int, ...] = (-1,)
-    combine: str = "sum"
-    weights: tuple[float, ...] = ()
+    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
     max_length: int = 0
 
 
@@ -65,7 +64,7 @@ class Embedder(tf.Module):
         if not 3 <= self._length <= limit:
             raise ConfigError(f"max_length is {config.max_length}; it must be from 3 to the model's {limit}")
         self.tokenizer = tokenizer
-        self.model = feature_model(encoder, config.layers, config.combine, config.weights)
+        self.model = feature_model(encoder, config.features)
 
         def serve(text):
             answer = self(text)

@@ -8,6 +8,7 @@ import operator
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TaggedExample
 from bert_tf.inputs.packing import pack
@@ -15,7 +16,7 @@ from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
-from bert_tf.model.heads import tagger
+from bert_tf.model.heads import bilstm_tagger, tagger
 from bert_tf.tasks.downstream import Downstream, strings
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
 from bert_tf.text.words import character_groups, characters, extents, place_of, spans, word_numbers
@@ -34,6 +35,9 @@ class TaggingConfig:
         context: what fills windows: "sentence", each by itself, or "document", in which a document's sentences follow
             one another and each word is looked at where the window shows most around it (the paper's score on
             CoNLL-2003 needs it).
+        head: "token", a dense layer on each, or "bilstm": on a two-layer BiLSTM over them (paper, section 5.3).
+        frozen: whether the encoder stays as it is and the head alone is trained.
+        features: of "bilstm": which of the encoder's layers it reads.
         scheme: how entities are written for training: "BIO", "BIOES" or "IOB1", see `metrics.tagging`; "" as the
             training file has them.
     """
@@ -42,16 +46,25 @@ class TaggingConfig:
     stride: int = 0
     context: str = "sentence"
     scheme: str = ""
+    head: str = "token"
+    frozen: bool = False
+    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
 
     def check(self):
         """Raises ConfigError for values that no run can have."""
         if not 0 <= self.stride <= self.max_length - 2:
             raise ConfigError(f"task.stride is {self.stride}; it must be from 0 to task.max_length - 2, so that "
                               "windows leave nothing out")  # fmt: skip
-        for field, choices in (("context", ("sentence", "document")), ("scheme", ("", *metrics.SCHEMES))):
+        for field, choices in (
+            ("context", ("sentence", "document")),
+            ("scheme", ("", *metrics.SCHEMES)),
+            ("head", ("token", "bilstm")),
+        ):
             if getattr(self, field) not in choices:
                 listed = ", ".join(filter(None, choices))
                 raise ConfigError(f"task.{field} {getattr(self, field)!r} is unknown; choose one of {listed}")
+        if self.head != "bilstm" and self.features != FeatureConfig():
+            raise ConfigError("task.features is for the head that reads them; set task.head to bilstm, or leave it out")
         return self
 
 
@@ -204,7 +217,9 @@ class Tagging(Downstream):
         return (self.config.max_length - 1) // 2
 
     def build(self, encoder):
-        return tagger(encoder, len(self.labels))
+        if self.config.head == "token":
+            return tagger(encoder, len(self.labels), frozen=self.config.frozen)
+        return bilstm_tagger(encoder, len(self.labels), self.config.features, frozen=self.config.frozen)
 
     def weights(self, features):
         return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}

@@ -52,7 +52,7 @@ def test_each_published_size_has_the_published_number_of_parameters(name, undraw
 
 def test_outputs_have_the_names_and_shapes_of_the_hub_models(encoder):
     outputs = encoder(features())
-    assert set(outputs) == {"sequence_output", "pooled_output", "encoder_outputs"}
+    assert set(outputs) == {"embedding_output", "sequence_output", "pooled_output", "encoder_outputs"}
     assert outputs["sequence_output"].shape == (4, 24, 32)
     assert outputs["pooled_output"].shape == (4, 32)
     assert [output.shape for output in outputs["encoder_outputs"]] == [(4, 24, 32)] * 2

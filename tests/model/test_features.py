@@ -1,12 +1,18 @@
 """Layers of the encoder as features."""
 
+import keras
 import numpy as np
 import pytest
 
 from bert_tf import BertEncoder
+from bert_tf.checkpoints import directory
+from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError
+from bert_tf.model import heads
 from bert_tf.model.features import feature_model
-from tests.model.small import features, randomize, small_config
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES, features, randomize, small_config
 
 
 @pytest.fixture(scope="module", params=["post", "pre"])
@@ -17,7 +23,7 @@ def encoder(request):
 def states(encoder):
     """Embeddings and the three layers, arrays."""
     inputs, outputs = features(), encoder(features())
-    embedded = encoder.get_layer("embeddings")(inputs["input_word_ids"], inputs["input_type_ids"])
+    embedded = encoder.embeddings(inputs["input_word_ids"], inputs["input_type_ids"])
     return [value.numpy() for value in (embedded, *outputs["encoder_outputs"][:2], outputs["sequence_output"])]
 
 
@@ -25,7 +31,9 @@ def test_layers_are_chosen_summed_and_put_side_by_side(encoder):
     embedded, first, second, last = states(encoder)
 
     def check(expected, *arguments):
-        np.testing.assert_allclose(feature_model(encoder, *arguments)(features()), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            feature_model(encoder, FeatureConfig(*arguments))(features()), expected, rtol=1e-5, atol=1e-5
+        )
 
     check(last)
     check(embedded, (0,))
@@ -38,7 +46,7 @@ def test_layers_are_chosen_summed_and_put_side_by_side(encoder):
 
 def test_half_precision_gives_float32():
     encoder = BertEncoder(small_config(), dtype="mixed_bfloat16")
-    assert feature_model(encoder, (0, 1, 2))(features()).dtype == "float32"
+    assert feature_model(encoder, FeatureConfig((0, 1, 2)))(features()).dtype == "float32"
 
 
 @pytest.mark.parametrize(
@@ -47,11 +55,50 @@ def test_half_precision_gives_float32():
         (((4,),), "layer 4: the model has -3 to 3, 0 for the embeddings"),
         (((-4,),), "layer -4: the model has -3 to 3"),
         (((),), "no layers; name some of -3 to 3"),
-        (((1, 2), "mean"), "combine 'mean' is unknown; choose one of sum, concat"),
+        (((1, 2), "mean"), "combine 'mean' is unknown; choose sum or concat"),
         (((1, 2), "sum", (1.0,)), "1 weights for 2 layers combined by sum"),
         (((1, 2), "concat", (1.0, 1.0)), "2 weights for 2 layers combined by concat; a sum has one a layer"),
     ],
 )
 def test_what_no_features_are_is_refused(encoder, arguments, message):
     with pytest.raises(ConfigError, match=message):
-        feature_model(encoder, *arguments)
+        feature_model(encoder, FeatureConfig(*arguments))
+
+
+@pytest.fixture(params=["tagger", "bilstm_tagger"])
+def on_frozen(request):
+    """Function of `frozen` to a model whose only dropout is in the encoder's attention."""
+    encoder = BertEncoder(small_config(dropout=0.0, attention_dropout=0.5))
+    return lambda frozen: randomize(getattr(heads, request.param)(encoder, 3, frozen=frozen))
+
+
+def test_a_frozen_encoder_computes_in_training_as_ever_and_only_the_head_is_trained(on_frozen):
+    free, inputs = on_frozen(False), features()
+    assert np.abs(free(inputs, training=True)["logits"] - free(inputs)["logits"]).max() > 0.01
+    frozen = on_frozen(True)
+    np.testing.assert_array_equal(frozen(inputs, training=True)["logits"], frozen(inputs)["logits"])
+    trained = {variable.path.split("/")[0] for variable in frozen.trainable_variables}
+    assert trained <= {"classifier", *(f"bilstm_{layer}_{way}" for layer in (0, 1) for way in ("forward", "backward"))}
+    assert len(frozen.weights) == len(free.weights)
+
+
+def test_a_keras_file_gives_a_frozen_model_back(on_frozen, tmp_path):
+    model = on_frozen(True)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(features())["logits"], model(features())["logits"])
+    assert len(again.trainable_variables) == len(model.trainable_variables)
+
+
+def test_a_bilstm_on_four_layers_is_saved_with_its_shapes(tmp_path):
+    settings = FeatureConfig((-3, -2, -1, 0), "concat")
+    encoder = BertEncoder(small_config(num_layers=3))
+    task = Tagging(
+        Tokenizer(PIECES), TaggingConfig(head="bilstm", frozen=True, features=settings), labels=("A", "B"), unit="words"
+    )
+    model = randomize(task.build(encoder))
+    directory.save(str(tmp_path / "model"), model, encoder, task)
+    again_task, again = directory.load_task(str(tmp_path / "model"))
+    assert again.get_layer("bilstm_0_forward").weights[0].shape == (4 * 32, 4 * 32)
+    np.testing.assert_array_equal(again(features())["logits"], model(features())["logits"])
+    assert again_task.settings() == task.settings()

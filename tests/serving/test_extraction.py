@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
+from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
 from bert_tf.serving.export import save
@@ -161,7 +162,7 @@ def test_settings_that_do_not_fit_are_refused(make, config, message):
 
 
 def test_an_exported_model_gives_what_extraction_gives(make, tmp_path):
-    embedders = {per: make(per=per, layers=(0, -1), combine="concat") for per in ("sentence", "word")}
+    embedders = {per: make(per=per, features=FeatureConfig((0, -1), "concat")) for per in ("sentence", "word")}
     exports = [(save(embedder, str(tmp_path / per)), [{"text": text} for text in TEXTS])
                for per, embedder in embedders.items()]  # fmt: skip
     for embedder, answers in zip(embedders.values(), fresh.answers(*exports, cwd=tmp_path), strict=True):
