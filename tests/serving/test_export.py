@@ -10,7 +10,6 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
@@ -25,6 +24,7 @@ from bert_tf.text import Tokenizer
 from tests.model.numpy_bert import encode, softmax, tensors_of
 from tests.model.small import PIECES, randomize, small_config
 from tests.serving import fresh
+from tests.serving.graphs import check_ops
 
 LENGTH = 32
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
@@ -177,24 +177,7 @@ def test_an_export_that_fails_leaves_no_version(tmp_path, monkeypatch):
 
 
 def test_a_graph_holds_only_ops_that_tf_serving_has(exported):
-    _, _, path = exported
-    saved = saved_model_pb2.SavedModel()
-    saved.ParseFromString(pathlib.Path(path, "saved_model.pb").read_bytes())
-    (graph,) = [meta.graph_def for meta in saved.meta_graphs]
-    functions = {function.signature.name for function in graph.library.function}
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    ops = {node.op for node in nodes} - functions
-    core = {name for name in dir(tf.raw_ops) if name[0].isupper()}
-    assert len(ops & core) > 20  # the walk did find the model
-    assert {op.rpartition(">")[2] for op in ops - core} <= {
-        "FastBertNormalize",
-        "FastWordpieceTokenizeWithOffsets",
-        "_Arg",
-        "_Retval",
-    }
-    # A server's build may have no XLA.
-    compiled = [holder for holder in (*nodes, *graph.library.function) if holder.attr["_XlaMustCompile"].b]
-    assert not compiled
+    check_ops(exported[2])
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)])

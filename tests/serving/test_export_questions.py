@@ -1,0 +1,105 @@
+"""Exported question answering and multiple choice: hundreds of real questions, answered as `predict` does."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.config import ExampleData
+from bert_tf.inputs.choices import read_copa
+from bert_tf.inputs.examples import ChoiceExample, QuestionExample, Skips
+from bert_tf.inputs.squad import read_squad
+from bert_tf.serving.export import export
+from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
+from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
+from bert_tf.text import Tokenizer
+from bert_tf.training.finetuning import predicting
+from tests.model.small import PIECES, randomize, small_config
+from tests.packages import shared
+from tests.serving import fresh
+from tests.serving.graphs import check_ops
+
+pytestmark = pytest.mark.slow
+LENGTH = 64
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+def with_model(task):
+    config = small_config(vocab_size=task.tokenizer.vocab_size, max_position_embeddings=LENGTH)
+    return task, randomize(task.build(BertEncoder(config)), scale=0.5)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """Both tasks, each with its model, real examples and the folder of its export; and what a new process answers."""
+    korean = Tokenizer(shared("korean/wordpiece_vocab_32200.txt"), lower_case=False)
+    questions = QuestionAnswering(
+        korean,
+        QuestionAnsweringConfig(max_length=LENGTH, stride=20, n_best=3, unanswerable=True),
+        ExampleData(format="korquad"),
+        null_threshold=-0.55,  # in the middle of what this model gives
+    )
+    asked = read_squad(str(shared("korean/korquad/KorQuAD_v1.0_dev.json")), Skips())
+    asked = [*itertools.islice(asked, 0, 5774, 19), QuestionExample("x", "", " \u200b", None, "")]
+    letters = Tokenizer([*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")])
+    choices = MultipleChoice(letters, MultipleChoiceConfig(max_length=LENGTH))
+    items = list(itertools.islice(read_copa(shared("english/copa/copa-dev.xml"), Skips()), 300))
+    items += [ChoiceExample("x", "", "", ("", "a", "the good"), None, "")]
+    both = [(*with_model(questions), asked), (*with_model(choices), items)]
+    paths = [export(task, model, str(tmp_path_factory.mktemp(task.name))) for task, model, _ in both]
+    requests = (
+        [{"question": one.question, "context": one.context} for one in asked],
+        [{"context": f"{one.context} {one.question}".strip(), "choices": one.choices} for one in items],
+    )
+    answers = fresh.answers(*zip(paths, requests, strict=True), cwd=tmp_path_factory.mktemp("elsewhere"))
+    return [
+        (task, model, examples, path, answered)
+        for (task, model, examples), path, answered in zip(both, paths, answers, strict=True)
+    ]
+
+
+def test_questions_are_answered_as_predict_does(served):
+    task, model, examples, _, answers = served[0]
+    assert len(answers) == len(examples) > 300
+    told, empty = 0, 0
+    for example, prediction in predicting(task, model, examples, 32, STRATEGY):
+        answer = answers.pop(0)
+        best = [one["score"] for one in prediction["nbest"]]
+        assert answer["null_odds"] == pytest.approx(prediction["null_odds"], abs=1e-3)
+        np.testing.assert_allclose(answer["nbest_scores"], best, atol=1e-3)
+        if abs(answer["null_odds"] - task.null_threshold) < 1e-3 or np.diff(best).max(initial=-1) > -1e-3:
+            continue  # too close for float32
+        told += 1
+        empty += not answer["answer"]
+        for name in ("answer", "start", "end"):
+            assert answer[name] == prediction[name]
+        assert answer["probability"] == pytest.approx(prediction["probability"], abs=1e-3)
+        assert example.context[answer["start"] : answer["end"]] == answer["answer"]
+        for name, key in (("answers", "answer"), ("starts", "start"), ("ends", "end")):
+            assert answer[f"nbest_{name}"] == [one[key] for one in prediction["nbest"]]
+    assert told > 200
+    assert 20 < empty < told - 20  # some are answered and some are not
+
+
+def test_choices_are_made_as_predict_does(served):
+    task, model, examples, _, answers = served[1]
+    assert len(answers) == len(examples) > 300
+    for answer, (_, prediction) in zip(answers, predicting(task, model, examples, 32, STRATEGY), strict=True):
+        np.testing.assert_allclose(answer["probabilities"], prediction["probabilities"], atol=1e-4)
+        if abs(np.diff(sorted(answer["probabilities"])[-2:])) > 1e-4:
+            assert (answer["choice"], answer["label"]) == (prediction["choice"], prediction["label"])
+    assert len({answer["choice"] for answer in answers}) > 1
+
+
+def test_graphs_hold_only_ops_that_tf_serving_has(served):
+    for *_, path, _ in served:
+        check_ops(path)
+
+
+def test_no_questions_are_answered(served):
+    *_, path, _ = served[0]
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    answer = serve(question=tf.constant([], tf.string), context=tf.constant([], tf.string))
+    assert {int(value.shape[0]) for value in answer.values()} == {0}
