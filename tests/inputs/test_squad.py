@@ -6,7 +6,7 @@ import pytest
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import Answer, QuestionExample, Skips
-from bert_tf.inputs.squad import MISPLACED, MOVED, read_squad
+from bert_tf.inputs.squad import MISPLACED, MOVED, read_questions, read_squad
 from tests.packages import package, shared
 
 CONTEXT = "The cat 🐈 sat. The dog sat on the mat."
@@ -138,3 +138,47 @@ def test_what_is_wrong_is_said_with_its_place(write, value, message):
         list(read_squad(path, Skips(), unanswerable=True))
     assert str(raised.value).startswith(path + message), raised.value
     assert "\n" not in str(raised.value)
+
+
+def lines(*records):
+    filled = ({"question": "Who sat?", "context": CONTEXT} | record for record in records)
+    return "".join(json.dumps(record) + "\n" for record in filled)
+
+
+def test_json_lines_are_questions_with_or_without_answers(write):
+    skips = Skips()
+    records = [{}, {"id": "b", "answers": [{"text": "dog", "start": DOG}]}, {"answers": []}]
+    records += [
+        {"answers": [{"text": "hat", "start": 0}, {"text": "mat", "start": 0}]},
+        {"question": " ", "answers": []},
+    ]
+    path = write("a.jsonl", lines(*records))
+    examples = list(read_questions(path, skips, unanswerable=True))
+    assert examples[1] == QuestionExample("b", "Who sat?", CONTEXT, (Answer("dog", DOG),), f"{path}:2")
+    assert [example.id for example in examples] == ["0", "b", "2", "3"]
+    mat = Answer("mat", CONTEXT.index("mat"))
+    assert [example.answers for example in examples[::2]] == [None, ()]
+    assert examples[3].answers == (Answer("hat", None), mat)
+    assert skips.places == {MISPLACED: [f"{path}:4"], MOVED: [f"{path}:4"], "skipped: empty text": [f"{path}:5"]}
+
+
+@pytest.mark.parametrize(
+    "records, message",
+    [
+        ([{"answers": []}], ":1: no answer; SQuAD 2.0"),
+        ([{}, {"id": "0"}], ":2: the id '0' was used before"),
+        ([{"context": None}], ":1: context: null; expected text"),
+        ([{"answers": [{"text": "dog"}]}], ":1: answers[0]: no field 'start'"),
+        ([{"answers": "dog"}], ':1: answers: "dog"; expected a list'),
+    ],
+)
+def test_a_line_that_is_wrong_is_named(write, records, message):
+    path = write("a.jsonl", lines(*records))
+    with pytest.raises(DataError) as raised:
+        list(read_questions(path, Skips()))
+    assert str(raised.value).startswith(path + message), raised.value
+
+
+def test_a_file_of_empty_lines_has_no_questions(write):
+    with pytest.raises(DataError, match=r"a\.jsonl: no questions; expected at least one"):
+        list(read_questions(write("a.jsonl", "\n\n"), Skips()))

