@@ -47,7 +47,7 @@ def run(tmp_path, pretrained):
         task, model = directory.load_downstream(model_dir)
         source = Source(task.data, str(place), TextExample)
         heldout = finetuning.read(source, "evaluation", Skips())
-        measured = finetuning.evaluating(task, model, heldout, 32, STRATEGY)()
+        measured = finetuning.Evaluation(task, model, heldout, 32, STRATEGY)()
         assert measured == pytest.approx({name: results["final"][name] for name in measured}, rel=1e-4, abs=1e-4)
         assert task.best[0] in measured and task.floor(heldout).keys() <= measured.keys()
         asked = list(source.examples(Skips(), "test", labelled=False))
