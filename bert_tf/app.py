@@ -1,11 +1,14 @@
 """What every program shares: flags in, one clear line and a proper exit status out."""
 
+import dataclasses
 import os
 import re
 import sys
 
 from absl import app, flags, logging
+from ml_collections import config_flags
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import BertTfError
 
 
@@ -109,11 +112,16 @@ def _parse(argv):
             raise
         _fail(f"--config: {named}: out of range; the config file has fewer of them, and they count from 0", 2)
     except (KeyError, AttributeError, TypeError, ValueError) as error:
-        reason = error.args[0] if error.args else error
-        field = re.search(r"Field (\w+) not found on dataclass <class '(?:\w+\.)*(\w+)'>", str(reason))
-        if field:
-            reason = f"{field[2]} has no field {field[1]!r}; its fields are in the config file and bert_tf/config/"
-        _fail(f"--config: {reason}", 2)
+        _fail(f"--config: {_wrong_field(error)}", 2)
+
+
+def _wrong_field(error):
+    """What the config library's error says of a field."""
+    reason = error.args[0] if error.args else error
+    field = re.search(r"Field (\w+) not found on dataclass <class '(?:\w+\.)*(\w+)'>", str(reason))
+    if field:
+        reason = f"{field[2]} has no field {field[1]!r}; its fields are in the config file and bert_tf/config/"
+    return reason
 
 
 def _reason(error):
@@ -133,6 +141,15 @@ def strategy_flags():
     strategy = flags.DEFINE_string("strategy", "auto", "auto, one_device, mirrored, multi_worker or tpu.")
     tpu = flags.DEFINE_string("tpu", "", "Name or address of the TPU for --strategy=tpu; empty for the local one.")
     return lambda: (strategy.value, tpu.value)
+
+
+def data_flags():
+    """Defines --data.FIELD for the fields of ExampleData; returns a function that puts the given ones into another."""
+    try:
+        config_flags.DEFINE_config_dataclass("data", ExampleData(), "Other examples than the model learned from.")
+    except KeyError as error:  # the library looks at the arguments at once
+        _fail(f"--data: {_wrong_field(error)}", 2)
+    return lambda data: dataclasses.replace(data, **config_flags.get_override_values(flags.FLAGS["data"]))
 
 
 def accept_config_change_flag():

@@ -4,7 +4,7 @@ import os
 
 from absl import flags
 
-from bert_tf.app import run, strategy_flags
+from bert_tf.app import data_flags, run, strategy_flags
 from bert_tf.checkpoints.directory import load_downstream
 from bert_tf.files import write_json
 from bert_tf.inputs.examples import Skips
@@ -16,6 +16,7 @@ _DATA_DIR = flags.DEFINE_string("data_dir", "", "Labelled examples: a file, or t
 _SPLIT = flags.DEFINE_string("split", "evaluation", "Of a folder: train, evaluation, test, or a split's own name.")
 _OUTPUT = flags.DEFINE_string("output", None, "Folder for results.json and report.html.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows at once.", lower_bound=1)
+_DATA = data_flags()
 _STRATEGY = strategy_flags()
 flags.mark_flags_as_required(["model_dir", "output"])
 
@@ -24,6 +25,7 @@ def main(_):
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_downstream(_MODEL_DIR.value)
+    task.data = _DATA(task.data)
     source, skips = Source(task.data, _DATA_DIR.value, task.example), Skips()
     examples, where = finetuning.read(source, _SPLIT.value, skips), source.where(_SPLIT.value)
     task.check(examples, skips)

@@ -4,7 +4,7 @@ import os
 
 from absl import flags
 
-from bert_tf.app import run, strategy_flags
+from bert_tf.app import data_flags, run, strategy_flags
 from bert_tf.checkpoints.directory import load_downstream
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing_with_others
@@ -19,6 +19,7 @@ _DATA_DIR = flags.DEFINE_string(
 _SPLIT = flags.DEFINE_string("split", "test", "Of a folder: train, evaluation, test, or a split's own name.")
 _OUTPUT = flags.DEFINE_string("output", None, "What is written; the ending says how: .jsonl, or one of the task's own.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows at once.", lower_bound=1)
+_DATA = data_flags()
 _STRATEGY = strategy_flags()
 flags.mark_flags_as_required(["model_dir", "output"])
 
@@ -27,6 +28,7 @@ def main(_):
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_downstream(_MODEL_DIR.value)
+    task.data = _DATA(task.data)
     writers, ending = task.writers(), os.path.splitext(_OUTPUT.value)[1]
     if ending not in writers:
         raise ConfigError(

@@ -129,6 +129,18 @@ def test_finetuning_writes_results_and_evaluate_measures_the_same(programs, fold
     assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-4)
 
 
+def test_files_that_are_laid_out_otherwise_are_measured_by_naming_what_differs(programs, folder, finetuned):
+    text = (folder / "heldout.tsv").read_text()
+    (folder / "renamed.tsv").write_text(text.replace("sentence\tlabel", "review\tstars", 1))
+    files = f"--model_dir={finetuned}", f"--data_dir={folder}/renamed.tsv", f"--output={folder}/renamed"
+    programs.succeed("evaluate", *files, "--data.text=review", "--data.label=stars")
+    measured = json.loads((folder / "renamed/results.json").read_text())["final"]
+    expected = json.loads((finetuned / "results.json").read_text())["final"]
+    assert measured["accuracy"] == pytest.approx(expected["accuracy"], abs=1e-6)
+    done = programs("evaluate", *files, "--data.column_of_text=review")
+    assert done.status == 2 and "--data: ExampleData has no field 'column_of_text'" in done.error_line
+
+
 def read(path):
     with open(path, encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))

@@ -119,6 +119,11 @@ def test_stsb_as_its_authors_wrote_it(split, count):
     assert [(e.label, *e.texts) for e in examples] == [(float(row[4]), row[5], row[6]) for row in rows]
 
 
+def test_the_diagnostic_set_is_read_by_a_model_of_mnli(write):
+    path = write("AX.tsv", "index\tsentence1\tsentence2\n0\tThe cat.\tThe mat.\n")
+    assert list(read_glue("mnli", path, Skips())) == list(read_glue("ax", path, Skips()))
+
+
 def test_rows_of_qqp_that_a_line_end_broke_are_skipped_and_counted(write):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     path = write("train.tsv", f"{header}1\t2\t3\ta?\tb?\t1\n4\t5\t6\tbroken\n?\tc?\t0\n7\t8\t9\td?\te?\t0\n")

@@ -18,6 +18,8 @@ from bert_tf.training.finetuning import predicting
 from tests.model.small import PIECES, randomize, small_config
 from tests.serving import fresh
 
+pytestmark = pytest.mark.slow  # three models are traced and written
+
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 HOW = {"max_length": 24, "long_texts": "window"}  # most of the sentences are longer
