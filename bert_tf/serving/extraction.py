@@ -15,10 +15,10 @@ from bert_tf.errors import DataError
 from bert_tf.inputs import tables
 from bert_tf.inputs.conll import read_tagged_lines
 from bert_tf.inputs.examples import TaggedExample
+from bert_tf.inputs.tagged import word_columns
 from bert_tf.inputs.text_files import STDIN, read_lines
 from bert_tf.progress import bar
 from bert_tf.tasks.downstream import strings
-from bert_tf.tasks.tagging import word_columns
 
 # Texts held at once, enough to sort by length.
 _CHUNK = 2048
@@ -73,10 +73,18 @@ def extract(embedder, examples, batch_size):
                 places = order[first : first + batch_size]
                 some = [chunk[place] for place in places]
                 answer = embed(tf.constant([example.text for example in some]), **_given_words(some))
-                for place, *values in zip(places, *answer.values(), strict=True):
-                    found[place] = {name: value.numpy() for name, value in zip(answer, values, strict=True)}
+                for place, *values in zip(places, *map(_rows, answer.values()), strict=True):
+                    found[place] = dict(zip(answer, values, strict=True))
                 line.update(len(some))
             yield from zip(chunk, found, strict=True)
+
+
+def _rows(values):
+    """The rows of a tensor or RaggedTensor as arrays."""
+    if not isinstance(values, tf.RaggedTensor):
+        return values.numpy()
+    # Taking rows from a RaggedTensor one by one is a hundred times as slow.
+    return np.split(values.values.numpy(), values.row_splits.numpy()[1:-1])
 
 
 def _given_words(examples):

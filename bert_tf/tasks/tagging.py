@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import itertools
-import operator
 
 import numpy as np
 import tensorflow as tf
@@ -12,13 +11,14 @@ from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TaggedExample
 from bert_tf.inputs.packing import pack
+from bert_tf.inputs.tagged import adjoin, document_of, joined, with_words, word_columns
 from bert_tf.inputs.windows import cut, most_context, windows
-from bert_tf.metrics import bootstrap
 from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
 from bert_tf.model.heads import bilstm_tagger, tagger
 from bert_tf.tasks.downstream import Downstream, strings
-from bert_tf.tasks.findings import LISTED, Case, Findings, Table
+from bert_tf.tasks.tagging_findings import tagging_findings
+from bert_tf.tasks.tags import are_entities, closed, learned, onto_characters, scheme_of, scored
 from bert_tf.text.words import character_groups, characters, extents, place_of, spans, word_numbers
 
 # Sentences whose words are looked through at once.
@@ -94,7 +94,7 @@ class Tagging(Downstream):
         config.check()
         if config.context == "document" and all(example.document is None for example in examples):
             raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
-        unit = "characters" if any(map(_adjoin, examples)) else "words"
+        unit = "characters" if any(map(adjoin, examples)) else "words"
         if are_entities(itertools.chain.from_iterable(example.tags for example in examples)):
             scheme = config.scheme or scheme_of(example.tags for example in examples)
             if unit == "characters" and scheme == "BIOES":
@@ -104,10 +104,10 @@ class Tagging(Downstream):
         elif config.scheme:
             raise ConfigError(f"task.scheme is {config.scheme}, but the training file has no tags of entities, "
                               "such as B-PER; leave it out")  # fmt: skip
-        tags = collections.Counter(tag for example in examples for tag in _learned(example, config.scheme))
+        tags = collections.Counter(tag for example in examples for tag in learned(example, config.scheme))
         if len(tags) < 2:
             raise DataError(f"{data.train or 'train'}: {len(tags)} distinct tag; expected at least two")
-        return cls(tokenizer, config, data, labels=_closed(tags, config.scheme), unit=unit)
+        return cls(tokenizer, config, data, labels=closed(tags, config.scheme), unit=unit)
 
     @property
     def scheme(self):
@@ -137,13 +137,13 @@ class Tagging(Downstream):
         """Lists of the examples that are looked at together, in order."""
         if self.config.context == "sentence":
             return [[example] for example in examples]
-        return [list(group) for _, group in itertools.groupby(examples, _document)]
+        return [list(group) for _, group in itertools.groupby(examples, document_of)]
 
     def chunks(self, examples, size):
         """As in Downstream; a document stays whole unless it has more than `size` sentences."""
         chunk = []
         for example in examples:
-            divides = not chunk or self.config.context == "sentence" or _document(example) != _document(chunk[-1])
+            divides = not chunk or self.config.context == "sentence" or document_of(example) != document_of(chunk[-1])
             if (len(chunk) >= size and divides) or len(chunk) == 2 * size:
                 yield chunk
                 chunk = []
@@ -156,7 +156,7 @@ class Tagging(Downstream):
         for example in examples:
             for _ in range(metrics.repair(example.tags, scheme)[1] if scheme else 0):
                 skips.add("mended: tag of a broken sequence of entities", example.place)
-            for tag in _learned(example, self.scheme):
+            for tag in learned(example, self.scheme):
                 if tag not in known:
                     skips.add(f"never predicted: tag {tag!r}, which training has not", example.place)
         if self.unit == "words":
@@ -171,12 +171,12 @@ class Tagging(Downstream):
         label's number from 1, or 0 where there is nothing to learn, because the task does not know the tag.
         """
         groups = self._groups(self._divided(examples))
-        columns = {"text": tf.constant([_joined(group) for group in groups], tf.string)}
+        columns = {"text": tf.constant([joined(group) for group in groups], tf.string)}
         if self.unit == "words" or labelled:
             columns |= word_columns(groups)
         if labelled:
             numbers = {label: number for number, label in enumerate(self.labels, 1)}
-            tags = (tag for group in groups for example in group for tag in _learned(example, self.scheme))
+            tags = (tag for group in groups for example in group for tag in learned(example, self.scheme))
             targets = tf.constant([numbers.get(tag, 0) for tag in tags], tf.int32)
             columns["targets"] = columns["word_starts"].with_values(targets)
         return columns
@@ -314,8 +314,10 @@ class Tagging(Downstream):
             ]
             tags = [tag for _, _, tag, _ in units]
         else:
-            tags = _onto_characters(units, len(example.text))
+            tags = onto_characters(units, len(example.text))
         prediction = {"id": example.id, "text": example.text, "words": list(example.words), "tags": tags}
+        if self.unit == "words":
+            prediction["scores"] = [score for *_, score in units]
         if self.scheme:
             prediction["spans"] = [
                 {
@@ -331,51 +333,28 @@ class Tagging(Downstream):
 
     def scores(self, examples, predictions):
         """Of entities precision, recall and F1 as conlleval.pl counts them, KLUE's two figures; else accuracy."""
-        gold = [_scored(example, _learned(example, self.scheme), self.unit) for example in examples]
-        found = [
-            _scored(example, prediction["tags"], self.unit)
-            for example, prediction in zip(examples, predictions, strict=True)
-        ]
+        gold, found = self._measured(examples, predictions)
         if not self.scheme:
             return accuracy(*(list(itertools.chain.from_iterable(sentences)) for sentences in (gold, found)))
         scores = metrics.entity_scores(gold, found, self.scheme)
         return scores | (metrics.klue_scores(gold, found) if self._is_klue else {})
 
     def floor(self, examples):
-        counts = collections.Counter(tag for example in examples for tag in _learned(example, self.scheme))
+        counts = collections.Counter(tag for example in examples for tag in learned(example, self.scheme))
         commonest = counts.most_common(1)[0][0]
         return self.scores(examples, [{"tags": [commonest] * len(example.words)} for example in examples])
 
     def findings(self, examples, predictions):
-        tags = [_learned(example, self.scheme) for example in examples], [one["tags"] for one in predictions]
-        gold, found = (
-            [_scored(example, own, self.unit) for example, own in zip(examples, some, strict=True)] for some in tags
-        )
-        right = [(sum(map(operator.eq, *both)), len(both[0])) for both in zip(gold, found, strict=True)]
-        intervals = {"accuracy": bootstrap.interval_of_sums(lambda sums: sums[:, 0] / sums[:, 1], right)}
-        read = _entities if self.scheme else _tagged
-        true, said = ([read(*one) for one in zip(examples, some, strict=True)] for some in tags)
-        wrong = [(_without(*both), _without(*both[::-1])) for both in zip(true, said, strict=True)]
-        errors = [
-            Case((examples[place].text,), ", ".join(wrong[place][0]), ", ".join(wrong[place][1]), examples[place].place)
-            for place in sorted(range(len(wrong)), key=lambda place: -max(map(len, wrong[place])))[:LISTED]
-            if any(wrong[place])
+        return tagging_findings(self.scheme, self.unit, examples, predictions)
+
+    def _measured(self, examples, predictions):
+        """True and predicted tags of each sentence, lists of lists."""
+        gold = [scored(example, learned(example, self.scheme), self.unit) for example in examples]
+        found = [
+            scored(example, prediction["tags"], self.unit)
+            for example, prediction in zip(examples, predictions, strict=True)
         ]
-        if not self.scheme:
-            return Findings(intervals=intervals, table=_table_of_tags(gold, found), errors=errors)
-        intervals["f1"] = bootstrap.interval_of_sums(metrics.entity_f1, metrics.entity_counts(gold, found))
-        spans = [
-            (span["score"], (span["start"], span["end"], span["label"]) in of_sentence)
-            for of_sentence, prediction in zip(true, predictions, strict=True)
-            for span in prediction["spans"]
-        ]
-        return Findings(
-            intervals=intervals,
-            table=_table_of_types(metrics.entity_scores(gold, found, self.scheme)),
-            confidences=[score for score, _ in spans],
-            correct=[is_right for _, is_right in spans],
-            errors=errors,
-        )
+        return gold, found
 
     def writers(self):
         return super().writers() | {".conll": self._write_columns}
@@ -386,7 +365,7 @@ class Tagging(Downstream):
             for example, prediction in predicted:
                 columns = [prediction["words"], prediction["tags"]]
                 if example.tags is not None:
-                    columns.insert(1, _learned(example, self.scheme))
+                    columns.insert(1, learned(example, self.scheme))
                 if self.scheme == "BIOES":  # which conlleval.pl does not know
                     columns[1:] = [metrics.repair(tags)[0] for tags in columns[1:]]
                 for word, *tags in zip(*columns, strict=True):
@@ -409,7 +388,7 @@ class Tagging(Downstream):
                 value.with_values(characters(text, value.value_rowids(), value.values)).to_list() for value in offsets
             )
             cuts = zip(starts, ends, strict=True)
-        return [example if example.words is not None else _with_words(example, *next(cuts)) for example in examples]
+        return [example if example.words is not None else with_words(example, *next(cuts)) for example in examples]
 
     def _without_piece(self, examples):
         """The place of each word that no piece is made of."""
@@ -420,170 +399,6 @@ class Tagging(Downstream):
         missing[place_of(starts, columns["word_starts"], columns["text"]).numpy()] = False
         rows = columns["word_starts"].value_rowids().numpy()
         return [examples[row].place for row in rows[missing]]
-
-
-def are_entities(tags):
-    """Whether some of these tags begin or continue an entity; the others must then be O or do so, too."""
-    return any(len(tag) > 2 and tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags)
-
-
-def scheme_of(sentences):
-    """The scheme that tags of entities are written in, broken sequences or not.
-
-    Args:
-        sentences: iterable of lists of tags.
-
-    Returns:
-        "BIOES" if there is an E or S; "IOB1" if there is no B but between two entities of a type; else "BIO".
-    """
-    found = "IOB1"
-    for tags in sentences:
-        if any(tag[:2] in ("E-", "S-") for tag in tags):
-            return "BIOES"
-        if any(tag.startswith("B-") and last[2:] != tag[2:] for last, tag in itertools.pairwise(("O", *tags))):
-            found = "BIO"
-    return found
-
-
-def _closed(counts, scheme):
-    """Labels by how often they are, the commonest first; behind them what the scheme has and the counts have not."""
-    labels = sorted(counts, key=lambda tag: (-counts[tag], tag))
-    kinds = dict.fromkeys(tag[2:] for tag in labels if tag != "O") if scheme else ()
-    prefixes = "BIES" if scheme == "BIOES" else "BI"
-    missing = (f"{prefix}-{kind}" for kind in kinds for prefix in prefixes if f"{prefix}-{kind}" not in counts)
-    return (*labels, *missing)
-
-
-def _learned(example, scheme):
-    """A sentence's tags as the model writes them, a list: sequences of entities mended and in its scheme."""
-    if not scheme:
-        return list(example.tags)
-    try:
-        return metrics.repair(example.tags, scheme)[0]
-    except DataError as error:
-        raise DataError(f"{example.place}: {error}") from None
-
-
-def _document(example):
-    """What the sentences of a document share, and no other sentence has that is next to them."""
-    return example.place if example.document is None else example.document
-
-
-def _adjoin(example):
-    """Whether two words have nothing between them: these are characters."""
-    words = zip(example.starts, example.words, strict=True)
-    return any(start + len(word) == after for (start, word), (after, _) in itertools.pairwise(words))
-
-
-def _joined(group):
-    return " ".join(example.text for example in group)
-
-
-def word_columns(groups):
-    """Where words are, in bytes.
-
-    Args:
-        groups: list of lists of TaggedExample; the text of a group is those of its examples with a space in between.
-
-    Returns:
-        dict of word_starts, word_ends: RaggedTensors int32 [groups, None].
-    """
-    starts, ends, counts = [], [], []
-    for group in groups:
-        firsts, lasts, offset = [], [], 0
-        for example in group:
-            firsts += [offset + start for start in example.starts]
-            lasts += [offset + start + len(word) for start, word in zip(example.starts, example.words, strict=True)]
-            offset += len(example.text) + 1
-        in_bytes = _byte_offsets(_joined(group))
-        starts.append(in_bytes[np.array(firsts, int)])
-        ends.append(in_bytes[np.array(lasts, int)])
-        counts.append(len(firsts))
-    return {
-        name: tf.RaggedTensor.from_row_lengths(np.concatenate(values), counts)
-        for name, values in (("word_starts", starts), ("word_ends", ends))
-    }
-
-
-def _byte_offsets(text):
-    """int32 [characters + 1]: where in UTF-8 each character begins, and the end."""
-    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    lengths = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-
-
-def _with_words(example, starts, ends):
-    """A text with the words between these characters."""
-    words = tuple(example.text[start:end] for start, end in zip(starts, ends, strict=True))
-    return example._replace(words=words, starts=tuple(starts))
-
-
-def _onto_characters(units, length):
-    """Tags of characters from those of pieces, as KLUE's authors do it.
-
-    The first character of a piece has its tag, the others are inside of what it is in; so is white space between two
-    pieces of one entity.
-
-    Args:
-        units: list of (start, end, tag, score).
-        length: characters of the text.
-
-    Returns:
-        list of str [length].
-    """
-    tags, last, reached = ["O"] * length, "O", 0
-    for start, end, tag, _ in units:
-        inside = f"I-{tag[2:]}" if tag.startswith("B-") else tag
-        if tag.startswith("I-") and last[2:] == tag[2:]:
-            tags[reached:start] = [tag] * (start - reached)
-        tags[start:end] = [tag, *[inside] * (end - start - 1)]
-        last, reached = tag, end
-    return tags
-
-
-def _scored(example, tags, unit):
-    """The tags of a sentence that are measured: of characters not those of white space."""
-    return [tag for word, tag in zip(example.words, tags, strict=True) if unit == "words" or word.strip()]
-
-
-def _entities(example, tags):
-    """The entities of a sentence: dict (start, end, type), in characters of its text -> what a reader sees of it."""
-    ends = [start + len(word) for start, word in zip(example.starts, example.words, strict=True)]
-    places = [(example.starts[first], ends[last - 1], kind) for first, last, kind in metrics.entities(tags)]
-    return {place: f"{example.text[place[0] : place[1]]} ({place[2]})" for place in places}
-
-
-def _tagged(example, tags):
-    """The tags of a sentence: dict (number of the word, tag) -> what a reader sees of it."""
-    return {(place, tag): f"{example.words[place]} ({tag})" for place, tag in enumerate(tags)}
-
-
-def _without(some, others):
-    """What a reader sees of those that are not among the others."""
-    return [shown for place, shown in some.items() if place not in others]
-
-
-def _table_of_types(scores):
-    kinds = [name.removesuffix("/f1") for name in scores if name.endswith("/f1")]
-    columns = ("precision", "recall", "f1", "entities", "predicted_entities")
-    rows = [
-        (kind, *(scores[f"{kind}/{name}"] if place < 3 else int(scores[f"{kind}/{name}"])
-                 for place, name in enumerate(columns)))
-        for kind in kinds
-    ]  # fmt: skip
-    return Table("Entities by type", ("type", "precision", "recall", "f1", "entities", "predicted"), rows)
-
-
-def _table_of_tags(gold, found):
-    gold, found = (list(itertools.chain.from_iterable(sentences)) for sentences in (gold, found))
-    true, said = collections.Counter(gold), collections.Counter(found)
-    right = collections.Counter(tag for tag, other in zip(gold, found, strict=True) if tag == other)
-    rows = [
-        (tag, right[tag] / max(said[tag], 1), right[tag] / max(true[tag], 1),
-         2 * right[tag] / (said[tag] + true[tag]), true[tag], said[tag])
-        for tag in sorted(true | said, key=lambda tag: -true[tag])
-    ]  # fmt: skip
-    return Table("Tags", ("tag", "precision", "recall", "f1", "words", "predicted"), rows)
 
 
 def _of_texts(values, row, texts):

@@ -15,7 +15,8 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.conll import read_conllu, read_klue_ner, read_tagged_lines
 from bert_tf.inputs.examples import Skips, TaggedExample, tagged
 from bert_tf.metrics import tagging as metrics
-from bert_tf.tasks.tagging import Tagging, TaggingConfig, scheme_of
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.tasks.tags import scheme_of
 from bert_tf.text import Tokenizer
 from tests import packages
 from tests.model.small import PIECES
@@ -321,7 +322,7 @@ def test_parts_of_speech_are_scored_by_accuracy_and_have_no_entities(tokenizer):
     assert task.floor(examples) == {"accuracy": 0.5}
     assert (task.best, task.scheme) == (("accuracy", "max"), "")
     (prediction, _), _ = answer(task, examples, lambda ids: ids % 3)
-    assert prediction.keys() == {"id", "text", "words", "tags"}
+    assert prediction.keys() == {"id", "text", "words", "tags", "scores"}
 
 
 @pytest.mark.parametrize("labels", [LABELS, ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")])

@@ -19,6 +19,8 @@ from bert_tf.text import Tokenizer
 from bert_tf.training.finetuning import finetune, predicting
 from tests.model.small import PIECES, small_config
 
+pytestmark = pytest.mark.slow  # most of it is compiling
+
 KINDS = {"a": "PER", "b": "LOC"}
 
 

@@ -1,0 +1,89 @@
+"""What a report shows of tags: entities by type or words by tag, and the sentences with most mistakes."""
+
+import collections
+import itertools
+import operator
+
+from bert_tf.metrics import bootstrap
+from bert_tf.metrics import tagging as metrics
+from bert_tf.tasks.findings import LISTED, Case, Findings, Table
+from bert_tf.tasks.tags import learned, scored
+
+
+def tagging_findings(scheme, unit, examples, predictions):
+    """What a report shows of a tagger's answers.
+
+    Args:
+        scheme, unit: of the task.
+        examples, predictions: as for `Downstream.findings`.
+
+    Returns:
+        Findings; an answer whose confidence is shown is a predicted entity.
+    """
+    tags = [learned(example, scheme) for example in examples], [one["tags"] for one in predictions]
+    gold, found = ([scored(example, own, unit) for example, own in zip(examples, some, strict=True)] for some in tags)
+    right = [(sum(map(operator.eq, *both)), len(both[0])) for both in zip(gold, found, strict=True)]
+    intervals = {"accuracy": bootstrap.interval_of_sums(lambda sums: sums[:, 0] / sums[:, 1], right)}
+    read = _entities if scheme else _tagged
+    true, said = ([read(*one) for one in zip(examples, some, strict=True)] for some in tags)
+    wrong = [(_without(*both), _without(*both[::-1])) for both in zip(true, said, strict=True)]
+    errors = [
+        Case((examples[place].text,), ", ".join(wrong[place][0]), ", ".join(wrong[place][1]), examples[place].place)
+        for place in sorted(range(len(wrong)), key=lambda place: -max(map(len, wrong[place])))[:LISTED]
+        if any(wrong[place])
+    ]
+    if not scheme:
+        return Findings(intervals=intervals, table=_table_of_tags(gold, found), errors=errors)
+    intervals["f1"] = bootstrap.interval_of_sums(metrics.entity_f1, metrics.entity_counts(gold, found))
+    spans = [
+        (span["score"], (span["start"], span["end"], span["label"]) in of_sentence)
+        for of_sentence, prediction in zip(true, predictions, strict=True)
+        for span in prediction["spans"]
+    ]
+    return Findings(
+        intervals=intervals,
+        table=_table_of_types(metrics.entity_scores(gold, found, scheme)),
+        confidences=[score for score, _ in spans],
+        correct=[is_right for _, is_right in spans],
+        errors=errors,
+    )
+
+
+def _entities(example, tags):
+    """The entities of a sentence: dict (start, end, type), in characters of its text -> what a reader sees of it."""
+    ends = [start + len(word) for start, word in zip(example.starts, example.words, strict=True)]
+    places = [(example.starts[first], ends[last - 1], kind) for first, last, kind in metrics.entities(tags)]
+    return {place: f"{example.text[place[0] : place[1]]} ({place[2]})" for place in places}
+
+
+def _tagged(example, tags):
+    """The tags of a sentence: dict (number of the word, tag) -> what a reader sees of it."""
+    return {(place, tag): f"{example.words[place]} ({tag})" for place, tag in enumerate(tags)}
+
+
+def _without(some, others):
+    """What a reader sees of those that are not among the others."""
+    return [shown for place, shown in some.items() if place not in others]
+
+
+def _table_of_types(scores):
+    kinds = [name.removesuffix("/f1") for name in scores if name.endswith("/f1")]
+    columns = ("precision", "recall", "f1", "entities", "predicted_entities")
+    rows = [
+        (kind, *(scores[f"{kind}/{name}"] if place < 3 else int(scores[f"{kind}/{name}"])
+                 for place, name in enumerate(columns)))
+        for kind in kinds
+    ]  # fmt: skip
+    return Table("Entities by type", ("type", "precision", "recall", "f1", "entities", "predicted"), rows)
+
+
+def _table_of_tags(gold, found):
+    gold, found = (list(itertools.chain.from_iterable(sentences)) for sentences in (gold, found))
+    true, said = collections.Counter(gold), collections.Counter(found)
+    right = collections.Counter(tag for tag, other in zip(gold, found, strict=True) if tag == other)
+    rows = [
+        (tag, right[tag] / max(said[tag], 1), right[tag] / max(true[tag], 1),
+         2 * right[tag] / (said[tag] + true[tag]), true[tag], said[tag])
+        for tag in sorted(true | said, key=lambda tag: -true[tag])
+    ]  # fmt: skip
+    return Table("Tags", ("tag", "precision", "recall", "f1", "words", "predicted"), rows)

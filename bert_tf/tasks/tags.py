@@ -1,0 +1,76 @@
+"""Tags of sentences as a model learns and answers them: schemes, the set of labels, characters."""
+
+import itertools
+
+from bert_tf.errors import DataError
+from bert_tf.metrics import tagging as metrics
+
+
+def are_entities(tags):
+    """Whether some of these tags begin or continue an entity; the others must then be O or do so, too."""
+    return any(len(tag) > 2 and tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags)
+
+
+def scheme_of(sentences):
+    """The scheme that tags of entities are written in, broken sequences or not.
+
+    Args:
+        sentences: iterable of lists of tags.
+
+    Returns:
+        "BIOES" if there is an E or S; "IOB1" if there is no B but between two entities of a type; else "BIO".
+    """
+    found = "IOB1"
+    for tags in sentences:
+        if any(tag[:2] in ("E-", "S-") for tag in tags):
+            return "BIOES"
+        if any(tag.startswith("B-") and last[2:] != tag[2:] for last, tag in itertools.pairwise(("O", *tags))):
+            found = "BIO"
+    return found
+
+
+def closed(counts, scheme):
+    """Labels by how often they are, the commonest first; behind them what the scheme has and the counts have not."""
+    labels = sorted(counts, key=lambda tag: (-counts[tag], tag))
+    kinds = dict.fromkeys(tag[2:] for tag in labels if tag != "O") if scheme else ()
+    prefixes = "BIES" if scheme == "BIOES" else "BI"
+    missing = (f"{prefix}-{kind}" for kind in kinds for prefix in prefixes if f"{prefix}-{kind}" not in counts)
+    return (*labels, *missing)
+
+
+def learned(example, scheme):
+    """A sentence's tags as the model writes them, a list: sequences of entities mended and in its scheme."""
+    if not scheme:
+        return list(example.tags)
+    try:
+        return metrics.repair(example.tags, scheme)[0]
+    except DataError as error:
+        raise DataError(f"{example.place}: {error}") from None
+
+
+def scored(example, tags, unit):
+    """The tags of a sentence that are measured: of characters not those of white space."""
+    return [tag for word, tag in zip(example.words, tags, strict=True) if unit == "words" or word.strip()]
+
+
+def onto_characters(units, length):
+    """Tags of characters from those of pieces, as KLUE's authors do it.
+
+    The first character of a piece has its tag, the others are inside of what it is in; so is white space between two
+    pieces of one entity.
+
+    Args:
+        units: list of (start, end, tag, score).
+        length: characters of the text.
+
+    Returns:
+        list of str [length].
+    """
+    tags, last, reached = ["O"] * length, "O", 0
+    for start, end, tag, _ in units:
+        inside = f"I-{tag[2:]}" if tag.startswith("B-") else tag
+        if tag.startswith("I-") and last[2:] == tag[2:]:
+            tags[reached:start] = [tag] * (start - reached)
+        tags[start:end] = [tag, *[inside] * (end - start - 1)]
+        last, reached = tag, end
+    return tags
