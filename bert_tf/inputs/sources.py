@@ -126,6 +126,10 @@ def glue_task_of(data):
     return name if family == "glue" else None
 
 
+def _is_lines(path):
+    return path == STDIN or path.endswith(".jsonl")
+
+
 class Source:
     """The examples of an ExampleData.
 
@@ -147,7 +151,8 @@ class Source:
         if data.format not in FORMATS:
             raise ConfigError(f"data.format {data.format!r} is unknown; choose one of {', '.join(FORMATS)}")
         self._format = FORMATS[data.format]
-        if not data.source and self._format.example is not example:
+        # JSON lines are the same for all formats: a converted model, which knows of none, can be asked by them.
+        if not data.source and self._format.example is not example and not _is_lines(place):
             fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
             raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
         if not os.path.exists(place) and place != STDIN and not data.source:
@@ -208,7 +213,7 @@ class Source:
 
     def _read(self, skips, role):
         where, part = self.where(role), self.part(role)
-        if where == STDIN or where.endswith(".jsonl"):
+        if _is_lines(where):
             return _LINES[self._example](where, part, self._data, skips)
         if self._data.source and not self._file:
             return self._of_tfds(part, skips)

@@ -458,5 +458,8 @@ def test_questions_without_answer_in_squad_1_are_refused_and_json_lines_are_read
         return list(Source(ExampleData(format=form), str(path), QuestionExample).examples(Skips(), "train"))
 
     assert [(one.id, one.answers) for one in read("squad2")] == [("0", (Answer("b", 2),)), ("x", ())]
+    path.write_text(json.dumps(records[0]) + "\n")
+    assert [one.id for one in read("table")] == ["0"]  # as a converted model asks: it knows of no format
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
     with pytest.raises(DataError, match=r"a\.jsonl:2: no answer; .*task\.unanswerable=True"):
         read("squad")
