@@ -165,7 +165,7 @@ def test_predict_reads_json_lines_from_standard_input(programs, folder, finetune
     assert (folder / "piped.jsonl").read_text() == (folder / "read.jsonl").read_text()
     assert len((folder / "piped.jsonl").read_text().splitlines()) == 3
     empty = programs("predict", model, "--data_dir=-", f"--output={folder}/none.jsonl")
-    assert empty.status == 0 and "none.jsonl: 0 rows" in empty.output
+    assert empty.status == 1 and "-: no rows" in empty.error_line
     wrong = programs("predict", model, "--data_dir=-", f"--output={folder}/none.jsonl", stdin='{"text": "good"}\n')
     assert wrong.status == 1 and wrong.error_line.startswith("bert_tf: error: -:1: no field 'sentence'")
 
