@@ -207,8 +207,11 @@ class Source:
         """
         for example in self._read(skips, role):
             if labelled and getattr(example, _GOLD[self._example]) is None:
-                remedy = f"name its column by data.label (now {self._data.label!r}), or take predict"
-                raise DataError(f"{example.place}: no label, which training and evaluation need; {remedy}")
+                gold = _GOLD[self._example]
+                named = f"name its column by data.label (now {self._data.label!r})"
+                remedy = named if self._example is TextExample else f"give its {gold}"
+                what = f"no {gold}, which training and evaluation need"
+                raise DataError(f"{example.place}: {what}; {remedy}, or take predict")
             yield example
 
     def _read(self, skips, role):

@@ -14,6 +14,7 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.conll import read_conllu, read_klue_ner, read_tagged_lines
 from bert_tf.inputs.examples import Skips, TaggedExample, tagged
+from bert_tf.inputs.sources import Source
 from bert_tf.metrics import tagging as metrics
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.tasks.tags import scheme_of
@@ -363,6 +364,14 @@ def test_json_lines_hold_words_with_tags_words_or_a_text(tokenizer, tmp_path):
     assert (third.id, third.text, third.words, third.tags) == ("2", "d e.", None, None)
     predictions, _ = answer(make(tokenizer), [first, second, third], by_remainder)
     assert [prediction["words"] for prediction in predictions] == [["a", "b"], ["c"], ["d", "e", "."]]
+
+
+def test_training_on_sentences_without_tags_is_refused_with_their_place(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"words": ["a"], "tags": ["O"]}\n{"words": ["b"]}\n')
+    source = Source(ExampleData(format="conll"), str(path), TaggedExample)
+    with pytest.raises(DataError, match=r"a\.jsonl:2: no tags, which training and evaluation need; give its tags, or "):
+        list(source.examples(Skips(), "train"))
 
 
 @pytest.mark.parametrize(
