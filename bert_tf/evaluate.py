@@ -9,6 +9,7 @@ from bert_tf.checkpoints.directory import load_downstream
 from bert_tf.files import write_json
 from bert_tf.inputs.examples import Skips
 from bert_tf.inputs.sources import Source
+from bert_tf.progress import measures_line
 from bert_tf.training import finetuning, strategy
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "What finetune wrote.")
@@ -36,7 +37,7 @@ def main(_):
     results |= {"skipped": skips.counts, "floor": task.floor(examples), "final": measured}
     evaluation.report(os.path.join(_OUTPUT.value, finetuning.REPORT), where, skips, measured)
     write_json(os.path.join(_OUTPUT.value, "results.json"), results)
-    print(f"{where}: " + ", ".join(f"{name} {value:.4f}" for name, value in measured.items()))
+    print(f"{where}: {measures_line(measured)}")
 
 
 def cli():

@@ -4,6 +4,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
+from bert_tf.progress import measures_line
 from bert_tf.training import strategy, trials
 from bert_tf.training.signals import terminable
 
@@ -21,7 +22,7 @@ def main(_):
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
         results = trials.finetune(_CONFIG.value, *files, devices, accept_config_change=_ACCEPT.value)
-    measured = ", ".join(f"{name} {value:.4f}" for name, value in results["final"].items() if isinstance(value, float))
+    measured = measures_line(results["final"])
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done, {measured}; the model and results.json are there")
 
 

@@ -90,6 +90,13 @@ def training_line(measures, rates, learning_rate, seconds_left):
     return ", ".join(shown)
 
 
+def measures_line(measures):
+    """Measures as text: "loss 0.1234, f1 0.9000"; of kinds, such as "PER/f1", there may be too many for a line."""
+    return ", ".join(
+        f"{name} {value:.4f}" for name, value in measures.items() if isinstance(value, float) and "/" not in name
+    )
+
+
 def duration(seconds):
     """Seconds as 0:07, 12:34, 5h 12m or 3d 4h."""
     minutes, seconds = divmod(round(seconds), 60)

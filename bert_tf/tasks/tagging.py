@@ -245,7 +245,7 @@ class Tagging(Downstream):
 
         Returns:
             dict of RaggedTensors [texts, words]: word, tag strings; word_start, word_end int32, characters of the text;
-            word_score float32, the tag's probability. Of a task with entities, also [texts, entities]: text, label
+            word_score float32, the tag's probability. Of a task with entities, also [texts, entities]: entity, label
             strings; start, end int32; score float32, the mean of the words'. Entities are read as conlleval does.
         """
         texts = columns["text"]
@@ -280,7 +280,9 @@ class Tagging(Downstream):
         start = tf.boolean_mask(words["start"], begins)
         end = tf.math.unsorted_segment_max(tf.boolean_mask(words["end"], inside), entity, count)
         row = tf.boolean_mask(row, begins)
-        found = spans(texts, row, start, end) | {
+        found = spans(texts, row, start, end)
+        found |= {
+            "entity": found.pop("text"),
             "label": tf.gather(tf.constant(kinds), tf.boolean_mask(kind, begins)),
             "score": tf.math.unsorted_segment_mean(tf.boolean_mask(words["score"], inside), entity, count),
         }

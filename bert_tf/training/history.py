@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorboard.plugins.histogram import metadata as histogram
 
 from bert_tf.files import write_text
-from bert_tf.progress import tell
+from bert_tf.progress import measures_line, tell
 from bert_tf.training import event_files
 from bert_tf.training.speed import SECONDS
 
@@ -82,7 +82,7 @@ class History:
         self.evaluations.append(row)
         self._note(row)
         self.draw()
-        say(f"  step {step}, held out: " + ", ".join(f"{name} {value:.4f}" for name, value in measures.items()))
+        say(f"  step {step}, held out: {measures_line(measures)}")
 
     def draw(self):
         """Writes curves.png."""

@@ -53,10 +53,10 @@ def test_entities_are_those_of_predict_with_offsets_into_the_text(asked, texts, 
     found = 0
     for text, prediction, answer in zip(texts, *asked[unit], strict=True):
         spans = prediction["spans"]
-        for name in ("text", "label", "start", "end"):
-            assert answer[name] == [span[name] for span in spans]
+        for name, served in (("text", "entity"), ("label", "label"), ("start", "start"), ("end", "end")):
+            assert answer[served] == [span[name] for span in spans]
         np.testing.assert_allclose(answer["score"], [span["score"] for span in spans], atol=1e-5)
-        assert answer["text"] == [text[start:end] for start, end in zip(answer["start"], answer["end"], strict=True)]
+        assert answer["entity"] == [text[start:end] for start, end in zip(answer["start"], answer["end"], strict=True)]
         found += len(spans)
     assert found > 1000
 

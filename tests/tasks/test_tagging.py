@@ -143,7 +143,7 @@ def test_the_graph_reads_the_entities_that_conlleval_reads(tokenizer, labels):
     for row, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
         spans = metrics.entities(prediction["tags"])
         assert [kind.encode() for _, _, kind in spans] == merged["label"][row]
-        assert [" ".join(example.words[start:end]).encode() for start, end, _ in spans] == merged["text"][row]
+        assert [" ".join(example.words[start:end]).encode() for start, end, _ in spans] == merged["entity"][row]
         places = [
             (example.starts[start], example.starts[end - 1] + len(example.words[end - 1])) for start, end, _ in spans
         ]
@@ -165,7 +165,7 @@ def test_offsets_are_characters_of_the_text_as_it_was_given(tokenizer):
     for text, prediction in zip(texts, predictions, strict=True):
         assert [text[span["start"] : span["end"]] for span in prediction["spans"]] == prediction["words"]
         assert [span["text"] for span in prediction["spans"]] == prediction["words"]
-    assert [word.decode() for word in merged["text"].to_list()[0]] == predictions[0]["words"]
+    assert [word.decode() for word in merged["entity"].to_list()[0]] == predictions[0]["words"]
 
 
 def test_a_word_without_a_piece_gets_the_commonest_label_and_is_counted(tokenizer):
@@ -193,7 +193,7 @@ def test_pieces_learn_their_first_character_and_answer_all_of_theirs():
     (prediction,), merged = answer(create, [example], lambda ids: labels[:, : ids.shape[1]])
     assert prediction["tags"] == list(example.tags)
     assert [(span["text"], span["label"]) for span in prediction["spans"]] == [("서울시 청", "OG"), ("김철수", "PS")]
-    assert [text.decode() for text in merged["text"].to_list()[0]] == ["서울시 청", "김철수"]
+    assert [text.decode() for text in merged["entity"].to_list()[0]] == ["서울시 청", "김철수"]
 
 
 def test_what_a_piece_can_not_tell_apart_is_all_that_klue_loses():
