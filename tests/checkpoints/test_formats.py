@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from bert_tf.checkpoints import directory, google
+from bert_tf.checkpoints import directory, google, huggingface
 from bert_tf.checkpoints.formats import open_checkpoint
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from tests.checkpoints.small import assert_same, small_checkpoint
 
 
@@ -55,3 +55,22 @@ def test_a_pattern_in_the_path_of_googles_files_is_said_to_be_one(tmp_path):
     google.write(small_checkpoint()[0], str(path))
     with pytest.raises(DataError, match="pattern; rename"):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize("write", [google.write, huggingface.write])
+@pytest.mark.parametrize(
+    "head, config, what",
+    [(None, {"attention": "left"}, "model.attention is 'left'"), ("classification_bilstm", {}, "the head is a BiLSTM")],
+)
+def test_what_only_our_format_holds_is_refused_by_the_others_and_comes_back_in_ours(
+    tmp_path, write, head, config, what
+):
+    checkpoint, _ = small_checkpoint(head, **config)
+    if head:
+        settings = checkpoint.task["settings"] | {"head": "bilstm"}
+        checkpoint.task = {"name": head.removesuffix("_bilstm"), "settings": settings}
+    with pytest.raises(ConfigError, match=what) as caught:
+        write(checkpoint, str(tmp_path / "theirs"))
+    assert "bert_tf" in str(caught.value) and "\n" not in str(caught.value)
+    directory.write(checkpoint, str(tmp_path / "ours"))
+    assert_same(directory.read(str(tmp_path / "ours")), checkpoint)
