@@ -54,7 +54,7 @@ def test_answers_are_clipped_where_the_format_has_a_scale_and_means_over_windows
     answers = task.merge({"text": tf.constant(["a", "b", "c"])}, tf.constant([0, 1, 2, 2]), {"values": values})
     np.testing.assert_allclose(answers["value"], expected)
     again = Regression.from_settings(task.settings(), task.tokenizer)
-    assert again.scale == task.scale
+    assert again.settings() == task.settings()
 
 
 def test_a_new_head_says_the_mean_of_the_training_examples_with_their_deviation():
