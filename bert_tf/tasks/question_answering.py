@@ -12,25 +12,21 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.examples import QuestionExample
 from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows
-from bert_tf.metrics import bootstrap
 from bert_tf.metrics.squad import (
     best_threshold,
     korquad_scores,
-    question_scores,
     squad_1_scores,
     squad_2_question_scores,
     squad_2_scores,
 )
 from bert_tf.model.heads import question_answerer
 from bert_tf.tasks.downstream import Downstream, strings
-from bert_tf.tasks.findings import LISTED, Case, Findings
+from bert_tf.tasks.question_findings import by_id, first_placed, question_findings
 
 NOT_TRAINED_ON = "not trained on: question whose answers are not in its context"
 _NOWHERE = -1  # the byte where an answer begins that is not there
 # Added to the logits of padding, so that a row's loss does not depend on what it is padded to.
 _PADDING = -1e9
-# Of the answers that a report shows: how many, the characters around each, and what stands for none.
-_SHOWN, _AROUND, _NOTHING = 20, 200, "(no answer)"
 
 
 @dataclasses.dataclass
@@ -88,7 +84,7 @@ class QuestionAnswering(Downstream):
     def learnable(cls, examples, skips):
         kept = []
         for example in examples:
-            if example.answers and not _placed(example):
+            if example.answers and not first_placed(example):
                 skips.add(NOT_TRAINED_ON, example.place)
             else:
                 kept.append(example)
@@ -105,7 +101,7 @@ class QuestionAnswering(Downstream):
         """
         columns = {name: tf.constant([getattr(one, name) for one in examples]) for name in ("question", "context")}
         if labelled:
-            placed = [_placed(example) for example in examples]
+            placed = [first_placed(example) for example in examples]
             spans = [_bytes(*pair) for pair in zip(examples, placed, strict=True)]
             columns["answer"] = tf.constant(spans, tf.int32)
             weights = [bool(answer) or not one.answers for one, answer in zip(examples, placed, strict=True)]
@@ -291,7 +287,7 @@ class QuestionAnswering(Downstream):
         """The null threshold that gives the best F1 on these examples."""
         if not self.config.unanswerable:
             return
-        gold, found, odds = _by_id(examples, predictions)
+        gold, found, odds = by_id(examples, predictions)
         _, f1 = squad_2_question_scores(gold, found)
         score, self.null_threshold = best_threshold(gold, found, f1, odds)
         if score == np.mean([not answers for answers in gold.values()]):
@@ -299,7 +295,7 @@ class QuestionAnswering(Downstream):
             self.null_threshold = min(odds.values()) - 1.0
 
     def scores(self, examples, predictions):
-        gold, found, odds = _by_id(examples, predictions)
+        gold, found, odds = by_id(examples, predictions)
         if self.config.unanswerable:
             return squad_2_scores(gold, found, odds, self.null_threshold)
         return (korquad_scores if self.data.format == "korquad" else squad_1_scores)(gold, found)
@@ -312,33 +308,8 @@ class QuestionAnswering(Downstream):
         return self.scores(examples, [{"id": one.id, "nbest": [{"answer": one.context}]} for one in examples])
 
     def findings(self, examples, predictions):
-        gold, found, odds = _by_id(examples, predictions)
-        if self.config.unanswerable:
-            found = {name: "" if odds[name] > self.null_threshold else text for name, text in found.items()}
-            scores = dict(zip(("exact", "f1"), squad_2_question_scores(gold, found), strict=True))
-        else:
-            scored = question_scores(gold, found, korean=self.data.format == "korquad")
-            scores = dict(zip(("exact_match", "f1"), scored, strict=True))
-        exact, f1 = scores.values()
-        answered = [place for place, example in enumerate(examples) if found[example.id]]
-        sure = [predictions[place]["nbest"][0]["probability"] for place in answered]
-
-        def case(place, confidence=None):
-            one = examples[place]
-            expected = " / ".join(dict.fromkeys(gold[one.id])) or _NOTHING
-            return Case((one.question, _shown(one)), expected, found[one.id] or _NOTHING, one.place, confidence)
-
-        # A wrong answer is worse than none, and one that the model was sure of is the worst.
-        wrong = [(share, place) for share, place in zip(sure, answered, strict=True) if not f1[place]]
-        wrong.sort(key=lambda pair: -pair[0])
-        some = range(0, len(examples), max(1, len(examples) // _SHOWN))
-        return Findings(
-            intervals={name: bootstrap.interval_of_mean(values) for name, values in scores.items()},
-            confidences=sure,
-            correct=[bool(exact[place]) for place in answered],
-            errors=[case(place, share) for share, place in wrong[:LISTED]],
-            examples=[case(place) for place in some][:_SHOWN],
-        )
+        threshold = self.null_threshold if self.config.unanswerable else None
+        return question_findings(examples, predictions, threshold, korean=self.data.format == "korquad")
 
     def writers(self):
         return super().writers() | {".json": self._write_official}
@@ -364,20 +335,6 @@ class QuestionAnswering(Downstream):
                     file.write((",\n" if number else "\n") + ": ".join(pair))
             for file, _ in opened:
                 file.write("\n}\n")
-
-
-def _shown(example):
-    """What of the context stands around the first answer, or its beginning."""
-    placed = _placed(example)
-    first = max(0, placed.start - _AROUND) if placed else 0
-    last = placed.start + len(placed.text) + _AROUND if placed else 2 * _AROUND
-    context = example.context
-    return ("…" if first else "") + context[first:last] + ("…" if last < len(context) else "")
-
-
-def _placed(example):
-    """The first of an example's answers that is in its context, or None."""
-    return next((answer for answer in example.answers if answer.start is not None), None)
 
 
 def _bytes(example, answer):
@@ -411,10 +368,3 @@ def _positions(answers, starts, ends, spans, before):
     whole = (first >= begin) & (last < end) & (first <= last)
     places = tf.stack([first, last], 1) + (before - begin)[:, tf.newaxis]
     return tf.cast(tf.where(whole[:, tf.newaxis], places, 0), tf.int32)
-
-
-def _by_id(examples, predictions):
-    """dicts by id: the gold texts; the best span's text, "" if there is none; the null odds, None without."""
-    gold = {example.id: [answer.text for answer in example.answers] for example in examples}
-    found = {one["id"]: one["nbest"][0]["answer"] if one["nbest"] else "" for one in predictions}
-    return gold, found, {one["id"]: one.get("null_odds") for one in predictions}

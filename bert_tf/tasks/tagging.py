@@ -18,7 +18,7 @@ from bert_tf.metrics.classification import accuracy
 from bert_tf.model.heads import bilstm_tagger, tagger
 from bert_tf.tasks.downstream import Downstream, strings
 from bert_tf.tasks.tagging_findings import tagging_findings
-from bert_tf.tasks.tags import are_entities, closed, learned, onto_characters, scheme_of, scored
+from bert_tf.tasks.tags import are_entities, closed, learned, onto_characters, scheme_of, scored, write_columns
 from bert_tf.text.words import character_groups, characters, extents, place_of, spans, word_numbers
 
 # Sentences whose words are looked through at once.
@@ -362,18 +362,7 @@ class Tagging(Downstream):
         return super().writers() | {".conll": self._write_columns}
 
     def _write_columns(self, path, predicted):
-        """A line a word: the word, its own tag if it has one, the predicted one; what conlleval.pl reads."""
-        with open(path, "w", encoding="utf-8") as file:
-            for example, prediction in predicted:
-                columns = [prediction["words"], prediction["tags"]]
-                if example.tags is not None:
-                    columns.insert(1, learned(example, self.scheme))
-                if self.scheme == "BIOES":  # which conlleval.pl does not know
-                    columns[1:] = [metrics.repair(tags)[0] for tags in columns[1:]]
-                for word, *tags in zip(*columns, strict=True):
-                    if word.strip():
-                        file.write(" ".join(["_".join(word.split()), *tags]) + "\n")
-                file.write("\n")
+        write_columns(path, predicted, self.scheme)
 
     def _divided(self, examples):
         """The examples, those that are only a text cut into the words that the exported model finds."""

@@ -74,3 +74,24 @@ def onto_characters(units, length):
         tags[start:end] = [tag, *[inside] * (end - start - 1)]
         last, reached = tag, end
     return tags
+
+
+def write_columns(path, predicted, scheme):
+    """A line a word: the word, its own tag if it has one, the predicted one; what conlleval.pl reads.
+
+    Args:
+        path: of the file.
+        predicted: iterable of (TaggedExample, prediction).
+        scheme: of the tags.
+    """
+    with open(path, "w", encoding="utf-8") as file:
+        for example, prediction in predicted:
+            columns = [prediction["words"], prediction["tags"]]
+            if example.tags is not None:
+                columns.insert(1, learned(example, scheme))
+            if scheme == "BIOES":  # which conlleval.pl does not know
+                columns[1:] = [metrics.repair(tags)[0] for tags in columns[1:]]
+            for word, *tags in zip(*columns, strict=True):
+                if word.strip():
+                    file.write(" ".join(["_".join(word.split()), *tags]) + "\n")
+            file.write("\n")

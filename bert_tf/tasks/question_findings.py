@@ -1,0 +1,69 @@
+"""What a report shows of answers to questions, and what scores and report both ask of them."""
+
+from bert_tf.metrics import bootstrap
+from bert_tf.metrics.squad import question_scores, squad_2_question_scores
+from bert_tf.tasks.findings import LISTED, Case, Findings
+
+# Of the answers that are shown: how many, the characters around each, and what stands for none.
+_SHOWN, _AROUND, _NOTHING = 20, 200, "(no answer)"
+
+
+def first_placed(example):
+    """The first of a QuestionExample's answers that is in its context, or None."""
+    return next((answer for answer in example.answers if answer.start is not None), None)
+
+
+def by_id(examples, predictions):
+    """dicts by id: the gold texts; the best span's text, "" if there is none; the null odds, None without."""
+    gold = {example.id: [answer.text for answer in example.answers] for example in examples}
+    found = {one["id"]: one["nbest"][0]["answer"] if one["nbest"] else "" for one in predictions}
+    return gold, found, {one["id"]: one.get("null_odds") for one in predictions}
+
+
+def question_findings(examples, predictions, threshold, *, korean):
+    """What a report shows of answers.
+
+    Args:
+        examples, predictions: as for `Downstream.findings`.
+        threshold: null odds above which there is no answer; None where there always is one.
+        korean: whether they are scored by the rules of KorQuAD.
+
+    Returns:
+        Findings.
+    """
+    gold, found, odds = by_id(examples, predictions)
+    if threshold is None:
+        scored = question_scores(gold, found, korean=korean)
+        scores = dict(zip(("exact_match", "f1"), scored, strict=True))
+    else:
+        found = {name: "" if odds[name] > threshold else text for name, text in found.items()}
+        scores = dict(zip(("exact", "f1"), squad_2_question_scores(gold, found), strict=True))
+    exact, f1 = scores.values()
+    answered = [place for place, example in enumerate(examples) if found[example.id]]
+    sure = [predictions[place]["nbest"][0]["probability"] for place in answered]
+
+    def case(place, confidence=None):
+        one = examples[place]
+        expected = " / ".join(dict.fromkeys(gold[one.id])) or _NOTHING
+        return Case((one.question, _shown(one)), expected, found[one.id] or _NOTHING, one.place, confidence)
+
+    # A wrong answer is worse than none, and one that the model was sure of is the worst.
+    wrong = [(share, place) for share, place in zip(sure, answered, strict=True) if not f1[place]]
+    wrong.sort(key=lambda pair: -pair[0])
+    some = range(0, len(examples), max(1, len(examples) // _SHOWN))
+    return Findings(
+        intervals={name: bootstrap.interval_of_mean(values) for name, values in scores.items()},
+        confidences=sure,
+        correct=[bool(exact[place]) for place in answered],
+        errors=[case(place, share) for share, place in wrong[:LISTED]],
+        examples=[case(place) for place in some][:_SHOWN],
+    )
+
+
+def _shown(example):
+    """What of the context stands around the first answer, or its beginning."""
+    placed = first_placed(example)
+    first = max(0, placed.start - _AROUND) if placed else 0
+    last = placed.start + len(placed.text) + _AROUND if placed else 2 * _AROUND
+    context = example.context
+    return ("…" if first else "") + context[first:last] + ("…" if last < len(context) else "")
