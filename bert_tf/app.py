@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pydoc
 import re
 import sys
 
@@ -9,6 +10,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from bert_tf.config import ExampleData
+from bert_tf.config.values import unknown_field
 from bert_tf.errors import BertTfError
 
 
@@ -118,9 +120,9 @@ def _parse(argv):
 def _wrong_field(error):
     """What the config library's error says of a field."""
     reason = error.args[0] if error.args else error
-    field = re.search(r"Field (\w+) not found on dataclass <class '(?:\w+\.)*(\w+)'>", str(reason))
-    if field:
-        reason = f"{field[2]} has no field {field[1]!r}; its fields are in the config file and bert_tf/config/"
+    found = re.search(r"Field (\w+) not found on dataclass <class '([\w.]+)'>", str(reason))
+    if found:
+        reason = unknown_field(pydoc.locate(found[2]), found[1])
     return reason
 
 

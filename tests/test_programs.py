@@ -216,7 +216,7 @@ def test_the_export_answers_like_predict_after_everything_else_is_gone(programs,
 
 
 FLAG_ERRORS = {
-    "an unknown field": (["--config.train.bach_size=4"], "TrainConfig has no field 'bach_size'"),
+    "an unknown field": (["--config.train.bach_size=4"], "no field 'bach_size'; did you mean 'batch_size'?"),
     "a value of another type": (["--config.train.batch_size=abc"], "batch_size"),
     "a phase that is not there": (["--config.train.phases[1].batch_size=4"], "train.phases[1]: out of range"),
     "micro-batches of no size": (["--config.train.accumulation=3"], "train.batch_size 8 can not be split"),

@@ -156,7 +156,7 @@ class Source:
             fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
             raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
         if not os.path.exists(place) and place != STDIN and not data.source:
-            raise DataError(f"{place or '--data_dir'}: no such file or directory")
+            raise DataError(f"{place or '--data_dir'}: no such file or directory; expected a folder or a file of data")
         self._folder = place
         self._file = place if place == STDIN or os.path.isfile(place) else ""
 

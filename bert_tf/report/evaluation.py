@@ -22,7 +22,7 @@ def evaluation_page(title, data, examples, best, measured, floor, findings, skip
         examples: how many there were.
         best: name of the score that counts.
         measured: dict name -> float: losses, measures and scores.
-        floor: dict name of a score -> float, what always the commonest answer scores.
+        floor: dict name of a score -> float, what answers given without reading score.
         findings: tasks.findings.Findings.
         skips: inputs.examples.Skips, what was left out or changed in reading.
 
@@ -66,7 +66,7 @@ def _key_figures(best, measured, floor, findings, skips):
     if best in findings.intervals:
         items.append((_range(*findings.intervals[best]), f"95% interval of {best}"))
     if best in floor:
-        items.append((_number(floor[best]), "always the commonest answer"))
+        items.append((_number(floor[best]), "floor: answers given without reading"))
     if "truncated_share" in measured:
         items.append((_number(measured["truncated_share"]), "of the inputs were too long and cut"))
     if skips.counts:
@@ -94,7 +94,7 @@ def _scores(best, measured, floor, intervals):
         "Scores",
         paragraph(
             "The paler end of a bar is the 95% interval: how far the score moves when the examples are drawn again "
-            "(bootstrap). A model that is not above the floor, always the commonest answer, has learned nothing."
+            "(bootstrap). The floor is what answers given without reading score: a model must be above it."
         ),
         table(lines, ("Score", "Value", "95% interval", "Floor"), numbers=(2, 3)),
     )

@@ -180,7 +180,7 @@ class Downstream(Task):
 
     @abc.abstractmethod
     def floor(self, examples):
-        """What always giving the commonest answer scores: a dict like that of `scores`. A model must beat it."""
+        """What answers given without reading score, mostly the commonest one to all: a dict like that of `scores`."""
 
     def check(self, examples, skips):
         """Counts what the task will mend in labelled examples, or can not use of them. Here: nothing.

@@ -202,7 +202,7 @@ def tables(summary):
         (row["name"], f"{found[row['name']]:.4f}", f"{row['steps']:,}", duration(row["seconds"]), note(row))
         for row in summary["trials"]
     ]
-    floor = ("floor", f"{summary['floor'][measure]:.4f}", "", "", "always the commonest answer")
+    floor = ("floor", f"{summary['floor'][measure]:.4f}", "", "", "answers given without reading")
     parts = [_markdown(("run", measure, "steps", "time", ""), [*rows, floor])]
     if summary["groups"][0]["deviation"]:
         rows = [
