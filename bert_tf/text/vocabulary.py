@@ -101,8 +101,13 @@ def check_size(pieces, expected, source="the vocabulary"):
     Raises:
         DataError: the sizes differ.
     """
-    if len(pieces) != expected:
-        raise DataError(
-            f"{source} has {len(pieces)} pieces, but the checkpoint was trained with {expected}; "
-            "use the vocab.txt that came with the checkpoint"
+    missing = expected - len(pieces)
+    if not missing:
+        return
+    advice = "use the vocab.txt that came with the checkpoint"
+    if missing > 0:  # often rows that were added for the hardware, which likes multiples of 8
+        advice += (
+            f"; if this is the one, and the checkpoint's table was only padded, append {missing} lines to vocab.txt, "
+            f"[padding0] to [padding{missing - 1}]"
         )
+    raise DataError(f"{source} has {len(pieces)} pieces, but the checkpoint was trained with {expected}; {advice}")

@@ -65,3 +65,12 @@ def test_a_vocabulary_of_another_size_than_the_checkpoint_is_refused():
     check_size(SPECIALS, 5)
     with pytest.raises(DataError, match=r"a\.txt has 5 pieces, but the checkpoint was trained with 30522"):
         check_size(SPECIALS, 30522, "a.txt")
+    with pytest.raises(DataError, match=r"came with the checkpoint$"):
+        check_size(SPECIALS, 4)
+
+
+def test_the_advice_for_a_padded_table_makes_the_vocabulary_fit(tmp_path):
+    with pytest.raises(DataError, match=r"append 3 lines to vocab\.txt, \[padding0\] to \[padding2\]"):
+        check_size(SPECIALS, 8)
+    write_vocabulary(tmp_path / "vocab.txt", [*SPECIALS, *(f"[padding{number}]" for number in range(3))])
+    check_size(read_vocabulary(tmp_path / "vocab.txt"), 8)
