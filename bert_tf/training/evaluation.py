@@ -1,10 +1,28 @@
 """Measures and predictions over a whole data set, every example once."""
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.inputs.batching import piece
 from bert_tf.progress import bar
+
+
+def means(task, names, totals):
+    """Means of a task's measures.
+
+    Args:
+        task: Task.
+        names: of the measures, the task's losses among them.
+        totals: a (sum, weight) for each.
+
+    Returns:
+        dict name -> float, nan where nothing was measured; "loss" is the sum of the task's losses.
+    """
+    pairs = zip(names, totals, strict=True)
+    measured = {name: float(total / weight) if weight else math.nan for name, (total, weight) in pairs}
+    return {"loss": sum(measured[name] for name in task.losses)} | measured
 
 
 def evaluator(task, model, batches, strategy, prepare=lambda features: features):
@@ -25,8 +43,8 @@ def evaluator(task, model, batches, strategy, prepare=lambda features: features)
 
     def measure(features):
         features = prepare(features)
-        measures = task.measures(features, model({name: features[name] for name in inputs}, training=False))
-        return tf.stack([tf.stack(measures[name]) for name in names])
+        outputs = model({name: features[name] for name in inputs}, training=False)
+        return _measures(task, names, features, outputs)
 
     @tf.function(reduce_retracing=True)
     def measure_all(features):
@@ -43,8 +61,7 @@ def evaluator(task, model, batches, strategy, prepare=lambda features: features)
             for features in distributed:
                 totals += measure_all(features).numpy()
                 line.update()
-        measured = {name: float(total / weight) for name, (total, weight) in zip(names, totals, strict=True)}
-        return {"loss": sum(measured[name] for name in task.losses)} | measured
+        return means(task, names, totals)
 
     return evaluate
 
@@ -71,8 +88,7 @@ def answering(task, model, strategy, *, labelled):
 
     def on_replica(features):
         outputs = model({name: features[name] for name in inputs}, training=False)
-        measures = task.measures(features, outputs) if labelled else {}
-        return task.decode(features, outputs), {name: tf.stack(measures[name]) for name in names}
+        return task.decode(features, outputs), _measures(task, names, features, outputs)
 
     @tf.function(reduce_retracing=True)
     def answer(features):
@@ -81,32 +97,31 @@ def answering(task, model, strategy, *, labelled):
 
         decoded, measures = strategy.run(on_replica, (strategy.experimental_distribute_values_from_function(share),))
         local = strategy.experimental_local_results
-        return (
-            {name: tf.concat(local(value), 0) for name, value in decoded.items()},
-            {name: tf.add_n(local(value)) for name, value in measures.items()},
-        )
+        return {name: tf.concat(local(value), 0) for name, value in decoded.items()}, tf.add_n(local(measures))
 
     def answers(examples, batch_size):
         columns = task.columns(examples, labelled=labelled)
-        places, found, totals = [], [], {name: np.zeros(2) for name in names}
+        places, found, totals = [], [], np.zeros([len(names), 2])
         with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
             for features in task.batches(columns, batch_size):
                 decoded, measures = answer(features)
                 places.append(np.stack([features["row"], features["window"]], 1))
                 found.append({name: value.numpy() for name, value in decoded.items()})
-                for name in names:
-                    totals[name] += measures[name].numpy()
+                totals += measures.numpy()
                 line.update()
         places = np.concatenate(places)
         order = np.lexsort(places.T[::-1])
         decoded = {name: _stacked([some[name] for some in found])[order] for name in found[0]}
         merged = task.merge(columns, tf.constant(places[order, 0]), decoded)
-        measured = {name: float(total / weight) for name, (total, weight) in totals.items()}
-        if labelled:
-            measured = {"loss": sum(measured[name] for name in task.losses)} | measured
-        return {name: value.numpy() for name, value in merged.items()}, measured
+        return {name: value.numpy() for name, value in merged.items()}, means(task, names, totals) if labelled else {}
 
     return answers
+
+
+def _measures(task, names, features, outputs):
+    """float32 [names, 2]: the (sum, weight) of each."""
+    measures = task.measures(features, outputs) if names else {}
+    return tf.reshape([measures[name] for name in names], [len(names), 2])
 
 
 def _stacked(arrays):

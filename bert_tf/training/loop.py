@@ -11,6 +11,7 @@ from bert_tf.progress import TRAINING, bar, training_line
 from bert_tf.training import optimizers, phases
 from bert_tf.training.best import Best
 from bert_tf.training.checkpoints import Checkpoints
+from bert_tf.training.evaluation import means
 from bert_tf.training.history import History, by_phase
 from bert_tf.training.input_state import InputState
 from bert_tf.training.loss_scale import LossScale
@@ -262,24 +263,18 @@ class Trainer:
     def _show(self, line, steps, totals, speed):
         """Brings the progress line on by `steps` updates, which had these sums and weights."""
         rate = float(self._learning_rate(self.step - 1))
-        shown = training_line(self._measured(totals), speed.rates(), rate, speed.seconds_left(self.step))
+        measured = means(self.task, self.train_step.names, totals)
+        shown = training_line(measured, speed.rates(), rate, speed.seconds_left(self.step))
         line.set_postfix_str(shown + (f", {self.skipped} skipped" if self.skipped else ""), refresh=False)
         line.update(steps)
 
     def _point(self, history, phase, speed):
         """A point of the curves; sums, counts and rates begin anew."""
-        measured, rate = self._measured(self._totals.numpy()), self._learning_rate(self.step - 1)
+        measured = means(self.task, self.train_step.names, self._totals.numpy())
+        rate = self._learning_rate(self.step - 1)
         history.point(self.step, phase.number, measured, rate, speed.point(), self._histograms)
         self._totals.assign(tf.zeros_like(self._totals))
         self._histograms = {}
-
-    def _measured(self, totals):
-        """Sums and weights, [measures, 2], as dict name -> mean, the whole loss among them."""
-        measured = {
-            name: float(total / weight) if weight else float("nan")
-            for name, (total, weight) in zip(self.train_step.names, totals, strict=True)
-        }
-        return {"loss": sum(measured[name] for name in self.task.losses)} | measured
 
     def _variables(self):
         weights = {f"weights/{variable.path}": variable.value for variable in self.model.weights}
