@@ -29,9 +29,10 @@ def main(_):
     task.data = _DATA(task.data)
     source, skips = Source(task.data, _DATA_DIR.value, task.example), Skips()
     examples, where = finetuning.read(source, _SPLIT.value, skips), source.where(_SPLIT.value)
+    columns = task.columns(examples, labelled=True)
     task.check(examples, skips)
     finetuning.say(source, _SPLIT.value, skips)
-    evaluation = finetuning.Evaluation(task, model, examples, _BATCH_SIZE.value, devices)
+    evaluation = finetuning.Evaluation(task, model, examples, columns, _BATCH_SIZE.value, devices)
     measured = evaluation()
     results = {"program": "evaluate", "model_dir": _MODEL_DIR.value, "data": where, "examples": len(examples)}
     results |= {"skipped": skips.counts, "floor": task.floor(examples), "final": measured}

@@ -9,12 +9,12 @@ from bert_tf.training import strategy, trials
 from bert_tf.training.signals import terminable
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/finetune/*.py.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Holds the tables that the config names.")
+_DATA_DIR = flags.DEFINE_string("data_dir", "", "Folder with the files that the config's data.format reads.")
 _INIT = flags.DEFINE_string("init", None, "Model to start from: whatever bert_tf.load reads, e.g. hf://OWNER/NAME.")
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Gets model, checkpoints, curves and results.json.")
 _ACCEPT = accept_config_change_flag()
 _STRATEGY = strategy_flags()
-flags.mark_flags_as_required(["config", "data_dir", "init", "model_dir"])
+flags.mark_flags_as_required(["config", "init", "model_dir"])
 
 
 def main(_):

@@ -7,6 +7,7 @@ import re
 from bert_tf.checkpoints.tensor import tensor_of_variable
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.errors import DataError
+from bert_tf.files import leftovers
 from bert_tf.progress import tell
 
 
@@ -35,6 +36,8 @@ class Best:
     def forget(self, step):
         """Removes what an earlier process kept of evaluations after `step`, from which this one goes on."""
         if self._write:
+            for path in leftovers(self._folder):
+                os.remove(path)
             for later in self._kept():
                 if later > step:
                     os.remove(self._path(later))

@@ -79,8 +79,8 @@ def answering(task, model, strategy, *, labelled):
         labelled: whether to measure, too.
 
     Returns:
-        function of (examples, batch_size) to (answers, dict of arrays [examples, ...] as `task.merge` gives; dict
-        name -> float, the task's losses and metrics over all rows, empty unless `labelled`).
+        function of (columns, as `task.columns` makes them; batch_size) to (answers, dict of arrays [examples, ...] as
+        `task.merge` gives; dict name -> float, the task's losses and metrics over all rows, empty unless `labelled`).
     """
     names = (*task.losses, *task.metrics) if labelled else ()
     inputs = [tensor.name for tensor in model.inputs]
@@ -99,8 +99,7 @@ def answering(task, model, strategy, *, labelled):
         local = strategy.experimental_local_results
         return {name: tf.concat(local(value), 0) for name, value in decoded.items()}, tf.add_n(local(measures))
 
-    def answers(examples, batch_size):
-        columns = task.columns(examples, labelled=labelled)
+    def answers(columns, batch_size):
         places, found, totals = [], [], np.zeros([len(names), 2])
         with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
             for features in task.batches(columns, batch_size):

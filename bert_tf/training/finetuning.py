@@ -19,14 +19,13 @@ from bert_tf.training.evaluation import answering
 from bert_tf.training.phases import Input
 from bert_tf.training.record import differences
 from bert_tf.training.run import Run, expect
-from bert_tf.training.strategy import is_chief
 
 REPORT = "report.html"
 # Examples that `predict` holds at once: enough to sort by length, whatever the size of the file.
 _CHUNK = 4096
 
 
-def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change=False, expected_inputs=None):
+def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change=False, like=None):
     """Fine-tunes a pre-trained encoder on labelled examples.
 
     Args:
@@ -34,7 +33,8 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         data_dir: holds the files that config.data names.
         init: checkpoint that `bert_tf.load` reads; a pooler that it lacks starts untrained.
         model_dir, strategy, accept_config_change: as in `runs.pretrain`.
-        expected_inputs: `inputs` of the results of a run that this one is to be compared with; None for none.
+        like: results of a run that this one is to be compared with: of the same inputs, it computes in the same number
+            format; None for none.
 
     Returns:
         dict, what results.json holds.
@@ -48,13 +48,14 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
     if config.search or config.train.seeds > 1:
         raise ConfigError("search or train.seeds asks for several runs; this is one: call training.trials.finetune")
-    kind = task_of(config.task)
-    source = Source(config.data, data_dir, kind.example)
+    kind, source = task_of(config.task), source_of(config, data_dir)
     skips = {role: Skips() for role in ("train", "evaluation")}
     examples = read(source, "train", skips["train"], kind.learnable)
     heldout = read(source, "evaluation", skips["evaluation"])
     inputs = {role: source.identity(role) for role in ("train", "evaluation")}
-    run = Run("finetune", config, model_dir, strategy, inputs, accept_config_change, data_dir=data_dir, init=init)
+    files = {"data_dir": data_dir, "init": init}
+    computes_in = like and like["computes_in"]
+    run = Run("finetune", config, model_dir, strategy, inputs, accept_config_change, computes_in, **files)
     keras.utils.set_random_seed(config.train.seed)  # a pooler that the checkpoint lacks is drawn here
     with strategy.scope():
         encoder, tokenizer = load(init, pooler=True, dtype=run.dtype)
@@ -65,13 +66,13 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         "tokenizer": settings_of(tokenizer)["fingerprint"],
         "weights": weights_identity(encoder.weights),
     }
-    _check_inputs(inputs, expected_inputs)
+    _check_inputs(inputs, like)
     limit = encoder.config.max_position_embeddings
     if not 8 <= config.task.max_length <= limit:
         raise ConfigError(f"task.max_length is {config.task.max_length}; it must be from 8 to the model's {limit}")
     task = kind.create(tokenizer, config.task, config.data, examples, source.labels())
     columns = task.columns(examples, labelled=True)
-    task.columns(heldout, labelled=True)  # a label that the training examples lack is told before training, too
+    heldout_columns = task.columns(heldout, labelled=True)  # told before training, too: a label that is not trained on
     for role, read_examples in (("train", examples), ("evaluation", heldout)):
         task.check(read_examples, skips[role])
         say(source, role, skips[role])
@@ -87,16 +88,18 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
 
     def evaluations(model):
         nonlocal evaluation
-        evaluation = Evaluation(task, model, heldout, batch_size, strategy, tune=True)
+        evaluation = Evaluation(task, model, heldout, heldout_columns, batch_size, strategy, tune=True)
         return [evaluation]
 
-    def report(results):
+    def finish(results):
         results |= {"measure": list(task.best), "floor": task.floor(heldout)}
+        results["skipped"] = {role: skips[role].counts for role in skips}
         if evaluation.predictions is None or results["final"]["step"] != results["steps"]:
             evaluation()  # of the model that is saved
-        if is_chief(strategy):
-            where = source.where("evaluation")
-            evaluation.report(os.path.join(model_dir, REPORT), where, skips["evaluation"], results["final"])
+
+    def report(results):
+        path, where = os.path.join(model_dir, REPORT), source.where("evaluation")
+        evaluation.report(path, where, skips["evaluation"], results["final"])
 
     return run.fit(
         task,
@@ -106,13 +109,27 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         evaluations,
         config.train.evaluate_every or steps_an_epoch,
         evaluate_first=False,  # a head that nobody has trained guesses, and the floor says what guessing scores
+        finish=finish,
         report=report,
     )
 
 
-def _check_inputs(inputs, expected):
+def source_of(config, data_dir):
+    """The Source of a FinetuneConfig's examples.
+
+    Raises:
+        ConfigError: as `Source`; data_dir is a file, which can not be trained on and measured by at once.
+    """
+    source = Source(config.data, data_dir, task_of(config.task).example)
+    if not config.data.source and not os.path.isdir(data_dir):
+        parts = " and ".join(source.part(role) for role in ("train", "evaluation"))
+        raise ConfigError(f"--data_dir={data_dir} is one file; expected a folder that holds {parts}")
+    return source
+
+
+def _check_inputs(inputs, like):
     """Raises ConfigError where the data or the model is not what another run had."""
-    changed = differences(expected, json.loads(json.dumps(inputs))) if expected is not None else {}
+    changed = differences(like["inputs"], json.loads(json.dumps(inputs))) if like else {}
     if changed:
         raise ConfigError(
             f"inputs have changed since the first of these runs ({', '.join(changed)}), so they can not be compared; "
@@ -154,6 +171,7 @@ class Evaluation:
         task: Downstream.
         model: what `task.build` made.
         examples: list, labelled.
+        columns: as `task.columns` makes of them.
         batch_size: rows at once.
         strategy: tf.distribute.Strategy.
         tune: whether the task settles something by these examples, as `Downstream.tune` does.
@@ -162,13 +180,14 @@ class Evaluation:
         predictions: list of dicts, of the last call; None before.
     """
 
-    def __init__(self, task, model, examples, batch_size, strategy, *, tune=False):
-        self._task, self._examples, self._batch_size, self._tune = task, examples, batch_size, tune
+    def __init__(self, task, model, examples, columns, batch_size, strategy, *, tune=False):
+        self._task, self._examples, self._columns = task, examples, columns
+        self._batch_size, self._tune = batch_size, tune
         self._answers = answering(task, model, strategy, labelled=True)
         self.predictions = None
 
     def __call__(self):
-        found, measured = self._answers(self._examples, self._batch_size)
+        found, measured = self._answers(self._columns, self._batch_size)
         self.predictions = self._task.predictions(self._examples, found)
         if self._tune:
             self._task.tune(self._examples, self.predictions)
@@ -206,12 +225,12 @@ def predicting(task, model, examples, batch_size, strategy):
 
     Args:
         task, model, batch_size, strategy: as for `Evaluation`.
-        examples: iterable.
+        examples: iterable, labelled or not.
 
     Yields:
         (example, its prediction: a JSON-ready dict).
     """
     answers = answering(task, model, strategy, labelled=False)
     for chunk in task.chunks(examples, _CHUNK):
-        found, _ = answers(chunk, batch_size)
+        found, _ = answers(task.columns(chunk, labelled=False), batch_size)
         yield from zip(chunk, task.predictions(chunk, found), strict=True)

@@ -18,6 +18,8 @@ from bert_tf.training.record import Record
 from bert_tf.training.speed import ceiling
 from bert_tf.training.strategy import is_chief
 
+RESULTS = "results.json"
+
 
 def expect(config, kind):
     """Raises ConfigError for the config of another program."""
@@ -25,10 +27,10 @@ def expect(config, kind):
         raise ConfigError(f"--config holds a {type(config).__name__}; expected a {kind.__name__}")
 
 
-def _results(path):
-    """What a results.json holds; {} where it is missing or damaged: then it and the model are written again."""
+def results_of(folder):
+    """What results.json of a run that has ended holds; {} of another one, or where it is damaged."""
     try:
-        return read_json_object(path)
+        return read_json_object(os.path.join(folder, RESULTS))
     except DataError:
         return {}
 
@@ -41,17 +43,18 @@ class Run:
         config: the whole config of the program.
         model_dir, strategy, accept_config_change: as in `pretrain`.
         inputs: JSON-ready dict that identifies what the inputs hold; may be added to until `fit`.
+        computes_in: name of the Keras policy that "auto" means; None: it is found out.
         files: paths, to be recorded.
 
     Attributes:
         dtype: name of the Keras policy to make the encoder with.
     """
 
-    def __init__(self, program, config, model_dir, strategy, inputs, accept_config_change, **files):
+    def __init__(self, program, config, model_dir, strategy, inputs, accept_config_change, computes_in=None, **files):
         # What the recipe came to, not only its name: recorded, and compared with when the run goes on.
         config = dataclasses.replace(config, train=config.train.resolved())
         self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
-        self.dtype = precision.policy(self._dtype())
+        self.dtype = precision.policy(self._dtype(computes_in))
         self.accept_config_change = accept_config_change
         self.record = (
             {"program": program}
@@ -64,13 +67,15 @@ class Run:
             }
         )
 
-    def _dtype(self):
+    def _dtype(self, computes_in):
         """The configured number format; a run that goes on keeps the one that "auto" chose when it began."""
         path = os.path.join(self.model_dir, "run.json")
         if self.config.dtype != "auto":
             return self.config.dtype
         if os.path.exists(path):
-            return read_json_object(path).get("computes_in", "auto").removeprefix("mixed_")
+            computes_in = read_json_object(path).get("computes_in")
+        if computes_in:
+            return computes_in.removeprefix("mixed_")
         if self.strategy.extended._in_multi_worker_mode():
             raise ConfigError("train.dtype is auto, which several workers could decide differently; name one")
         return "auto"
@@ -127,7 +132,8 @@ class Run:
         evaluate_every,
         *,
         evaluate_first=True,
-        report=None,
+        finish=lambda results: None,
+        report=lambda results: None,
     ):
         """Trains, or goes on training, and writes the model and results.json.
 
@@ -139,7 +145,9 @@ class Run:
             evaluations: function of the model to a list, one a phase: functions without arguments to a dict of floats,
                 as `phases.Input` has them, or None for none.
             evaluate_every, evaluate_first: as in `Trainer.run`.
-            report: function of the results, called when the model is the one that will be saved; may add to them.
+            finish: function of the results, called when the model is the one that will be saved; may add to them.
+            report: function of the results, called by the chief when it has been saved: a page may fail, the model's
+                training was not in vain.
 
         Returns:
             dict, what results.json holds.
@@ -158,7 +166,6 @@ class Run:
         ]
         if self.config.keep_best and not all(source.evaluate for source in inputs):
             raise ConfigError("train.keep_best needs evaluations, and there is no held-out text; set heldout")
-        path = os.path.join(self.model_dir, "results.json")
         most = ceiling(self.strategy, self.dtype) if inputs[0].row_flops else None
         history = trainer.run(
             inputs,
@@ -171,7 +178,7 @@ class Run:
             ceiling=most,
         )
         if not trainer.advanced:
-            before = _results(path)
+            before = results_of(self.model_dir)
             if before.get("steps") == trainer.step:
                 return before  # it had ended before; what it measured then stands
         best = trainer.best.restore(history.evaluations)
@@ -190,9 +197,9 @@ class Run:
         }
         if best is not None:
             results["best_step"] = best
-        if report:
-            report(results)
+        finish(results)
         if is_chief(self.strategy):
             directory.save(self.model_dir, model, encoder, task)
-            write_json(path, results)
+            report(results)
+            write_json(os.path.join(self.model_dir, RESULTS), results)
         return results

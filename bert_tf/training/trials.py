@@ -14,14 +14,12 @@ import numpy as np
 from tensorflow.python.framework import ops
 
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
-from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import read_json_object, replacing, write_json, write_text
-from bert_tf.inputs.sources import Source
+from bert_tf.errors import ConfigError
+from bert_tf.files import replacing, write_json, write_text
 from bert_tf.progress import duration
-from bert_tf.tasks import task_of
 from bert_tf.training import finetuning
 from bert_tf.training.record import Record
-from bert_tf.training.run import expect
+from bert_tf.training.run import RESULTS, expect, results_of
 from bert_tf.training.strategy import is_chief
 
 # Of the best run, into the model directory; what makes it a model comes last.
@@ -74,37 +72,38 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
             config, data_dir, init, model_dir, strategy, accept_config_change=accept_config_change
         )
     trials, chief = trials_of(config), is_chief(strategy)
-    source = Source(config.data, data_dir, task_of(config.task).example)
+    source = finetuning.source_of(config, data_dir)
     run = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(config)}
     run["inputs"] = {role: source.identity(role) for role in ("train", "evaluation")}
-    record = Record(model_dir, run, accept_config_change) if chief else None
-    results = {}
+    folders = {trial.name: os.path.join(model_dir, trial.name) for trial in trials}
+    results = {name: results_of(folder) for name, folder in folders.items()}
+    if chief:
+        record = Record(model_dir, run, accept_config_change)
+        record.write(sum(map(bool, results.values())))
+        run = record.value
     for number, trial in enumerate(trials, 1):
-        folder = os.path.join(model_dir, trial.name)
-        results[trial.name] = _ended(folder)
         if not results[trial.name]:
             print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)
-            inputs = next((one["inputs"] for one in results.values() if one), None)
+            first = next(filter(None, results.values()), None)
             with _forgetting():
                 results[trial.name] = finetuning.finetune(
                     trial.config,
                     data_dir,
                     init,
-                    folder,
+                    folders[trial.name],
                     strategy,
                     accept_config_change=accept_config_change,
-                    expected_inputs=inputs,
+                    like=first,
                 )
         if chief:
-            shutil.rmtree(os.path.join(folder, "checkpoints"), ignore_errors=True)
-            record.write(number)
+            shutil.rmtree(os.path.join(folders[trial.name], "checkpoints"), ignore_errors=True)
     summary = run | summarize(trials, results)
     if chief:
         table = tables(summary)
         print(f"\n{table}")
         write_text(os.path.join(model_dir, "trials.md"), table)
         _copy(os.path.join(model_dir, summary["best"]), model_dir)
-        write_json(os.path.join(model_dir, "results.json"), summary)
+        write_json(os.path.join(model_dir, RESULTS), summary)
     return summary
 
 
@@ -120,6 +119,8 @@ def trials_of(config):
             f"search tries several epochs, but train.steps is {config.train.steps} and then decides; set "
             "train.steps=0, or grid.epochs=()"
         )
+    if config.search and not varied:
+        raise ConfigError("search has nothing to try: grid has no values; give it some, e.g. grid.epochs=(2.0,3.0)")
     trials = []
     for values in itertools.product(*varied.values()):
         settings = dict(zip(varied, values, strict=True))
@@ -164,7 +165,9 @@ def summarize(trials, results):
     groups = []
     for settings, same in itertools.groupby(rows, lambda row: row["settings"]):
         same = list(same)
-        finals = {key: [row["final"][key] for row in same] for key in same[0]["final"]}
+        # Not all have the same: of entities, types that a model finds and the examples lack have scores, too.
+        common = [key for key in same[0]["final"] if all(key in row["final"] for row in same)]
+        finals = {key: [row["final"][key] for row in same] for key in common}
         groups.append(
             {
                 "settings": settings,
@@ -242,14 +245,6 @@ def _forgetting():
                 del registry[name]
         keras.backend.clear_session()
         gc.collect()
-
-
-def _ended(folder):
-    """What results.json of a run that has ended holds; {} of another one."""
-    try:
-        return read_json_object(os.path.join(folder, "results.json"))
-    except DataError:
-        return {}
 
 
 def _copy(folder, model_dir):

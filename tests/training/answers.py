@@ -39,7 +39,7 @@ def answers(strategy):
     task, model = model_on(strategy)
     answer, found = answering(task, model, strategy, labelled=True), {}
     for size in BATCH_SIZES:
-        given, measured = answer(examples(), size)
+        given, measured = answer(task.columns(examples(), labelled=True), size)
         found[f"{size}/probabilities"] = given["probabilities"]
         found[f"{size}/measured"] = np.array([measured["loss"], measured["accuracy"]])
     return found

@@ -105,11 +105,13 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_best_weights(tmp_path, in
         killed.start()
     assert killed.trained.step in (6, 9)
 
+    (tmp_path / "checkpoints/.best-6.safetensors.x.partial").touch()
     again = Run(tmp_path, weights=99)
     history = again.start()
     assert min(again.seen) == 6  # from the checkpoint of step 5
     assert again.trained.best.restore(history.evaluations) == 6
     assert_same(again.weights(), in_peace.seen[6])
+    assert not list(tmp_path.glob("checkpoints/.*"))
 
 
 def test_a_run_that_falls_back_and_gets_worse_than_before_has_what_was_best_until_there(tmp_path, in_peace):

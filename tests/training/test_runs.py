@@ -221,6 +221,29 @@ def test_a_bad_table_or_model_is_refused_with_its_place_before_anything_is_writt
     assert not (tmp_path / "model").exists()
 
 
+def test_a_file_can_not_be_trained_on_and_measured_by_at_once(finetune, tmp_path):
+    finetune()
+    config = FinetuneConfig(task=ClassificationConfig(), data=ExampleData(), train=TRAIN)
+    for place in ("train.tsv", "-"):
+        with pytest.raises(ConfigError, match=r"one file; expected a folder that holds train\.tsv and dev\.tsv"):
+            finetuning.source_of(config, str(tmp_path / place) if place != "-" else place)
+
+
+def test_a_report_that_fails_loses_no_model_and_is_made_when_the_run_comes_back(finetune, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(finetuning.Evaluation, "report", Mock(side_effect=OSError("no room")))
+        finetune()
+    saved = (tmp_path / "model/model.safetensors").read_bytes()
+    results = finetune(dev="sentence\tlabel\nw5\ta\n")
+    assert (tmp_path / "model/report.html").exists() and results["steps"] == TRAIN.steps
+    assert (tmp_path / "model/model.safetensors").read_bytes() == saved
+
+
+def test_what_was_left_out_of_each_part_is_in_the_results(finetune):
+    results = finetune(train=f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n")
+    assert results["skipped"] == {"train": {"skipped: empty text": 2}, "evaluation": {}}
+
+
 def test_a_folder_that_is_no_model_is_refused(finetune, tmp_path):
     (tmp_path / "photos").mkdir()
     with pytest.raises(DataError, match=r"photos: no model .*; expected config\.json"):

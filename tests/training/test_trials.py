@@ -55,6 +55,7 @@ WRONG = {
     "a batch of nothing": (changed(search=True, grid=GridConfig(batch_size=(0,))), r"train\.batch_size is 0"),
     "no run": (changed(seeds=0), r"train\.seeds is 0"),
     "phases": (changed(seeds=2, phases=(PhaseConfig(),)), r"train\.phases is set"),
+    "nothing to try": (changed(search=True, grid=GridConfig((), (), ())), r"nothing to try.*grid\.epochs"),
 }
 
 
@@ -82,7 +83,7 @@ def search(tmp_path, tables, monkeypatch):
     def start(accuracies, config=None, inputs="inputs", **arguments):
         ran = []
 
-        def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change, expected_inputs):
+        def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change, like):
             accuracy = accuracies[config.train.seed]
             ran.append(config.train.seed)
             folder = tmp_path / model_dir
@@ -92,7 +93,7 @@ def search(tmp_path, tables, monkeypatch):
                 raise accuracy
             for name in ("model.safetensors", "config.json", "vocab.txt"):
                 (folder / name).write_text(f"{name} of {config.train.seed}")
-            assert expected_inputs in (None, inputs)
+            assert like is None or like["inputs"] == inputs
             final = {"kind": "evaluation", "step": 5, "loss": 1 - accuracy, "accuracy": accuracy}
             results = {"inputs": inputs, "final": final, "floor": {"accuracy": 0.5}, "steps": 5, "seconds": 1.5}
             results |= {"task": "classification", "measure": ["accuracy", "max"]}
@@ -143,6 +144,24 @@ def test_the_same_command_goes_on_and_repeats_no_run_that_has_ended(search):
     assert not ran and again == results
 
 
+def test_stopped_in_the_first_run_the_same_command_goes_on(search):
+    with pytest.raises(Stop):
+        search([Stop()])
+    _, ran = search([0.6, 0.7, 0.6, 0.8])
+    assert ran == [0, 1, 2, 3]
+
+
+def test_runs_may_have_scores_that_others_have_not(search):
+    config = changed(seeds=2)
+    results = {
+        trial.name: {"final": {"f1": 0.5, f"{kind}/f1": 0.3}, "floor": {"f1": 0.0}, "steps": 1, "seconds": 1.0}
+        | {"task": "tagging", "measure": ["f1", "max"]}
+        for trial, kind in zip(trials.trials_of(config), ("MISC", "LOC"), strict=True)
+    }
+    (group,) = trials.summarize(trials.trials_of(config), results)["groups"]
+    assert group["mean"] == {"f1": 0.5}
+
+
 def test_another_command_in_the_same_directory_is_refused(search, tables):
     with pytest.raises(Stop):
         search([0.7, Stop()])
@@ -162,6 +181,7 @@ def test_more_seeds_are_added_where_that_is_said(search):
         search([], changed(seeds=3))
     results, ran = search([None, None, 0.8], changed(seeds=3), accept_config_change=True)
     assert ran == [2] and len(results["trials"]) == 3
+    assert results["changes"] == [{"step": 2, "changes": {"config.train.seeds": [2, 3]}}]
 
 
 def test_a_measure_that_should_be_small_is_best_where_it_is_smallest():
@@ -203,7 +223,8 @@ def test_the_best_run_of_a_real_search_is_what_predict_and_export_find(tmp_path,
     task, model = directory.load_downstream(str(tmp_path / "model"))
     source = finetuning.Source(ExampleData(), str(tables), task.example)
     examples = finetuning.read(source, "evaluation", Skips())
-    measured = finetuning.Evaluation(task, model, examples, 4, STRATEGY)()
+    columns = task.columns(examples, labelled=True)
+    measured = finetuning.Evaluation(task, model, examples, columns, 4, STRATEGY)()
     assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-5)
 
 
