@@ -16,24 +16,27 @@ from bert_tf.inputs.text_files import checked, field, read_json_lines, read_line
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
 
-def read_conll(path, column=-1):
+def read_conll(path, column="-1"):
     """Sentences of a file with a word a line: the word, then columns, divided by tabs or else by spaces.
 
     Args:
         path: the file. A line -DOCSTART- opens a document; no sentence comes of it.
-        column: which one holds the tags, from 0, the word's, or from the end. Of CoNLL-2003, 1 is parts of speech, 2
-            chunks, and -1 named entities.
+        column: which one holds the tags, a number from 1, the one behind the word's, or from the end. Of CoNLL-2003,
+            "1" is parts of speech, "2" chunks, and "-1" named entities.
 
     Yields:
         TaggedExample; `text` has spaces between the words.
 
     Raises:
-        ConfigError: `column` is the word's.
+        ConfigError: `column` is no such number.
         DataError: as `read_lines`; a line has another number of columns than the first, or no word or tag, or there is
             no such column, or no sentence; with the line.
     """
-    if column == 0:
-        raise ConfigError("column 0 holds the words; name a column of tags, such as the last one, -1")
+    if not re.fullmatch(r"-?[1-9]\d{0,5}", column):
+        raise ConfigError(
+            f"data.column is {column!r}; expected the number of a column of tags, from 1 or from the end, such as -1"
+        )
+    column = int(column)
     width = document = None
     count = 0
     for lines in _blocks(path, lambda text: not text.strip()):

@@ -42,11 +42,7 @@ def _texts(read, *parts, labels):
 
 
 def _tagged(read, *parts, default):
-    def rows(path, part, data, skips):
-        column = data.column or default
-        return read(path, int(column) if column.lstrip("-").isdigit() else column)
-
-    return Format(TaggedExample, rows, parts)
+    return Format(TaggedExample, lambda path, part, data, skips: read(path, data.column or default), parts)
 
 
 def _questions(*parts, unanswerable=False):
