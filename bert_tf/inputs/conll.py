@@ -20,7 +20,7 @@ def read_conll(path, column="-1"):
     """Sentences of a file with a word a line: the word, then columns, divided by tabs or else by spaces.
 
     Args:
-        path: the file. A line -DOCSTART- opens a document; no sentence comes of it.
+        path: the file. A line -DOCSTART- ends a sentence and opens a document; no sentence comes of it.
         column: which one holds the tags, a number from 1, the one behind the word's, or from the end. Of CoNLL-2003,
             "1" is parts of speech, "2" chunks, and "-1" named entities.
 
@@ -39,14 +39,14 @@ def read_conll(path, column="-1"):
     column = int(column)
     width = document = None
     count = 0
-    for lines in _blocks(path, lambda text: not text.strip()):
+    for lines in _blocks(path, lambda text: not text.strip(), _opens_document):
         words, tags = [], []
         for number, text in lines:
-            fields = text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
-            place = f"{path}:{number}"
-            if fields[0] == "-DOCSTART-":
+            if _opens_document(text):
                 document = 0 if document is None else document + 1
                 continue
+            fields = text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
+            place = f"{path}:{number}"
             width = width or len(fields)
             if len(fields) != width:
                 raise DataError(f"{place}: {len(fields)} columns; expected {width} as in the lines before")
@@ -57,7 +57,8 @@ def read_conll(path, column="-1"):
             if not words:
                 first = place
             words.append(fields[0])
-            tags.append(fields[column])
+            # Behind a tab there may be spaces, and they would make another tag.
+            tags.append(fields[column].strip())
         if words:
             yield tagged(str(count), words, tags, document, first)
             count += 1
@@ -105,7 +106,7 @@ def read_conllu(path, column="upos"):
                 continue
             if fields[0] != str(len(words) + 1):
                 raise DataError(f"{place}: the word's id is {fields[0]!r}; expected {len(words) + 1}")
-            tag = fields[_CONLLU_COLUMNS[column]]
+            tag = fields[_CONLLU_COLUMNS[column]].strip()
             if tag in ("", "_"):
                 others = ", ".join(name for name in _CONLLU_COLUMNS if name != column)
                 raise DataError(f"{place}: the word {fields[1]!r} has no {column}; tag it or take {others}")
@@ -152,7 +153,7 @@ def read_klue_ner(path):
             if not characters:
                 first = place
             characters.append(character)
-            tags.append(tag)
+            tags.append(tag.strip())
         if characters:
             yield tagged(identity, characters, tags, None, first, joiner="")
             count += 1
@@ -185,7 +186,7 @@ def read_tagged_lines(path, text="text"):
             words = [_filled(word, f"{place}: words") for word in field(record, "words", list, place)]
             tags = None
             if record.get("tags") is not None:
-                tags = [_filled(tag, f"{place}: tags") for tag in field(record, "tags", list, place)]
+                tags = [_filled(tag, f"{place}: tags").strip() for tag in field(record, "tags", list, place)]
                 if len(words) != len(tags):
                     raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected one a word")
             yield tagged(identity, words, tags, None, place)
@@ -199,17 +200,21 @@ def _filled(value, place):
     return value
 
 
-def _blocks(path, divides):
-    """Lists of (line number, text) between lines that `divides` is true for."""
+def _blocks(path, divides, opens=lambda text: False):
+    """Lists of (line number, text) between lines that `divides` is true for; where `opens` is true, one begins."""
     block = []
     for number, text in read_lines(path):
-        if not divides(text):
-            block.append((number, text))
-        elif block:
+        if block and (divides(text) or opens(text)):
             yield block
             block = []
+        if not divides(text):
+            block.append((number, text))
     if block:
         yield block
+
+
+def _opens_document(text):
+    return text.split()[:1] == ["-DOCSTART-"]
 
 
 def _check_count(path, count):

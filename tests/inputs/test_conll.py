@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.conll import read_conll, read_conllu, read_klue_ner
+from bert_tf.inputs.conll import read_conll, read_conllu, read_klue_ner, read_tagged_lines
 from bert_tf.inputs.examples import Skips, TaggedExample
 from bert_tf.inputs.sources import Source
 from tests.packages import package, shared
@@ -61,6 +61,29 @@ def test_a_last_sentence_without_empty_line_and_several_empty_lines_change_nothi
         (("a", "b\u00a0c"), ("O", "B-X"), None),
         (("d",), ("O",), None),
     ]
+
+
+def test_a_document_begins_a_sentence_with_or_without_empty_lines_around_its_mark(write):
+    lines = "a O\n-DOCSTART- -X-\nb O\nc O\n\n-DOCSTART-\n\nd O\n-DOCSTART- O\n"
+    path = write("eng", "-DOCSTART- O\n" + lines)
+    assert [(e.words, e.document, e.place) for e in read_conll(path)] == [
+        (("a",), 0, f"{path}:2"),
+        (("b", "c"), 1, f"{path}:4"),
+        (("d",), 2, f"{path}:9"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "read, content",
+    [
+        (read_conll, "a\tB-X \nb\t B-X\n"),
+        (read_conllu, "1\ta\ta\tB-X \t_\t_\t0\troot\t_\t_\n2\tb\ta\t B-X\t_\t_\t0\troot\t_\t_\n"),
+        (read_klue_ner, "a\tB-X \nb\t B-X\n"),
+        (read_tagged_lines, '{"words": ["a", "b"], "tags": ["B-X ", " B-X"]}'),
+    ],
+)
+def test_spaces_around_a_tag_make_no_other_tag(write, read, content):
+    assert [example.tags for example in read(write("file", content))] == [("B-X", "B-X")]
 
 
 def test_wnut16_as_its_authors_wrote_it():
