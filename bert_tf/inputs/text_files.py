@@ -76,13 +76,9 @@ def read_json(path):
     """The one value that a JSON file holds; the whole file is in memory, as JSON can not be read otherwise.
 
     Raises:
-        DataError: as `read_lines`, and for what is not JSON, with line and column.
+        DataError: as `read_lines`, and for what is not JSON, with line and column, or JSON that Python can not hold.
     """
-    text = "\n".join(text for _, text in read_lines(path))
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno})") from None
+    return _parsed("\n".join(text for _, text in read_lines(path)), path)
 
 
 def read_json_lines(path):
@@ -92,14 +88,23 @@ def read_json_lines(path):
         (line number, value).
 
     Raises:
-        DataError: as `read_lines`, and for a line that is not JSON.
+        DataError: as `read_lines`, and for a line that is not JSON, or JSON that Python can not hold.
     """
     for number, text in read_lines(path):
         if text:
-            try:
-                yield number, json.loads(text)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from None
+            yield number, _parsed(text, path, number)
+
+
+def _parsed(text, path, number=1):
+    """The JSON value of a text that begins on line `number`."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = number + error.lineno - 1
+        raise DataError(f"{path}:{line}: not JSON ({error.msg} at column {error.colno})") from None
+    except (ValueError, RecursionError):
+        what = "lists or objects too deep in one another, or a number of thousands of digits"
+        raise DataError(f"{path}:{number}: JSON with {what}; correct it") from None
 
 
 def field(record, name, kind, place):
