@@ -106,7 +106,7 @@ def _json_rows(path, columns, optional, _):
 
 def _json_text(value, place):
     """Text, or a number as text."""
-    return checked(value if isinstance(value, list | dict) else str(value), str, place)
+    return str(checked(value, (str, int, float), place))
 
 
 def _json_label(value, place):

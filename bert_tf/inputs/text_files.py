@@ -9,7 +9,15 @@ import sys
 from bert_tf.errors import DataError
 
 STDIN = "-"  # the path that stands for standard input
-_KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", float: "a number"}
+_KINDS = {
+    str: "text",
+    list: "a list",
+    dict: "an object",
+    int: "a whole number",
+    float: "a number",
+    (str, int): "text or a whole number",
+    (str, int, float): "text or a number",
+}
 
 
 def read_lines(path):
@@ -113,7 +121,8 @@ def field(record, name, kind, place):
     Args:
         record: what should be a dict, from JSON.
         name: of the field.
-        kind: str, list, dict, int or float; a whole number is a float, too.
+        kind: str, list, dict, int or float, where a whole number is a float, too; (str, int) or (str, int, float) for
+            one of these.
         place: of the record.
 
     Raises:
@@ -136,7 +145,7 @@ def checked(value, kind, place):
     # For Python, True is a whole number; in a file it is not.
     if not isinstance(value, wanted) or isinstance(value, bool):
         raise DataError(f"{place}: {json.dumps(value)[:60]}; expected {_KINDS[kind]}")
-    if kind is str:
+    if isinstance(value, str):
         # JSON can write half of a surrogate pair, but neither UTF-8 nor a string tensor can.
         try:
             value.encode()

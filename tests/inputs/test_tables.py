@@ -145,8 +145,26 @@ def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
     data = ExampleData(text="text")
     assert [example.label for example in read_texts(path, "", data, Skips())] == [("x", "2"), (), "1.5", None]
     path = table("b.jsonl", json.dumps({"text": ["a"]}) + "\n")
-    with pytest.raises(DataError, match=r"b\.jsonl:1: field 'text': \[\"a\"\]; expected text$"):
+    with pytest.raises(DataError, match=r"b\.jsonl:1: field 'text': \[\"a\"\]; expected text or a number$"):
         list(read_texts(path, "", data, Skips()))
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"text": True}, "field 'text': true; expected text or a number"),
+        ({"text": "a", "label": False}, "field 'label': false; expected text or a number"),
+        ({"text": "a", "label": [None, 1]}, "field 'label': null; expected text or a number"),
+        ({"text": "a", "label": ["x", True]}, "field 'label': true; expected text or a number"),
+        ({"text": "a", "label": {"x": 1}}, "field 'label': {\"x\": 1}; expected text or a number"),
+        ({"text": "a", "label": ["\ud800"]}, "field 'label': has half of a surrogate pair; remove it"),
+    ],
+)
+def test_what_json_has_besides_text_and_numbers_is_no_label_and_no_text(table, row, message):
+    path = table("a.jsonl", json.dumps({"text": 7, "label": 1}) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(DataError) as raised:
+        list(read_texts(path, "", ExampleData(text="text"), Skips()))
+    assert str(raised.value) == f"{path}:2: {message}"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
