@@ -11,7 +11,7 @@ import re
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TaggedExample, tagged
-from bert_tf.inputs.text_files import checked, field, read_json_lines, read_lines
+from bert_tf.inputs.text_files import checked, field, identity, read_json_lines, read_lines
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
@@ -81,23 +81,23 @@ def read_conllu(path, column="upos"):
 
     Raises:
         ConfigError: another column.
-        DataError: as `read_lines`; a line has not ten columns, no tag there, or an id out of order, or there is no
-            sentence; with the line.
+        DataError: as `read_lines`; a line has not ten columns, no tag there, or an id out of order, a sentence the id
+            of another, or there is no sentence; with the line.
     """
     if column not in _CONLLU_COLUMNS:
         raise ConfigError(f'unknown column "{column}" of CoNLL-U; expected one of {", ".join(_CONLLU_COLUMNS)}')
     document = None
-    count = 0
+    seen, count = {}, 0
     for lines in _blocks(path, lambda text: not text.strip()):
-        words, tags, identity = [], [], str(count)
+        words, tags, name = [], [], None
         for number, text in lines:
             place = f"{path}:{number}"
             if text.startswith("#"):
-                name, _, value = text[1:].partition("=")
-                if name.split()[:1] == ["newdoc"]:
+                key, _, value = text[1:].partition("=")
+                if key.split()[:1] == ["newdoc"]:
                     document = 0 if document is None else document + 1
-                elif name.strip() == "sent_id":
-                    identity = value.strip()
+                elif key.strip() == "sent_id":
+                    name = value.strip() or None
                 continue
             fields = text.split("\t")
             if len(fields) != 10:
@@ -117,7 +117,7 @@ def read_conllu(path, column="upos"):
             words.append(fields[1])
             tags.append(tag)
         if words:
-            yield tagged(identity, words, tags, document, first)
+            yield tagged(identity(name, count, seen, first), words, tags, document, first)
             count += 1
     _check_count(path, count)
 
@@ -134,17 +134,18 @@ def read_klue_ner(path):
         TaggedExample whose words are the characters of `text`, spaces included: `starts` counts from 0.
 
     Raises:
-        DataError: as `read_lines`; a line is not a character and a tag, or there is no sentence; with the line.
+        DataError: as `read_lines`; a line is not a character and a tag, a sentence has the id of another, or there is
+            no sentence; with the line.
     """
-    count = 0
+    seen, count = {}, 0
     # Only an empty line divides: one with a space is a character that lost its tag.
     for lines in _blocks(path, lambda text: not text):
-        characters, tags, identity = [], [], str(count)
+        characters, tags, name = [], [], None
         for number, text in lines:
             place = f"{path}:{number}"
             if text.startswith("##"):
                 head, tab, _ = text[2:].partition("\t")
-                identity = head.strip() if tab else identity
+                name = (head.strip() or None) if tab else name
                 continue
             # The character may itself be a tab.
             character, tab, tag = text.rpartition("\t")
@@ -155,7 +156,7 @@ def read_klue_ner(path):
             characters.append(character)
             tags.append(tag.strip())
         if characters:
-            yield tagged(identity, characters, tags, None, first, joiner="")
+            yield tagged(identity(name, count, seen, first), characters, tags, None, first, joiner="")
             count += 1
     _check_count(path, count)
 
@@ -163,35 +164,40 @@ def read_klue_ner(path):
 def read_tagged_lines(path, text="text"):
     """Anybody's own sentences, a JSON object a line: {"words": [...], "tags": [...]} or {"text": "..."}.
 
-    Without "tags" a sentence is there to be answered; a "text" is cut into words by the task. "id" names it.
+    Without "tags" a sentence is there to be answered; a "text" is cut into words by the task. "id" names it,
+    text or a whole number.
 
     Args:
         path: the file; "-" for standard input.
         text: what the field is called that has a text.
 
     Yields:
-        TaggedExample; `id` is the sentence's number from 0 where it has none.
+        TaggedExample.
 
     Raises:
-        DataError: as `read_json_lines`; a field is missing or of another type, a word or tag is empty, or there is not
-            one tag a word, or no sentence.
+        DataError: as `read_json_lines` and `identity`; a field is missing or of another type, a word or tag is empty,
+            or there is not one tag a word, or no sentence.
     """
-    count = 0
+    seen, count = {}, 0
     for number, record in read_json_lines(path):
         place = f"{path}:{number}"
-        identity = str(record.get("id", count)) if isinstance(record, dict) else ""
         if isinstance(record, dict) and "words" not in record and text in record:
-            yield TaggedExample(identity, field(record, text, str, place), None, None, None, None, place)
+            example = TaggedExample("", field(record, text, str, place), None, None, None, None, place)
         else:
-            words = [_filled(word, f"{place}: words") for word in field(record, "words", list, place)]
-            tags = None
-            if record.get("tags") is not None:
-                tags = [_filled(tag, f"{place}: tags").strip() for tag in field(record, "tags", list, place)]
-                if len(words) != len(tags):
-                    raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected one a word")
-            yield tagged(identity, words, tags, None, place)
+            example = tagged("", *_words_and_tags(record, place), None, place)
+        yield example._replace(id=identity(record.get("id"), count, seen, place))
         count += 1
     _check_count(path, count)
+
+
+def _words_and_tags(record, place):
+    words = [_filled(word, f"{place}: words") for word in field(record, "words", list, place)]
+    if record.get("tags") is None:
+        return words, None
+    tags = [_filled(tag, f"{place}: tags").strip() for tag in field(record, "tags", list, place)]
+    if len(words) != len(tags):
+        raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected one a word")
+    return words, tags
 
 
 def _filled(value, place):

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import sys
 
 from bert_tf.errors import DataError
@@ -162,3 +163,41 @@ def parts(record, name, place):
     """
     for index, element in enumerate(field(record, name, list, place)):
         yield element, f"{place}: {name}[{index}]"
+
+
+def identity(own, count, seen, place):
+    """What an example is called: by its own id, or by its number where it has none.
+
+    Only ids of their own are kept, so that memory does not grow with a file that has none.
+
+    Args:
+        own: the id as the file has it, text or a whole number; None for none.
+        count: int, how many examples precede it.
+        seen: dict, the own ids before and their places, to which this one is added.
+        place: of the example.
+
+    Returns:
+        str.
+
+    Raises:
+        DataError: the id is of another type, or what another example is called, or may be.
+    """
+    if own is None:
+        if str(count) in seen:
+            raise DataError(f"{place}: no id, and its number, {count}, is that of {seen[str(count)]}; give it an id")
+        return str(count)
+    name = str(checked(own, (str, int), f"{place}: id"))
+    check_unique(name, seen, place)
+    if len(seen) <= count and re.fullmatch("0|[1-9][0-9]{0,17}", name) and int(name) < count:
+        raise DataError(f"{place}: the id {name!r} may be the number of an example without id; give each one an id")
+    return name
+
+
+def check_unique(identity, seen, place):
+    """Notes an id and its place in the dict `seen`.
+
+    Raises:
+        DataError: the id was there already, for two examples' predictions could not be told apart.
+    """
+    if seen.setdefault(identity, place) != place:
+        raise DataError(f"{place}: the id {identity!r} was used before, at {seen[identity]}; make ids unique")

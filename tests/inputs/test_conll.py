@@ -185,6 +185,8 @@ def test_klue_characters_may_be_any(write, character):
         (lambda path: read_conll(path, "-2"), "a O\n", ":1: 2 columns; expected a word and tags in column -2"),
         (read_conll, "a\tO\n\tO\n", ":2: '\\tO'; expected a word and, in column -1, a tag"),
         (read_conll, "a\tO\nb\t\n", ":2: 'b\\t'; expected a word and, in column -1, a tag"),
+        (read_conllu, CONLLU.replace("-0002", "-0001"), ":15: the id 'weblog-1-0001' was used before, at "),
+        (read_klue_ner, "## x\ta\na\tO\n\n## x\tb\nb\tO\n", ":5: the id 'x' was used before, at "),
         (read_conll, "-DOCSTART- O\n\n", ": no sentences; expected at least one"),
         (read_conllu, "1\ta\ta\tX\t_\t_\t0\troot\t_\n", ":1: 9 columns; expected the 10 of CoNLL-U"),
         (read_conllu, CONLLU.replace("\n4\t", "\n5\t"), ":8: the word's id is '5'; expected 4"),
