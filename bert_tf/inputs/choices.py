@@ -4,8 +4,16 @@ import xml.etree.ElementTree as ElementTree
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import ChoiceExample, keep_texts
-from bert_tf.inputs.labelled import check_unique
-from bert_tf.inputs.text_files import check_file, checked, field, parts, read_csv, read_json_lines
+from bert_tf.inputs.text_files import (
+    check_file,
+    check_unique,
+    checked,
+    field,
+    identity,
+    parts,
+    read_csv,
+    read_json_lines,
+)
 
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 # As COPA's authors put it to people.
@@ -68,12 +76,12 @@ def read_copa(path, skips):
         for _, item in ElementTree.iterparse(path):
             if item.tag != "item":
                 continue
-            identity = item.get("id", "")
-            place = f"{path}: item {identity or len(seen) + 1}"
-            if not identity:
+            name = item.get("id", "")
+            place = f"{path}: item {name or len(seen) + 1}"
+            if not name:
                 raise DataError(f"{place}: no id; number the items")
             # The place would not tell two items of one id apart.
-            check_unique(identity, seen, f"{place}, number {len(seen) + 1} of the file")
+            check_unique(name, seen, f"{place}, number {len(seen) + 1} of the file")
             asked = item.get("asks-for")
             if asked not in COPA_QUESTIONS:
                 raise DataError(f"{place}: asks-for is {asked!r}; expected {' or '.join(COPA_QUESTIONS)}")
@@ -81,7 +89,7 @@ def read_copa(path, skips):
             label = item.get("most-plausible-alternative")
             label = None if label is None else _index(label, 1, 2, place)
             if keep_texts((premise, *choices), label is not None, place, skips):
-                yield ChoiceExample(identity, premise, COPA_QUESTIONS[asked], tuple(choices), label, place)
+                yield ChoiceExample(name, premise, COPA_QUESTIONS[asked], tuple(choices), label, place)
             item.clear()  # memory stays flat
     except ElementTree.ParseError as error:
         raise DataError(f"{path}:{error.position[0]}: not XML ({error}); expected COPA's copa-corpus") from None
@@ -93,7 +101,7 @@ def read_choices(path, skips):
     """JSON lines of one context and any number of choices.
 
     Each is an object with "context" (text) and "choices" (a list of at least two texts), and, if wanted, "question"
-    (text), "label" (the index of the right choice, from 0) and "id" (text; otherwise the number of the example from 0).
+    (text), "label" (the index of the right choice, from 0) and "id" as `text_files.identity` takes it.
 
     Args:
         path: the file.
@@ -114,14 +122,13 @@ def read_choices(path, skips):
         if len(choices) < 2:
             raise DataError(f"{place}: {len(choices)} choices; expected at least two")
         question = field(row, "question", str, place) if "question" in row else ""
-        identity = field(row, "id", str, place) if "id" in row else str(count)
-        check_unique(identity, seen, place)
+        name = identity(row.get("id"), count, seen, place)
         label = row.get("label")
         if label is not None and not 0 <= checked(label, int, f"{place}: label") < len(choices):
             raise DataError(f"{place}: label {label}; expected the index of a choice, 0 to {len(choices) - 1}")
         count += 1
         if keep_texts((context, *choices), label is not None, place, skips):
-            yield ChoiceExample(identity, context, question, choices, label, place)
+            yield ChoiceExample(name, context, question, choices, label, place)
     if not count:
         raise DataError(f"{path}: no examples; expected at least one")
 

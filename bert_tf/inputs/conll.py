@@ -11,39 +11,42 @@ import re
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TaggedExample, tagged
-from bert_tf.inputs.text_files import checked, field, read_json_lines, read_lines
+from bert_tf.inputs.text_files import checked, field, identity, read_json_lines, read_lines
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
 
-def read_conll(path, column=-1):
+def read_conll(path, column="-1"):
     """Sentences of a file with a word a line: the word, then columns, divided by tabs or else by spaces.
 
     Args:
-        path: the file. A line -DOCSTART- opens a document; no sentence comes of it.
-        column: which one holds the tags, from 0, the word's, or from the end. Of CoNLL-2003, 1 is parts of speech, 2
-            chunks, and -1 named entities.
+        path: the file. A line -DOCSTART- ends a sentence and opens a document; no sentence comes of it.
+        column: which one holds the tags, a number from 1, the one behind the word's, or from the end. Of CoNLL-2003,
+            "1" is parts of speech, "2" chunks, and "-1" named entities.
 
     Yields:
         TaggedExample; `text` has spaces between the words.
 
     Raises:
-        ConfigError: `column` is the word's.
+        ConfigError: `column` is no such number.
         DataError: as `read_lines`; a line has another number of columns than the first, or no word or tag, or there is
             no such column, or no sentence; with the line.
     """
-    if column == 0:
-        raise ConfigError("column 0 holds the words; name a column of tags, such as the last one, -1")
+    if not re.fullmatch(r"-?[1-9]\d{0,5}", column):
+        raise ConfigError(
+            f"data.column is {column!r}; expected the number of a column of tags, from 1 or from the end, such as -1"
+        )
+    column = int(column)
     width = document = None
     count = 0
-    for lines in _blocks(path, lambda text: not text.strip()):
+    for lines in _blocks(path, lambda text: not text.strip(), _opens_document):
         words, tags = [], []
         for number, text in lines:
-            fields = text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
-            place = f"{path}:{number}"
-            if fields[0] == "-DOCSTART-":
+            if _opens_document(text):
                 document = 0 if document is None else document + 1
                 continue
+            fields = text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
+            place = f"{path}:{number}"
             width = width or len(fields)
             if len(fields) != width:
                 raise DataError(f"{place}: {len(fields)} columns; expected {width} as in the lines before")
@@ -54,7 +57,8 @@ def read_conll(path, column=-1):
             if not words:
                 first = place
             words.append(fields[0])
-            tags.append(fields[column])
+            # Behind a tab there may be spaces, and they would make another tag.
+            tags.append(fields[column].strip())
         if words:
             yield tagged(str(count), words, tags, document, first)
             count += 1
@@ -77,23 +81,23 @@ def read_conllu(path, column="upos"):
 
     Raises:
         ConfigError: another column.
-        DataError: as `read_lines`; a line has not ten columns, no tag there, or an id out of order, or there is no
-            sentence; with the line.
+        DataError: as `read_lines`; a line has not ten columns, no tag there, or an id out of order, a sentence the id
+            of another, or there is no sentence; with the line.
     """
     if column not in _CONLLU_COLUMNS:
         raise ConfigError(f'unknown column "{column}" of CoNLL-U; expected one of {", ".join(_CONLLU_COLUMNS)}')
     document = None
-    count = 0
+    seen, count = {}, 0
     for lines in _blocks(path, lambda text: not text.strip()):
-        words, tags, identity = [], [], str(count)
+        words, tags, name = [], [], None
         for number, text in lines:
             place = f"{path}:{number}"
             if text.startswith("#"):
-                name, _, value = text[1:].partition("=")
-                if name.split()[:1] == ["newdoc"]:
+                key, _, value = text[1:].partition("=")
+                if key.split()[:1] == ["newdoc"]:
                     document = 0 if document is None else document + 1
-                elif name.strip() == "sent_id":
-                    identity = value.strip()
+                elif key.strip() == "sent_id":
+                    name = value.strip() or None
                 continue
             fields = text.split("\t")
             if len(fields) != 10:
@@ -102,7 +106,7 @@ def read_conllu(path, column="upos"):
                 continue
             if fields[0] != str(len(words) + 1):
                 raise DataError(f"{place}: the word's id is {fields[0]!r}; expected {len(words) + 1}")
-            tag = fields[_CONLLU_COLUMNS[column]]
+            tag = fields[_CONLLU_COLUMNS[column]].strip()
             if tag in ("", "_"):
                 others = ", ".join(name for name in _CONLLU_COLUMNS if name != column)
                 raise DataError(f"{place}: the word {fields[1]!r} has no {column}; tag it or take {others}")
@@ -113,7 +117,7 @@ def read_conllu(path, column="upos"):
             words.append(fields[1])
             tags.append(tag)
         if words:
-            yield tagged(identity, words, tags, document, first)
+            yield tagged(identity(name, count, seen, first), words, tags, document, first)
             count += 1
     _check_count(path, count)
 
@@ -130,17 +134,18 @@ def read_klue_ner(path):
         TaggedExample whose words are the characters of `text`, spaces included: `starts` counts from 0.
 
     Raises:
-        DataError: as `read_lines`; a line is not a character and a tag, or there is no sentence; with the line.
+        DataError: as `read_lines`; a line is not a character and a tag, a sentence has the id of another, or there is
+            no sentence; with the line.
     """
-    count = 0
+    seen, count = {}, 0
     # Only an empty line divides: one with a space is a character that lost its tag.
     for lines in _blocks(path, lambda text: not text):
-        characters, tags, identity = [], [], str(count)
+        characters, tags, name = [], [], None
         for number, text in lines:
             place = f"{path}:{number}"
             if text.startswith("##"):
                 head, tab, _ = text[2:].partition("\t")
-                identity = head.strip() if tab else identity
+                name = (head.strip() or None) if tab else name
                 continue
             # The character may itself be a tab.
             character, tab, tag = text.rpartition("\t")
@@ -149,9 +154,9 @@ def read_klue_ner(path):
             if not characters:
                 first = place
             characters.append(character)
-            tags.append(tag)
+            tags.append(tag.strip())
         if characters:
-            yield tagged(identity, characters, tags, None, first, joiner="")
+            yield tagged(identity(name, count, seen, first), characters, tags, None, first, joiner="")
             count += 1
     _check_count(path, count)
 
@@ -159,35 +164,40 @@ def read_klue_ner(path):
 def read_tagged_lines(path, text="text"):
     """Anybody's own sentences, a JSON object a line: {"words": [...], "tags": [...]} or {"text": "..."}.
 
-    Without "tags" a sentence is there to be answered; a "text" is cut into words by the task. "id" names it.
+    Without "tags" a sentence is there to be answered; a "text" is cut into words by the task. "id" names it,
+    text or a whole number.
 
     Args:
         path: the file; "-" for standard input.
         text: what the field is called that has a text.
 
     Yields:
-        TaggedExample; `id` is the sentence's number from 0 where it has none.
+        TaggedExample.
 
     Raises:
-        DataError: as `read_json_lines`; a field is missing or of another type, a word or tag is empty, or there is not
-            one tag a word, or no sentence.
+        DataError: as `read_json_lines` and `identity`; a field is missing or of another type, a word or tag is empty,
+            or there is not one tag a word, or no sentence.
     """
-    count = 0
+    seen, count = {}, 0
     for number, record in read_json_lines(path):
         place = f"{path}:{number}"
-        identity = str(record.get("id", count)) if isinstance(record, dict) else ""
         if isinstance(record, dict) and "words" not in record and text in record:
-            yield TaggedExample(identity, field(record, text, str, place), None, None, None, None, place)
+            example = TaggedExample("", field(record, text, str, place), None, None, None, None, place)
         else:
-            words = [_filled(word, f"{place}: words") for word in field(record, "words", list, place)]
-            tags = None
-            if record.get("tags") is not None:
-                tags = [_filled(tag, f"{place}: tags") for tag in field(record, "tags", list, place)]
-                if len(words) != len(tags):
-                    raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected one a word")
-            yield tagged(identity, words, tags, None, place)
+            example = tagged("", *_words_and_tags(record, place), None, place)
+        yield example._replace(id=identity(record.get("id"), count, seen, place))
         count += 1
     _check_count(path, count)
+
+
+def _words_and_tags(record, place):
+    words = [_filled(word, f"{place}: words") for word in field(record, "words", list, place)]
+    if record.get("tags") is None:
+        return words, None
+    tags = [_filled(tag, f"{place}: tags").strip() for tag in field(record, "tags", list, place)]
+    if len(words) != len(tags):
+        raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected one a word")
+    return words, tags
 
 
 def _filled(value, place):
@@ -196,17 +206,21 @@ def _filled(value, place):
     return value
 
 
-def _blocks(path, divides):
-    """Lists of (line number, text) between lines that `divides` is true for."""
+def _blocks(path, divides, opens=lambda text: False):
+    """Lists of (line number, text) between lines that `divides` is true for; where `opens` is true, one begins."""
     block = []
     for number, text in read_lines(path):
-        if not divides(text):
-            block.append((number, text))
-        elif block:
+        if block and (divides(text) or opens(text)):
             yield block
             block = []
+        if not divides(text):
+            block.append((number, text))
     if block:
         yield block
+
+
+def _opens_document(text):
+    return text.split()[:1] == ["-DOCSTART-"]
 
 
 def _check_count(path, count):

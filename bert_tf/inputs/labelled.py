@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TextExample, keep_texts
-from bert_tf.inputs.text_files import checked, field, parts, read_json, read_lines
+from bert_tf.inputs.text_files import check_unique, checked, field, parts, read_json, read_lines
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 SST_LABELS = NSMC_LABELS = ("0", "1")
@@ -103,16 +103,6 @@ def read_tsv(path, layouts, labels, skips, *, skip_broken=False):
             yield TextExample(identity, texts, label, place)
     if row < 0:
         raise DataError(f"{path}: no rows below the header; expected at least one")
-
-
-def check_unique(identity, seen, place):
-    """Notes an id and its place in the dict `seen`.
-
-    Raises:
-        DataError: the id was there already, for two examples' predictions could not be told apart.
-    """
-    if seen.setdefault(identity, place) != place:
-        raise DataError(f"{place}: the id {identity!r} was used before, at {seen[identity]}; make ids unique")
 
 
 def read_label(text, labels, place):

@@ -42,11 +42,7 @@ def _texts(read, *parts, labels):
 
 
 def _tagged(read, *parts, default):
-    def rows(path, part, data, skips):
-        column = data.column or default
-        return read(path, int(column) if column.lstrip("-").isdigit() else column)
-
-    return Format(TaggedExample, rows, parts)
+    return Format(TaggedExample, lambda path, part, data, skips: read(path, data.column or default), parts)
 
 
 def _questions(*parts, unanswerable=False):
@@ -74,7 +70,11 @@ def _glue(name):
 
 # By the names that `ExampleData.format` takes.
 FORMATS = {
-    "table": Format(TextExample, tables.read_texts, ("train.tsv", "dev.tsv", "test.tsv")),
+    "table": Format(
+        TextExample,
+        lambda path, part, data, skips: tables.read_texts(path, data, skips),
+        ("train.tsv", "dev.tsv", "test.tsv"),
+    ),
     "sst": _texts(labelled.read_sst, "train.tsv", "dev.tsv", "test.tsv", labels=labelled.SST_LABELS),
     "nsmc": _texts(
         labelled.read_nsmc, "ratings_train.txt", "ratings_test.txt", "ratings_test.txt", labels=labelled.NSMC_LABELS
@@ -236,7 +236,7 @@ class Source:
 
 # Kind of example -> how it is read from JSON lines, as anybody can write them: function like Format.read.
 _LINES = {
-    TextExample: tables.read_texts,
+    TextExample: lambda path, part, data, skips: tables.read_text_lines(path, data, skips),
     TaggedExample: lambda path, part, data, skips: conll.read_tagged_lines(path),
     QuestionExample: lambda path, part, data, skips: squad.read_questions(
         path, skips, unanswerable=data.format == "squad2"

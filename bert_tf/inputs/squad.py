@@ -2,8 +2,7 @@
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import Answer, QuestionExample, is_blank
-from bert_tf.inputs.labelled import check_unique
-from bert_tf.inputs.text_files import field, parts, read_json, read_json_lines
+from bert_tf.inputs.text_files import check_unique, field, identity, parts, read_json, read_json_lines
 
 MOVED = "moved: answer to the only place that holds its text"
 MISPLACED = "without place: answer that is not in its context"
@@ -35,12 +34,12 @@ def read_squad(path, skips, *, unanswerable=False):
         for paragraph, paragraph_place in parts(article, "paragraphs", place):
             context = field(paragraph, "context", str, paragraph_place)
             for record, place in parts(paragraph, "qas", paragraph_place):
-                identity = field(record, "id", str, place)
-                check_unique(identity, seen, place)
-                place = f"{place} ({identity})"
+                name = field(record, "id", str, place)
+                check_unique(name, seen, place)
+                place = f"{place} ({name})"
                 answers = _answers(record, "answer_start", place, unanswerable)
                 question = field(record, "question", str, place)
-                example = check_question(QuestionExample(identity, question, context, answers, place), skips)
+                example = check_question(QuestionExample(name, question, context, answers, place), skips)
                 if example:
                     yield example
     if not seen:
@@ -51,7 +50,7 @@ def read_questions(path, skips, *, unanswerable=False):
     """JSON lines of a question and the text that it is about, as anybody can write them.
 
     Each is an object with "question" and "context" (texts), and, if wanted, "answers" (a list of objects with "text"
-    and "start", its place in characters of the context) and "id" (text; otherwise the number of the example from 0).
+    and "start", its place in characters of the context) and "id" as `text_files.identity` takes it.
     Answers are checked as by `read_squad`.
 
     Args:
@@ -70,11 +69,10 @@ def read_questions(path, skips, *, unanswerable=False):
     for number, record in read_json_lines(path):
         place = f"{path}:{number}"
         question, context = (field(record, name, str, place) for name in ("question", "context"))
-        identity = field(record, "id", str, place) if "id" in record else str(count)
-        check_unique(identity, seen, place)
+        name = identity(record.get("id"), count, seen, place)
         count += 1
         answers = _answers(record, "start", place, unanswerable)
-        example = check_question(QuestionExample(identity, question, context, answers, place), skips)
+        example = check_question(QuestionExample(name, question, context, answers, place), skips)
         if example:
             yield example
     if not count:

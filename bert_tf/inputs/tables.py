@@ -4,7 +4,7 @@ import os
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import TextExample, keep_texts
-from bert_tf.inputs.text_files import STDIN, checked, read_csv, read_json_lines, read_lines
+from bert_tf.inputs.text_files import STDIN, checked, identity, read_csv, read_json_lines, read_lines
 
 
 def read_table(path, columns):
@@ -48,18 +48,17 @@ def table_rows(path, columns, optional=()):
     ending = ".jsonl" if path == STDIN else os.path.splitext(path)[1]
     if ending not in (".tsv", ".csv", ".jsonl"):
         raise DataError(f"{path}: unknown kind of table {ending!r}; expected .tsv, .csv or .jsonl")
-    number = 0
-    for number, values in (_json_rows if ending == ".jsonl" else _delimited_rows)(path, columns, optional, ending):
-        yield number, values
-    if not number:
-        raise DataError(f"{path}: no rows; expected at least one")
+    if ending == ".jsonl":
+        yield from ((number, values) for number, values, _ in _json_rows(path, columns, optional))
+    else:
+        yield from _delimited_rows(path, columns, optional, ending)
 
 
-def read_texts(path, part, data, skips):
-    """Anybody's own labelled texts or pairs; `part` is not used.
+def read_texts(path, data, skips):
+    """Anybody's own labelled texts or pairs, of a TSV or CSV file.
 
     Args:
-        path: as for `table_rows`.
+        path: of the file.
         data: ExampleData, which names the columns.
         skips: Skips.
 
@@ -76,6 +75,29 @@ def read_texts(path, part, data, skips):
             yield TextExample(str(row), tuple(values), label, place)
 
 
+def read_text_lines(path, data, skips):
+    """Anybody's own labelled texts or pairs, a JSON object a line.
+
+    Args:
+        path: the file; "-" for standard input.
+        data: ExampleData, which names the fields; "id" names the example, text or a whole number.
+        skips: Skips.
+
+    Yields:
+        TextExample; `label` is None where there is no such field, a tuple where it is a list.
+
+    Raises:
+        DataError: as `table_rows`, and for an id of another kind or that was there before.
+    """
+    texts = [data.text, data.second_text] if data.second_text else [data.text]
+    seen = {}
+    for count, (number, (*values, label), own) in enumerate(_json_rows(path, texts, [data.label])):
+        place = f"{path}:{number}"
+        name = identity(own, count, seen, place)
+        if keep_texts(values, label is not None, place, skips):
+            yield TextExample(name, tuple(values), label, place)
+
+
 def _delimited_rows(path, columns, optional, ending):
     if ending == ".tsv":
         rows = ((number, text.split("\t")) for number, text in read_lines(path) if text)
@@ -88,25 +110,37 @@ def _delimited_rows(path, columns, optional, ending):
         if column not in header:
             raise DataError(f"{path}:1: no column {column!r}; the columns are {', '.join(map(repr, header[:20]))}")
     places = [header.index(column) if column in header else None for column in (*columns, *optional)]
+    number = 0
     for number, fields in rows:
         if len(fields) != len(header):
             raise DataError(f"{path}:{number}: {len(fields)} columns; expected {len(header)} as in the first line")
         yield number, [None if place is None else fields[place] for place in places]
+    _check_rows(path, number)
 
 
-def _json_rows(path, columns, optional, _):
+def _json_rows(path, columns, optional):
+    """(line number, values, the field "id" as it is, None if there is none) of each line."""
+    number = 0
     for number, row in read_json_lines(path):
         place = f"{path}:{number}"
         missing = [column for column in columns if not isinstance(row, dict) or row.get(column) is None]
         if missing:
             raise DataError(f"{place}: no field {missing[0]!r}; expected {', '.join(columns)}")
         values = [_json_text(row[column], f"{place}: field {column!r}") for column in columns]
-        yield number, values + [_json_label(row.get(column), f"{place}: field {column!r}") for column in optional]
+        values += [_json_label(row.get(column), f"{place}: field {column!r}") for column in optional]
+        yield number, values, row.get("id")
+    _check_rows(path, number)
+
+
+def _check_rows(path, last):
+    """Raises DataError where no row was read, and so none was the last."""
+    if not last:
+        raise DataError(f"{path}: no rows; expected at least one")
 
 
 def _json_text(value, place):
     """Text, or a number as text."""
-    return checked(value if isinstance(value, list | dict) else str(value), str, place)
+    return str(checked(value, (str, int, float), place))
 
 
 def _json_label(value, place):

@@ -4,12 +4,21 @@ import contextlib
 import csv
 import json
 import os
+import re
 import sys
 
 from bert_tf.errors import DataError
 
 STDIN = "-"  # the path that stands for standard input
-_KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", float: "a number"}
+_KINDS = {
+    str: "text",
+    list: "a list",
+    dict: "an object",
+    int: "a whole number",
+    float: "a number",
+    (str, int): "text or a whole number",
+    (str, int, float): "text or a number",
+}
 
 
 def read_lines(path):
@@ -76,13 +85,9 @@ def read_json(path):
     """The one value that a JSON file holds; the whole file is in memory, as JSON can not be read otherwise.
 
     Raises:
-        DataError: as `read_lines`, and for what is not JSON, with line and column.
+        DataError: as `read_lines`, and for what is not JSON, with line and column, or JSON that Python can not hold.
     """
-    text = "\n".join(text for _, text in read_lines(path))
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno})") from None
+    return _parsed("\n".join(text for _, text in read_lines(path)), path)
 
 
 def read_json_lines(path):
@@ -92,14 +97,23 @@ def read_json_lines(path):
         (line number, value).
 
     Raises:
-        DataError: as `read_lines`, and for a line that is not JSON.
+        DataError: as `read_lines`, and for a line that is not JSON, or JSON that Python can not hold.
     """
     for number, text in read_lines(path):
         if text:
-            try:
-                yield number, json.loads(text)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from None
+            yield number, _parsed(text, path, number)
+
+
+def _parsed(text, path, number=1):
+    """The JSON value of a text that begins on line `number`."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = number + error.lineno - 1
+        raise DataError(f"{path}:{line}: not JSON ({error.msg} at column {error.colno})") from None
+    except (ValueError, RecursionError):
+        what = "lists or objects too deep in one another, or a number of thousands of digits"
+        raise DataError(f"{path}:{number}: JSON with {what}; correct it") from None
 
 
 def field(record, name, kind, place):
@@ -108,7 +122,8 @@ def field(record, name, kind, place):
     Args:
         record: what should be a dict, from JSON.
         name: of the field.
-        kind: str, list, dict, int or float; a whole number is a float, too.
+        kind: str, list, dict, int or float, where a whole number is a float, too; (str, int) or (str, int, float) for
+            one of these.
         place: of the record.
 
     Raises:
@@ -131,7 +146,7 @@ def checked(value, kind, place):
     # For Python, True is a whole number; in a file it is not.
     if not isinstance(value, wanted) or isinstance(value, bool):
         raise DataError(f"{place}: {json.dumps(value)[:60]}; expected {_KINDS[kind]}")
-    if kind is str:
+    if isinstance(value, str):
         # JSON can write half of a surrogate pair, but neither UTF-8 nor a string tensor can.
         try:
             value.encode()
@@ -148,3 +163,41 @@ def parts(record, name, place):
     """
     for index, element in enumerate(field(record, name, list, place)):
         yield element, f"{place}: {name}[{index}]"
+
+
+def identity(own, count, seen, place):
+    """What an example is called: by its own id, or by its number where it has none.
+
+    Only ids of their own are kept, so that memory does not grow with a file that has none.
+
+    Args:
+        own: the id as the file has it, text or a whole number; None for none.
+        count: int, how many examples precede it.
+        seen: dict, the own ids before and their places, to which this one is added.
+        place: of the example.
+
+    Returns:
+        str.
+
+    Raises:
+        DataError: the id is of another type, or what another example is called, or may be.
+    """
+    if own is None:
+        if str(count) in seen:
+            raise DataError(f"{place}: no id, and its number, {count}, is that of {seen[str(count)]}; give it an id")
+        return str(count)
+    name = str(checked(own, (str, int), f"{place}: id"))
+    check_unique(name, seen, place)
+    if len(seen) <= count and re.fullmatch("0|[1-9][0-9]{0,17}", name) and int(name) < count:
+        raise DataError(f"{place}: the id {name!r} may be the number of an example without id; give each one an id")
+    return name
+
+
+def check_unique(identity, seen, place):
+    """Notes an id and its place in the dict `seen`.
+
+    Raises:
+        DataError: the id was there already, for two examples' predictions could not be told apart.
+    """
+    if seen.setdefault(identity, place) != place:
+        raise DataError(f"{place}: the id {identity!r} was used before, at {seen[identity]}; make ids unique")

@@ -8,8 +8,9 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.choices import COPA_QUESTIONS
 from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, TextExample, keep_texts, tagged
 from bert_tf.inputs.glue import glue_task
-from bert_tf.inputs.labelled import Scale, check_unique
+from bert_tf.inputs.labelled import Scale
 from bert_tf.inputs.squad import check_question
+from bert_tf.inputs.text_files import check_unique
 
 _GLUE_TEXTS = {
     "cola": ("sentence",),

@@ -5,9 +5,11 @@ import re
 
 import pytest
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.conll import read_conll, read_conllu, read_klue_ner
-from bert_tf.inputs.examples import TaggedExample
+from bert_tf.inputs.conll import read_conll, read_conllu, read_klue_ner, read_tagged_lines
+from bert_tf.inputs.examples import Skips, TaggedExample
+from bert_tf.inputs.sources import Source
 from tests.packages import package, shared
 
 CONLL2003 = """-DOCSTART- -X- -X- O
@@ -49,8 +51,8 @@ def test_conll2003_has_documents_and_three_columns_of_tags(write):
         # A broken sequence is passed on as it is.
         TaggedExample("2", "BRUSSELS", ("BRUSSELS",), (0,), ("I-LOC",), 1, f"{path}:13"),
     ]
-    assert [e.tags for e in read_conll(path, 1)][1] == ("NNP", "NNP")
-    assert [e.tags for e in read_conll(path, 2)][1] == ("B-NP", "I-NP")
+    assert [e.tags for e in read_conll(path, "1")][1] == ("NNP", "NNP")
+    assert [e.tags for e in read_conll(path, "2")][1] == ("B-NP", "I-NP")
 
 
 def test_a_last_sentence_without_empty_line_and_several_empty_lines_change_nothing(write):
@@ -59,6 +61,29 @@ def test_a_last_sentence_without_empty_line_and_several_empty_lines_change_nothi
         (("a", "b\u00a0c"), ("O", "B-X"), None),
         (("d",), ("O",), None),
     ]
+
+
+def test_a_document_begins_a_sentence_with_or_without_empty_lines_around_its_mark(write):
+    lines = "a O\n-DOCSTART- -X-\nb O\nc O\n\n-DOCSTART-\n\nd O\n-DOCSTART- O\n"
+    path = write("eng", "-DOCSTART- O\n" + lines)
+    assert [(e.words, e.document, e.place) for e in read_conll(path)] == [
+        (("a",), 0, f"{path}:2"),
+        (("b", "c"), 1, f"{path}:4"),
+        (("d",), 2, f"{path}:9"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "read, content",
+    [
+        (read_conll, "a\tB-X \nb\t B-X\n"),
+        (read_conllu, "1\ta\ta\tB-X \t_\t_\t0\troot\t_\t_\n2\tb\ta\t B-X\t_\t_\t0\troot\t_\t_\n"),
+        (read_klue_ner, "a\tB-X \nb\t B-X\n"),
+        (read_tagged_lines, '{"words": ["a", "b"], "tags": ["B-X ", " B-X"]}'),
+    ],
+)
+def test_spaces_around_a_tag_make_no_other_tag(write, read, content):
+    assert [example.tags for example in read(write("file", content))] == [("B-X", "B-X")]
 
 
 def test_wnut16_as_its_authors_wrote_it():
@@ -156,10 +181,12 @@ def test_klue_characters_may_be_any(write, character):
     [
         (read_conll, "a NN O\nb O\n", ":2: 2 columns; expected 3 as in the lines before"),
         (read_conll, "a\n", ":1: 1 columns; expected a word and tags in column -1"),
-        (lambda path: read_conll(path, 3), "a NN O\n", ":1: 3 columns; expected a word and tags in column 3"),
-        (lambda path: read_conll(path, -2), "a O\n", ":1: 2 columns; expected a word and tags in column -2"),
+        (lambda path: read_conll(path, "3"), "a NN O\n", ":1: 3 columns; expected a word and tags in column 3"),
+        (lambda path: read_conll(path, "-2"), "a O\n", ":1: 2 columns; expected a word and tags in column -2"),
         (read_conll, "a\tO\n\tO\n", ":2: '\\tO'; expected a word and, in column -1, a tag"),
         (read_conll, "a\tO\nb\t\n", ":2: 'b\\t'; expected a word and, in column -1, a tag"),
+        (read_conllu, CONLLU.replace("-0002", "-0001"), ":15: the id 'weblog-1-0001' was used before, at "),
+        (read_klue_ner, "## x\ta\na\tO\n\n## x\tb\nb\tO\n", ":5: the id 'x' was used before, at "),
         (read_conll, "-DOCSTART- O\n\n", ": no sentences; expected at least one"),
         (read_conllu, "1\ta\ta\tX\t_\t_\t0\troot\t_\n", ":1: 9 columns; expected the 10 of CoNLL-U"),
         (read_conllu, CONLLU.replace("\n4\t", "\n5\t"), ":8: the word's id is '5'; expected 4"),
@@ -183,8 +210,15 @@ def test_what_is_wrong_is_said_with_file_and_line(write, read, content, message)
     assert "\n" not in str(raised.value)
 
 
-def test_columns_that_hold_no_tags_are_a_wrong_setting(write):
-    with pytest.raises(ConfigError, match="column 0 holds the words"):
-        next(read_conll(write("a", CONLL2003), 0))
+@pytest.mark.parametrize("column", ["ner", "0", "-0", "--1", "1.0", "9" * 5000])
+def test_a_column_of_conll_that_is_no_number_of_tags_is_a_wrong_setting(write, column):
+    source = Source(ExampleData(format="conll", column=column), write("a.txt", CONLL2003), TaggedExample)
+    with pytest.raises(ConfigError) as raised:
+        list(source.examples(Skips(), "test"))
+    expected = "expected the number of a column of tags, from 1 or from the end, such as -1"
+    assert str(raised.value) == f"data.column is {column!r}; {expected}"
+
+
+def test_a_column_that_conllu_does_not_tag_is_a_wrong_setting(write):
     with pytest.raises(ConfigError, match='unknown column "ner" of CoNLL-U; expected one of upos, xpos'):
         next(read_conllu(write("b", CONLLU), "ner"))

@@ -7,7 +7,7 @@ import pytest
 from bert_tf.errors import DataError
 from bert_tf.inputs import choices, conll, glue, labelled, squad
 from bert_tf.inputs.examples import Skips
-from bert_tf.inputs.text_files import field, read_csv, read_lines
+from bert_tf.inputs.text_files import field, read_csv, read_json, read_json_lines, read_lines
 
 # Each with a small good file.
 READERS = {
@@ -91,6 +91,19 @@ def test_what_is_not_json_is_named_with_line_and_column(write, name):
     path = write("file", READERS[name][1].replace("}", "", 1))
     with pytest.raises(DataError, match=rf"^{path}:\d: not JSON \(.* at column \d+\)"):
         examples(name, path)
+
+
+@pytest.mark.parametrize("value", ["[" * 200_000, "[" * 200_000 + "]" * 200_000, "7" * 5000], ids=len)
+def test_json_that_python_can_not_hold_is_named_with_its_line(write, value):
+    message = "JSON with lists or objects too deep in one another, or a number of thousands of digits; correct it"
+    path = write("a.jsonl", "1\n\n" + value)
+    with pytest.raises(DataError) as raised:
+        list(read_json_lines(path))
+    assert str(raised.value) == f"{path}:3: {message}"
+    path = write("a.json", value)
+    with pytest.raises(DataError) as raised:
+        read_json(path)
+    assert str(raised.value) == f"{path}:1: {message}"
 
 
 def test_only_a_line_feed_ends_a_line(write):
