@@ -170,6 +170,8 @@ class Tagging(Downstream):
         `word_starts` and `word_ends`, in bytes of the text, and `targets` are RaggedTensors int32 [entries, None]: a
         label's number from 1, or 0 where there is nothing to learn, because the task does not know the tag.
         """
+        for example in examples:
+            self._check_unit(example)
         groups = self._groups(self._divided(examples))
         columns = {"text": tf.constant([joined(group) for group in groups], tf.string)}
         if self.unit == "words" or labelled:
@@ -180,6 +182,21 @@ class Tagging(Downstream):
             targets = tf.constant([numbers.get(tag, 0) for tag in tags], tf.int32)
             columns["targets"] = columns["word_starts"].with_values(targets)
         return columns
+
+    def _check_unit(self, example):
+        """Raises DataError for a sentence that is cut into something else than what the model tags."""
+        if example.words is None:
+            return
+        if self.unit == "characters" and example.words != tuple(example.text):
+            raise DataError(
+                f"{example.place}: words such as {max(example.words, key=len)!r}, but the model tags characters; give "
+                'the text alone, as {"text": "..."}, or data that tags characters (data.format=klue/ner)'
+            )
+        if self.unit == "words" and adjoin(example):
+            raise DataError(
+                f"{example.place}: characters, but the model tags words; give data that tags words, or the text alone, "
+                'as {"text": "..."}'
+            )
 
     def encode(self, columns):
         text = columns["text"]

@@ -196,6 +196,22 @@ def test_pieces_learn_their_first_character_and_answer_all_of_theirs():
     assert [text.decode() for text in merged["entity"].to_list()[0]] == ["서울시 청", "김철수"]
 
 
+def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of_words(tokenizer, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "이순신 장군"}\n{"words": ["가"]}\n{"words": ["이순신", "장군"]}\n')
+    text, single, words = read_tagged_lines(str(path))
+    by_characters = make(tokenizer, unit="characters")
+    predictions, _ = answer(by_characters, [text, single], lambda ids: np.ones_like(ids))
+    assert [len(prediction["tags"]) for prediction in predictions] == [6, 1]
+    with pytest.raises(DataError, match=r"a\.jsonl:3: words such as '이순신', but the model tags characters; give the t"):
+        by_characters.columns([text, words], labelled=False)
+    characters = characters_of("이순신 장군", "B-X I-X I-X O O O")
+    with pytest.raises(DataError, match="file:1: characters, but the model tags words; give data that tags words"):
+        make(tokenizer).columns([words, characters], labelled=True)
+    # What the text is cut into by the model itself may adjoin.
+    assert answer(make(tokenizer), [text._replace(text="(a)")], by_remainder)[0][0]["words"] == ["(", "a", ")"]
+
+
 def test_what_a_piece_can_not_tell_apart_is_all_that_klue_loses():
     """Oracle tags on real sentences: with a piece a character nothing is lost, white space inside entities included."""
     path = packages.shared("korean/klue/klue-ner-v1.1_dev.tsv")
