@@ -154,8 +154,9 @@ class Tagging(Downstream):
     def check(self, examples, skips):
         known, scheme = set(self.labels), self.scheme and scheme_of(example.tags for example in examples)
         for example in examples:
-            for _ in range(metrics.repair(example.tags, scheme)[1] if scheme else 0):
-                skips.add("mended: tag of a broken sequence of entities", example.place)
+            for tag, mended in zip(example.tags, learned(example, scheme), strict=True):
+                if tag != mended:
+                    skips.add("mended: tag of a broken sequence of entities", example.place)
             for tag in learned(example, self.scheme):
                 if tag not in known:
                     skips.add(f"never predicted: tag {tag!r}, which training has not", example.place)

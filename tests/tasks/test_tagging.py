@@ -301,6 +301,8 @@ def test_broken_sequences_are_mended_and_counted_and_unknown_tags_never_learned(
 def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
     with pytest.raises(DataError, match=r"file:0: tag 'B_X'; expected O, or B, I, E or S"):
         Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "B-X B_X")], None)
+    with pytest.raises(DataError, match=r"^file:7: tag 'PER'; expected O, or B, I, E or S"):  # as evaluate does
+        make(tokenizer).check([sentence("a", "O"), sentence("a b", "O PER", identity="7")], Skips())
 
 
 @pytest.mark.parametrize(
