@@ -187,19 +187,18 @@ def klue_scores(labels, predictions):
     sentence count as. What their code cuts off at 128 tokens, labels and predictions alike, is counted here.
 
     Args:
-        labels: list of sentences, each a list of KLUE_LABELS.
-        predictions: the same shape.
+        labels: list of sentences, each a list of tags: KLUE_LABELS, or others, which no prediction gets right.
+        predictions: the same shape, of KLUE_LABELS.
 
     Returns:
         dict: "entity_macro_f1", the mean over the types that occur or are predicted; "character_macro_f1", the mean
         over the thirteen labels, of which those that neither occur nor are predicted count as 1.
 
     Raises:
-        DataError: as `entity_counts`, and for a tag that is not among KLUE_LABELS.
+        DataError: as `entity_counts`, and for a prediction that is not among KLUE_LABELS.
     """
     _check_sentences(labels, predictions)
-    for sentences, what in ((labels, "label"), (predictions, "prediction")):
-        check_names((tag for tags in sentences for tag in tags), KLUE_LABELS, what)
+    check_names((tag for tags in predictions for tag in tags), KLUE_LABELS, "prediction")
     pairs = zip(map(_strict_entities, labels), map(_strict_entities, predictions), strict=True)
     counts = _count((set(true), set(found)) for true, found in pairs)
     of_types = [entity_f1(count) for count in counts.values()]

@@ -168,6 +168,13 @@ def test_klue_takes_no_entity_without_its_first_character():
     assert entity_scores(labels, predictions)["f1"] == 1
 
 
+def test_klue_counts_what_only_the_evaluation_file_has_as_wrong():
+    labels, predictions = [["B-PS", "I-PS", "O", "B-XX"]], [["B-PS", "I-PS", "O", "B-LC"]]
+    scores = klue_scores(labels, predictions)
+    assert scores["entity_macro_f1"] == pytest.approx((1 + 0 + 0) / 3)  # of PS, XX and LC
+    assert scores["character_macro_f1"] == pytest.approx(12 / 13)  # all but B-LC, predicted once and wrong
+
+
 def test_the_labels_of_klue_are_those_of_its_file():
     lines = shared("korean/klue/klue-ner-v1.1_dev.tsv").read_text(encoding="utf-8").splitlines()
     blocks = "\n".join(line for line in lines if not line.startswith("##")).split("\n\n")

@@ -196,6 +196,13 @@ def test_pieces_learn_their_first_character_and_answer_all_of_theirs():
     assert [text.decode() for text in merged["entity"].to_list()[0]] == ["서울시 청", "김철수"]
 
 
+def test_a_foreign_tag_in_an_evaluation_file_of_klue_is_wrong_and_ends_nothing(tokenizer):
+    task = make(tokenizer, ("O", "B-PS", "I-PS"), unit="characters")
+    heldout = [characters_of("이순신 장군", "B-PS I-PS I-PS O B-AF I-AF")]
+    scores = task.scores(heldout, [{"tags": ["B-PS", "I-PS", "I-PS", "O", "O", "O"]}])
+    assert (scores["entity_macro_f1"], scores["recall"]) == (0.5, 0.5)
+
+
 def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of_words(tokenizer, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "이순신 장군"}\n{"words": ["가"]}\n{"words": ["이순신", "장군"]}\n')
