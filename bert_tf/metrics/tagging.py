@@ -123,30 +123,25 @@ def entity_f1(counts):
     return 2 * correct / np.maximum(found + true, 1)  # twice the harmonic mean's parts: the same as 2pr / (p + r)
 
 
-def entity_scores(labels, predictions, scheme="BIO"):
+def entity_scores(labels, predictions):
     """Entity scores over all sentences, and of each type.
 
     Args:
         labels: list of sentences, each a list of tags.
         predictions: the same shape.
-        scheme: what tags are compared with to count the broken ones; the scores are the same in all.
 
     Returns:
         dict name -> float: "precision", "recall", "f1" over all entities, "accuracy" of tags; "entities" and
-        "predicted_entities"; "repaired_labels", "repaired_predictions" (tags, see `repair`); and for each type
-        "TYPE/precision", "TYPE/recall", "TYPE/f1", "TYPE/entities", "TYPE/predicted_entities".
+        "predicted_entities"; and for each type "TYPE/precision", "TYPE/recall", "TYPE/f1", "TYPE/entities",
+        "TYPE/predicted_entities".
 
     Raises:
-        ConfigError: unknown scheme.
         DataError: as `entity_counts`.
     """
-    _check_scheme(scheme)
     counts, total = _counts_by_type(labels, predictions)
     scores = _percentages(*total) | {"accuracy": _accuracy(labels, predictions)}
     scores = {name: value / 100 for name, value in scores.items()}
     scores |= {"entities": float(total[2]), "predicted_entities": float(total[1])}
-    scores["repaired_labels"] = float(sum(repair(tags, scheme)[1] for tags in labels))
-    scores["repaired_predictions"] = float(sum(repair(tags, scheme)[1] for tags in predictions))
     for kind in sorted(counts):
         scores |= {f"{kind}/{name}": value / 100 for name, value in _percentages(*counts[kind]).items()}
         scores |= {f"{kind}/entities": float(counts[kind][2]), f"{kind}/predicted_entities": float(counts[kind][1])}

@@ -356,7 +356,7 @@ class Tagging(Downstream):
         gold, found = self._measured(examples, predictions)
         if not self.scheme:
             return accuracy(*(list(itertools.chain.from_iterable(sentences)) for sentences in (gold, found)))
-        scores = metrics.entity_scores(gold, found, self.scheme)
+        scores = metrics.entity_scores(gold, found)
         return scores | (metrics.klue_scores(gold, found) if self._is_klue else {})
 
     def floor(self, examples):

@@ -42,7 +42,7 @@ def tagging_findings(scheme, unit, examples, predictions):
     ]
     return Findings(
         intervals=intervals,
-        table=_table_of_types(metrics.entity_scores(gold, found, scheme)),
+        table=_table_of_types(metrics.entity_scores(gold, found)),
         confidences=[score for score, _ in spans],
         correct=[is_right for _, is_right in spans],
         errors=errors,
