@@ -97,8 +97,9 @@ class Tagging(Downstream):
         unit = "characters" if any(map(adjoin, examples)) else "words"
         if are_entities(itertools.chain.from_iterable(example.tags for example in examples)):
             scheme = config.scheme or scheme_of(example.tags for example in examples)
-            if unit == "characters" and scheme == "BIOES":
-                raise ConfigError("the scheme BIOES is for words, but the training file labels characters; "
+            # Of pieces: two entities of a type that a space alone parts would be one in IOB1.
+            if unit == "characters" and scheme != "BIO":
+                raise ConfigError(f"the scheme {scheme} is for words, but the training file labels characters; "
                                   "set task.scheme to BIO")  # fmt: skip
             config = dataclasses.replace(config, scheme=scheme)
         elif config.scheme:

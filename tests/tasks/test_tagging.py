@@ -203,6 +203,14 @@ def test_a_foreign_tag_in_an_evaluation_file_of_klue_is_wrong_and_ends_nothing(t
     assert (scores["entity_macro_f1"], scores["recall"]) == (0.5, 0.5)
 
 
+@pytest.mark.parametrize("scheme", ["BIOES", "IOB1"])
+def test_characters_are_learned_in_bio_alone(tokenizer, scheme):
+    examples = [characters_of("가나 다라", "B-X I-X O B-X I-X")]
+    assert Tagging.create(tokenizer, TaggingConfig(), ExampleData(), examples, None).scheme == "BIO"
+    with pytest.raises(ConfigError, match=f"the scheme {scheme} is for words, but the .* set task.scheme to BIO"):
+        Tagging.create(tokenizer, TaggingConfig(scheme=scheme), ExampleData(), examples, None)
+
+
 def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of_words(tokenizer, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "이순신 장군"}\n{"words": ["가"]}\n{"words": ["이순신", "장군"]}\n')
@@ -210,7 +218,9 @@ def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of
     by_characters = make(tokenizer, unit="characters")
     predictions, _ = answer(by_characters, [text, single], lambda ids: np.ones_like(ids))
     assert [len(prediction["tags"]) for prediction in predictions] == [6, 1]
-    with pytest.raises(DataError, match=r"a\.jsonl:3: words such as '이순신', but the model tags characters; give the t"):
+    with pytest.raises(
+        DataError, match=r"a\.jsonl:3: words such as '이순신', but the model tags characters; give the t"
+    ):
         by_characters.columns([text, words], labelled=False)
     characters = characters_of("이순신 장군", "B-X I-X I-X O O O")
     with pytest.raises(DataError, match="file:1: characters, but the model tags words; give data that tags words"):
