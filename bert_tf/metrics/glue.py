@@ -103,12 +103,12 @@ def check_submission(name, predictions):
 
 
 def sets_of(task):
-    """Names of the sets that a task's models answer: of MNLI three, else one.
+    """Names of the sets that a task's data may be: of MNLI three, as its models answer AX too, else one.
 
     Args:
         task: a key of `inputs.glue.GLUE`.
     """
-    return tuple(name for name, one in GLUE.items() if one.task == task)
+    return tuple(name for name, one in GLUE.items() if task in (one.task, name))
 
 
 def _set(name):

@@ -123,30 +123,25 @@ def entity_f1(counts):
     return 2 * correct / np.maximum(found + true, 1)  # twice the harmonic mean's parts: the same as 2pr / (p + r)
 
 
-def entity_scores(labels, predictions, scheme="BIO"):
+def entity_scores(labels, predictions):
     """Entity scores over all sentences, and of each type.
 
     Args:
         labels: list of sentences, each a list of tags.
         predictions: the same shape.
-        scheme: what tags are compared with to count the broken ones; the scores are the same in all.
 
     Returns:
         dict name -> float: "precision", "recall", "f1" over all entities, "accuracy" of tags; "entities" and
-        "predicted_entities"; "repaired_labels", "repaired_predictions" (tags, see `repair`); and for each type
-        "TYPE/precision", "TYPE/recall", "TYPE/f1", "TYPE/entities", "TYPE/predicted_entities".
+        "predicted_entities"; and for each type "TYPE/precision", "TYPE/recall", "TYPE/f1", "TYPE/entities",
+        "TYPE/predicted_entities".
 
     Raises:
-        ConfigError: unknown scheme.
         DataError: as `entity_counts`.
     """
-    _check_scheme(scheme)
     counts, total = _counts_by_type(labels, predictions)
     scores = _percentages(*total) | {"accuracy": _accuracy(labels, predictions)}
     scores = {name: value / 100 for name, value in scores.items()}
     scores |= {"entities": float(total[2]), "predicted_entities": float(total[1])}
-    scores["repaired_labels"] = float(sum(repair(tags, scheme)[1] for tags in labels))
-    scores["repaired_predictions"] = float(sum(repair(tags, scheme)[1] for tags in predictions))
     for kind in sorted(counts):
         scores |= {f"{kind}/{name}": value / 100 for name, value in _percentages(*counts[kind]).items()}
         scores |= {f"{kind}/entities": float(counts[kind][2]), f"{kind}/predicted_entities": float(counts[kind][1])}
@@ -187,19 +182,18 @@ def klue_scores(labels, predictions):
     sentence count as. What their code cuts off at 128 tokens, labels and predictions alike, is counted here.
 
     Args:
-        labels: list of sentences, each a list of KLUE_LABELS.
-        predictions: the same shape.
+        labels: list of sentences, each a list of tags: KLUE_LABELS, or others, which no prediction gets right.
+        predictions: the same shape, of KLUE_LABELS.
 
     Returns:
         dict: "entity_macro_f1", the mean over the types that occur or are predicted; "character_macro_f1", the mean
         over the thirteen labels, of which those that neither occur nor are predicted count as 1.
 
     Raises:
-        DataError: as `entity_counts`, and for a tag that is not among KLUE_LABELS.
+        DataError: as `entity_counts`, and for a prediction that is not among KLUE_LABELS.
     """
     _check_sentences(labels, predictions)
-    for sentences, what in ((labels, "label"), (predictions, "prediction")):
-        check_names((tag for tags in sentences for tag in tags), KLUE_LABELS, what)
+    check_names((tag for tags in predictions for tag in tags), KLUE_LABELS, "prediction")
     pairs = zip(map(_strict_entities, labels), map(_strict_entities, predictions), strict=True)
     counts = _count((set(true), set(found)) for true, found in pairs)
     of_types = [entity_f1(count) for count in counts.values()]

@@ -75,9 +75,6 @@ class QuestionAnswering(Downstream):
         for field in ("stride", "max_question_length", "n_best", "max_answer_length"):
             if getattr(config, field) < 1:
                 raise ConfigError(f"task.{field} is {getattr(config, field)}; it must be at least 1")
-        without = next((example for example in examples if not example.answers), None)
-        if without and not config.unanswerable:
-            raise ConfigError(f"{without.place}: no answer, but task.unanswerable is False; set it to True")
         return cls(tokenizer, config, data)
 
     @classmethod
@@ -98,7 +95,16 @@ class QuestionAnswering(Downstream):
 
         `answer` int32 [examples, 2] says where it begins and ends, in bytes, -1 for none; `weight` float32 [examples]
         is 0 where there are answers, but none of them in the context.
+
+        Raises:
+            ConfigError: an example has no answer, and the task does not take such questions.
         """
+        without = next((one for one in examples if labelled and not one.answers), None)
+        if without and not self.config.unanswerable:
+            raise ConfigError(
+                f"{without.place}: no answer, but task.unanswerable is False; train with True, or leave such questions "
+                "out"
+            )
         columns = {name: tf.constant([getattr(one, name) for one in examples]) for name in ("question", "context")}
         if labelled:
             placed = [first_placed(example) for example in examples]

@@ -12,7 +12,8 @@ from bert_tf.metrics.glue import GLUE, check_submission, sets_of
 def write_submission(task, path, predicted):
     """Puts the file of one set into a submission, in the place of the one it may have; other files stay.
 
-    Which of the three sets it is that a model of MNLI answered, the number of rows says: they differ.
+    Which of the three sets it is that a model of MNLI answered, the number of rows says where the data is called MNLI:
+    they differ.
 
     Args:
         task: a key of `inputs.glue.GLUE`.

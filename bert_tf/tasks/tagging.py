@@ -97,8 +97,9 @@ class Tagging(Downstream):
         unit = "characters" if any(map(adjoin, examples)) else "words"
         if are_entities(itertools.chain.from_iterable(example.tags for example in examples)):
             scheme = config.scheme or scheme_of(example.tags for example in examples)
-            if unit == "characters" and scheme == "BIOES":
-                raise ConfigError("the scheme BIOES is for words, but the training file labels characters; "
+            # Of pieces: two entities of a type that a space alone parts would be one in IOB1.
+            if unit == "characters" and scheme != "BIO":
+                raise ConfigError(f"the scheme {scheme} is for words, but the training file labels characters; "
                                   "set task.scheme to BIO")  # fmt: skip
             config = dataclasses.replace(config, scheme=scheme)
         elif config.scheme:
@@ -154,8 +155,9 @@ class Tagging(Downstream):
     def check(self, examples, skips):
         known, scheme = set(self.labels), self.scheme and scheme_of(example.tags for example in examples)
         for example in examples:
-            for _ in range(metrics.repair(example.tags, scheme)[1] if scheme else 0):
-                skips.add("mended: tag of a broken sequence of entities", example.place)
+            for tag, mended in zip(example.tags, learned(example, scheme), strict=True):
+                if tag != mended:
+                    skips.add("mended: tag of a broken sequence of entities", example.place)
             for tag in learned(example, self.scheme):
                 if tag not in known:
                     skips.add(f"never predicted: tag {tag!r}, which training has not", example.place)
@@ -170,6 +172,8 @@ class Tagging(Downstream):
         `word_starts` and `word_ends`, in bytes of the text, and `targets` are RaggedTensors int32 [entries, None]: a
         label's number from 1, or 0 where there is nothing to learn, because the task does not know the tag.
         """
+        for example in examples:
+            self._check_unit(example)
         groups = self._groups(self._divided(examples))
         columns = {"text": tf.constant([joined(group) for group in groups], tf.string)}
         if self.unit == "words" or labelled:
@@ -180,6 +184,21 @@ class Tagging(Downstream):
             targets = tf.constant([numbers.get(tag, 0) for tag in tags], tf.int32)
             columns["targets"] = columns["word_starts"].with_values(targets)
         return columns
+
+    def _check_unit(self, example):
+        """Raises DataError for a sentence that is cut into something else than what the model tags."""
+        if example.words is None:
+            return
+        if self.unit == "characters" and example.words != tuple(example.text):
+            raise DataError(
+                f"{example.place}: words such as {max(example.words, key=len)!r}, but the model tags characters; give "
+                'the text alone, as {"text": "..."}, or data that tags characters (data.format=klue/ner)'
+            )
+        if self.unit == "words" and adjoin(example):
+            raise DataError(
+                f"{example.place}: characters, but the model tags words; give data that tags words, or the text alone, "
+                'as {"text": "..."}'
+            )
 
     def encode(self, columns):
         text = columns["text"]
@@ -338,7 +357,7 @@ class Tagging(Downstream):
         gold, found = self._measured(examples, predictions)
         if not self.scheme:
             return accuracy(*(list(itertools.chain.from_iterable(sentences)) for sentences in (gold, found)))
-        scores = metrics.entity_scores(gold, found, self.scheme)
+        scores = metrics.entity_scores(gold, found)
         return scores | (metrics.klue_scores(gold, found) if self._is_klue else {})
 
     def floor(self, examples):

@@ -4,6 +4,8 @@ import collections
 import itertools
 import operator
 
+import numpy as np
+
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics import tagging as metrics
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
@@ -23,7 +25,7 @@ def tagging_findings(scheme, unit, examples, predictions):
     tags = [learned(example, scheme) for example in examples], [one["tags"] for one in predictions]
     gold, found = ([scored(example, own, unit) for example, own in zip(examples, some, strict=True)] for some in tags)
     right = [(sum(map(operator.eq, *both)), len(both[0])) for both in zip(gold, found, strict=True)]
-    intervals = {"accuracy": bootstrap.interval_of_sums(lambda sums: sums[:, 0] / sums[:, 1], right)}
+    intervals = {"accuracy": bootstrap.interval_of_sums(lambda sums: sums[:, 0] / np.maximum(sums[:, 1], 1), right)}
     read = _entities if scheme else _tagged
     true, said = ([read(*one) for one in zip(examples, some, strict=True)] for some in tags)
     wrong = [(_without(*both), _without(*both[::-1])) for both in zip(true, said, strict=True)]
@@ -42,7 +44,7 @@ def tagging_findings(scheme, unit, examples, predictions):
     ]
     return Findings(
         intervals=intervals,
-        table=_table_of_types(metrics.entity_scores(gold, found, scheme)),
+        table=_table_of_types(metrics.entity_scores(gold, found)),
         confidences=[score for score, _ in spans],
         correct=[is_right for _, is_right in spans],
         errors=errors,

@@ -139,8 +139,6 @@ def test_repairs_count_the_tags_that_the_scheme_writes_otherwise():
     assert repair(["I-PER", "I-PER", "O", "B-LOC", "I-PER"]) == (["B-PER", "I-PER", "O", "B-LOC", "B-PER"], 2)
     assert repair(["I-PER", "I-PER", "B-PER"], "IOB1") == (["I-PER", "I-PER", "B-PER"], 0)
     assert repair(["B-PER", "I-PER", "O", "B-LOC"], "BIOES") == (["B-PER", "E-PER", "O", "S-LOC"], 2)
-    scores = entity_scores([["B-PER", "I-PER"]], [["I-PER", "I-LOC"]])
-    assert (scores["repaired_labels"], scores["repaired_predictions"]) == (0, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -166,6 +164,13 @@ def test_klue_takes_no_entity_without_its_first_character():
     labels, predictions = [["B-PS", "I-PS", "O"]], [["I-PS", "I-PS", "O"]]
     assert klue_scores(labels, predictions)["entity_macro_f1"] == 0
     assert entity_scores(labels, predictions)["f1"] == 1
+
+
+def test_klue_counts_what_only_the_evaluation_file_has_as_wrong():
+    labels, predictions = [["B-PS", "I-PS", "O", "B-XX"]], [["B-PS", "I-PS", "O", "B-LC"]]
+    scores = klue_scores(labels, predictions)
+    assert scores["entity_macro_f1"] == pytest.approx((1 + 0 + 0) / 3)  # of PS, XX and LC
+    assert scores["character_macro_f1"] == pytest.approx(12 / 13)  # all but B-LC, predicted once and wrong
 
 
 def test_the_labels_of_klue_are_those_of_its_file():

@@ -64,6 +64,12 @@ def test_parts_of_speech_have_a_row_a_tag_and_sentences_with_most_errors_come_fi
     }
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_sentence_without_words_leaves_an_interval(tokenizer):
+    task = Tagging(tokenizer, labels=("N", "V"), unit="words")
+    found_by(task, [sentence("", "", 0), sentence("a b", "N V", 1)], [{"tags": []}, {"tags": ["N", "V"]}])
+
+
 def question(number, context, *answers):
     answers = tuple(Answer(text, context.index(text)) for text in answers)
     return QuestionExample(str(number), f"asked {number}?", context, answers, f"file:{number}")

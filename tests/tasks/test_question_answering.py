@@ -338,8 +338,11 @@ def test_settings_that_can_not_be_are_refused(tokenizer):
     answered, unanswered = question("a b", "b"), question("a b", number="7")
     with pytest.raises(ConfigError, match=r"^task\.stride is 0; it must be at least 1$"):
         QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(stride=0), ExampleData(), [answered], None)
-    with pytest.raises(ConfigError, match=r"^file:7: no answer, but task\.unanswerable is False; set it to True$"):
-        QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(), ExampleData(), [answered, unanswered], None)
+    # Of evaluation data, too, which training begins with: it makes their columns as these.
+    task = QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(), ExampleData(), [answered], None)
+    with pytest.raises(ConfigError, match=r"^file:7: no answer, but task\.unanswerable is False; train with True, or"):
+        task.columns([answered, unanswered], labelled=True)
+    assert task.columns([answered, unanswered], labelled=False)
 
 
 def test_settings_make_the_same_task_again_and_those_of_a_converted_model_are_enough(tokenizer):

@@ -132,6 +132,24 @@ def test_a_models_scores_are_those_of_its_glue_task_and_the_best_is_their_mean(n
     json.dumps([scores, task.floor(examples)])
 
 
+@pytest.mark.parametrize("data", [ExampleData(source="tfds:glue/ax"), ExampleData(format="glue/ax")])
+def test_a_model_of_mnli_that_is_asked_ax_writes_its_file_and_is_scored_as_ax_is(tmp_path, data):
+    task = make("mnli_matched")
+    task.data = data
+    with replacing_with_others(tmp_path / "a.zip", adding=True) as temporary:
+        note = task.writers()[".zip"](temporary, predicted("ax"))
+    assert note.startswith("AX.tsv written")
+    assert {index: label for index, label in table(tmp_path / "a.zip", "AX.tsv")} == {
+        example.id: prediction["label"] for example, prediction in predicted("ax")
+    }
+    gold, found = ([*"aabbc"], [*"abbcc"])
+    gold, found = ([task.labels["abc".index(letter)] for letter in letters] for letters in (gold, found))
+    examples = [TextExample(str(row), ("a", "b"), label, f"file:{row}") for row, label in enumerate(gold)]
+    scores = task.scores(examples, [{"label": label} for label in found])
+    matthews = sklearn.metrics.matthews_corrcoef(gold, found)
+    assert scores == pytest.approx({"matthews": matthews, "score": matthews})
+
+
 def test_only_a_model_of_glue_writes_a_submission():
     assert set(make("rte").writers()) == {".jsonl", ".tsv", ".zip"}
     other = TASKS["classification"](Tokenizer(PIECES), labels=["a", "b"], pair=False)

@@ -196,6 +196,39 @@ def test_pieces_learn_their_first_character_and_answer_all_of_theirs():
     assert [text.decode() for text in merged["entity"].to_list()[0]] == ["서울시 청", "김철수"]
 
 
+def test_a_foreign_tag_in_an_evaluation_file_of_klue_is_wrong_and_ends_nothing(tokenizer):
+    task = make(tokenizer, ("O", "B-PS", "I-PS"), unit="characters")
+    heldout = [characters_of("이순신 장군", "B-PS I-PS I-PS O B-AF I-AF")]
+    scores = task.scores(heldout, [{"tags": ["B-PS", "I-PS", "I-PS", "O", "O", "O"]}])
+    assert (scores["entity_macro_f1"], scores["recall"]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("scheme", ["BIOES", "IOB1"])
+def test_characters_are_learned_in_bio_alone(tokenizer, scheme):
+    examples = [characters_of("가나 다라", "B-X I-X O B-X I-X")]
+    assert Tagging.create(tokenizer, TaggingConfig(), ExampleData(), examples, None).scheme == "BIO"
+    with pytest.raises(ConfigError, match=f"the scheme {scheme} is for words, but the .* set task.scheme to BIO"):
+        Tagging.create(tokenizer, TaggingConfig(scheme=scheme), ExampleData(), examples, None)
+
+
+def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of_words(tokenizer, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "이순신 장군"}\n{"words": ["가"]}\n{"words": ["이순신", "장군"]}\n')
+    text, single, words = read_tagged_lines(str(path))
+    by_characters = make(tokenizer, unit="characters")
+    predictions, _ = answer(by_characters, [text, single], lambda ids: np.ones_like(ids))
+    assert [len(prediction["tags"]) for prediction in predictions] == [6, 1]
+    with pytest.raises(
+        DataError, match=r"a\.jsonl:3: words such as '이순신', but the model tags characters; give the t"
+    ):
+        by_characters.columns([text, words], labelled=False)
+    characters = characters_of("이순신 장군", "B-X I-X I-X O O O")
+    with pytest.raises(DataError, match="file:1: characters, but the model tags words; give data that tags words"):
+        make(tokenizer).columns([words, characters], labelled=True)
+    # What the text is cut into by the model itself may adjoin.
+    assert answer(make(tokenizer), [text._replace(text="(a)")], by_remainder)[0][0]["words"] == ["(", "a", ")"]
+
+
 def test_what_a_piece_can_not_tell_apart_is_all_that_klue_loses():
     """Oracle tags on real sentences: with a piece a character nothing is lost, white space inside entities included."""
     path = packages.shared("korean/klue/klue-ner-v1.1_dev.tsv")
@@ -285,6 +318,8 @@ def test_broken_sequences_are_mended_and_counted_and_unknown_tags_never_learned(
 def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
     with pytest.raises(DataError, match=r"file:0: tag 'B_X'; expected O, or B, I, E or S"):
         Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "B-X B_X")], None)
+    with pytest.raises(DataError, match=r"^file:7: tag 'PER'; expected O, or B, I, E or S"):  # as evaluate does
+        make(tokenizer).check([sentence("a", "O"), sentence("a b", "O PER", identity="7")], Skips())
 
 
 @pytest.mark.parametrize(
