@@ -22,6 +22,7 @@ from bert_tf.metrics.squad import (
 from bert_tf.model.heads import question_answerer
 from bert_tf.tasks.downstream import Downstream, strings
 from bert_tf.tasks.question_findings import by_id, first_placed, question_findings
+from bert_tf.text.words import spans
 
 NOT_TRAINED_ON = "not trained on: question whose answers are not in its context"
 _NOWHERE = -1  # the byte where an answer begins that is not there
@@ -210,10 +211,11 @@ class QuestionAnswering(Downstream):
         contexts = columns["context"]
         starts, lengths = decoded["starts"], decoded["ends"] - decoded["starts"]
         lengths = tf.where(decoded["scores"] > -np.inf, lengths, 0)
-        texts = tf.strings.substr(tf.gather(contexts, rows)[:, tf.newaxis], starts, lengths)
-        texts, starts, scores = self._best_of_each(rows, texts, starts, decoded["scores"], tf.size(contexts, tf.int64))
-        starts = tf.strings.length(
-            tf.strings.substr(contexts[:, tf.newaxis], tf.zeros_like(starts), starts), unit="UTF8_CHAR"
+        starts, lengths, scores = (tf.reshape(value, [-1]) for value in (starts, lengths, decoded["scores"]))
+        of_spans = tf.repeat(rows, tf.shape(decoded["scores"])[1])
+        found = spans(contexts, of_spans, starts, starts + lengths)
+        texts, starts, scores = self._best_of_each(
+            of_spans, found["text"], found["start"], scores, tf.size(contexts, tf.int64)
         )
         ends = starts + tf.strings.length(texts, unit="UTF8_CHAR")
         there = scores > -np.inf  # [examples, n_best], as all of these
@@ -245,15 +247,12 @@ class QuestionAnswering(Downstream):
         """Of all windows of an example the best spans, equal texts once.
 
         Args:
-            rows: int64 [rows].
-            texts, starts, scores: [rows, n].
+            rows, texts, starts, scores: [spans]; rows is int64, the example of each.
             examples: int64, how many.
 
         Returns:
             The three as [examples, n_best], best first; "", 0 and -inf where there are no more.
         """
-        rows = tf.repeat(rows, tf.shape(scores)[1])
-        texts, starts, scores = (tf.reshape(value, [-1]) for value in (texts, starts, scores))
         order = tf.where(scores > -np.inf)[:, 0]
         order = tf.gather(order, tf.argsort(tf.gather(scores, order), direction="DESCENDING", stable=True))
         order = tf.gather(order, tf.argsort(tf.gather(rows, order), stable=True))
