@@ -70,16 +70,6 @@ class Downstream(Task):
             ConfigError, DataError: for settings and examples from which nothing can be learned.
         """
 
-    @classmethod
-    def learnable(cls, examples, skips):
-        """Those of a list of labelled examples that a model can be trained on; here all.
-
-        Args:
-            examples: list.
-            skips: Skips, which counts the others.
-        """
-        return examples
-
     def tune(self, examples, predictions):
         """Settles what is found out on the evaluation's examples and saved with the model, such as a threshold.
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import QuestionExample
 from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows
@@ -21,10 +21,10 @@ from bert_tf.metrics.squad import (
 )
 from bert_tf.model.heads import question_answerer
 from bert_tf.tasks.downstream import Downstream, strings
-from bert_tf.tasks.question_findings import by_id, first_placed, question_findings
+from bert_tf.tasks.question_findings import by_id, question_findings
 from bert_tf.text.words import spans
 
-NOT_TRAINED_ON = "not trained on: question whose answers are not in its context"
+NOT_LEARNED = "left out of the loss: question whose answers are not in its context"
 _NOWHERE = -1  # the byte where an answer begins that is not there
 # Added to the logits of padding, so that a row's loss does not depend on what it is padded to.
 _PADDING = -1e9
@@ -76,17 +76,17 @@ class QuestionAnswering(Downstream):
         for field in ("stride", "max_question_length", "n_best", "max_answer_length"):
             if getattr(config, field) < 1:
                 raise ConfigError(f"task.{field} is {getattr(config, field)}; it must be at least 1")
+        if not any(map(_is_learned, examples)):
+            raise DataError(
+                f"{examples[0].place}: neither this question nor any other has an answer that stands in its context; "
+                "expected one at least, to learn from"
+            )
         return cls(tokenizer, config, data)
 
-    @classmethod
-    def learnable(cls, examples, skips):
-        kept = []
+    def check(self, examples, skips):
         for example in examples:
-            if example.answers and not first_placed(example):
-                skips.add(NOT_TRAINED_ON, example.place)
-            else:
-                kept.append(example)
-        return kept
+            if not _is_learned(example):
+                skips.add(NOT_LEARNED, example.place)
 
     def inputs(self):
         return tuple(tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context"))
@@ -108,11 +108,8 @@ class QuestionAnswering(Downstream):
             )
         columns = {name: tf.constant([getattr(one, name) for one in examples]) for name in ("question", "context")}
         if labelled:
-            placed = [first_placed(example) for example in examples]
-            spans = [_bytes(*pair) for pair in zip(examples, placed, strict=True)]
-            columns["answer"] = tf.constant(spans, tf.int32)
-            weights = [bool(answer) or not one.answers for one, answer in zip(examples, placed, strict=True)]
-            columns["weight"] = tf.constant(weights, tf.float32)
+            columns["answer"] = tf.constant([_bytes(example) for example in examples], tf.int32)
+            columns["weight"] = tf.constant([_is_learned(example) for example in examples], tf.float32)
         return columns
 
     def encode(self, columns):
@@ -342,8 +339,14 @@ class QuestionAnswering(Downstream):
                 file.write("\n}\n")
 
 
-def _bytes(example, answer):
-    """Where an answer begins and ends in its context, in bytes."""
+def _is_learned(example):
+    """Whether it is known where the answer stands, or that there is none."""
+    return not example.answers or example.placed is not None
+
+
+def _bytes(example):
+    """Where the answer that is learned begins and ends in its context, in bytes."""
+    answer = example.placed
     if answer is None:
         return _NOWHERE, _NOWHERE
     start = len(example.context[: answer.start].encode())

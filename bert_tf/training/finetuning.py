@@ -50,7 +50,7 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         raise ConfigError("search or train.seeds asks for several runs; this is one: call training.trials.finetune")
     kind, source = task_of(config.task), source_of(config, data_dir)
     skips = {role: Skips() for role in ("train", "evaluation")}
-    examples = read(source, "train", skips["train"], kind.learnable)
+    examples = read(source, "train", skips["train"])
     heldout = read(source, "evaluation", skips["evaluation"])
     inputs = {role: source.identity(role) for role in ("train", "evaluation")}
     files = {"data_dir": data_dir, "init": init}
@@ -137,19 +137,18 @@ def _check_inputs(inputs, like):
         )
 
 
-def read(source, role, skips, keep=lambda examples, skips: examples):
+def read(source, role, skips):
     """All labelled examples of a part.
 
     Args:
         source: Source.
         role: as for `Source.examples`.
         skips: Skips.
-        keep: function of (examples, skips) to those that are of use, such as `Downstream.learnable`.
 
     Raises:
         BertTfError: as `Source.examples`; none are left.
     """
-    examples = keep(list(source.examples(skips, role)), skips)
+    examples = list(source.examples(skips, role))
     if not examples:
         say(source, role, skips)
         raise DataError(f"{source.where(role)}: no examples left; expected at least one")
