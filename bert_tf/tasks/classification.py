@@ -13,9 +13,9 @@ from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy, macro_f1, scope
 from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.model.heads import bilstm_classifier, classifier
-from bert_tf.tasks.class_weights import LabelsConfig, class_weights
 from bert_tf.tasks.downstream import strings
 from bert_tf.tasks.findings import LISTED, Case, Confusion, Findings
+from bert_tf.tasks.labels import LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled
 
 
@@ -65,8 +65,8 @@ class Classification(TextTask):
         several = next((example for example in examples if isinstance(example.label, tuple)), None)
         if several:
             raise DataError(f"{several.place}: a list of labels; expected one, or take MultiLabelConfig")
-        labels = config.labels or labels or labels_of([example.label for example in examples], data.train or "train")
         counts = collections.Counter(example.label for example in examples)
+        labels = config.labels or labels or labels_of(counts, examples[0], data)
         weights = class_weights(
             config, [counts[label] for label in labels], lambda counts: counts.sum() / (len(counts) * counts)
         )
@@ -76,12 +76,9 @@ class Classification(TextTask):
     def columns(self, examples, *, labelled):
         columns = self.text_columns(examples)
         if labelled:
-            ids = {label: index for index, label in enumerate(self.labels)}
-            for example in examples:
-                if example.label not in ids:
-                    known = ", ".join(map(repr, self.labels[:20]))
-                    raise DataError(f"{example.place}: label {example.label!r} is not one of the model's: {known}")
-            columns["labels"] = tf.constant([ids[example.label] for example in examples], tf.int32)
+            numbers = {label: number for number, label in enumerate(self.labels)}
+            found = [number_of(example.label, numbers, example.place) for example in examples]
+            columns["labels"] = tf.constant(found, tf.int32)
         return columns
 
     def build(self, encoder):
@@ -185,15 +182,3 @@ def _scores_of_ids(gold, found):
     marked = marked + np.bincount(found, minlength=classes)
     f1 = 2 * right[marked > 0] / marked[marked > 0]
     return {"accuracy": float(right.sum() / len(gold)), "macro_f1": float(f1.mean())}
-
-
-def labels_of(labels, where):
-    """The distinct labels, sorted; numbers by value.
-
-    Raises:
-        DataError: there is but one.
-    """
-    found = set(labels)
-    if len(found) < 2:
-        raise DataError(f"{where}: {len(found)} distinct label; expected at least two")
-    return tuple(sorted(found, key=lambda text: (0, float(text), text) if text.isdecimal() else (1, 0.0, text)))

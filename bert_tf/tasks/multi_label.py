@@ -1,18 +1,18 @@
 """Any number of labels for a text or a pair of texts, each decided alone."""
 
+import collections
 import dataclasses
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import ConfigError
 from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
 from bert_tf.model.heads import classifier
-from bert_tf.tasks.class_weights import LabelsConfig, class_weights
-from bert_tf.tasks.classification import labels_of
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
+from bert_tf.tasks.labels import LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled
 
 
@@ -60,10 +60,13 @@ class MultiLabel(TextTask):
         config.check()
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
-        given = [label for example in examples for label in set(split(example, config.separator))]
-        labels = tuple(config.labels or labels or labels_of(given, data.train or "train"))
-        counts = [given.count(label) for label in labels] if config.balanced else []
-        weights = class_weights(config, counts, lambda counts: np.maximum(len(examples) - counts, 1) / counts)
+        counts = collections.Counter(label for example in examples for label in set(split(example, config.separator)))
+        labels = tuple(config.labels or labels or labels_of(counts, examples[0], data))
+        weights = class_weights(
+            config,
+            [counts[label] for label in labels],
+            lambda counts: np.maximum(len(examples) - counts, 1) / counts,
+        )
         pair = len(examples[0].texts) == 2
         return cls(tokenizer, config, data, labels=labels, pair=pair, class_weights=weights)
 
@@ -75,14 +78,11 @@ class MultiLabel(TextTask):
 
     def _given(self, examples):
         """bool [examples, labels]: which labels each has."""
-        ids = {label: index for index, label in enumerate(self.labels)}
-        given = np.zeros([len(examples), len(ids)], bool)
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        given = np.zeros([len(examples), len(numbers)], bool)
         for row, example in enumerate(examples):
             for label in split(example, self.config.separator):
-                if label not in ids:
-                    known = ", ".join(map(repr, self.labels[:20]))
-                    raise DataError(f"{example.place}: label {label!r} is not one of the model's: {known}")
-                given[row, ids[label]] = True
+                given[row, number_of(label, numbers, example.place)] = True
         return given
 
     def build(self, encoder):

@@ -107,7 +107,11 @@ class Tagging(Downstream):
                               "such as B-PER; leave it out")  # fmt: skip
         tags = collections.Counter(tag for example in examples for tag in learned(example, config.scheme))
         if len(tags) < 2:
-            raise DataError(f"{data.train or 'train'}: {len(tags)} distinct tag; expected at least two")
+            every = f"every tag is {next(iter(tags))!r}" if tags else "there is no tag"
+            raise DataError(
+                f"{examples[0].place} and all that follows: {every}; expected at least two: is data.column (now "
+                f"{data.column!r}) that of the tags?"
+            )
         return cls(tokenizer, config, data, labels=closed(tags, config.scheme), unit=unit)
 
     @property

@@ -121,9 +121,7 @@ def test_a_file_without_any_answer_in_its_context_is_refused(tmp_path, pretraine
     record = questions(2, 0)[1] | {"answers": [{"text": "nowhere", "start": 3}]}
     write(tmp_path / "train.jsonl", [record])
     write(tmp_path / "dev.jsonl", [record])
-    with pytest.raises(
-        DataError, match=r"train\.jsonl:1: neither this question nor any other has an answer that st"
-    ):
+    with pytest.raises(DataError, match=r"train\.jsonl:1: neither this question nor any other has an answer that st"):
         finetune(QuestionAnsweringConfig(max_length=24, stride=8), "squad", tmp_path, pretrained, steps=1)
 
 

@@ -1,10 +1,10 @@
-"""Weights of classes in the loss, for data that has many more examples of one class than of another."""
+"""The labels of texts: which there are, their numbers, and what each weighs in the loss."""
 
 import dataclasses
 
 import numpy as np
 
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.tasks.texts import TextConfig
 
 
@@ -46,7 +46,7 @@ def class_weights(config, counts, balance):
         balance: function of the counts that are not 0 to as many balanced weights.
 
     Returns:
-        tuple of floats; () if all are 1.
+        tuple of floats; () where the config asks for none.
     """
     if not config.balanced:
         return tuple(map(float, config.class_weights))
@@ -54,3 +54,41 @@ def class_weights(config, counts, balance):
     weights = np.ones_like(counts)  # of a label without examples any number will do: no loss of training has it
     weights[counts > 0] = balance(counts[counts > 0])
     return tuple(weights.tolist())
+
+
+def labels_of(labels, example, data):
+    """The distinct labels, sorted; numbers by value.
+
+    Args:
+        labels: iterable of str, those of the training examples.
+        example: the first of these.
+        data: ExampleData.
+
+    Raises:
+        DataError: there is but one, or none.
+    """
+    found = sorted(set(labels), key=lambda text: (0, float(text), text) if text.isdecimal() else (1, 0.0, text))
+    if len(found) < 2:
+        every = f"every label is {found[0]!r}" if found else "there is no label"
+        raise DataError(
+            f"{example.place} and all that follows: {every}; expected at least two: is data.label (now "
+            f"{data.label!r}) the right column?"
+        )
+    return tuple(found)
+
+
+def number_of(label, numbers, place):
+    """The number of a label.
+
+    Args:
+        label: str, or what a file has instead.
+        numbers: dict label -> its number, in their order.
+        place: where it stands.
+
+    Raises:
+        DataError: the model does not have it.
+    """
+    if label not in numbers:
+        known = ", ".join(map(repr, list(numbers)[:20]))
+        raise DataError(f"{place}: label {label!r} is not one of the model's: {known}")
+    return numbers[label]
