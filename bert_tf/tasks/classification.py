@@ -15,7 +15,7 @@ from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.model.heads import bilstm_classifier, classifier
 from bert_tf.tasks.downstream import strings
 from bert_tf.tasks.findings import LISTED, Case, Confusion, Findings
-from bert_tf.tasks.labels import LabelsConfig, class_weights, labels_of, number_of
+from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled
 
 
@@ -32,6 +32,8 @@ class ClassificationConfig(LabelsConfig):
     def check(self):
         if self.head not in ("pooled", "bilstm"):
             raise ConfigError(f"task.head {self.head!r} is unknown; choose pooled or bilstm")
+        if len(self.labels) == 1:
+            raise ConfigError(f"task.labels is {self.labels[0]!r} alone; expected at least two: {WRITTEN}")
         return super().check()
 
 
@@ -59,7 +61,6 @@ class Classification(TextTask):
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        config.check()
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
         several = next((example for example in examples if isinstance(example.label, tuple)), None)

@@ -7,6 +7,7 @@ and the exported model all run. An example is one row of features, or several wh
 """
 
 import abc
+import dataclasses
 import functools
 import itertools
 import json
@@ -16,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import ExampleData, from_dict, to_dict
+from bert_tf.errors import ConfigError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.packing import dense_features
 from bert_tf.tasks.findings import Findings
@@ -25,6 +27,27 @@ from bert_tf.tasks.task import Task
 _POOL = 32
 # Lengths are rounded up to a multiple of this: matrix kernels like it, and compiled ones see few shapes.
 _LENGTH_MULTIPLE = 4
+
+
+@dataclasses.dataclass
+class DownstreamConfig:
+    """What every such task can be told.
+
+    Attributes:
+        max_length: tokens an input, specials counted.
+    """
+
+    max_length: int = 128
+
+    def check(self):
+        """The config itself.
+
+        Raises:
+            ConfigError: for values that no run can have.
+        """
+        if self.max_length < 8:
+            raise ConfigError(f"task.max_length is {self.max_length}; it must be at least 8")
+        return self
 
 
 class Downstream(Task):
@@ -37,7 +60,7 @@ class Downstream(Task):
         **state: what `create` found out, under the names in `state`.
 
     Attributes:
-        Config: dataclass with the task's settings; `FinetuneConfig.task` is one. All have `max_length`.
+        Config: DownstreamConfig with the task's settings; `FinetuneConfig.task` is one.
         example: what its examples are, e.g. TextExample.
         state: names of the other attributes that settings hold; a class gives those a default that the settings of a
             converted model lack.
@@ -62,7 +85,7 @@ class Downstream(Task):
         """A new task.
 
         Args:
-            tokenizer, config, data: as for the class.
+            tokenizer, config, data: as for the class; the config is checked.
             examples: list, what it is trained on.
             labels: what the format says they are, as `Source.labels` gives.
 

@@ -7,6 +7,9 @@ import numpy as np
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.tasks.texts import TextConfig
 
+# How labels are given in a flag.
+WRITTEN = "write each once, as --config.task.labels=\"('neg','pos')\""
+
 
 @dataclasses.dataclass
 class LabelsConfig(TextConfig):
@@ -24,7 +27,10 @@ class LabelsConfig(TextConfig):
     class_weights: tuple[float, ...] = ()
 
     def check(self):
-        super().check()
+        if not all(isinstance(label, str) and label for label in self.labels):
+            raise ConfigError(f"task.labels is {self.labels!r}; expected names: {WRITTEN}")
+        if len(set(self.labels)) < len(self.labels):
+            raise ConfigError(f"task.labels has a label twice: {', '.join(map(repr, self.labels))}; {WRITTEN}")
         if self.balanced and self.class_weights:
             raise ConfigError("task.balanced and task.class_weights are both set; leave one of them out")
         if self.class_weights and len(self.class_weights) != len(self.labels):
@@ -34,7 +40,7 @@ class LabelsConfig(TextConfig):
             )
         if not all(0 < weight < np.inf for weight in self.class_weights):
             raise ConfigError(f"task.class_weights is {self.class_weights}; each must be a number above 0")
-        return self
+        return super().check()
 
 
 def class_weights(config, counts, balance):

@@ -12,7 +12,7 @@ from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
 from bert_tf.model.heads import classifier
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
-from bert_tf.tasks.labels import LabelsConfig, class_weights, labels_of, number_of
+from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled
 
 
@@ -30,11 +30,17 @@ class MultiLabelConfig(LabelsConfig):
     threshold: float = 0.5
 
     def check(self):
-        super().check()
         if not self.separator:
             raise ConfigError("task.separator is empty; expected what stands between two labels")
         if not 0 < self.threshold < 1:
             raise ConfigError(f"task.threshold is {self.threshold}; it is a probability, above 0 and below 1")
+        super().check()
+        joined = next((label for label in self.labels if self.separator in label), None)
+        if joined:
+            raise ConfigError(
+                f"task.labels has {joined!r}, which holds task.separator, {self.separator!r}; {WRITTEN}, or choose "
+                "another separator"
+            )
         return self
 
 
@@ -57,7 +63,6 @@ class MultiLabel(TextTask):
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        config.check()
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
         counts = collections.Counter(label for example in examples for label in set(split(example, config.separator)))

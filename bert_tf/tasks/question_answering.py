@@ -20,18 +20,19 @@ from bert_tf.metrics.squad import (
     squad_2_scores,
 )
 from bert_tf.model.heads import question_answerer
-from bert_tf.tasks.downstream import Downstream, strings
+from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
 from bert_tf.tasks.question_findings import by_id, question_findings
 from bert_tf.text.words import spans
 
 NOT_LEARNED = "left out of the loss: question whose answers are not in its context"
+_SPECIALS = 3  # [CLS] question [SEP] context [SEP]
 _NOWHERE = -1  # the byte where an answer begins that is not there
 # Added to the logits of padding, so that a row's loss does not depend on what it is padded to.
 _PADDING = -1e9
 
 
 @dataclasses.dataclass
-class QuestionAnsweringConfig:
+class QuestionAnsweringConfig(DownstreamConfig):
     """Questions about texts; the numbers are those of google-research/bert's run_squad.py.
 
     Attributes:
@@ -49,6 +50,24 @@ class QuestionAnsweringConfig:
     n_best: int = 20
     max_answer_length: int = 30
     unanswerable: bool = False
+
+    def check(self):
+        super().check()
+        for field in ("stride", "max_question_length", "n_best", "max_answer_length"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"task.{field} is {getattr(self, field)}; it must be at least 1")
+        room = self.max_length - _SPECIALS - self.kept_of_question
+        if self.stride > room:
+            raise ConfigError(
+                f"task.stride is {self.stride}; it must be at most {room}, the tokens that a window has beside the "
+                "longest question, so that windows leave nothing out"
+            )
+        return self
+
+    @property
+    def kept_of_question(self):
+        """Tokens of a question that are kept, at most."""
+        return min(self.max_question_length, (self.max_length - _SPECIALS) // 2)
 
 
 class QuestionAnswering(Downstream):
@@ -73,9 +92,6 @@ class QuestionAnswering(Downstream):
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        for field in ("stride", "max_question_length", "n_best", "max_answer_length"):
-            if getattr(config, field) < 1:
-                raise ConfigError(f"task.{field} is {getattr(config, field)}; it must be at least 1")
         if not any(map(_is_learned, examples)):
             raise DataError(
                 f"{examples[0].place}: neither this question nor any other has an answer that stands in its context; "
@@ -114,15 +130,15 @@ class QuestionAnswering(Downstream):
 
     def encode(self, columns):
         tokenizer, config = self.tokenizer, self.config
-        specials = 3
         questions = tokenizer.tokenize(columns["question"])
-        most = min(config.max_question_length, (config.max_length - specials) // 2)
+        most = config.kept_of_question
         truncated = questions.row_lengths() > most
         questions = questions[:, :most]
         # Several questions are asked about one text, mostly: it is cut into pieces once.
         texts, of_question = tf.unique(columns["context"])
         ids, starts, ends = (tf.gather(value, of_question) for value in tokenizer.tokenize_with_offsets(texts))
-        budget = config.max_length - specials - questions.row_lengths()
+        budget = config.max_length - _SPECIALS - questions.row_lengths()
+        # A converted model's windows can be shorter than the stride that settings have where none is given.
         spans = windows(ids.row_lengths(), budget, tf.minimum(tf.cast(config.stride, tf.int64), budget))
         rows = spans[0]
         questions, context = tf.gather(questions, rows), cut(ids, *spans)

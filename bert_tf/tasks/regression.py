@@ -50,7 +50,6 @@ class Regression(TextTask):
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        config.check()
         if labels is not None and not isinstance(labels, Scale):
             raise ConfigError(f"the labels are classes such as {labels[0]!r}; take ClassificationConfig")
         scale = None if labels is None else tuple(labels)

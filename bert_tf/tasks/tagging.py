@@ -16,7 +16,7 @@ from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
 from bert_tf.model.heads import bilstm_tagger, tagger
-from bert_tf.tasks.downstream import Downstream, strings
+from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
 from bert_tf.tasks.tagging_findings import tagging_findings
 from bert_tf.tasks.tags import are_entities, closed, learned, onto_characters, scheme_of, scored, write_columns
 from bert_tf.text.words import character_groups, characters, extents, place_of, spans, word_numbers
@@ -26,7 +26,7 @@ _CHECKED = 1024
 
 
 @dataclasses.dataclass
-class TaggingConfig:
+class TaggingConfig(DownstreamConfig):
     """Labels for words.
 
     Attributes:
@@ -42,7 +42,6 @@ class TaggingConfig:
             training file has them.
     """
 
-    max_length: int = 128
     stride: int = 0
     context: str = "sentence"
     scheme: str = ""
@@ -51,7 +50,6 @@ class TaggingConfig:
     features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
 
     def check(self):
-        """Raises ConfigError for values that no run can have."""
         if not 0 <= self.stride <= self.max_length - 2:
             raise ConfigError(f"task.stride is {self.stride}; it must be from 0 to task.max_length - 2, so that "
                               "windows leave nothing out")  # fmt: skip
@@ -65,7 +63,7 @@ class TaggingConfig:
                 raise ConfigError(f"task.{field} {getattr(self, field)!r} is unknown; choose one of {listed}")
         if self.head != "bilstm" and self.features != FeatureConfig():
             raise ConfigError("task.features is for the head that reads them; set task.head to bilstm, or leave it out")
-        return self
+        return super().check()
 
 
 class Tagging(Downstream):
@@ -91,7 +89,6 @@ class Tagging(Downstream):
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        config.check()
         if config.context == "document" and all(example.document is None for example in examples):
             raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
         unit = "characters" if any(map(adjoin, examples)) else "words"

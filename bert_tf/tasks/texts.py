@@ -9,31 +9,28 @@ from bert_tf.inputs.examples import TextExample
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.inputs.sources import glue_task_of
 from bert_tf.inputs.windows import cut, windows
-from bert_tf.tasks.downstream import Downstream
+from bert_tf.tasks.downstream import Downstream, DownstreamConfig
 from bert_tf.tasks.submission import write_submission
 
 LONG_TEXTS = ("head", "tail", "head_tail", "window")
 
 
 @dataclasses.dataclass
-class TextConfig:
+class TextConfig(DownstreamConfig):
     """What every task on texts can be told.
 
     Attributes:
-        max_length: tokens an input, specials counted.
         long_texts: what becomes of texts beyond it: their "head", "tail" or "head_tail" (half of each) is kept, of a
             pair the longer text loses; or "window": the text becomes several inputs whose logits are averaged; of a
             pair the second is cut into windows, and the first stands in each.
     """
 
-    max_length: int = 128
     long_texts: str = "head"
 
     def check(self):
-        """Raises ConfigError for values that no task can have."""
         if self.long_texts not in LONG_TEXTS:
             raise ConfigError(f"task.long_texts {self.long_texts!r} is unknown; choose one of {', '.join(LONG_TEXTS)}")
-        return self
+        return super().check()
 
 
 class TextTask(Downstream):

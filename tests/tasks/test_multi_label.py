@@ -68,7 +68,7 @@ def test_examples_without_any_label_are_nothing_to_learn():
 )
 def test_settings_that_mean_nothing_are_refused(fields, message):
     with pytest.raises(ConfigError, match=message):
-        create("x,y", **fields)
+        MultiLabelConfig(**fields).check()
 
 
 def test_the_loss_is_the_mean_of_the_labels_cross_entropies_and_balanced_ones_weigh_what_they_lack():

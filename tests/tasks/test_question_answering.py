@@ -337,7 +337,10 @@ def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(token
 def test_settings_that_can_not_be_are_refused(tokenizer):
     answered, unanswered = question("a b", "b"), question("a b", number="7")
     with pytest.raises(ConfigError, match=r"^task\.stride is 0; it must be at least 1$"):
-        QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(stride=0), ExampleData(), [answered], None)
+        QuestionAnsweringConfig(stride=0).check()
+    with pytest.raises(ConfigError, match=r"^task\.stride is 64; it must be at most 63, the tokens that a window has"):
+        QuestionAnsweringConfig(max_length=128, stride=64).check()
+    assert QuestionAnsweringConfig(max_length=128, stride=63).check()
     # Of evaluation data, too, which training begins with: it makes their columns as these.
     task = QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(), ExampleData(), [answered], None)
     with pytest.raises(ConfigError, match=r"^file:7: no answer, but task\.unanswerable is False; train with True, or"):
