@@ -135,9 +135,11 @@ class MultiLabel(TextTask):
         return np.array([[label in one["labels"] for label in self.labels] for one in predictions])
 
     def floor(self, examples):
-        """Of giving each label that more than half of the examples have, or else the commonest alone."""
+        """Of giving each label that at least half of the examples have, or else the commonest alone, if any has one."""
         shares = self._given(examples).mean(0)
-        common = np.flatnonzero(shares >= min(0.5, shares.max()))
+        common = np.flatnonzero(shares >= 0.5)
+        if not common.size and shares.max() > 0:
+            common = [shares.argmax()]
         return self.scores(examples, [{"labels": [self.labels[label] for label in common]}] * len(examples))
 
     def findings(self, examples, predictions):

@@ -130,5 +130,8 @@ def test_scores_intervals_and_floor():
         sklearn.metrics.precision_recall_fscore_support(gold[:, 0], found[:, 0], average="binary")[:3]
     )
     assert (gold[int(findings.errors[0].place[5:])] != found[int(findings.errors[0].place[5:])]).all()
+    assert task.floor(examples_of("", ""))["exact_match"] == 1.0  # of examples without any label
+    assert task.floor(examples_of("z", "", "y", "z", ""))["exact_match"] == 2 / 5  # z alone, the commonest
+    assert task.floor(examples_of("x,y", "x", "", "y"))["exact_match"] == 1 / 4  # both, of half of the examples
     # y is there more often than not, the others are not.
     assert task.floor(examples)["exact_match"] == pytest.approx((gold == [False, True, False]).all(1).mean())
