@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
@@ -177,10 +177,16 @@ class MultiLabel(TextTask):
 
 
 def split(example, separator):
-    """The labels of an example: list of str."""
+    """The labels of an example: list of str.
+
+    Raises:
+        DataError: it has something else, such as a number.
+    """
     if isinstance(example.label, str):
         parts = [part.strip() for part in example.label.split(separator)]
         return [part for part in parts if part]
+    if not isinstance(example.label, tuple):
+        raise DataError(f"{example.place}: label {example.label!r}; expected names, or a list of them")
     return list(example.label)
 
 

@@ -57,6 +57,11 @@ def test_a_label_outside_the_set_is_named_with_its_place():
     assert str(raised.value) == "file:1: label 'z' is not one of the model's: 'x', 'y'"
 
 
+def test_a_number_is_no_label():
+    with pytest.raises(DataError, match=r"^file:1: label 0\.5; expected names, or a list of them"):
+        create("x,y", 0.5)
+
+
 def test_examples_without_any_label_are_nothing_to_learn():
     with pytest.raises(DataError, match=r"^file:0 and all that follows: there is no label; expected at least two"):
         create("", "")
