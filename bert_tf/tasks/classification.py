@@ -16,7 +16,7 @@ from bert_tf.model.heads import bilstm_classifier, classifier
 from bert_tf.tasks.downstream import strings
 from bert_tf.tasks.findings import LISTED, Case, Confusion, Findings
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
-from bert_tf.tasks.texts import TextTask, pooled
+from bert_tf.tasks.texts import TextTask, pooled, write_table
 
 
 @dataclasses.dataclass
@@ -169,11 +169,8 @@ class Classification(TextTask):
 
     def _write_table(self, path, predicted):
         """A TSV with a header: the likeliest label, then the probability of each."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("\t".join(["label", *self.labels]) + "\n")
-            for _, prediction in predicted:
-                shares = [f"{share:.6f}" for share in prediction["probabilities"].values()]
-                file.write("\t".join([prediction["label"], *shares]) + "\n")
+        rows = ([prediction["label"], *prediction["probabilities"].values()] for _, prediction in predicted)
+        write_table(path, ["label", *self.labels], rows)
 
 
 def _scores_of_ids(gold, found):

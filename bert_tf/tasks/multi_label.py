@@ -13,7 +13,7 @@ from bert_tf.metrics.classification import multi_label
 from bert_tf.model.heads import classifier
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
-from bert_tf.tasks.texts import TextTask, pooled
+from bert_tf.tasks.texts import TextTask, pooled, write_table
 
 
 @dataclasses.dataclass
@@ -169,11 +169,11 @@ class MultiLabel(TextTask):
 
     def _write_table(self, path, predicted):
         """A TSV with a header: the labels given, then the probability of each."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("\t".join(["labels", *self.labels]) + "\n")
-            for _, prediction in predicted:
-                shares = [f"{share:.6f}" for share in prediction["probabilities"].values()]
-                file.write("\t".join([self.config.separator.join(prediction["labels"]), *shares]) + "\n")
+        rows = (
+            [self.config.separator.join(prediction["labels"]), *prediction["probabilities"].values()]
+            for _, prediction in predicted
+        )
+        write_table(path, ["labels", *self.labels], rows)
 
 
 def split(example, separator):

@@ -13,7 +13,7 @@ from bert_tf.metrics.classification import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
 from bert_tf.model.heads import classifier
 from bert_tf.tasks.findings import LISTED, Case, Findings
-from bert_tf.tasks.texts import TextConfig, TextTask, pooled
+from bert_tf.tasks.texts import TextConfig, TextTask, pooled, write_table
 
 # KLUE takes two sentences for paraphrases from this score on (Park et al., 2021, section 3.2).
 _PARAPHRASE = 3.0
@@ -158,6 +158,4 @@ def _values(examples, predictions):
 
 def _write_table(path, predicted):
     """A TSV of one column."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("value\n")
-        file.writelines(f"{prediction['value']:.6f}\n" for _, prediction in predicted)
+    write_table(path, ["value"], ([prediction["value"]] for _, prediction in predicted))

@@ -1,6 +1,8 @@
 """Tasks on one text or a pair of texts (paper, figure 4a and 4b): what goes into the model."""
 
 import dataclasses
+import itertools
+import re
 
 import tensorflow as tf
 
@@ -12,6 +14,7 @@ from bert_tf.inputs.windows import cut, windows
 from bert_tf.tasks.downstream import Downstream, DownstreamConfig
 from bert_tf.tasks.submission import write_submission
 
+_BREAKS = re.compile(r"[\t\r\n]")
 LONG_TEXTS = ("head", "tail", "head_tail", "window")
 
 
@@ -114,3 +117,18 @@ class TextTask(Downstream):
 def pooled(values, rows, examples):
     """Means over the rows of each example: float [rows, n] -> [examples, n]."""
     return tf.math.unsorted_segment_mean(values, rows, examples)
+
+
+def write_table(path, header, rows):
+    """Writes a TSV.
+
+    Args:
+        path: of the file.
+        header: names of the columns.
+        rows: iterable of lists of str and floats; these get six decimals. A tab or line end within a str, which no
+            reader of such a file would take for a part of it, becomes a space.
+    """
+    with open(path, "w", encoding="utf-8") as file:
+        for row in itertools.chain([header], rows):
+            cells = (f"{cell:.6f}" if isinstance(cell, float) else _BREAKS.sub(" ", cell) for cell in row)
+            file.write("\t".join(cells) + "\n")

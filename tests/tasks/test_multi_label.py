@@ -111,6 +111,14 @@ def test_predictions_are_written_as_a_table(tmp_path):
     assert (tmp_path / "a.tsv").read_text() == expected
 
 
+def test_labels_that_break_lines_do_not_break_the_table(tmp_path):
+    task = create(("a\tb", "c\r\nd"), ())
+    predicted = [(None, {"labels": ["a\tb"], "probabilities": {"a\tb": 0.75, "c\r\nd": 0.5}})]
+    task.writers()[".tsv"](tmp_path / "a.tsv", iter(predicted))
+    with open(tmp_path / "a.tsv", newline="") as file:
+        assert file.read() == "labels\ta b\tc  d\na b\t0.750000\t0.500000\n"
+
+
 def test_scores_intervals_and_floor():
     random, labels = np.random.default_rng(1), np.array(["x", "y", "z"])
     gold, found = random.random((150, 3)) < [0.2, 0.6, 0.4], random.random((150, 3)) < [0.2, 0.6, 0.4]
