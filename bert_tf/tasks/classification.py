@@ -12,7 +12,6 @@ from bert_tf.inputs.labelled import OUT_OF_SCOPE, Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy, macro_f1, scope
 from bert_tf.metrics.glue import glue_scores, sets_of
-from bert_tf.model.heads import bilstm_classifier, classifier
 from bert_tf.tasks.downstream import strings
 from bert_tf.tasks.findings import LISTED, Case, Confusion, Findings
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
@@ -60,6 +59,10 @@ class Classification(TextTask):
         return ("score" if self.glue else "accuracy", "max")
 
     @classmethod
+    def head(cls, settings):
+        return "classification_bilstm" if settings.get("head") == "bilstm" else "classification"
+
+    @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
@@ -81,9 +84,6 @@ class Classification(TextTask):
             found = [number_of(example.label, numbers, example.place) for example in examples]
             columns["labels"] = tf.constant(found, tf.int32)
         return columns
-
-    def build(self, encoder):
-        return (bilstm_classifier if self.config.head == "bilstm" else classifier)(encoder, len(self.labels))
 
     def weights(self, features):
         return {"loss": tf.reduce_sum(self._weights_of(features["labels"]))}

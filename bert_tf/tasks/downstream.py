@@ -20,6 +20,7 @@ from bert_tf.config import ExampleData, from_dict, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.packing import dense_features
+from bert_tf.model.build import build
 from bert_tf.tasks.findings import Findings
 from bert_tf.tasks.task import Task
 
@@ -62,8 +63,10 @@ class Downstream(Task):
     Attributes:
         Config: DownstreamConfig with the task's settings; `FinetuneConfig.task` is one.
         example: what its examples are, e.g. TextExample.
-        state: names of the other attributes that settings hold; a class gives those a default that the settings of a
-            converted model lack.
+        state: names of the other attributes that settings hold, `labels` among them where the head has an output a
+            label; a class gives those a default that the settings of a converted model lack. Settings have one value
+            under a name: of `labels` and `class_weights`, which configs have too, that of the attribute, which is what
+            the config says if it says anything.
         windows: whether an example can be several rows.
     """
 
@@ -115,6 +118,10 @@ class Downstream(Task):
         data = from_dict(ExampleData, settings.pop("data", {}))
         state = {name: settings.pop(name) for name in cls.state if name in settings}
         return cls(tokenizer, from_dict(cls.Config, settings), data, **state)
+
+    def build(self, encoder):
+        labels = len(self.labels) if "labels" in self.state else None
+        return build(encoder, self.head(self.settings()), labels)
 
     @abc.abstractmethod
     def inputs(self):

@@ -10,7 +10,6 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
-from bert_tf.model.heads import classifier
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
@@ -62,6 +61,10 @@ class MultiLabel(TextTask):
     glue = None  # none of its tasks is of this kind
 
     @classmethod
+    def head(cls, settings):
+        return "classification"
+
+    @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
@@ -89,9 +92,6 @@ class MultiLabel(TextTask):
             for label in split(example, self.config.separator):
                 given[row, number_of(label, numbers, example.place)] = True
         return given
-
-    def build(self, encoder):
-        return classifier(encoder, len(self.labels))
 
     def weights(self, features):
         return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}

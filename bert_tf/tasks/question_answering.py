@@ -19,7 +19,6 @@ from bert_tf.metrics.squad import (
     squad_2_question_scores,
     squad_2_scores,
 )
-from bert_tf.model.heads import question_answerer
 from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
 from bert_tf.tasks.question_findings import by_id, question_findings
 from bert_tf.text.words import spans
@@ -164,9 +163,6 @@ class QuestionAnswering(Downstream):
             features["positions"] = _positions(columns["answer"], starts, ends, spans, before)
             features["weight"] = tf.gather(columns["weight"], rows)
         return features
-
-    def build(self, encoder):
-        return question_answerer(encoder)
 
     def weights(self, features):
         return {"loss": tf.reduce_sum(features["weight"])}

@@ -11,7 +11,6 @@ from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
-from bert_tf.model.heads import classifier
 from bert_tf.tasks.findings import LISTED, Case, Findings
 from bert_tf.tasks.texts import TextConfig, TextTask, pooled, write_table
 
@@ -49,6 +48,10 @@ class Regression(TextTask):
         return ("score" if self.glue else "spearman", "max")
 
     @classmethod
+    def head(cls, settings):
+        return "classification"
+
+    @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
         if labels is not None and not isinstance(labels, Scale):
             raise ConfigError(f"the labels are classes such as {labels[0]!r}; take ClassificationConfig")
@@ -76,12 +79,12 @@ class Regression(TextTask):
         return columns
 
     def build(self, encoder):
-        model = classifier(encoder, 1)
+        model = super().build(encoder)
         # At usual rates the head alone would need thousands of updates to get from 0 to numbers about 100.
         mean, deviation = self._start
-        head = model.get_layer("classifier")
-        head.kernel.assign(head.kernel * deviation)
-        head.bias.assign(head.bias + mean)
+        layer = model.get_layer("classifier")
+        layer.kernel.assign(layer.kernel * deviation)
+        layer.bias.assign(layer.bias + mean)
         return model
 
     def weights(self, features):

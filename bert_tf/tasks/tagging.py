@@ -15,7 +15,7 @@ from bert_tf.inputs.tagged import adjoin, document_of, joined, with_words, word_
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
-from bert_tf.model.heads import bilstm_tagger, tagger
+from bert_tf.model.build import build
 from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
 from bert_tf.tasks.tagging_findings import tagging_findings
 from bert_tf.tasks.tags import are_entities, closed, learned, onto_characters, scheme_of, scored, write_columns
@@ -86,6 +86,10 @@ class Tagging(Downstream):
     windows = True
     losses = ("loss",)
     metrics = ("accuracy",)
+
+    @classmethod
+    def head(cls, settings):
+        return "tagging_bilstm" if settings.get("head") == "bilstm" else "tagging"
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
@@ -237,9 +241,9 @@ class Tagging(Downstream):
         return (self.config.max_length - 1) // 2
 
     def build(self, encoder):
-        if self.config.head == "token":
-            return tagger(encoder, len(self.labels), frozen=self.config.frozen)
-        return bilstm_tagger(encoder, len(self.labels), self.config.features, frozen=self.config.frozen)
+        head = self.head(self.settings())
+        features = self.config.features if head == "tagging_bilstm" else None
+        return build(encoder, head, len(self.labels), features, frozen=self.config.frozen)
 
     def weights(self, features):
         return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}
