@@ -74,8 +74,7 @@ class Classification(TextTask):
         weights = class_weights(
             config, [counts[label] for label in labels], lambda counts: counts.sum() / (len(counts) * counts)
         )
-        pair = len(examples[0].texts) == 2
-        return cls(tokenizer, config, data, labels=tuple(labels), pair=pair, class_weights=weights)
+        return cls(tokenizer, config, data, labels=tuple(labels), class_weights=weights)
 
     def columns(self, examples, *, labelled):
         columns = self.text_columns(examples)

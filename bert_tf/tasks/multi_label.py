@@ -75,8 +75,7 @@ class MultiLabel(TextTask):
             [counts[label] for label in labels],
             lambda counts: np.maximum(len(examples) - counts, 1) / counts,
         )
-        pair = len(examples[0].texts) == 2
-        return cls(tokenizer, config, data, labels=labels, pair=pair, class_weights=weights)
+        return cls(tokenizer, config, data, labels=labels, class_weights=weights)
 
     def columns(self, examples, *, labelled):
         columns = self.text_columns(examples)

@@ -56,7 +56,7 @@ class Regression(TextTask):
         if labels is not None and not isinstance(labels, Scale):
             raise ConfigError(f"the labels are classes such as {labels[0]!r}; take ClassificationConfig")
         scale = None if labels is None else tuple(labels)
-        task = cls(tokenizer, config, data, labels=("value",), pair=len(examples[0].texts) == 2, scale=scale)
+        task = cls(tokenizer, config, data, labels=("value",), scale=scale)
         values = [number(example) for example in examples]
         task._start = float(np.mean(values)), float(np.std(values)) or 1.0
         return task

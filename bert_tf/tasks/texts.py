@@ -40,8 +40,8 @@ class TextTask(Downstream):
     """Whatever is said of one text or a pair.
 
     Attributes:
-        pair: whether there are two texts; None where a converted checkpoint does not say: the first examples do, and a
-            model that is exported before takes one.
+        pair: whether there are two texts; None until `columns` has seen the first example, as of a converted
+            checkpoint: a model that is exported before takes one.
     """
 
     example = TextExample
