@@ -7,19 +7,14 @@ from bert_tf.config import BertConfig, FeatureConfig, from_dict
 from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import HEADS, variable_shapes
+from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
-
-# Name of a task -> the head it has.
-TASK_HEADS = {head: head for head in HEADS} | {
-    "regression": "classification",
-    "multi_label_classification": "classification",
-}
 
 
 def head_of(task):
     """The key of `model.variables.HEADS` of a task {"name", "settings"}; None for one that only later versions know."""
-    bilstm = "_bilstm" if task.get("settings", {}).get("head") == "bilstm" else ""
-    head = f"{TASK_HEADS.get(task['name'])}{bilstm}"
+    kind = TASKS.get(task["name"])
+    head = kind.head(task.get("settings", {})) if kind else task["name"]  # other formats' heads are tasks of their own
     return head if head in HEADS else None
 
 

@@ -1,6 +1,6 @@
 """config.json of a Hugging Face directory: sizes, the class of the model, its labels and its task."""
 
-from bert_tf.checkpoints.checkpoint import TASK_HEADS
+from bert_tf.checkpoints.checkpoint import head_of
 from bert_tf.config import BertConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
 
@@ -175,7 +175,7 @@ def read_task(settings, head, labels, max_length, notes):
     """The dict of a task: the one that `written` kept if it is still of this model, else what config.json says."""
     saved = _own(settings).get("task")
     if isinstance(saved, dict) and isinstance(saved.get("settings"), dict):
-        if TASK_HEADS.get(str(saved.get("name"))) == head and saved["settings"].get("labels") == labels:
+        if head_of({"name": str(saved.get("name"))}) == head and saved["settings"].get("labels") == labels:
             return saved
         notes.append("the task that bert_tf noted in config.json is not this model's any more: its settings are left")
     name = head

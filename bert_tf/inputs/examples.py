@@ -65,6 +65,11 @@ class QuestionExample(NamedTuple):
     answers: tuple[Answer, ...] | None
     place: str
 
+    @property
+    def placed(self):
+        """The first of the answers that is in the context, or None."""
+        return next((answer for answer in self.answers or () if answer.start is not None), None)
+
 
 class ChoiceExample(NamedTuple):
     """Several texts of which one goes with the context.

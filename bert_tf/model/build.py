@@ -19,7 +19,7 @@ _MAKERS = {
 }
 
 
-def build(encoder, head, labels=None, features=None):
+def build(encoder, head, labels=None, features=None, *, frozen=False):
     """The keras.Model that has the variables of `variables.variable_shapes`.
 
     Args:
@@ -27,12 +27,12 @@ def build(encoder, head, labels=None, features=None):
         head: a key of `variables.HEADS`, or None: the encoder itself.
         labels: size of the output of a head that has labels.
         features: FeatureConfig of a head that reads other layers than the last, see `heads.bilstm_tagger`.
+        frozen: of a tagger, whether the encoder is not trained.
 
     Raises:
         ConfigError: if the head sits on a pooled output and the encoder has none.
     """
     if head is None:
         return encoder
-    if features:
-        return _MAKERS[head](encoder, labels, features)
-    return _MAKERS[head](encoder, labels) if HEADS[head] else _MAKERS[head](encoder)
+    options = {"labels": labels if HEADS[head] else None, "features": features, "frozen": frozen}
+    return _MAKERS[head](encoder, **{name: value for name, value in options.items() if value})

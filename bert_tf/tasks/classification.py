@@ -12,11 +12,10 @@ from bert_tf.inputs.labelled import OUT_OF_SCOPE, Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy, macro_f1, scope
 from bert_tf.metrics.glue import glue_scores, sets_of
-from bert_tf.model.heads import bilstm_classifier, classifier
-from bert_tf.tasks.class_weights import LabelsConfig, class_weights
 from bert_tf.tasks.downstream import strings
 from bert_tf.tasks.findings import LISTED, Case, Confusion, Findings
-from bert_tf.tasks.texts import TextTask, pooled
+from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
+from bert_tf.tasks.texts import TextTask, pooled, write_table
 
 
 @dataclasses.dataclass
@@ -32,6 +31,8 @@ class ClassificationConfig(LabelsConfig):
     def check(self):
         if self.head not in ("pooled", "bilstm"):
             raise ConfigError(f"task.head {self.head!r} is unknown; choose pooled or bilstm")
+        if len(self.labels) == 1:
+            raise ConfigError(f"task.labels is {self.labels[0]!r} alone; expected at least two: {WRITTEN}")
         return super().check()
 
 
@@ -58,34 +59,30 @@ class Classification(TextTask):
         return ("score" if self.glue else "accuracy", "max")
 
     @classmethod
+    def head(cls, settings):
+        return "classification_bilstm" if settings.get("head") == "bilstm" else "classification"
+
+    @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        config.check()
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
         several = next((example for example in examples if isinstance(example.label, tuple)), None)
         if several:
             raise DataError(f"{several.place}: a list of labels; expected one, or take MultiLabelConfig")
-        labels = config.labels or labels or labels_of([example.label for example in examples], data.train or "train")
         counts = collections.Counter(example.label for example in examples)
+        labels = config.labels or labels or labels_of(counts, examples[0], data)
         weights = class_weights(
             config, [counts[label] for label in labels], lambda counts: counts.sum() / (len(counts) * counts)
         )
-        pair = len(examples[0].texts) == 2
-        return cls(tokenizer, config, data, labels=tuple(labels), pair=pair, class_weights=weights)
+        return cls(tokenizer, config, data, labels=tuple(labels), class_weights=weights)
 
     def columns(self, examples, *, labelled):
         columns = self.text_columns(examples)
         if labelled:
-            ids = {label: index for index, label in enumerate(self.labels)}
-            for example in examples:
-                if example.label not in ids:
-                    known = ", ".join(map(repr, self.labels[:20]))
-                    raise DataError(f"{example.place}: label {example.label!r} is not one of the model's: {known}")
-            columns["labels"] = tf.constant([ids[example.label] for example in examples], tf.int32)
+            numbers = {label: number for number, label in enumerate(self.labels)}
+            found = [number_of(example.label, numbers, example.place) for example in examples]
+            columns["labels"] = tf.constant(found, tf.int32)
         return columns
-
-    def build(self, encoder):
-        return (bilstm_classifier if self.config.head == "bilstm" else classifier)(encoder, len(self.labels))
 
     def weights(self, features):
         return {"loss": tf.reduce_sum(self._weights_of(features["labels"]))}
@@ -171,11 +168,8 @@ class Classification(TextTask):
 
     def _write_table(self, path, predicted):
         """A TSV with a header: the likeliest label, then the probability of each."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("\t".join(["label", *self.labels]) + "\n")
-            for _, prediction in predicted:
-                shares = [f"{share:.6f}" for share in prediction["probabilities"].values()]
-                file.write("\t".join([prediction["label"], *shares]) + "\n")
+        rows = ([prediction["label"], *prediction["probabilities"].values()] for _, prediction in predicted)
+        write_table(path, ["label", *self.labels], rows)
 
 
 def _scores_of_ids(gold, found):
@@ -185,15 +179,3 @@ def _scores_of_ids(gold, found):
     marked = marked + np.bincount(found, minlength=classes)
     f1 = 2 * right[marked > 0] / marked[marked > 0]
     return {"accuracy": float(right.sum() / len(gold)), "macro_f1": float(f1.mean())}
-
-
-def labels_of(labels, where):
-    """The distinct labels, sorted; numbers by value.
-
-    Raises:
-        DataError: there is but one.
-    """
-    found = set(labels)
-    if len(found) < 2:
-        raise DataError(f"{where}: {len(found)} distinct label; expected at least two")
-    return tuple(sorted(found, key=lambda text: (0, float(text), text) if text.isdecimal() else (1, 0.0, text)))

@@ -7,6 +7,7 @@ and the exported model all run. An example is one row of features, or several wh
 """
 
 import abc
+import dataclasses
 import functools
 import itertools
 import json
@@ -16,8 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import ExampleData, from_dict, to_dict
+from bert_tf.errors import ConfigError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.packing import dense_features
+from bert_tf.model.build import build
 from bert_tf.tasks.findings import Findings
 from bert_tf.tasks.task import Task
 
@@ -25,6 +28,27 @@ from bert_tf.tasks.task import Task
 _POOL = 32
 # Lengths are rounded up to a multiple of this: matrix kernels like it, and compiled ones see few shapes.
 _LENGTH_MULTIPLE = 4
+
+
+@dataclasses.dataclass
+class DownstreamConfig:
+    """What every such task can be told.
+
+    Attributes:
+        max_length: tokens an input, specials counted.
+    """
+
+    max_length: int = 128
+
+    def check(self):
+        """The config itself.
+
+        Raises:
+            ConfigError: for values that no run can have.
+        """
+        if self.max_length < 8:
+            raise ConfigError(f"task.max_length is {self.max_length}; it must be at least 8")
+        return self
 
 
 class Downstream(Task):
@@ -37,10 +61,12 @@ class Downstream(Task):
         **state: what `create` found out, under the names in `state`.
 
     Attributes:
-        Config: dataclass with the task's settings; `FinetuneConfig.task` is one. All have `max_length`.
+        Config: DownstreamConfig with the task's settings; `FinetuneConfig.task` is one.
         example: what its examples are, e.g. TextExample.
-        state: names of the other attributes that settings hold; a class gives those a default that the settings of a
-            converted model lack.
+        state: names of the other attributes that settings hold, `labels` among them where the head has an output a
+            label; a class gives those a default that the settings of a converted model lack. Settings have one value
+            under a name: of `labels` and `class_weights`, which configs have too, that of the attribute, which is what
+            the config says if it says anything.
         windows: whether an example can be several rows.
     """
 
@@ -62,23 +88,13 @@ class Downstream(Task):
         """A new task.
 
         Args:
-            tokenizer, config, data: as for the class.
+            tokenizer, config, data: as for the class; the config is checked.
             examples: list, what it is trained on.
             labels: what the format says they are, as `Source.labels` gives.
 
         Raises:
             ConfigError, DataError: for settings and examples from which nothing can be learned.
         """
-
-    @classmethod
-    def learnable(cls, examples, skips):
-        """Those of a list of labelled examples that a model can be trained on; here all.
-
-        Args:
-            examples: list.
-            skips: Skips, which counts the others.
-        """
-        return examples
 
     def tune(self, examples, predictions):
         """Settles what is found out on the evaluation's examples and saved with the model, such as a threshold.
@@ -102,6 +118,10 @@ class Downstream(Task):
         data = from_dict(ExampleData, settings.pop("data", {}))
         state = {name: settings.pop(name) for name in cls.state if name in settings}
         return cls(tokenizer, from_dict(cls.Config, settings), data, **state)
+
+    def build(self, encoder):
+        labels = len(self.labels) if "labels" in self.state else None
+        return build(encoder, self.head(self.settings()), labels)
 
     @abc.abstractmethod
     def inputs(self):

@@ -11,8 +11,6 @@ from bert_tf.tasks.task import Task
 class MaskedLM(Task):
     """Predicts masked tokens; features as `inputs.pretraining` makes them.
 
-    Its name is also that of its head, a key of `model.variables.HEADS`.
-
     Args:
         tokenizer: Tokenizer.
         max_length: tokens an input, specials counted.
@@ -35,7 +33,7 @@ class MaskedLM(Task):
         return cls(tokenizer, **settings)
 
     def build(self, encoder):
-        return build(encoder, self.name)
+        return build(encoder, self.head(self.settings()))
 
     def weights(self, features):
         # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.

@@ -1,5 +1,6 @@
 """Any number of labels for a text or a pair of texts, each decided alone."""
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -9,11 +10,9 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
-from bert_tf.model.heads import classifier
-from bert_tf.tasks.class_weights import LabelsConfig, class_weights
-from bert_tf.tasks.classification import labels_of
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
-from bert_tf.tasks.texts import TextTask, pooled
+from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
+from bert_tf.tasks.texts import TextTask, pooled, write_table
 
 
 @dataclasses.dataclass
@@ -30,11 +29,17 @@ class MultiLabelConfig(LabelsConfig):
     threshold: float = 0.5
 
     def check(self):
-        super().check()
         if not self.separator:
             raise ConfigError("task.separator is empty; expected what stands between two labels")
         if not 0 < self.threshold < 1:
             raise ConfigError(f"task.threshold is {self.threshold}; it is a probability, above 0 and below 1")
+        super().check()
+        joined = next((label for label in self.labels if self.separator in label), None)
+        if joined:
+            raise ConfigError(
+                f"task.labels has {joined!r}, which holds task.separator, {self.separator!r}; {WRITTEN}, or choose "
+                "another separator"
+            )
         return self
 
 
@@ -56,16 +61,21 @@ class MultiLabel(TextTask):
     glue = None  # none of its tasks is of this kind
 
     @classmethod
+    def head(cls, settings):
+        return "classification"
+
+    @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        config.check()
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
-        given = [label for example in examples for label in set(split(example, config.separator))]
-        labels = tuple(config.labels or labels or labels_of(given, data.train or "train"))
-        counts = [given.count(label) for label in labels] if config.balanced else []
-        weights = class_weights(config, counts, lambda counts: np.maximum(len(examples) - counts, 1) / counts)
-        pair = len(examples[0].texts) == 2
-        return cls(tokenizer, config, data, labels=labels, pair=pair, class_weights=weights)
+        counts = collections.Counter(label for example in examples for label in set(split(example, config.separator)))
+        labels = tuple(config.labels or labels or labels_of(counts, examples[0], data))
+        weights = class_weights(
+            config,
+            [counts[label] for label in labels],
+            lambda counts: np.maximum(len(examples) - counts, 1) / counts,
+        )
+        return cls(tokenizer, config, data, labels=labels, class_weights=weights)
 
     def columns(self, examples, *, labelled):
         columns = self.text_columns(examples)
@@ -75,18 +85,12 @@ class MultiLabel(TextTask):
 
     def _given(self, examples):
         """bool [examples, labels]: which labels each has."""
-        ids = {label: index for index, label in enumerate(self.labels)}
-        given = np.zeros([len(examples), len(ids)], bool)
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        given = np.zeros([len(examples), len(numbers)], bool)
         for row, example in enumerate(examples):
             for label in split(example, self.config.separator):
-                if label not in ids:
-                    known = ", ".join(map(repr, self.labels[:20]))
-                    raise DataError(f"{example.place}: label {label!r} is not one of the model's: {known}")
-                given[row, ids[label]] = True
+                given[row, number_of(label, numbers, example.place)] = True
         return given
-
-    def build(self, encoder):
-        return classifier(encoder, len(self.labels))
 
     def weights(self, features):
         return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
@@ -130,9 +134,11 @@ class MultiLabel(TextTask):
         return np.array([[label in one["labels"] for label in self.labels] for one in predictions])
 
     def floor(self, examples):
-        """Of giving each label that more than half of the examples have, or else the commonest alone."""
+        """Of giving each label that at least half of the examples have, or else the commonest alone, if any has one."""
         shares = self._given(examples).mean(0)
-        common = np.flatnonzero(shares >= min(0.5, shares.max()))
+        common = np.flatnonzero(shares >= 0.5)
+        if not common.size and shares.max() > 0:
+            common = [shares.argmax()]
         return self.scores(examples, [{"labels": [self.labels[label] for label in common]}] * len(examples))
 
     def findings(self, examples, predictions):
@@ -162,18 +168,24 @@ class MultiLabel(TextTask):
 
     def _write_table(self, path, predicted):
         """A TSV with a header: the labels given, then the probability of each."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("\t".join(["labels", *self.labels]) + "\n")
-            for _, prediction in predicted:
-                shares = [f"{share:.6f}" for share in prediction["probabilities"].values()]
-                file.write("\t".join([self.config.separator.join(prediction["labels"]), *shares]) + "\n")
+        rows = (
+            [self.config.separator.join(prediction["labels"]), *prediction["probabilities"].values()]
+            for _, prediction in predicted
+        )
+        write_table(path, ["labels", *self.labels], rows)
 
 
 def split(example, separator):
-    """The labels of an example: list of str."""
+    """The labels of an example: list of str.
+
+    Raises:
+        DataError: it has something else, such as a number.
+    """
     if isinstance(example.label, str):
         parts = [part.strip() for part in example.label.split(separator)]
         return [part for part in parts if part]
+    if not isinstance(example.label, tuple):
+        raise DataError(f"{example.place}: label {example.label!r}; expected names, or a list of them")
     return list(example.label)
 
 

@@ -9,8 +9,7 @@ from bert_tf.inputs.examples import ChoiceExample
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy
-from bert_tf.model.heads import chooser
-from bert_tf.tasks.downstream import Downstream, strings
+from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
 from bert_tf.tasks.findings import LISTED, Case, Findings
 
 # Added to the logits of choices that are not there.
@@ -18,14 +17,12 @@ _ABSENT = -1e9
 
 
 @dataclasses.dataclass
-class MultipleChoiceConfig:
+class MultipleChoiceConfig(DownstreamConfig):
     """One of several texts.
 
     Attributes:
         max_length: tokens of a context with a choice, specials counted; of a longer pair the longer text loses its end.
     """
-
-    max_length: int = 128
 
 
 class MultipleChoice(Downstream):
@@ -82,9 +79,6 @@ class MultipleChoice(Downstream):
         features = dict(features)
         there = features.pop("there")
         return super().pad(features) | {"there": there.to_tensor()}
-
-    def build(self, encoder):
-        return chooser(encoder)
 
     def weights(self, features):
         return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}

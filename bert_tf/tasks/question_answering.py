@@ -8,7 +8,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import QuestionExample
 from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows
@@ -19,18 +19,19 @@ from bert_tf.metrics.squad import (
     squad_2_question_scores,
     squad_2_scores,
 )
-from bert_tf.model.heads import question_answerer
-from bert_tf.tasks.downstream import Downstream, strings
-from bert_tf.tasks.question_findings import by_id, first_placed, question_findings
+from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
+from bert_tf.tasks.question_findings import by_id, question_findings
+from bert_tf.text.words import spans
 
-NOT_TRAINED_ON = "not trained on: question whose answers are not in its context"
+NOT_LEARNED = "left out of the loss: question whose answers are not in its context"
+_SPECIALS = 3  # [CLS] question [SEP] context [SEP]
 _NOWHERE = -1  # the byte where an answer begins that is not there
 # Added to the logits of padding, so that a row's loss does not depend on what it is padded to.
 _PADDING = -1e9
 
 
 @dataclasses.dataclass
-class QuestionAnsweringConfig:
+class QuestionAnsweringConfig(DownstreamConfig):
     """Questions about texts; the numbers are those of google-research/bert's run_squad.py.
 
     Attributes:
@@ -48,6 +49,24 @@ class QuestionAnsweringConfig:
     n_best: int = 20
     max_answer_length: int = 30
     unanswerable: bool = False
+
+    def check(self):
+        super().check()
+        for field in ("stride", "max_question_length", "n_best", "max_answer_length"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"task.{field} is {getattr(self, field)}; it must be at least 1")
+        room = self.max_length - _SPECIALS - self.kept_of_question
+        if self.stride > room:
+            raise ConfigError(
+                f"task.stride is {self.stride}; it must be at most {room}, the tokens that a window has beside the "
+                "longest question, so that windows leave nothing out"
+            )
+        return self
+
+    @property
+    def kept_of_question(self):
+        """Tokens of a question that are kept, at most."""
+        return min(self.max_question_length, (self.max_length - _SPECIALS) // 2)
 
 
 class QuestionAnswering(Downstream):
@@ -72,20 +91,17 @@ class QuestionAnswering(Downstream):
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        for field in ("stride", "max_question_length", "n_best", "max_answer_length"):
-            if getattr(config, field) < 1:
-                raise ConfigError(f"task.{field} is {getattr(config, field)}; it must be at least 1")
+        if not any(map(_is_learned, examples)):
+            raise DataError(
+                f"{examples[0].place}: neither this question nor any other has an answer that stands in its context; "
+                "expected one at least, to learn from"
+            )
         return cls(tokenizer, config, data)
 
-    @classmethod
-    def learnable(cls, examples, skips):
-        kept = []
+    def check(self, examples, skips):
         for example in examples:
-            if example.answers and not first_placed(example):
-                skips.add(NOT_TRAINED_ON, example.place)
-            else:
-                kept.append(example)
-        return kept
+            if not _is_learned(example):
+                skips.add(NOT_LEARNED, example.place)
 
     def inputs(self):
         return tuple(tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context"))
@@ -107,24 +123,21 @@ class QuestionAnswering(Downstream):
             )
         columns = {name: tf.constant([getattr(one, name) for one in examples]) for name in ("question", "context")}
         if labelled:
-            placed = [first_placed(example) for example in examples]
-            spans = [_bytes(*pair) for pair in zip(examples, placed, strict=True)]
-            columns["answer"] = tf.constant(spans, tf.int32)
-            weights = [bool(answer) or not one.answers for one, answer in zip(examples, placed, strict=True)]
-            columns["weight"] = tf.constant(weights, tf.float32)
+            columns["answer"] = tf.constant([_bytes(example) for example in examples], tf.int32)
+            columns["weight"] = tf.constant([_is_learned(example) for example in examples], tf.float32)
         return columns
 
     def encode(self, columns):
         tokenizer, config = self.tokenizer, self.config
-        specials = 3
         questions = tokenizer.tokenize(columns["question"])
-        most = min(config.max_question_length, (config.max_length - specials) // 2)
+        most = config.kept_of_question
         truncated = questions.row_lengths() > most
         questions = questions[:, :most]
         # Several questions are asked about one text, mostly: it is cut into pieces once.
         texts, of_question = tf.unique(columns["context"])
         ids, starts, ends = (tf.gather(value, of_question) for value in tokenizer.tokenize_with_offsets(texts))
-        budget = config.max_length - specials - questions.row_lengths()
+        budget = config.max_length - _SPECIALS - questions.row_lengths()
+        # A converted model's windows can be shorter than the stride that settings have where none is given.
         spans = windows(ids.row_lengths(), budget, tf.minimum(tf.cast(config.stride, tf.int64), budget))
         rows = spans[0]
         questions, context = tf.gather(questions, rows), cut(ids, *spans)
@@ -150,9 +163,6 @@ class QuestionAnswering(Downstream):
             features["positions"] = _positions(columns["answer"], starts, ends, spans, before)
             features["weight"] = tf.gather(columns["weight"], rows)
         return features
-
-    def build(self, encoder):
-        return question_answerer(encoder)
 
     def weights(self, features):
         return {"loss": tf.reduce_sum(features["weight"])}
@@ -210,10 +220,11 @@ class QuestionAnswering(Downstream):
         contexts = columns["context"]
         starts, lengths = decoded["starts"], decoded["ends"] - decoded["starts"]
         lengths = tf.where(decoded["scores"] > -np.inf, lengths, 0)
-        texts = tf.strings.substr(tf.gather(contexts, rows)[:, tf.newaxis], starts, lengths)
-        texts, starts, scores = self._best_of_each(rows, texts, starts, decoded["scores"], tf.size(contexts, tf.int64))
-        starts = tf.strings.length(
-            tf.strings.substr(contexts[:, tf.newaxis], tf.zeros_like(starts), starts), unit="UTF8_CHAR"
+        starts, lengths, scores = (tf.reshape(value, [-1]) for value in (starts, lengths, decoded["scores"]))
+        of_spans = tf.repeat(rows, tf.shape(decoded["scores"])[1])
+        found = spans(contexts, of_spans, starts, starts + lengths)
+        texts, starts, scores = self._best_of_each(
+            of_spans, found["text"], found["start"], scores, tf.size(contexts, tf.int64)
         )
         ends = starts + tf.strings.length(texts, unit="UTF8_CHAR")
         there = scores > -np.inf  # [examples, n_best], as all of these
@@ -245,15 +256,12 @@ class QuestionAnswering(Downstream):
         """Of all windows of an example the best spans, equal texts once.
 
         Args:
-            rows: int64 [rows].
-            texts, starts, scores: [rows, n].
+            rows, texts, starts, scores: [spans]; rows is int64, the example of each.
             examples: int64, how many.
 
         Returns:
             The three as [examples, n_best], best first; "", 0 and -inf where there are no more.
         """
-        rows = tf.repeat(rows, tf.shape(scores)[1])
-        texts, starts, scores = (tf.reshape(value, [-1]) for value in (texts, starts, scores))
         order = tf.where(scores > -np.inf)[:, 0]
         order = tf.gather(order, tf.argsort(tf.gather(scores, order), direction="DESCENDING", stable=True))
         order = tf.gather(order, tf.argsort(tf.gather(rows, order), stable=True))
@@ -343,8 +351,14 @@ class QuestionAnswering(Downstream):
                 file.write("\n}\n")
 
 
-def _bytes(example, answer):
-    """Where an answer begins and ends in its context, in bytes."""
+def _is_learned(example):
+    """Whether it is known where the answer stands, or that there is none."""
+    return not example.answers or example.placed is not None
+
+
+def _bytes(example):
+    """Where the answer that is learned begins and ends in its context, in bytes."""
+    answer = example.placed
     if answer is None:
         return _NOWHERE, _NOWHERE
     start = len(example.context[: answer.start].encode())

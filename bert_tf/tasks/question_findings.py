@@ -8,11 +8,6 @@ from bert_tf.tasks.findings import LISTED, Case, Findings
 _SHOWN, _AROUND, _NOTHING = 20, 200, "(no answer)"
 
 
-def first_placed(example):
-    """The first of a QuestionExample's answers that is in its context, or None."""
-    return next((answer for answer in example.answers if answer.start is not None), None)
-
-
 def by_id(examples, predictions):
     """dicts by id: the gold texts; the best span's text, "" if there is none; the null odds, None without."""
     gold = {example.id: [answer.text for answer in example.answers] for example in examples}
@@ -62,7 +57,7 @@ def question_findings(examples, predictions, threshold, *, korean):
 
 def _shown(example):
     """What of the context stands around the first answer, or its beginning."""
-    placed = first_placed(example)
+    placed = example.placed
     first = max(0, placed.start - _AROUND) if placed else 0
     last = placed.start + len(placed.text) + _AROUND if placed else 2 * _AROUND
     context = example.context

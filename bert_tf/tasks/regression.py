@@ -11,9 +11,8 @@ from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
-from bert_tf.model.heads import classifier
 from bert_tf.tasks.findings import LISTED, Case, Findings
-from bert_tf.tasks.texts import TextConfig, TextTask, pooled
+from bert_tf.tasks.texts import TextConfig, TextTask, pooled, write_table
 
 # KLUE takes two sentences for paraphrases from this score on (Park et al., 2021, section 3.2).
 _PARAPHRASE = 3.0
@@ -49,12 +48,15 @@ class Regression(TextTask):
         return ("score" if self.glue else "spearman", "max")
 
     @classmethod
+    def head(cls, settings):
+        return "classification"
+
+    @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        config.check()
         if labels is not None and not isinstance(labels, Scale):
             raise ConfigError(f"the labels are classes such as {labels[0]!r}; take ClassificationConfig")
         scale = None if labels is None else tuple(labels)
-        task = cls(tokenizer, config, data, labels=("value",), pair=len(examples[0].texts) == 2, scale=scale)
+        task = cls(tokenizer, config, data, labels=("value",), scale=scale)
         values = [number(example) for example in examples]
         task._start = float(np.mean(values)), float(np.std(values)) or 1.0
         return task
@@ -77,12 +79,12 @@ class Regression(TextTask):
         return columns
 
     def build(self, encoder):
-        model = classifier(encoder, 1)
+        model = super().build(encoder)
         # At usual rates the head alone would need thousands of updates to get from 0 to numbers about 100.
         mean, deviation = self._start
-        head = model.get_layer("classifier")
-        head.kernel.assign(head.kernel * deviation)
-        head.bias.assign(head.bias + mean)
+        layer = model.get_layer("classifier")
+        layer.kernel.assign(layer.kernel * deviation)
+        layer.bias.assign(layer.bias + mean)
         return model
 
     def weights(self, features):
@@ -159,6 +161,4 @@ def _values(examples, predictions):
 
 def _write_table(path, predicted):
     """A TSV of one column."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("value\n")
-        file.writelines(f"{prediction['value']:.6f}\n" for _, prediction in predicted)
+    write_table(path, ["value"], ([prediction["value"]] for _, prediction in predicted))

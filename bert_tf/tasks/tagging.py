@@ -15,8 +15,8 @@ from bert_tf.inputs.tagged import adjoin, document_of, joined, with_words, word_
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
-from bert_tf.model.heads import bilstm_tagger, tagger
-from bert_tf.tasks.downstream import Downstream, strings
+from bert_tf.model.build import build
+from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
 from bert_tf.tasks.tagging_findings import tagging_findings
 from bert_tf.tasks.tags import are_entities, closed, learned, onto_characters, scheme_of, scored, write_columns
 from bert_tf.text.words import character_groups, characters, extents, place_of, spans, word_numbers
@@ -26,7 +26,7 @@ _CHECKED = 1024
 
 
 @dataclasses.dataclass
-class TaggingConfig:
+class TaggingConfig(DownstreamConfig):
     """Labels for words.
 
     Attributes:
@@ -42,7 +42,6 @@ class TaggingConfig:
             training file has them.
     """
 
-    max_length: int = 128
     stride: int = 0
     context: str = "sentence"
     scheme: str = ""
@@ -51,7 +50,6 @@ class TaggingConfig:
     features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
 
     def check(self):
-        """Raises ConfigError for values that no run can have."""
         if not 0 <= self.stride <= self.max_length - 2:
             raise ConfigError(f"task.stride is {self.stride}; it must be from 0 to task.max_length - 2, so that "
                               "windows leave nothing out")  # fmt: skip
@@ -65,7 +63,7 @@ class TaggingConfig:
                 raise ConfigError(f"task.{field} {getattr(self, field)!r} is unknown; choose one of {listed}")
         if self.head != "bilstm" and self.features != FeatureConfig():
             raise ConfigError("task.features is for the head that reads them; set task.head to bilstm, or leave it out")
-        return self
+        return super().check()
 
 
 class Tagging(Downstream):
@@ -90,8 +88,11 @@ class Tagging(Downstream):
     metrics = ("accuracy",)
 
     @classmethod
+    def head(cls, settings):
+        return "tagging_bilstm" if settings.get("head") == "bilstm" else "tagging"
+
+    @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
-        config.check()
         if config.context == "document" and all(example.document is None for example in examples):
             raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
         unit = "characters" if any(map(adjoin, examples)) else "words"
@@ -107,7 +108,11 @@ class Tagging(Downstream):
                               "such as B-PER; leave it out")  # fmt: skip
         tags = collections.Counter(tag for example in examples for tag in learned(example, config.scheme))
         if len(tags) < 2:
-            raise DataError(f"{data.train or 'train'}: {len(tags)} distinct tag; expected at least two")
+            every = f"every tag is {next(iter(tags))!r}" if tags else "there is no tag"
+            raise DataError(
+                f"{examples[0].place} and all that follows: {every}; expected at least two: is data.column (now "
+                f"{data.column!r}) that of the tags?"
+            )
         return cls(tokenizer, config, data, labels=closed(tags, config.scheme), unit=unit)
 
     @property
@@ -236,9 +241,9 @@ class Tagging(Downstream):
         return (self.config.max_length - 1) // 2
 
     def build(self, encoder):
-        if self.config.head == "token":
-            return tagger(encoder, len(self.labels), frozen=self.config.frozen)
-        return bilstm_tagger(encoder, len(self.labels), self.config.features, frozen=self.config.frozen)
+        head = self.head(self.settings())
+        features = self.config.features if head == "tagging_bilstm" else None
+        return build(encoder, head, len(self.labels), features, frozen=self.config.frozen)
 
     def weights(self, features):
         return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}

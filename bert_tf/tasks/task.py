@@ -8,6 +8,9 @@ from collections.abc import Mapping
 class Task(abc.ABC):
     """One kind of task. A new task is a new file with a subclass, named in `tasks/__init__.py`.
 
+    If it sits on the encoder in a way of its own, that is a new head: a maker in `model/heads.py`, named in
+    `model/build.py`, and its variables in `model/variables.py`.
+
     Attributes:
         name: what configs and saved models call it.
         tokenizer: Tokenizer that its texts go through.
@@ -31,6 +34,15 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def from_settings(cls, settings, tokenizer):
         """The task that `settings()` described."""
+
+    @classmethod
+    def head(cls, settings):
+        """What a model with these settings has on its encoder: a key of `model.variables.HEADS`. Here the task's name.
+
+        Args:
+            settings: dict as `settings()` gives, or what a converted checkpoint knows of it.
+        """
+        return cls.name
 
     @abc.abstractmethod
     def build(self, encoder):

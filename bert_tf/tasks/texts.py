@@ -1,6 +1,8 @@
 """Tasks on one text or a pair of texts (paper, figure 4a and 4b): what goes into the model."""
 
 import dataclasses
+import itertools
+import re
 
 import tensorflow as tf
 
@@ -9,39 +11,37 @@ from bert_tf.inputs.examples import TextExample
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.inputs.sources import glue_task_of
 from bert_tf.inputs.windows import cut, windows
-from bert_tf.tasks.downstream import Downstream
+from bert_tf.tasks.downstream import Downstream, DownstreamConfig
 from bert_tf.tasks.submission import write_submission
 
+_BREAKS = re.compile(r"[\t\r\n]")
 LONG_TEXTS = ("head", "tail", "head_tail", "window")
 
 
 @dataclasses.dataclass
-class TextConfig:
+class TextConfig(DownstreamConfig):
     """What every task on texts can be told.
 
     Attributes:
-        max_length: tokens an input, specials counted.
         long_texts: what becomes of texts beyond it: their "head", "tail" or "head_tail" (half of each) is kept, of a
             pair the longer text loses; or "window": the text becomes several inputs whose logits are averaged; of a
             pair the second is cut into windows, and the first stands in each.
     """
 
-    max_length: int = 128
     long_texts: str = "head"
 
     def check(self):
-        """Raises ConfigError for values that no task can have."""
         if self.long_texts not in LONG_TEXTS:
             raise ConfigError(f"task.long_texts {self.long_texts!r} is unknown; choose one of {', '.join(LONG_TEXTS)}")
-        return self
+        return super().check()
 
 
 class TextTask(Downstream):
     """Whatever is said of one text or a pair.
 
     Attributes:
-        pair: whether there are two texts; None where a converted checkpoint does not say: the first examples do, and a
-            model that is exported before takes one.
+        pair: whether there are two texts; None until `columns` has seen the first example, as of a converted
+            checkpoint: a model that is exported before takes one.
     """
 
     example = TextExample
@@ -117,3 +117,18 @@ class TextTask(Downstream):
 def pooled(values, rows, examples):
     """Means over the rows of each example: float [rows, n] -> [examples, n]."""
     return tf.math.unsorted_segment_mean(values, rows, examples)
+
+
+def write_table(path, header, rows):
+    """Writes a TSV.
+
+    Args:
+        path: of the file.
+        header: names of the columns.
+        rows: iterable of lists of str and floats; these get six decimals. A tab or line end within a str, which no
+            reader of such a file would take for a part of it, becomes a space.
+    """
+    with open(path, "w", encoding="utf-8") as file:
+        for row in itertools.chain([header], rows):
+            cells = (f"{cell:.6f}" if isinstance(cell, float) else _BREAKS.sub(" ", cell) for cell in row)
+            file.write("\t".join(cells) + "\n")

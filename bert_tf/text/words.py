@@ -4,6 +4,8 @@ import tensorflow as tf
 
 from bert_tf.text.codepoints import CJK_RANGES, punctuation_codes
 
+_BYTES = [bytes([value]) for value in range(256)]
+
 
 def word_numbers(tokenizer, text, ids, starts, ends):
     """Which word of its text each piece belongs to.
@@ -99,8 +101,8 @@ def characters(text, rows, offsets):
     """
     begins = tf.gather(tf.cumsum(tf.strings.length(text), exclusive=True), rows)
     data = tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8)
-    opens = tf.cast(tf.bitwise.bitwise_and(data, 0xC0) != 0x80, tf.int32)  # others go on with a character
-    before = tf.concat([[0], tf.cumsum(opens)], 0)
+    opens = tf.bitwise.bitwise_and(data, 0xC0) != 0x80  # others go on with a character
+    before = tf.cumsum(tf.cast(tf.pad(opens, [[0, 1]]), tf.int32), exclusive=True)  # the texts may be large
     return tf.gather(before, begins + offsets) - tf.gather(before, begins)
 
 
@@ -145,15 +147,14 @@ def spans(text, rows, starts, ends):
     Returns:
         dict of text, string, and start and end, int32, in characters; each [n].
     """
-    # Not tf.strings.substr: it would copy the whole text for every part.
+    # Not tf.strings.substr: it would copy the whole text for every part. Nor bytes_split: a string is 24 bytes.
     begins = tf.gather(tf.cumsum(tf.strings.length(text), exclusive=True), rows)
     places = tf.ragged.range(begins + starts, begins + ends)
-    letters = tf.gather(tf.strings.bytes_split(tf.strings.reduce_join(text)), places.values)
-    return {
-        "text": tf.strings.unsorted_segment_join(letters, places.value_rowids(), tf.size(rows)),
-        "start": characters(text, rows, starts),
-        "end": characters(text, rows, ends),
-    }
+    data = tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8)
+    letters = tf.gather(tf.constant(_BYTES), tf.cast(tf.gather(data, places.values), tf.int32))
+    start, end = tf.split(characters(text, tf.tile(rows, [2]), tf.concat([starts, ends], 0)), 2)
+    found = tf.strings.unsorted_segment_join(letters, places.value_rowids(), tf.size(rows))
+    return {"text": found, "start": start, "end": end}
 
 
 def _first_of_row(ragged):

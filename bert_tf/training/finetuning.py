@@ -49,8 +49,9 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     if config.search or config.train.seeds > 1:
         raise ConfigError("search or train.seeds asks for several runs; this is one: call training.trials.finetune")
     kind, source = task_of(config.task), source_of(config, data_dir)
+    config.task.check()
     skips = {role: Skips() for role in ("train", "evaluation")}
-    examples = read(source, "train", skips["train"], kind.learnable)
+    examples = read(source, "train", skips["train"])
     heldout = read(source, "evaluation", skips["evaluation"])
     inputs = {role: source.identity(role) for role in ("train", "evaluation")}
     files = {"data_dir": data_dir, "init": init}
@@ -68,8 +69,8 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     }
     _check_inputs(inputs, like)
     limit = encoder.config.max_position_embeddings
-    if not 8 <= config.task.max_length <= limit:
-        raise ConfigError(f"task.max_length is {config.task.max_length}; it must be from 8 to the model's {limit}")
+    if config.task.max_length > limit:
+        raise ConfigError(f"task.max_length is {config.task.max_length}; it must be at most the model's {limit}")
     task = kind.create(tokenizer, config.task, config.data, examples, source.labels())
     columns = task.columns(examples, labelled=True)
     heldout_columns = task.columns(heldout, labelled=True)  # told before training, too: a label that is not trained on
@@ -137,19 +138,18 @@ def _check_inputs(inputs, like):
         )
 
 
-def read(source, role, skips, keep=lambda examples, skips: examples):
+def read(source, role, skips):
     """All labelled examples of a part.
 
     Args:
         source: Source.
         role: as for `Source.examples`.
         skips: Skips.
-        keep: function of (examples, skips) to those that are of use, such as `Downstream.learnable`.
 
     Raises:
         BertTfError: as `Source.examples`; none are left.
     """
-    examples = keep(list(source.examples(skips, role)), skips)
+    examples = list(source.examples(skips, role))
     if not examples:
         say(source, role, skips)
         raise DataError(f"{source.where(role)}: no examples left; expected at least one")

@@ -14,7 +14,8 @@ from bert_tf.inputs.examples import Skips, TextExample
 from bert_tf.inputs.sources import Source
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.calibration import calibration_errors
-from bert_tf.tasks.classification import Classification, ClassificationConfig, labels_of
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.labels import labels_of
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES
 
@@ -72,12 +73,15 @@ def test_texts_without_labels_are_read_for_prediction(task, tmp_path):
     ],
 )
 def test_labels_are_sorted_and_numbers_by_their_value(labels, expected):
-    assert labels_of(labels, "a.tsv") == expected
+    assert labels_of(labels, None, None) == expected
 
 
-def test_a_single_label_is_nothing_to_learn():
-    with pytest.raises(DataError, match=r"a\.tsv: 1 distinct label; expected at least two"):
-        labels_of(["x", "x"], "a.tsv")
+def test_a_single_label_is_nothing_to_learn(tokenizer, tmp_path):
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\ty\na b\tpos\t1\nc\tpos\t0\n")
+    with pytest.raises(DataError) as raised:
+        Classification.create(tokenizer, ClassificationConfig(), ExampleData(), read(path), None)
+    expected = "every label is 'pos'; expected at least two: is data.label (now 'label') the right column?"
+    assert str(raised.value) == f"{path}:2 and all that follows: {expected}"
 
 
 def encode(task, *texts):

@@ -57,13 +57,23 @@ def test_a_label_outside_the_set_is_named_with_its_place():
     assert str(raised.value) == "file:1: label 'z' is not one of the model's: 'x', 'y'"
 
 
+def test_a_number_is_no_label():
+    with pytest.raises(DataError, match=r"^file:1: label 0\.5; expected names, or a list of them"):
+        create("x,y", 0.5)
+
+
+def test_examples_without_any_label_are_nothing_to_learn():
+    with pytest.raises(DataError, match=r"^file:0 and all that follows: there is no label; expected at least two"):
+        create("", "")
+
+
 @pytest.mark.parametrize(
     "fields, message",
     [({"threshold": 1.0}, "task.threshold is 1.0; it is a probability"), ({"separator": ""}, "separator is empty")],
 )
 def test_settings_that_mean_nothing_are_refused(fields, message):
     with pytest.raises(ConfigError, match=message):
-        create("x,y", **fields)
+        MultiLabelConfig(**fields).check()
 
 
 def test_the_loss_is_the_mean_of_the_labels_cross_entropies_and_balanced_ones_weigh_what_they_lack():
@@ -101,6 +111,14 @@ def test_predictions_are_written_as_a_table(tmp_path):
     assert (tmp_path / "a.tsv").read_text() == expected
 
 
+def test_labels_that_break_lines_do_not_break_the_table(tmp_path):
+    task = create(("a\tb", "c\r\nd"), ())
+    predicted = [(None, {"labels": ["a\tb"], "probabilities": {"a\tb": 0.75, "c\r\nd": 0.5}})]
+    task.writers()[".tsv"](tmp_path / "a.tsv", iter(predicted))
+    with open(tmp_path / "a.tsv", newline="") as file:
+        assert file.read() == "labels\ta b\tc  d\na b\t0.750000\t0.500000\n"
+
+
 def test_scores_intervals_and_floor():
     random, labels = np.random.default_rng(1), np.array(["x", "y", "z"])
     gold, found = random.random((150, 3)) < [0.2, 0.6, 0.4], random.random((150, 3)) < [0.2, 0.6, 0.4]
@@ -125,5 +143,8 @@ def test_scores_intervals_and_floor():
         sklearn.metrics.precision_recall_fscore_support(gold[:, 0], found[:, 0], average="binary")[:3]
     )
     assert (gold[int(findings.errors[0].place[5:])] != found[int(findings.errors[0].place[5:])]).all()
+    assert task.floor(examples_of("", ""))["exact_match"] == 1.0  # of examples without any label
+    assert task.floor(examples_of("z", "", "y", "z", ""))["exact_match"] == 2 / 5  # z alone, the commonest
+    assert task.floor(examples_of("x,y", "x", "", "y"))["exact_match"] == 1 / 4  # both, of half of the examples
     # y is there more often than not, the others are not.
     assert task.floor(examples)["exact_match"] == pytest.approx((gold == [False, True, False]).all(1).mean())

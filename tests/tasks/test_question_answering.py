@@ -16,7 +16,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import Answer, QuestionExample, Skips
 from bert_tf.inputs.sources import Source
 from bert_tf.inputs.squad import read_squad
-from bert_tf.tasks.question_answering import NOT_TRAINED_ON, QuestionAnswering, QuestionAnsweringConfig
+from bert_tf.tasks.question_answering import NOT_LEARNED, QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.text import Tokenizer
 from tests.metrics.test_squad import official
 from tests.model.small import PIECES, randomize, small_config
@@ -323,9 +323,9 @@ def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(token
         question("a b c", number="2"),
     ]
     skips = Skips()
-    assert [example.id for example in QuestionAnswering.learnable(examples, skips)] == ["0", "2"]
-    assert skips.places == {NOT_TRAINED_ON: ["file:1"]}
     task = make(tokenizer, max_length=12, unanswerable=True)
+    task.check(examples, skips)
+    assert skips.places == {NOT_LEARNED: ["file:1"]}
     features = task.encode(task.columns(examples, labelled=True))
     assert features["positions"].numpy().tolist() == [[5, 5], [0, 0], [0, 0]]
     assert features["weight"].numpy().tolist() == [1, 0, 1]
@@ -337,7 +337,10 @@ def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(token
 def test_settings_that_can_not_be_are_refused(tokenizer):
     answered, unanswered = question("a b", "b"), question("a b", number="7")
     with pytest.raises(ConfigError, match=r"^task\.stride is 0; it must be at least 1$"):
-        QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(stride=0), ExampleData(), [answered], None)
+        QuestionAnsweringConfig(stride=0).check()
+    with pytest.raises(ConfigError, match=r"^task\.stride is 64; it must be at most 63, the tokens that a window has"):
+        QuestionAnsweringConfig(max_length=128, stride=64).check()
+    assert QuestionAnsweringConfig(max_length=128, stride=63).check()
     # Of evaluation data, too, which training begins with: it makes their columns as these.
     task = QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(), ExampleData(), [answered], None)
     with pytest.raises(ConfigError, match=r"^file:7: no answer, but task\.unanswerable is False; train with True, or"):

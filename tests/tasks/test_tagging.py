@@ -334,11 +334,12 @@ def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
 )
 def test_settings_that_fit_nothing_are_refused(tokenizer, config, tags, message):
     with pytest.raises(ConfigError, match=message):
-        Tagging.create(tokenizer, TaggingConfig(**config), ExampleData(), [sentence("a b", tags)], None)
+        Tagging.create(tokenizer, TaggingConfig(**config).check(), ExampleData(), [sentence("a b", tags)], None)
 
 
 def test_a_single_tag_is_nothing_to_learn(tokenizer):
-    with pytest.raises(DataError, match="1 distinct tag; expected at least two"):
+    message = r"file:0 and all that follows: every tag is 'NN'; expected at least two: is data\.column \(now ''\) that"
+    with pytest.raises(DataError, match=message):
         Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "NN NN")], None)
 
 

@@ -37,9 +37,11 @@ def create(tokenizer, config, examples, labels=None, data=None):
 
 
 @pytest.mark.parametrize("config", [ClassificationConfig, RegressionConfig, MultiLabelConfig])
-def test_an_unknown_way_with_long_texts_is_refused(tokenizer, config):
+def test_an_unknown_way_with_long_texts_is_refused(config):
     with pytest.raises(ConfigError, match=r"task\.long_texts 'middle' is unknown; choose one of head, tail"):
-        create(tokenizer, config(long_texts="middle"), examples_of("1", "2"))
+        config(long_texts="middle").check()
+    with pytest.raises(ConfigError, match=r"task\.max_length is 7; it must be at least 8"):
+        config(max_length=7).check()
 
 
 def test_windows_of_a_pair_hold_the_first_text_each_and_cut_none_of_the_second(tokenizer):
@@ -106,9 +108,34 @@ def test_balanced_classes_weigh_the_same_in_total_and_the_loss_is_the_weighted_m
     ],
 )
 @pytest.mark.parametrize("config", [ClassificationConfig, MultiLabelConfig])
-def test_weights_that_fit_no_labels_are_refused(tokenizer, config, fields, message):
+def test_weights_that_fit_no_labels_are_refused(config, fields, message):
     with pytest.raises(ConfigError, match=message):
-        create(tokenizer, config(**fields), examples_of("1", "2"))
+        config(**fields).check()
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (
+            (0, 1),
+            r"""task\.labels is \(0, 1\); expected names: write each once, as --config\.task\.labels="\('neg','p""",
+        ),
+        (("neg", ""), r"task\.labels is \('neg', ''\); expected names"),
+        (("neg", "pos", "neg"), r"task\.labels has a label twice: 'neg', 'pos', 'neg'; write each once"),
+    ],
+)
+@pytest.mark.parametrize("config", [ClassificationConfig, MultiLabelConfig])
+def test_labels_that_are_none_are_refused_with_how_to_write_them(config, labels, message):
+    with pytest.raises(ConfigError, match=message):
+        config(labels=labels).check()
+
+
+def test_labels_that_were_not_taken_apart_are_refused():
+    with pytest.raises(ConfigError, match=r"task\.labels is 'neg,pos' alone; expected at least two: write each once"):
+        ClassificationConfig(labels=("neg,pos",)).check()
+    with pytest.raises(ConfigError, match=r"task\.labels has 'neg,pos', which holds task\.separator, ',';"):
+        MultiLabelConfig(labels=("neg,pos",)).check()
+    assert MultiLabelConfig(labels=("toxic",)).check().labels == ("toxic",)
 
 
 def test_classes_and_numbers_are_not_taken_for_each_other(tokenizer):

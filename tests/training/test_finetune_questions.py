@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors.numpy import load_file
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
@@ -106,7 +107,7 @@ def test_a_run_that_ended_before_its_model_was_written_finds_the_threshold_again
     said = capsys.readouterr().out
     place = f"{tmp_path}/train.jsonl:2"
     assert f"without place: answer that is not in its context: 1 ({place})" in said
-    assert f"not trained on: question whose answers are not in its context: 1 ({place})" in said
+    assert f"left out of the loss: question whose answers are not in its context: 1 ({place})" in said
     threshold = settings(tmp_path)["null_threshold"]
     assert threshold != 0
     for name in ("config.json", "results.json"):
@@ -120,8 +121,22 @@ def test_a_file_without_any_answer_in_its_context_is_refused(tmp_path, pretraine
     record = questions(2, 0)[1] | {"answers": [{"text": "nowhere", "start": 3}]}
     write(tmp_path / "train.jsonl", [record])
     write(tmp_path / "dev.jsonl", [record])
-    with pytest.raises(DataError, match=r"train\.jsonl: no examples left; expected at least one"):
-        finetune(QuestionAnsweringConfig(max_length=24), "squad", tmp_path, pretrained, steps=1)
+    with pytest.raises(DataError, match=r"train\.jsonl:1: neither this question nor any other has an answer that st"):
+        finetune(QuestionAnsweringConfig(max_length=24, stride=8), "squad", tmp_path, pretrained, steps=1)
+
+
+@pytest.mark.slow
+def test_batches_and_evaluations_without_any_answer_in_its_context_are_no_trouble(tmp_path, pretrained):
+    known = {"id": "known", "question": "b?", "context": "c good d e", "answers": [{"text": "good d", "start": 2}]}
+    record = known | {"id": "unknown", "answers": [{"text": "nowhere", "start": 3}]}
+    write(tmp_path / "train.jsonl", [record, known])
+    write(tmp_path / "dev.jsonl", [record])
+    task = QuestionAnsweringConfig(max_length=24, stride=8)  # a row each: every other batch has nothing to learn
+    results = finetune(task, "squad", tmp_path, pretrained, batch_size=1, steps=4)
+    assert np.isnan(results["final"]["loss"]) and results["final"]["f1"] >= 0
+    before, after = (load_file(f"{folder}/model.safetensors") for folder in (pretrained, tmp_path / "model"))
+    assert all(np.isfinite(values).all() for values in after.values())
+    assert any((after[name] != before[name]).any() for name in after.keys() & before.keys())
 
 
 @pytest.mark.slow

@@ -1,0 +1,43 @@
+"""Every task's model has the variables that a checkpoint of it is read by."""
+
+import pytest
+
+from bert_tf import BertEncoder
+from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.config import FeatureConfig
+from bert_tf.tasks import TASKS, Downstream
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.tagging import TaggingConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES, small_config
+
+CONFIGS = {
+    "classification, bilstm": ClassificationConfig(head="bilstm"),
+    "tagging, bilstm": TaggingConfig(head="bilstm", features=FeatureConfig((0, -1), "concat")),
+}
+
+
+def make(case):
+    kind = TASKS[case.partition(",")[0]]
+    if not issubclass(kind, Downstream):
+        return kind(Tokenizer(PIECES), 24)
+    labels = {"labels": ["a"] if case == "regression" else ["a", "b", "c"]} if "labels" in kind.state else {}
+    return kind(Tokenizer(PIECES), CONFIGS.get(case), **labels)
+
+
+@pytest.mark.parametrize("case", [*TASKS, *CONFIGS])
+def test_a_model_is_built_with_the_head_that_it_is_loaded_with(case):
+    task, encoder = make(case), BertEncoder(small_config(num_layers=1))
+    saved = Checkpoint(encoder.config, {}, {"name": task.name, "settings": task.settings()})
+    assert saved.head
+    assert {one.path: tuple(one.shape) for one in task.build(encoder).weights} == saved.shapes()
+
+
+def test_a_new_task_needs_no_other_place_to_be_loaded(monkeypatch):
+    class Sentiment(Classification):
+        name = "sentiment"
+
+    saved = Checkpoint(small_config(), {}, {"name": "sentiment", "settings": {"labels": ["a", "b"], "head": "bilstm"}})
+    assert saved.head is None  # as of a task that only later versions know
+    monkeypatch.setitem(TASKS, "sentiment", Sentiment)
+    assert (saved.head, saved.labels) == ("classification_bilstm", ["a", "b"])
