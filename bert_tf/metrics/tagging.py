@@ -8,6 +8,7 @@ import numpy as np
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.metrics.checks import check_lengths, check_names
+from bert_tf.metrics.counts import precision_recall_f1
 
 # BIO marks the first token of every entity with B, IOB1 (the files of CoNLL-2003) only where it touches an entity of
 # the same type, BIOES marks last tokens and single ones as well.
@@ -119,8 +120,7 @@ def entity_f1(counts):
     Returns:
         float64 [...].
     """
-    correct, found, true = np.moveaxis(np.asarray(counts, np.float64), -1, 0)
-    return 2 * correct / np.maximum(found + true, 1)  # twice the harmonic mean's parts: the same as 2pr / (p + r)
+    return precision_recall_f1(*np.moveaxis(np.asarray(counts), -1, 0))[2]
 
 
 def entity_scores(labels, predictions):
