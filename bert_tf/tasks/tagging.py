@@ -249,12 +249,15 @@ class Tagging(Downstream):
         return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}
 
     def measures(self, features, outputs):
-        learned = tf.cast(features["target"] > 0, tf.float32)
+        has_target = tf.cast(features["target"] > 0, tf.float32)
         target = tf.maximum(features["target"] - 1, 0)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(target, outputs["logits"])
         right = tf.cast(tf.argmax(outputs["logits"], -1, tf.int32) == target, tf.float32)
-        words = tf.reduce_sum(learned)
-        return {"loss": (tf.reduce_sum(loss * learned), words), "accuracy": (tf.reduce_sum(right * learned), words)}
+        words = tf.reduce_sum(has_target)
+        return {
+            "loss": (tf.reduce_sum(loss * has_target), words),
+            "accuracy": (tf.reduce_sum(right * has_target), words),
+        }
 
     def decode(self, features, outputs):
         """`word` int32 [rows, length]: number of the word from 1, where it is answered; else 0."""
