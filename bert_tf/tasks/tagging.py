@@ -243,6 +243,11 @@ class Tagging(Downstream):
     def build(self, encoder):
         head = self.head(self.settings())
         features = self.config.features if head == "tagging_bilstm" else None
+        if features:
+            try:
+                features.check(encoder.config.num_layers)
+            except ConfigError as error:
+                raise ConfigError(f"task.features: {error}") from None
         return build(encoder, head, len(self.labels), features, frozen=self.config.frozen)
 
     def weights(self, features):
