@@ -44,7 +44,7 @@ def calibration_errors(confidences, correct, bins=15):
 
     Returns:
         dict: "expected_calibration_error", the mean over the bins, by their examples, of the absolute difference;
-        "maximum_calibration_error", the largest; "confidence", the mean one.
+        "confidence", the mean one.
 
     Raises:
         DataError: as `reliability`.
@@ -54,6 +54,5 @@ def calibration_errors(confidences, correct, bins=15):
     filled = diagram["count"] > 0
     return {
         "expected_calibration_error": float(np.average(gaps[filled], weights=diagram["count"][filled])),
-        "maximum_calibration_error": float(gaps[filled].max()),
         "confidence": float(np.mean(confidences)),
     }

@@ -14,28 +14,6 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _KORQUAD_MARKS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
-def gold_answers(articles):
-    """The answers of a file in SQuAD's format.
-
-    Args:
-        articles: list, what the file has under "data".
-
-    Returns:
-        dict question id -> list of str, the texts of its answers; empty for a question without one.
-
-    Raises:
-        DataError: an id occurs twice: predictions, which go by the id, could not answer both.
-    """
-    answers = {}
-    for article in articles:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                if question["id"] in answers:
-                    raise DataError(f"question id {question['id']!r} occurs twice; expected it once, rename one")
-                answers[question["id"]] = [answer["text"] for answer in question["answers"]]
-    return answers
-
-
 def squad_1_scores(answers, predictions):
     """As evaluate-v1.1.py: without punctuation, articles and case, F1 of words, the best of a question's answers.
 
@@ -90,20 +68,20 @@ def question_scores(answers, predictions, *, korean=False):
     return tuple(np.array(scores).T)
 
 
-def squad_2_scores(answers, predictions, null_scores=None, threshold=1.0):
+def squad_2_scores(answers, predictions, null_scores, threshold):
     """As evaluate-v2.0.py: a question may have no answer, and then "" is the right prediction.
 
     Args:
         answers: dict question id -> list of str, empty where there is no answer.
         predictions: dict question id -> str, one for each question: the best answer, or "".
         null_scores: dict question id -> float, higher where an answer is less likely: a probability or the null odds of
-            google-research/bert. None: as if all were 0, and nothing is searched.
+            google-research/bert.
         threshold: a question whose null score is above it counts as answered with "".
 
     Returns:
         dict: "exact", "f1", "total"; the same with "HasAns_" and "NoAns_" before them, of the questions with and
-        without an answer, if there are any; with `null_scores` also "best_exact", "best_exact_thresh", "best_f1",
-        "best_f1_thresh", as `best_threshold` finds them. Scores from 0 to 1.
+        without an answer, if there are any; "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh", as
+        `best_threshold` finds them. Scores from 0 to 1.
 
     Raises:
         DataError: no questions, or a question without prediction or null score.
@@ -112,18 +90,14 @@ def squad_2_scores(answers, predictions, null_scores=None, threshold=1.0):
     scores = np.array([exact, f1])
     has_answer = np.array([bool(golds) for golds in answers.values()])
     measured = {}
-    kept = scores
-    if null_scores is not None:
-        nulls = _null_scores(answers, null_scores)
-        kept = np.where(nulls > threshold, ~has_answer, scores)
+    kept = np.where(_null_scores(answers, null_scores) > threshold, ~has_answer, scores)
     for prefix, chosen in (("", np.ones_like(has_answer)), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
         if chosen.any():
             measured[f"{prefix}exact"], measured[f"{prefix}f1"] = map(float, kept[:, chosen].mean(1))
             measured[f"{prefix}total"] = float(chosen.sum())
-    if null_scores is not None:
-        for name, values in zip(("exact", "f1"), scores, strict=True):
-            best, found = best_threshold(answers, predictions, values, null_scores)
-            measured |= {f"best_{name}": best, f"best_{name}_thresh": found}
+    for name, values in zip(("exact", "f1"), scores, strict=True):
+        best, found = best_threshold(answers, predictions, values, null_scores)
+        measured |= {f"best_{name}": best, f"best_{name}_thresh": found}
     return measured
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.metrics.checks import check_lengths, check_names
+from bert_tf.metrics.counts import precision_recall_f1
 
 # BIO marks the first token of every entity with B, IOB1 (the files of CoNLL-2003) only where it touches an entity of
 # the same type, BIOES marks last tokens and single ones as well.
@@ -119,8 +120,7 @@ def entity_f1(counts):
     Returns:
         float64 [...].
     """
-    correct, found, true = np.moveaxis(np.asarray(counts, np.float64), -1, 0)
-    return 2 * correct / np.maximum(found + true, 1)  # twice the harmonic mean's parts: the same as 2pr / (p + r)
+    return precision_recall_f1(*np.moveaxis(np.asarray(counts), -1, 0))[2]
 
 
 def entity_scores(labels, predictions):
@@ -139,38 +139,10 @@ def entity_scores(labels, predictions):
         DataError: as `entity_counts`.
     """
     counts, total = _counts_by_type(labels, predictions)
-    scores = _percentages(*total) | {"accuracy": _accuracy(labels, predictions)}
-    scores = {name: value / 100 for name, value in scores.items()}
-    scores |= {"entities": float(total[2]), "predicted_entities": float(total[1])}
+    scores = _shares(*total) | {"accuracy": _accuracy(labels, predictions)}
     for kind in sorted(counts):
-        scores |= {f"{kind}/{name}": value / 100 for name, value in _percentages(*counts[kind]).items()}
-        scores |= {f"{kind}/entities": float(counts[kind][2]), f"{kind}/predicted_entities": float(counts[kind][1])}
+        scores |= {f"{kind}/{name}": value for name, value in _shares(*counts[kind]).items()}
     return scores
-
-
-def conlleval_report(labels, predictions):
-    """What conlleval.pl (version of 2004-01-26) prints, to the letter.
-
-    Args:
-        labels: list of sentences, each a list of tags.
-        predictions: the same shape.
-
-    Returns:
-        str, percentages with two decimals: one line of counts, one of overall scores, one a type with, at its end, how
-        often it was predicted.
-
-    Raises:
-        DataError: as `entity_counts`.
-    """
-    counts, (correct, found, true) = _counts_by_type(labels, predictions)
-    tokens = sum(map(len, labels))
-    lines = [f"processed {tokens} tokens with {true} phrases; found: {found} phrases; correct: {correct}."]
-    form = "precision: {precision:6.2f}%; recall: {recall:6.2f}%; FB1: {f1:6.2f}"
-    accuracy = _accuracy(labels, predictions)
-    lines.append(f"accuracy: {accuracy:6.2f}%; {form.format(**_percentages(correct, found, true))}")
-    for kind in sorted(counts):
-        lines.append(f"{kind:>17}: {form.format(**_percentages(*counts[kind]))}  {counts[kind][1]}")
-    return "\n".join(lines) + "\n"
 
 
 def klue_scores(labels, predictions):
@@ -250,17 +222,15 @@ def _counts_by_type(labels, predictions):
 
 
 def _accuracy(labels, predictions):
-    """Per cent of tags that are right."""
+    """Share of tags that are right."""
     pairs = zip(itertools.chain.from_iterable(labels), itertools.chain.from_iterable(predictions), strict=True)
-    return 100 * sum(true == found for true, found in pairs) / sum(map(len, labels))
+    return sum(true == found for true, found in pairs) / sum(map(len, labels))
 
 
-def _percentages(correct, found, true):
-    """In conlleval.pl's own order of operations: another would round some second decimals the other way."""
-    precision = 100 * int(correct) / int(found) if found else 0.0
-    recall = 100 * int(correct) / int(true) if true else 0.0
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    return {"precision": precision, "recall": recall, "f1": f1}
+def _shares(correct, found, true):
+    shares = map(float, precision_recall_f1(correct, found, true))
+    counts = {"entities": float(true), "predicted_entities": float(found)}
+    return dict(zip(("precision", "recall", "f1"), shares, strict=True)) | counts
 
 
 def _strict_entities(tags):

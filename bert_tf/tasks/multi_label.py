@@ -10,6 +10,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
+from bert_tf.metrics.counts import precision_recall_f1
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
@@ -144,10 +145,9 @@ class MultiLabel(TextTask):
     def findings(self, examples, predictions):
         gold, found = self._given(examples), self._found(predictions)
         wrong = (gold != found).sum(1)
-        rows = [
-            (label, *_precision_recall_f1(gold[:, place], found[:, place]), int(gold[:, place].sum()))
-            for place, label in enumerate(self.labels)
-        ]
+        true = gold.sum(0)
+        shares = precision_recall_f1((gold & found).sum(0), found.sum(0), true)
+        rows = list(zip(self.labels, *(values.tolist() for values in (*shares, true)), strict=True))
         return Findings(
             intervals=_intervals(gold, found),
             table=Table("Labels", ("label", "precision", "recall", "f1", "examples"), rows),
@@ -191,21 +191,10 @@ def split(example, separator):
 
 def _intervals(gold, found):
     """The bootstrap intervals of the scores, from sums: labels by the score's definition would take minutes."""
-    right, marked = gold & found, gold.astype(int) + found
-    labels = gold.shape[1]
+    counts = gold & found, found, gold
     terms = {
-        "micro_f1": (np.stack([right.sum(1), marked.sum(1)], 1), lambda sums: _f1(sums[:, 0], sums[:, 1])),
-        "macro_f1": (np.hstack([right, marked]), lambda sums: _f1(sums[:, :labels], sums[:, labels:]).mean(1)),
+        "micro_f1": (np.stack([some.sum(1) for some in counts], 1), lambda sums: precision_recall_f1(*sums.T)[2]),
+        "macro_f1": (np.hstack(counts), lambda sums: precision_recall_f1(*np.split(sums, 3, 1))[2].mean(1)),
         "exact_match": ((gold == found).all(1), lambda sums: sums[:, 0] / len(gold)),
     }
     return {name: bootstrap.interval_of_sums(metric, of_examples) for name, (of_examples, metric) in terms.items()}
-
-
-def _f1(right, marked):
-    """F1 from how often a label is found where it is, and how often it is or is found; 0 where it never is."""
-    return 2 * right / np.maximum(marked, 1)
-
-
-def _precision_recall_f1(gold, found):
-    right, given, marked = (gold & found).sum(), found.sum(), gold.sum()
-    return float(right / max(given, 1)), float(right / max(marked, 1)), float(_f1(right, given + marked))

@@ -243,18 +243,26 @@ class Tagging(Downstream):
     def build(self, encoder):
         head = self.head(self.settings())
         features = self.config.features if head == "tagging_bilstm" else None
+        if features:
+            try:
+                features.check(encoder.config.num_layers)
+            except ConfigError as error:
+                raise ConfigError(f"task.features: {error}") from None
         return build(encoder, head, len(self.labels), features, frozen=self.config.frozen)
 
     def weights(self, features):
         return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}
 
     def measures(self, features, outputs):
-        learned = tf.cast(features["target"] > 0, tf.float32)
+        has_target = tf.cast(features["target"] > 0, tf.float32)
         target = tf.maximum(features["target"] - 1, 0)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(target, outputs["logits"])
         right = tf.cast(tf.argmax(outputs["logits"], -1, tf.int32) == target, tf.float32)
-        words = tf.reduce_sum(learned)
-        return {"loss": (tf.reduce_sum(loss * learned), words), "accuracy": (tf.reduce_sum(right * learned), words)}
+        words = tf.reduce_sum(has_target)
+        return {
+            "loss": (tf.reduce_sum(loss * has_target), words),
+            "accuracy": (tf.reduce_sum(right * has_target), words),
+        }
 
     def decode(self, features, outputs):
         """`word` int32 [rows, length]: number of the word from 1, where it is answered; else 0."""

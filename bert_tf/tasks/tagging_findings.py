@@ -8,6 +8,7 @@ import numpy as np
 
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics import tagging as metrics
+from bert_tf.metrics.counts import precision_recall_f1
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
 from bert_tf.tasks.tags import learned, scored
 
@@ -84,8 +85,7 @@ def _table_of_tags(gold, found):
     true, said = collections.Counter(gold), collections.Counter(found)
     right = collections.Counter(tag for tag, other in zip(gold, found, strict=True) if tag == other)
     rows = [
-        (tag, right[tag] / max(said[tag], 1), right[tag] / max(true[tag], 1),
-         2 * right[tag] / (said[tag] + true[tag]), true[tag], said[tag])
+        (tag, *map(float, precision_recall_f1(right[tag], said[tag], true[tag])), true[tag], said[tag])
         for tag in sorted(true | said, key=lambda tag: -true[tag])
-    ]  # fmt: skip
+    ]
     return Table("Tags", ("tag", "precision", "recall", "f1", "words", "predicted"), rows)

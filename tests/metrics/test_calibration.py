@@ -23,7 +23,6 @@ def test_errors_by_hand():
     assert found == pytest.approx(
         {
             "expected_calibration_error": (3 * 0.6 + 0.9) / 4,
-            "maximum_calibration_error": 0.9,
             "confidence": 0.525,
         }
     )

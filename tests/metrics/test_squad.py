@@ -7,7 +7,6 @@ import pytest
 from bert_tf.errors import DataError
 from bert_tf.metrics.squad import (
     best_threshold,
-    gold_answers,
     korquad_scores,
     question_scores,
     squad_1_scores,
@@ -16,7 +15,14 @@ from bert_tf.metrics.squad import (
 )
 from tests.packages import package, shared
 
+ALL = 1.0  # a threshold that leaves no probability above it: every question is answered
 ARTICLES = 2  # of 48: about a thousand questions
+
+
+def gold_answers(articles):
+    """What a file in SQuAD's format has under "data": dict question id -> the texts of its answers."""
+    questions = (question for article in articles for part in article["paragraphs"] for question in part["qas"])
+    return {question["id"]: [answer["text"] for answer in question["answers"]] for question in questions}
 
 
 def official(version):
@@ -115,7 +121,7 @@ def test_squad_2_scores_and_thresholds_are_the_official_ones(articles, seed, dec
     script = official("v2_0")
 
     expected = script.evaluate(articles, predictions, null_scores)
-    found = squad_2_scores(answers, predictions, null_scores)
+    found = squad_2_scores(answers, predictions, null_scores, ALL)
 
     names = [f"{prefix}{name}" for prefix in ("", "HasAns_", "NoAns_") for name in ("exact", "f1")]
     assert {name: found[name] for name in names} == pytest.approx({name: expected[name] / 100 for name in names})
@@ -138,7 +144,7 @@ def test_the_best_threshold_scores_what_was_found():
     predictions = {name: "cat" if rng.random() < 0.8 else "dog" for name in answers}
     # Null odds, not probabilities: any real number.
     null_scores = {name: rng.normal(-2 if golds else 2, 2) for name, golds in answers.items()}
-    found = squad_2_scores(answers, predictions, null_scores)
+    found = squad_2_scores(answers, predictions, null_scores, ALL)
     at_best = squad_2_scores(answers, predictions, null_scores, found["best_exact_thresh"])
     assert at_best["exact"] == pytest.approx(found["best_exact"])
     others = [squad_2_scores(answers, predictions, null_scores, value)["exact"] for value in null_scores.values()]
@@ -157,9 +163,10 @@ def test_a_question_with_nothing_but_the_null_answer_has_infinite_odds():
     assert (found["exact"], found["best_exact"], found["best_exact_thresh"]) == (1, 1, -3)
 
 
-def test_without_null_scores_nothing_is_searched_and_the_kinds_that_are_missing_are_left_out():
-    assert squad_2_scores({"a": ["cat"]}, {"a": "The cat."}) == {
+def test_the_kinds_of_questions_that_are_missing_are_left_out():
+    assert squad_2_scores({"a": ["cat"]}, {"a": "The cat."}, {"a": 0.25}, ALL) == {
         "exact": 1, "f1": 1, "total": 1, "HasAns_exact": 1, "HasAns_f1": 1, "HasAns_total": 1,
+        "best_exact": 1, "best_exact_thresh": 0.25, "best_f1": 1, "best_f1_thresh": 0.25,
     }  # fmt: skip
 
 
@@ -206,12 +213,17 @@ def test_korquads_own_answers_are_right_and_their_halves_score_as_counted():
     ("score", "answers", "predictions", "message"),
     [
         (squad_1_scores, {}, {}, "no questions"),
-        (squad_2_scores, {}, {}, "no questions"),
+        (lambda *both: squad_2_scores(*both, {}, ALL), {}, {}, "no questions"),
         (squad_1_scores, {"a": []}, {"a": ""}, "question 'a' has no answer"),
-        (squad_2_scores, {"a": []}, {"b": ""}, "question 'a' has no prediction"),
-        (lambda *both: squad_2_scores(*both, {"b": 0.0}), {"a": []}, {"a": ""}, "question 'a' has null score None"),
+        (lambda *both: squad_2_scores(*both, {"a": 0.0}, ALL), {"a": []}, {"b": ""}, "question 'a' has no prediction"),
         (
-            lambda *both: squad_2_scores(*both, {"a": float("nan")}),
+            lambda *both: squad_2_scores(*both, {"b": 0.0}, ALL),
+            {"a": []},
+            {"a": ""},
+            "question 'a' has null score None",
+        ),
+        (
+            lambda *both: squad_2_scores(*both, {"a": float("nan")}, ALL),
             {"a": []},
             {"a": ""},
             "question 'a' has null score nan",
@@ -221,9 +233,3 @@ def test_korquads_own_answers_are_right_and_their_halves_score_as_counted():
 def test_what_can_not_be_scored_is_refused(score, answers, predictions, message):
     with pytest.raises(DataError, match=message):
         score(answers, predictions)
-
-
-def test_duplicate_ids_are_refused():
-    question = {"id": "a", "answers": [{"text": "cat"}]}
-    with pytest.raises(DataError, match="question id 'a' occurs twice"):
-        gold_answers([{"paragraphs": [{"qas": [question, question]}]}])

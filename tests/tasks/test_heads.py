@@ -5,6 +5,7 @@ import pytest
 from bert_tf import BertEncoder
 from bert_tf.checkpoints.checkpoint import Checkpoint
 from bert_tf.config import FeatureConfig
+from bert_tf.errors import ConfigError
 from bert_tf.tasks import TASKS, Downstream
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.tagging import TaggingConfig
@@ -31,6 +32,13 @@ def test_a_model_is_built_with_the_head_that_it_is_loaded_with(case):
     saved = Checkpoint(encoder.config, {}, {"name": task.name, "settings": task.settings()})
     assert saved.head
     assert {one.path: tuple(one.shape) for one in task.build(encoder).weights} == saved.shapes()
+
+
+def test_layers_that_the_encoder_lacks_are_told_by_the_settings_name():
+    config = TaggingConfig(head="bilstm", features=FeatureConfig((99,)))
+    task = TASKS["tagging"](Tokenizer(PIECES), config, labels=["a", "b"])
+    with pytest.raises(ConfigError, match=r"^task\.features: layer 99: the model has -1 to 1, 0 for the embeddings$"):
+        task.build(BertEncoder(small_config(num_layers=1)))
 
 
 def test_a_new_task_needs_no_other_place_to_be_loaded(monkeypatch):
