@@ -196,8 +196,8 @@ class Tagging(Downstream):
             return
         if self.unit == "characters" and example.words != tuple(example.text):
             raise DataError(
-                f"{example.place}: words such as {max(example.words, key=len)!r}, but the model tags characters; give "
-                'the text alone, as {"text": "..."}, or data that tags characters (data.format=klue/ner)'
+                f"{example.place}: {len(example.words)} words of {len(example.text)} characters, but the model tags "
+                'characters; give the text alone, as {"text": "..."}, or data that tags them (data.format=klue/ner)'
             )
         if self.unit == "words" and adjoin(example):
             raise DataError(

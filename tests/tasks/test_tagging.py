@@ -219,7 +219,7 @@ def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of
     predictions, _ = answer(by_characters, [text, single], lambda ids: np.ones_like(ids))
     assert [len(prediction["tags"]) for prediction in predictions] == [6, 1]
     with pytest.raises(
-        DataError, match=r"a\.jsonl:3: words such as '이순신', but the model tags characters; give the t"
+        DataError, match=r"a\.jsonl:3: 2 words of 6 characters, but the model tags characters; give the t"
     ):
         by_characters.columns([text, words], labelled=False)
     characters = characters_of("이순신 장군", "B-X I-X I-X O O O")
