@@ -117,6 +117,52 @@ FORMATS = {
 }
 
 
+class Kind(NamedTuple):
+    """What is done with one kind of example, whatever task it is for.
+
+    Attributes:
+        gold: name of the attribute that is to be learned; None in a test set.
+        lines: function of (path, ExampleData, Skips) to the examples of JSON lines, as anybody can write them.
+        tfds: function of (name, split, ExampleData, Skips) to the examples of a data set of TFDS.
+    """
+
+    gold: str
+    lines: Callable
+    tfds: Callable
+
+
+def _unanswerable(data):
+    return data.format == "squad2"
+
+
+KINDS = {
+    TextExample: Kind(
+        "label",
+        tables.read_text_lines,
+        lambda name, split, data, skips: tfds_sets.read_tfds_texts(
+            name, split, skips, texts=tuple(filter(None, (data.text, data.second_text))), label=data.label
+        ),
+    ),
+    TaggedExample: Kind(
+        "tags",
+        lambda path, data, skips: conll.read_tagged_lines(path),
+        lambda name, split, data, skips: tfds_sets.read_tfds_tags(name, split, data.column or "ner"),
+    ),
+    QuestionExample: Kind(
+        "answers",
+        lambda path, data, skips: squad.read_questions(path, skips, unanswerable=_unanswerable(data)),
+        lambda name, split, data, skips: tfds_sets.read_tfds_questions(
+            name, split, skips, unanswerable=_unanswerable(data)
+        ),
+    ),
+    ChoiceExample: Kind(
+        "label",
+        lambda path, data, skips: choices.read_choices(path, skips),
+        lambda name, split, data, skips: tfds_sets.read_tfds_choices(name, split, skips),
+    ),
+}
+
+
 def glue_task_of(data):
     """The key of `glue.GLUE` whose examples an ExampleData means, of files or of TFDS; None for other data."""
     if data.source:
@@ -145,7 +191,7 @@ class Source:
     """
 
     def __init__(self, data, place, example):
-        self._data, self._example = data, example
+        self._data, self._example, self._kind = data, example, KINDS[example]
         if data.source and not data.source.startswith(TFDS):
             raise ConfigError(f"data.source is {data.source!r}; expected tfds:NAME, or nothing for files of --data_dir")
         if data.format not in FORMATS:
@@ -206,8 +252,8 @@ class Source:
             ConfigError, DataError: as the readers; an example has no label though `labelled`.
         """
         for example in self._read(skips, role):
-            if labelled and getattr(example, _GOLD[self._example]) is None:
-                gold = _GOLD[self._example]
+            gold = self._kind.gold
+            if labelled and getattr(example, gold) is None:
                 named = f"name its column by data.label (now {self._data.label!r})"
                 remedy = named if self._example is TextExample else f"give its {gold}"
                 what = f"no {gold}, which training and evaluation need"
@@ -217,31 +263,7 @@ class Source:
     def _read(self, skips, role):
         where, part = self.where(role), self.part(role)
         if _is_lines(where):
-            return _LINES[self._example](where, part, self._data, skips)
+            return self._kind.lines(where, self._data, skips)
         if self._data.source and not self._file:
-            return self._of_tfds(part, skips)
+            return self._kind.tfds(self._data.source.removeprefix(TFDS), part, self._data, skips)
         return self._format.read(where, part, self._data, skips)
-
-    def _of_tfds(self, split, skips):
-        data, name = self._data, self._data.source.removeprefix(TFDS)
-        if self._example is TextExample:
-            texts = (data.text, data.second_text) if data.second_text else (data.text,)
-            return tfds_sets.read_tfds_texts(name, split, skips, texts=texts, label=data.label)
-        if self._example is TaggedExample:
-            return tfds_sets.read_tfds_tags(name, split, data.column or "ner")
-        if self._example is QuestionExample:
-            return tfds_sets.read_tfds_questions(name, split, skips, unanswerable=data.format == "squad2")
-        return tfds_sets.read_tfds_choices(name, split, skips)
-
-
-# Kind of example -> how it is read from JSON lines, as anybody can write them: function like Format.read.
-_LINES = {
-    TextExample: lambda path, part, data, skips: tables.read_text_lines(path, data, skips),
-    TaggedExample: lambda path, part, data, skips: conll.read_tagged_lines(path),
-    QuestionExample: lambda path, part, data, skips: squad.read_questions(
-        path, skips, unanswerable=data.format == "squad2"
-    ),
-    ChoiceExample: lambda path, part, data, skips: choices.read_choices(path, skips),
-}
-# Kind of example -> what is to be learned of it; None in a test set.
-_GOLD = {TextExample: "label", TaggedExample: "tags", QuestionExample: "answers", ChoiceExample: "label"}
