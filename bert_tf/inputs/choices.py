@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.examples import ChoiceExample, keep_texts
+from bert_tf.inputs.examples import ChoiceExample
 from bert_tf.inputs.text_files import (
     check_file,
     check_unique,
@@ -20,14 +20,13 @@ _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 COPA_QUESTIONS = {"cause": "What was the CAUSE of this?", "effect": "What happened as a RESULT?"}
 
 
-def read_swag(path, skips):
+def read_swag(path):
     """SWAG's `train.csv`, `val.csv` and `test.csv`: one sentence, the beginning of the next, and four endings.
 
     As in the paper (section 4.4), the context is the sentence and each choice the beginning with one of the endings.
 
     Args:
         path: the file.
-        skips: Skips.
 
     Yields:
         ChoiceExample; `id` is the row's number from 0, `label` None if the file has no such column.
@@ -49,19 +48,17 @@ def read_swag(path, skips):
         row = dict(zip(header, fields, strict=True))
         label = _index(row["label"], 0, 4, place) if "label" in row else None
         endings = [row[name] for name in _ENDINGS]
-        if keep_texts((row["sent1"], *endings), label is not None, place, skips):
-            choices = tuple(f"{row['sent2']} {ending}".strip() for ending in endings)
-            yield ChoiceExample(str(index), row["sent1"], "", choices, label, place)
+        choices = tuple(f"{row['sent2']} {ending}".strip() for ending in endings)
+        yield ChoiceExample(str(index), row["sent1"], "", choices, label, place)
     if index < 0:
         raise DataError(f"{path}: no rows below the header; expected at least one")
 
 
-def read_copa(path, skips):
+def read_copa(path):
     """COPA's XML: a premise, whether its cause or its effect is asked for, and two alternatives.
 
     Args:
         path: the file.
-        skips: Skips.
 
     Yields:
         ChoiceExample; `question` is one of `COPA_QUESTIONS`.
@@ -88,8 +85,7 @@ def read_copa(path, skips):
             premise, *choices = (_xml_text(item, tag, place) for tag in ("p", "a1", "a2"))
             label = item.get("most-plausible-alternative")
             label = None if label is None else _index(label, 1, 2, place)
-            if keep_texts((premise, *choices), label is not None, place, skips):
-                yield ChoiceExample(name, premise, COPA_QUESTIONS[asked], tuple(choices), label, place)
+            yield ChoiceExample(name, premise, COPA_QUESTIONS[asked], tuple(choices), label, place)
             item.clear()  # memory stays flat
     except ElementTree.ParseError as error:
         raise DataError(f"{path}:{error.position[0]}: not XML ({error}); expected COPA's copa-corpus") from None
@@ -97,7 +93,7 @@ def read_copa(path, skips):
         raise DataError(f"{path}: no items; expected COPA's copa-corpus")
 
 
-def read_choices(path, skips):
+def read_choices(path):
     """JSON lines of one context and any number of choices.
 
     Each is an object with "context" (text) and "choices" (a list of at least two texts), and, if wanted, "question"
@@ -105,7 +101,6 @@ def read_choices(path, skips):
 
     Args:
         path: the file.
-        skips: Skips.
 
     Yields:
         ChoiceExample; `label` is None where there is none.
@@ -127,8 +122,7 @@ def read_choices(path, skips):
         if label is not None and not 0 <= checked(label, int, f"{place}: label") < len(choices):
             raise DataError(f"{place}: label {label}; expected the index of a choice, 0 to {len(choices) - 1}")
         count += 1
-        if keep_texts((context, *choices), label is not None, place, skips):
-            yield ChoiceExample(name, context, question, choices, label, place)
+        yield ChoiceExample(name, context, question, choices, label, place)
     if not count:
         raise DataError(f"{path}: no examples; expected at least one")
 

@@ -133,15 +133,3 @@ def tagged(identity, words, tags, document, place, *, joiner=" "):
         start += len(word) + len(joiner)
     tags = tags if tags is None else tuple(tags)
     return TaggedExample(identity, joiner.join(words), tuple(words), tuple(starts), tags, document, place)
-
-
-def keep_texts(texts, labelled, place, skips):
-    """Whether an example with these texts stays.
-
-    One with an empty text says nothing about its label and is left out, counted; in a test set it stays, for there
-    every row must get a prediction.
-    """
-    if not is_blank(*texts) or not labelled:
-        return True
-    skips.add("skipped: empty text", place)
-    return False

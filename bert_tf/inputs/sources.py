@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs import choices, conll, glue, labelled, squad, tables, tfds_sets
-from bert_tf.inputs.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
+from bert_tf.inputs.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, is_blank
 from bert_tf.inputs.identity import file_identity
 from bert_tf.inputs.text_files import STDIN
 
 TFDS = "tfds:"
+EMPTY = "skipped: empty text"
 # What a program is after, each a field of ExampleData.
 ROLES = ("train", "evaluation", "test")
 
@@ -38,7 +39,7 @@ class Format(NamedTuple):
 
 
 def _texts(read, *parts, labels):
-    return Format(TextExample, lambda path, part, data, skips: read(path, skips), parts, lambda path: labels)
+    return Format(TextExample, lambda path, part, data, skips: read(path), parts, lambda path: labels)
 
 
 def _tagged(read, *parts, default):
@@ -53,7 +54,7 @@ def _questions(*parts, unanswerable=False):
 
 
 def _choices(read, *parts):
-    return Format(ChoiceExample, lambda path, part, data, skips: read(path, skips), parts)
+    return Format(ChoiceExample, lambda path, part, data, skips: read(path), parts)
 
 
 def _glue(name):
@@ -72,7 +73,7 @@ def _glue(name):
 FORMATS = {
     "table": Format(
         TextExample,
-        lambda path, part, data, skips: tables.read_texts(path, data, skips),
+        lambda path, part, data, skips: tables.read_texts(path, data),
         ("train.tsv", "dev.tsv", "test.tsv"),
     ),
     "sst": _texts(labelled.read_sst, "train.tsv", "dev.tsv", "test.tsv", labels=labelled.SST_LABELS),
@@ -95,7 +96,7 @@ FORMATS = {
     },
     "clinc150": Format(
         TextExample,
-        lambda path, part, data, skips: labelled.read_clinc150(path, part, skips),
+        lambda path, part, data, skips: labelled.read_clinc150(path, part),
         ("train", "val", "test"),
         lambda path: (*labelled.clinc150_labels(path), labelled.OUT_OF_SCOPE),
         lambda folder, part: _in_folder(folder, "data_full.json"),
@@ -122,11 +123,13 @@ class Kind(NamedTuple):
 
     Attributes:
         gold: name of the attribute that is to be learned; None in a test set.
+        useless: function of a labelled example to why nothing can be learned of it or measured by it, None if it can.
         lines: function of (path, ExampleData, Skips) to the examples of JSON lines, as anybody can write them.
         tfds: function of (name, split, ExampleData, Skips) to the examples of a data set of TFDS.
     """
 
     gold: str
+    useless: Callable
     lines: Callable
     tfds: Callable
 
@@ -135,21 +138,32 @@ def _unanswerable(data):
     return data.format == "squad2"
 
 
+def _why_not_ask(example):
+    if is_blank(example.question, example.context):
+        return EMPTY
+    if example.answers and is_blank(*(answer.text for answer in example.answers)):
+        return "skipped: question whose answers are all empty"
+    return None
+
+
 KINDS = {
     TextExample: Kind(
         "label",
-        tables.read_text_lines,
+        lambda example: EMPTY if is_blank(*example.texts) else None,
+        lambda path, data, skips: tables.read_text_lines(path, data),
         lambda name, split, data, skips: tfds_sets.read_tfds_texts(
-            name, split, skips, texts=tuple(filter(None, (data.text, data.second_text))), label=data.label
+            name, split, texts=tuple(filter(None, (data.text, data.second_text))), label=data.label
         ),
     ),
     TaggedExample: Kind(
         "tags",
+        lambda example: EMPTY if is_blank(example.text) else None,
         lambda path, data, skips: conll.read_tagged_lines(path),
         lambda name, split, data, skips: tfds_sets.read_tfds_tags(name, split, data.column or "ner"),
     ),
     QuestionExample: Kind(
         "answers",
+        _why_not_ask,
         lambda path, data, skips: squad.read_questions(path, skips, unanswerable=_unanswerable(data)),
         lambda name, split, data, skips: tfds_sets.read_tfds_questions(
             name, split, skips, unanswerable=_unanswerable(data)
@@ -157,8 +171,9 @@ KINDS = {
     ),
     ChoiceExample: Kind(
         "label",
-        lambda path, data, skips: choices.read_choices(path, skips),
-        lambda name, split, data, skips: tfds_sets.read_tfds_choices(name, split, skips),
+        lambda example: EMPTY if is_blank(example.context, *example.choices) else None,
+        lambda path, data, skips: choices.read_choices(path),
+        lambda name, split, data, skips: tfds_sets.read_tfds_choices(name, split),
     ),
 }
 
@@ -238,12 +253,13 @@ class Source:
         return named and named(self.where("train"))
 
     def examples(self, skips, role, *, labelled=True):
-        """The examples, one after the other.
+        """The examples, one after the other: all, if they are to be answered, else those that are of use.
 
         Args:
             skips: Skips.
             role: one of `ROLES`, or what the format or TFDS calls another part.
-            labelled: whether each must come with what is to be learned.
+            labelled: whether each must come with what is to be learned. Those with an empty text are left out then, and
+                counted.
 
         Yields:
             Examples of the task's kind.
@@ -251,14 +267,20 @@ class Source:
         Raises:
             ConfigError, DataError: as the readers; an example has no label though `labelled`.
         """
+        gold = self._kind.gold
         for example in self._read(skips, role):
-            gold = self._kind.gold
-            if labelled and getattr(example, gold) is None:
+            if not labelled:
+                yield example
+                continue
+            if getattr(example, gold) is None:
                 named = f"name its column by data.label (now {self._data.label!r})"
                 remedy = named if self._example is TextExample else f"give its {gold}"
                 what = f"no {gold}, which training and evaluation need"
                 raise DataError(f"{example.place}: {what}; {remedy}, or take predict")
-            yield example
+            if reason := self._kind.useless(example):
+                skips.add(reason, example.place)
+            else:
+                yield example
 
     def _read(self, skips, role):
         where, part = self.where(role), self.part(role)

@@ -3,7 +3,7 @@
 import os
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.examples import TextExample, keep_texts
+from bert_tf.inputs.examples import TextExample
 from bert_tf.inputs.text_files import STDIN, checked, identity, read_csv, read_json_lines, read_lines
 
 
@@ -54,13 +54,12 @@ def table_rows(path, columns, optional=()):
         yield from _delimited_rows(path, columns, optional, ending)
 
 
-def read_texts(path, data, skips):
+def read_texts(path, data):
     """Anybody's own labelled texts or pairs, of a TSV or CSV file.
 
     Args:
         path: of the file.
         data: ExampleData, which names the columns.
-        skips: Skips.
 
     Yields:
         TextExample; `id` is the row's number from 0, `label` None where there is no such column.
@@ -70,18 +69,15 @@ def read_texts(path, data, skips):
     """
     texts = [data.text, data.second_text] if data.second_text else [data.text]
     for row, (number, (*values, label)) in enumerate(table_rows(path, texts, [data.label])):
-        place = f"{path}:{number}"
-        if keep_texts(values, label is not None, place, skips):
-            yield TextExample(str(row), tuple(values), label, place)
+        yield TextExample(str(row), tuple(values), label, f"{path}:{number}")
 
 
-def read_text_lines(path, data, skips):
+def read_text_lines(path, data):
     """Anybody's own labelled texts or pairs, a JSON object a line.
 
     Args:
         path: the file; "-" for standard input.
         data: ExampleData, which names the fields; "id" names the example, text or a whole number.
-        skips: Skips.
 
     Yields:
         TextExample; `label` is None where there is no such field, a tuple where it is a list.
@@ -93,9 +89,7 @@ def read_text_lines(path, data, skips):
     seen = {}
     for count, (number, (*values, label), own) in enumerate(_json_rows(path, texts, [data.label])):
         place = f"{path}:{number}"
-        name = identity(own, count, seen, place)
-        if keep_texts(values, label is not None, place, skips):
-            yield TextExample(name, tuple(values), label, place)
+        yield TextExample(identity(own, count, seen, place), tuple(values), label, place)
 
 
 def _delimited_rows(path, columns, optional, ending):

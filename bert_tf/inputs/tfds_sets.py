@@ -6,10 +6,10 @@ number that the data set itself gives, if it does.
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.choices import COPA_QUESTIONS
-from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, TextExample, keep_texts, tagged
+from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
 from bert_tf.inputs.glue import glue_task
 from bert_tf.inputs.labelled import Scale
-from bert_tf.inputs.squad import check_question
+from bert_tf.inputs.squad import with_placed_answers
 from bert_tf.inputs.text_files import check_unique
 
 _GLUE_TEXTS = {
@@ -58,18 +58,17 @@ def tfds_labels(name, label="label"):
     return glue_task(task[0]).labels if task else _classes(name, label, _builder(name, label))
 
 
-def read_tfds_texts(name, split, skips, *, texts=("text",), label="label"):
+def read_tfds_texts(name, split, *, texts=("text",), label="label"):
     """Labelled texts or pairs.
 
     Args:
         name: in TFDS; of "glue/..." the features are known.
         split: in TFDS, such as "train", "validation" or "validation_matched".
-        skips: Skips.
         texts: names of the one or two features with text.
         label: name of the feature with the class; a negative one is none.
 
     Yields:
-        TextExample; those with a label and an empty text are left out and counted.
+        TextExample.
 
     Raises:
         ConfigError: TFDS is not installed, or knows no such data set, split or feature.
@@ -87,8 +86,7 @@ def read_tfds_texts(name, split, skips, *, texts=("text",), label="label"):
         else:
             value = labels[value] if value >= 0 else None
         values = tuple(_text(row[text], place) for text in texts)
-        if keep_texts(values, value is not None, place, skips):
-            yield TextExample(str(row.get("idx", number)), values, value, place)
+        yield TextExample(str(row.get("idx", number)), values, value, place)
 
 
 def read_tfds_tags(name, split, column):
@@ -102,7 +100,7 @@ def read_tfds_tags(name, split, column):
         column: the feature with the tags, such as "ner", "pos", "chunks", "upos" or "xpos".
 
     Yields:
-        TaggedExample; sentences without words are not there.
+        TaggedExample.
 
     Raises:
         ConfigError, DataError: as `read_tfds_texts`; a sentence has not one tag a word.
@@ -115,8 +113,7 @@ def read_tfds_tags(name, split, column):
         if len(words) != len(tags):
             raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected one {column} a word")
         identity = _text(row["idx"], place) if "idx" in row else str(number)
-        if words:
-            yield tagged(identity, words, tags, None, place)
+        yield tagged(identity, words, tags, None, place)
 
 
 def read_tfds_questions(name, split, skips, *, unanswerable=False):
@@ -145,19 +142,15 @@ def read_tfds_questions(name, split, skips, *, unanswerable=False):
         )
         if not answers and not unanswerable:
             raise DataError(f"{place}: no answer to the question {identity}; read it as SQuAD 2.0")
-        question = QuestionExample(
-            identity, _text(row["question"], place), _text(row["context"], place), answers, place
-        )
-        if question := check_question(question, skips):
-            yield question
+        texts = (_text(row[feature], place) for feature in ("question", "context"))
+        yield with_placed_answers(QuestionExample(identity, *texts, answers, place), skips)
 
 
-def read_tfds_choices(name, split, skips):
+def read_tfds_choices(name, split):
     """Multiple choice: "super_glue/copa", and sets with the features context, endings and label, such as "hellaswag".
 
     Args:
         name, split: in TFDS.
-        skips: Skips.
 
     Yields:
         ChoiceExample.
@@ -182,8 +175,7 @@ def read_tfds_choices(name, split, skips):
         if label >= len(choices):
             raise DataError(f"{place}: label {label}; expected the index of one of {len(choices)} choices")
         label = label if label >= 0 else None
-        if keep_texts((context, *choices), label is not None, place, skips):
-            yield ChoiceExample(str(row.get("idx", number)), context, question, tuple(choices), label, place)
+        yield ChoiceExample(str(row.get("idx", number)), context, question, tuple(choices), label, place)
 
 
 def _builder(name, *features):

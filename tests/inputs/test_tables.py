@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
-from bert_tf.inputs.examples import Skips, TextExample
+from bert_tf.inputs.examples import TextExample
 from bert_tf.inputs.tables import read_table, read_text_lines, read_texts
 
 
@@ -126,27 +126,26 @@ def test_what_is_wrong_is_said_with_file_and_line(table, name, content, message)
     assert "\n" not in str(raised.value)
 
 
-def test_examples_with_an_empty_text_are_skipped_and_counted_unless_they_wait_for_an_answer(table):
-    data, skips = ExampleData(text="text", second_text="other", label="label"), Skips()
-    path = table("a.csv", 'text,other,label\na,b,x\na," ",y\n,,x\nc,d,\n')
-    assert list(read_texts(path, data, skips)) == [
+def test_every_row_is_an_example_and_one_without_column_of_labels_has_none(table):
+    data = ExampleData(text="text", second_text="other", label="label")
+    path = table("a.csv", 'text,other,label\na,b,x\na," ",y\nc,d,\n')
+    assert list(read_texts(path, data)) == [
         TextExample("0", ("a", "b"), "x", f"{path}:2"),
-        TextExample("3", ("c", "d"), "", f"{path}:5"),
+        TextExample("1", ("a", " "), "y", f"{path}:3"),
+        TextExample("2", ("c", "d"), "", f"{path}:4"),
     ]
-    assert skips.places == {"skipped: empty text": [f"{path}:3", f"{path}:4"]}
     path = table("b.csv", 'text,other\na," "\n')
-    assert [(e.texts, e.label) for e in read_texts(path, data, skips)] == [(("a", " "), None)]
-    assert skips.counts.total() == 2
+    assert list(read_texts(path, data)) == [TextExample("0", ("a", " "), None, f"{path}:2")]
 
 
 def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
     rows = [{"text": "a", "label": ["x", 2]}, {"text": "b", "label": []}, {"text": "c", "label": 1.5}, {"text": "d"}]
     path = table("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     data = ExampleData(text="text")
-    assert [example.label for example in read_text_lines(path, data, Skips())] == [("x", "2"), (), "1.5", None]
+    assert [example.label for example in read_text_lines(path, data)] == [("x", "2"), (), "1.5", None]
     path = table("b.jsonl", json.dumps({"text": ["a"]}) + "\n")
     with pytest.raises(DataError, match=r"b\.jsonl:1: field 'text': \[\"a\"\]; expected text or a number$"):
-        list(read_text_lines(path, data, Skips()))
+        list(read_text_lines(path, data))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
 def test_what_json_has_besides_text_and_numbers_is_no_label_and_no_text(table, row, message):
     path = table("a.jsonl", json.dumps({"text": 7, "label": 1}) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(DataError) as raised:
-        list(read_text_lines(path, ExampleData(text="text"), Skips()))
+        list(read_text_lines(path, ExampleData(text="text")))
     assert str(raised.value) == f"{path}:2: {message}"
 
 

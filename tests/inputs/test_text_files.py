@@ -15,11 +15,11 @@ READERS = {
         lambda path: glue.read_glue("rte", path, Skips()),
         "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n",
     ),
-    "sst": (lambda path: labelled.read_sst(path, Skips()), "a b\t1\nc\t0\n"),
-    "nsmc": (lambda path: labelled.read_nsmc(path, Skips()), "id\tdocument\tlabel\n1\t좋다\t1\n"),
-    "ynat": (lambda path: labelled.read_klue_ynat(path, Skips()), '[{"guid": "1", "title": "아", "label": "경제"}]\n'),
+    "sst": (labelled.read_sst, "a b\t1\nc\t0\n"),
+    "nsmc": (labelled.read_nsmc, "id\tdocument\tlabel\n1\t좋다\t1\n"),
+    "ynat": (labelled.read_klue_ynat, '[{"guid": "1", "title": "아", "label": "경제"}]\n'),
     "clinc": (
-        lambda path: labelled.read_clinc150(path, "val", Skips(), out_of_scope=False),
+        lambda path: labelled.read_clinc150(path, "val", out_of_scope=False),
         '{"train": [["hi", "greet"]], "val": [["hello", "greet"]]}\n',
     ),
     "conll": (conll.read_conll, "a O\nb B-X\n\n"),
@@ -31,11 +31,11 @@ READERS = {
         '[{"text": "b", "answer_start": 2}]}]}]}]}\n',
     ),
     "swag": (
-        lambda path: choices.read_swag(path, Skips()),
+        choices.read_swag,
         ",sent1,sent2,ending0,ending1,ending2,ending3,label\n0,a.,She,b,c,d,e,3\n",
     ),
     "choices": (
-        lambda path: choices.read_choices(path, Skips()),
+        choices.read_choices,
         '{"context": "a", "choices": ["b", "c"], "label": 1}\n',
     ),
 }
@@ -64,7 +64,7 @@ def test_what_is_not_utf8_is_named_with_its_line(write, name):
 
 @pytest.mark.parametrize("name", [*READERS, "copa"])
 def test_a_file_that_is_empty_or_not_there_is_named(write, tmp_path, name):
-    read = READERS[name][0] if name != "copa" else lambda path: choices.read_copa(path, Skips())
+    read = READERS[name][0] if name != "copa" else choices.read_copa
     for path, message in (
         (write("empty", ""), "the file is empty"),
         (str(tmp_path / "none"), "no such file"),
