@@ -197,11 +197,11 @@ class Source:
     Args:
         data: ExampleData.
         place: --data_dir: a folder, a single file, or "-" for JSON lines on standard input; "" where the data comes
-            from TFDS.
+            from TFDS. A file goes before what ExampleData names.
         example: the kind that the task takes, such as TextExample.
 
     Raises:
-        ConfigError: an unknown format or source, or one with examples of another kind.
+        ConfigError: an unknown format or source, a format with examples of another kind, or a folder beside a source.
         DataError: there is no such place.
     """
 
@@ -212,22 +212,28 @@ class Source:
         if data.format not in FORMATS:
             raise ConfigError(f"data.format {data.format!r} is unknown; choose one of {', '.join(FORMATS)}")
         self._format = FORMATS[data.format]
-        # JSON lines are the same for all formats: a converted model, which knows of none, can be asked by them.
-        if not data.source and self._format.example is not example and not _is_lines(place):
-            fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
-            raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
-        if not os.path.exists(place) and place != STDIN and not data.source:
-            raise DataError(f"{place or '--data_dir'}: no such file or directory; expected a folder or a file of data")
         self._folder = place
         self._file = place if place == STDIN or os.path.isfile(place) else ""
+        # A file is read whatever set the model learned from.
+        self._set = "" if self._file else data.source.removeprefix(TFDS)
+        # JSON lines are the same for all formats: a converted model, which knows of none, can be asked by them.
+        if not self._set and self._format.example is not example and not _is_lines(place):
+            fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
+            raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
+        if not self._file and not os.path.exists(place) and (place or not self._set):
+            raise DataError(f"{place or '--data_dir'}: no such file or directory; expected a folder or a file of data")
+        if self._set and place:
+            raise ConfigError(
+                "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= takes the files)"
+            )
 
     def part(self, role):
         """What the config, or else the format, names for one of `ROLES`; another part's name is itself."""
         if role not in ROLES:
             return role
         named = getattr(self._data, role)
-        if self._data.source:
-            return named or tfds_sets.tfds_splits(self._data.source.removeprefix(TFDS))[ROLES.index(role)]
+        if self._set:
+            return named or tfds_sets.tfds_splits(self._set)[ROLES.index(role)]
         return named or self._format.parts[ROLES.index(role)]
 
     def where(self, role):
@@ -239,18 +245,17 @@ class Source:
         if self._file:
             return self._file
         part = self.part(role)
-        return f"{self._data.source}:{part}" if self._data.source else self._format.locate(self._folder, part)
+        return f"{self._data.source}:{part}" if self._set else self._format.locate(self._folder, part)
 
     def identity(self, role):
         """What tells these examples from others: of a file a digest, of TFDS the name."""
-        return self.where(role) if self._data.source else file_identity(self.where(role))
+        return self.where(role) if self._set else file_identity(self.where(role))
 
     def labels(self):
         """The classes in their order, or a Scale; None where only the examples tell."""
-        if self._data.source and self._example is TextExample:
-            return tfds_sets.tfds_labels(self._data.source.removeprefix(TFDS), self._data.label)
-        named = None if self._data.source else self._format.labels
-        return named and named(self.where("train"))
+        if self._set:
+            return tfds_sets.tfds_labels(self._set, self._data.label) if self._example is TextExample else None
+        return self._format.labels and self._format.labels(self.where("train"))
 
     def examples(self, skips, role, *, labelled=True):
         """The examples, one after the other: all, if they are to be answered, else those that are of use.
@@ -286,6 +291,6 @@ class Source:
         where, part = self.where(role), self.part(role)
         if _is_lines(where):
             return self._kind.lines(where, self._data, skips)
-        if self._data.source and not self._file:
-            return self._kind.tfds(self._data.source.removeprefix(TFDS), part, self._data, skips)
+        if self._set:
+            return self._kind.tfds(self._set, part, self._data, skips)
         return self._format.read(where, part, self._data, skips)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_tf.config import ExampleData
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import ChoiceExample, QuestionExample, Skips, TaggedExample, TextExample
 from bert_tf.inputs.sources import Source
 
@@ -113,3 +113,26 @@ def test_a_question_whose_answers_are_all_empty_is_asked_and_not_learned(write):
     assert [example.id for example in source.examples(skips, "train")] == ["1"]
     assert skips.places == {"skipped: question whose answers are all empty": [f"{path}:1"]}
     assert [example.id for example in source.examples(skips, "test", labelled=False)] == ["0", "1"]
+
+
+def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tmp_path):
+    data = ExampleData(source="tfds:glue/mrpc")
+    with pytest.raises(ConfigError) as raised:
+        Source(data, str(tmp_path), TextExample)
+    expected = "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= takes the files)"
+    assert str(raised.value) == expected
+    with pytest.raises(DataError, match="none: no such file or directory; expected a folder or a file"):
+        Source(data, str(tmp_path / "none"), TextExample)
+    assert Source(data, "", TextExample).where("test") == "tfds:glue/mrpc:test"
+
+
+@pytest.mark.parametrize("source", ["", "tfds:conll2003"])
+def test_a_file_is_read_in_the_format_that_is_named_whatever_the_model_learned_from(write, source):
+    path = write("a.txt", "a O\nb B-X\n")
+    with pytest.raises(ConfigError, match="'table' is for another kind of task; for this one: conll, conllu, klue/ner"):
+        Source(ExampleData(source=source), path, TaggedExample)
+    found = Source(ExampleData(source=source, format="conll"), path, TaggedExample)
+    assert [example.tags for example in found.examples(Skips(), "train")] == [("O", "B-X")]
+    assert found.where("test") == path and found.identity("test") != path and found.labels() is None
+    asked_of = Source(ExampleData(source=source), write("a.jsonl", lines({"text": "a"})), TaggedExample)
+    assert [example.text for example in asked_of.examples(Skips(), "test", labelled=False)] == ["a"]
