@@ -4,6 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import ChoiceExample
+from bert_tf.inputs.tables import table_rows
 from bert_tf.inputs.text_files import (
     check_file,
     check_unique,
@@ -11,7 +12,6 @@ from bert_tf.inputs.text_files import (
     field,
     identity,
     parts,
-    read_csv,
     read_json_lines,
 )
 
@@ -26,32 +26,21 @@ def read_swag(path):
     As in the paper (section 4.4), the context is the sentence and each choice the beginning with one of the endings.
 
     Args:
-        path: the file.
+        path: the file, .csv.
 
     Yields:
         ChoiceExample; `id` is the row's number from 0, `label` None if the file has no such column.
 
     Raises:
-        DataError: as `read_csv`; a column is missing, a row has a wrong number of columns, a label is not 0 to 3, or
-            there are no rows; with the line.
+        DataError: as `table_rows`; a label is not 0 to 3; with the line.
     """
-    rows = read_csv(path)
-    number, header = next(rows, (1, []))
-    for name in ("sent1", "sent2", *_ENDINGS):
-        if name not in header:
-            raise DataError(f"{path}:{number}: no column {name!r}; the columns are {', '.join(map(repr, header[:20]))}")
-    index = -1
-    for index, (number, fields) in enumerate(rows):
+    for count, (number, row) in enumerate(table_rows(path, ("sent1", "sent2", *_ENDINGS), ["label"])):
         place = f"{path}:{number}"
-        if len(fields) != len(header):
-            raise DataError(f"{place}: {len(fields)} columns; expected {len(header)} as in the first line")
-        row = dict(zip(header, fields, strict=True))
-        label = _index(row["label"], 0, 4, place) if "label" in row else None
-        endings = [row[name] for name in _ENDINGS]
-        choices = tuple(f"{row['sent2']} {ending}".strip() for ending in endings)
-        yield ChoiceExample(str(index), row["sent1"], "", choices, label, place)
-    if index < 0:
-        raise DataError(f"{path}: no rows below the header; expected at least one")
+        context, beginning, *endings, label = row
+        choices = tuple(f"{beginning} {ending}".strip() for ending in endings)
+        yield ChoiceExample(
+            str(count), context, "", choices, None if label is None else _index(label, 0, 4, place), place
+        )
 
 
 def read_copa(path):

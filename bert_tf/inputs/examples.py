@@ -3,6 +3,9 @@
 import collections
 from typing import NamedTuple
 
+# Places that are kept for each reason to skip an example, and those that are told on one line.
+_LISTED, _SHOWN = 100, 5
+
 
 class TextExample(NamedTuple):
     """One text or a pair, for classification and regression.
@@ -96,25 +99,24 @@ class Skips:
 
     Attributes:
         counts: Counter reason -> how often.
-        places: dict reason -> list of the first places, at most `listed`: memory does not grow with the data.
+        places: dict reason -> list of the first 100 places: memory does not grow with the data.
     """
 
-    def __init__(self, listed=100):
+    def __init__(self):
         self.counts = collections.Counter()
         self.places = collections.defaultdict(list)
-        self._listed = listed
 
     def add(self, reason, place):
         """Counts one more for `reason`, a few words such as "skipped: empty text"."""
         self.counts[reason] += 1
-        if len(self.places[reason]) < self._listed:
+        if len(self.places[reason]) < _LISTED:
             self.places[reason].append(place)
 
-    def lines(self, shown=5):
-        """One line a reason, most frequent first: the reason, how often, and up to `shown` places."""
+    def lines(self):
+        """One line a reason, most frequent first: the reason, how often, and its first places."""
         lines = []
         for reason, count in self.counts.most_common():
-            places = self.places[reason][:shown]
+            places = self.places[reason][:_SHOWN]
             more = ", ..." if count > len(places) else ""
             lines.append(f"{reason}: {count:,} ({', '.join(places)}{more})")
         return lines

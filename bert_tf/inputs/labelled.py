@@ -221,16 +221,15 @@ def _read_klue(path, texts, label_of, labels):
         yield TextExample(identity, values, label, place)
 
 
-def read_clinc150(path, split, *, out_of_scope=True):
-    """One split of CLINC150's `data_full.json` and its like.
+def read_clinc150(path, split):
+    """One split of CLINC150's `data_full.json` and its like; queries that none of its intents serves come behind.
 
     Args:
         path: a JSON object of lists, "train", "val", "test" and the same with "oos_" in front, of [text, intent].
         split: "train", "val" or "test".
-        out_of_scope: whether the split's queries that none of the intents serves follow, with the label "oos".
 
     Yields:
-        TextExample.
+        TextExample; of queries out of scope the label is "oos".
 
     Raises:
         ConfigError: an unknown split.
@@ -239,10 +238,8 @@ def read_clinc150(path, split, *, out_of_scope=True):
     if split not in ("train", "val", "test"):
         raise ConfigError(f'unknown split "{split}" of CLINC150; expected train, val or test')
     data = read_json(path)
-    labels = _intents(data, path)
-    names = [(split, labels)] + [(f"oos_{split}", (OUT_OF_SCOPE,))] * out_of_scope
     count = 0
-    for name, known in names:
+    for name, known in ((split, _intents(data, path)), (f"oos_{split}", (OUT_OF_SCOPE,))):
         for row, place in parts(data, name, path):
             text, label = _query(row, place)
             label = read_label(label, known, place)
