@@ -8,12 +8,13 @@ _LISTED, _SHOWN = 100, 5
 
 
 class TextExample(NamedTuple):
-    """One text or a pair, for classification and regression.
+    """One text or a pair, for classification with one label or several, and for regression.
 
     Attributes:
-        id: what its prediction is called: the file's own id where it has one, else the row's number from 0.
+        id: what its prediction is called: its id in JSON lines or in a published set; else the row's number from 0.
         texts: one or two texts.
-        label: the class as it is written in the file, a number, or a tuple of classes; None in a test set.
+        label: as the file writes it, a class, several between separators, or a number; a float where the format has a
+            Scale; a tuple of classes where JSON has a list; None in a test set.
         place: "file:line" or the like, for errors.
     """
 
