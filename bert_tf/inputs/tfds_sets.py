@@ -4,6 +4,9 @@ TFDS fetches and keeps them (TFDS_DATA_DIR says where). It deals examples out in
 number that the data set itself gives, if it does.
 """
 
+import numpy as np
+import tensorflow as tf
+
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.choices import COPA_QUESTIONS
 from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
@@ -47,12 +50,14 @@ def tfds_splits(name):
 def tfds_labels(name, label="label"):
     """The classes of a data set, in the order of its class numbers, or a Scale; GLUE's as the leaderboard writes them.
 
+    None where only the examples tell: of numbers and of text.
+
     Args:
         name: in TFDS, such as "glue/mrpc" or "imdb_reviews".
         label: the feature, not used for GLUE.
 
     Raises:
-        ConfigError: there is no such data set, or the feature has no named classes.
+        ConfigError: there is no such data set, or the feature is no label.
     """
     task = glue_of_tfds(name)
     return glue_task(task[0]).labels if task else _classes(name, label, _builder(name, label))
@@ -65,7 +70,8 @@ def read_tfds_texts(name, split, *, texts=("text",), label="label"):
         name: in TFDS; of "glue/..." the features are known.
         split: in TFDS, such as "train", "validation" or "validation_matched".
         texts: names of the one or two features with text.
-        label: name of the feature with the class; a negative one is none.
+        label: name of the feature with the class, of which a negative one is none, a number or a text; or a list of
+            these, for several labels.
 
     Yields:
         TextExample.
@@ -79,12 +85,14 @@ def read_tfds_texts(name, split, *, texts=("text",), label="label"):
     builder = _builder(name, *texts, label)
     labels = glue_task(task[0]).labels if task else _classes(name, label, builder)
     for number, row, place in _rows(builder, name, split):
-        value = row[label].item()
+        value = row[label]
         if isinstance(labels, Scale):
             # TFDS has scores as float32: 3.8 would come out as 3.799999952316284.
-            value = round(value, 3) if value >= labels.low else None
+            value = round(value.item(), 3) if value >= labels.low else None
+        elif np.ndim(value):
+            value = tuple(_label(one, labels, place) for one in value)
         else:
-            value = labels[value] if value >= 0 else None
+            value = _label(value, labels, place)
         values = tuple(_text(row[text], place) for text in texts)
         yield TextExample(str(row.get("idx", number)), values, value, place)
 
@@ -141,7 +149,8 @@ def read_tfds_questions(name, split, skips, *, unanswerable=False):
             Answer(_text(text, place), start.item()) for text, start in zip(row["answers"]["text"], starts, strict=True)
         )
         if not answers and not unanswerable:
-            raise DataError(f"{place}: no answer to the question {identity}; read it as SQuAD 2.0")
+            remedy = "say that there are such: --config.data.format=squad2 --config.task.unanswerable"
+            raise DataError(f"{place}: no answer to the question {identity}; {remedy}")
         texts = (_text(row[feature], place) for feature in ("question", "context"))
         yield with_placed_answers(QuestionExample(identity, *texts, answers, place), skips)
 
@@ -218,10 +227,22 @@ def _rows(builder, name, split):
 
 
 def _classes(name, label, builder):
+    """Names of the classes of a feature, or of each in a list; None for text and numbers."""
+    spec = builder.info.features[label].get_tensor_spec()
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank > 1:
+        raise ConfigError(
+            f"tfds:{name}: the feature {label!r} is neither a class, a number or a text, nor a list of these; name "
+            "another as the label"
+        )
     names = getattr(builder.info.features[label], "names", None)
-    if not names:
-        raise ConfigError(f"tfds:{name}: the feature {label!r} has no named classes; name another as the label")
-    return tuple(names)
+    return names and tuple(names)
+
+
+def _label(value, names, place):
+    """A class by its name, None for a negative one; a text as it is; a number as text, as in a table."""
+    if names:
+        return names[value] if value >= 0 else None
+    return _text(value, place) if isinstance(value, bytes) else str(value)
 
 
 def _text(value, place):
