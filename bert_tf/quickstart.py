@@ -164,9 +164,7 @@ def _show(predictions, fillings):
 
 
 def _comparison(reviews, scores):
-    train, held = (
-        read_table(os.path.join(reviews, name), ["label"])[0]["label"] for name in ("train.tsv", "heldout.tsv")
-    )
+    train, held = (read_table(os.path.join(reviews, name), ["label"])["label"] for name in ("train.tsv", "heldout.tsv"))
     majority = collections.Counter(train).most_common(1)[0][0]
     accuracies = {f"majority class ({majority})": held.count(majority) / len(held)}
     accuracies["tiny, pre-trained here"] = scores["tiny"]["final"]["accuracy"]

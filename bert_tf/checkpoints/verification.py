@@ -77,7 +77,7 @@ def _features(checkpoint):
     config, tokenizer = checkpoint.config, checkpoint.tokenizer()
     length = min(_LENGTH, config.max_position_embeddings)
     if tokenizer:
-        rows, _ = read_table(os.path.join(bundled("data/reviews"), "heldout.tsv"), ["sentence"])
+        rows = read_table(os.path.join(bundled("data/reviews"), "heldout.tsv"), ["sentence"])
         texts = rows["sentence"]
         texts = texts[:: len(texts) // (2 * _SENTENCES)]
         first, second, _ = truncate(

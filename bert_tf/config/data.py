@@ -21,8 +21,8 @@ class PretrainingData:
         max_length: tokens of a sequence, at most, [CLS] and [SEP] counted.
         masking: "token" (BERT), "whole_word" (its later models) or "span" (SpanBERT): what is masked together. Or
             "next_token": nothing is, and at each place the next token is predicted; for model.attention "left".
-        words: for the latter two, "pieces" (a piece without ## begins a word) or "spaces" (a word is what stands
-            between white space, punctuation apart: for Korean with Chinese characters in it, or segmented text).
+        words: for "whole_word" and "span", "pieces" (a piece without ## begins a word) or "spaces" (a word is what
+            stands between white space, punctuation apart: for Korean with Chinese characters in it, or segmented text).
         mask_on: "host" (in the input pipeline) or "device" (in the training step); the same masks either way.
         max_predictions: masked tokens a sequence, at most.
         masking_rate: share of the tokens of a sequence that is masked; at least one is, where one can be, also at a

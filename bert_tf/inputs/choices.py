@@ -3,7 +3,8 @@
 import xml.etree.ElementTree as ElementTree
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.examples import ChoiceExample, keep_texts
+from bert_tf.inputs.examples import ChoiceExample
+from bert_tf.inputs.tables import table_rows
 from bert_tf.inputs.text_files import (
     check_file,
     check_unique,
@@ -11,7 +12,6 @@ from bert_tf.inputs.text_files import (
     field,
     identity,
     parts,
-    read_csv,
     read_json_lines,
 )
 
@@ -20,48 +20,34 @@ _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 COPA_QUESTIONS = {"cause": "What was the CAUSE of this?", "effect": "What happened as a RESULT?"}
 
 
-def read_swag(path, skips):
+def read_swag(path):
     """SWAG's `train.csv`, `val.csv` and `test.csv`: one sentence, the beginning of the next, and four endings.
 
     As in the paper (section 4.4), the context is the sentence and each choice the beginning with one of the endings.
 
     Args:
-        path: the file.
-        skips: Skips.
+        path: the file, .csv.
 
     Yields:
         ChoiceExample; `id` is the row's number from 0, `label` None if the file has no such column.
 
     Raises:
-        DataError: as `read_csv`; a column is missing, a row has a wrong number of columns, a label is not 0 to 3, or
-            there are no rows; with the line.
+        DataError: as `table_rows`; a label is not 0 to 3; with the line.
     """
-    rows = read_csv(path)
-    number, header = next(rows, (1, []))
-    for name in ("sent1", "sent2", *_ENDINGS):
-        if name not in header:
-            raise DataError(f"{path}:{number}: no column {name!r}; the columns are {', '.join(map(repr, header[:20]))}")
-    index = -1
-    for index, (number, fields) in enumerate(rows):
+    for count, (number, row) in enumerate(table_rows(path, ("sent1", "sent2", *_ENDINGS), ["label"])):
         place = f"{path}:{number}"
-        if len(fields) != len(header):
-            raise DataError(f"{place}: {len(fields)} columns; expected {len(header)} as in the first line")
-        row = dict(zip(header, fields, strict=True))
-        label = _index(row["label"], 0, 4, place) if "label" in row else None
-        endings = [row[name] for name in _ENDINGS]
-        if keep_texts((row["sent1"], *endings), label is not None, place, skips):
-            choices = tuple(f"{row['sent2']} {ending}".strip() for ending in endings)
-            yield ChoiceExample(str(index), row["sent1"], "", choices, label, place)
-    if index < 0:
-        raise DataError(f"{path}: no rows below the header; expected at least one")
+        context, beginning, *endings, label = row
+        choices = tuple(f"{beginning} {ending}".strip() for ending in endings)
+        yield ChoiceExample(
+            str(count), context, "", choices, None if label is None else _index(label, 0, 4, place), place
+        )
 
 
-def read_copa(path, skips):
+def read_copa(path):
     """COPA's XML: a premise, whether its cause or its effect is asked for, and two alternatives.
 
     Args:
         path: the file.
-        skips: Skips.
 
     Yields:
         ChoiceExample; `question` is one of `COPA_QUESTIONS`.
@@ -88,8 +74,7 @@ def read_copa(path, skips):
             premise, *choices = (_xml_text(item, tag, place) for tag in ("p", "a1", "a2"))
             label = item.get("most-plausible-alternative")
             label = None if label is None else _index(label, 1, 2, place)
-            if keep_texts((premise, *choices), label is not None, place, skips):
-                yield ChoiceExample(name, premise, COPA_QUESTIONS[asked], tuple(choices), label, place)
+            yield ChoiceExample(name, premise, COPA_QUESTIONS[asked], tuple(choices), label, place)
             item.clear()  # memory stays flat
     except ElementTree.ParseError as error:
         raise DataError(f"{path}:{error.position[0]}: not XML ({error}); expected COPA's copa-corpus") from None
@@ -97,7 +82,7 @@ def read_copa(path, skips):
         raise DataError(f"{path}: no items; expected COPA's copa-corpus")
 
 
-def read_choices(path, skips):
+def read_choices(path):
     """JSON lines of one context and any number of choices.
 
     Each is an object with "context" (text) and "choices" (a list of at least two texts), and, if wanted, "question"
@@ -105,7 +90,6 @@ def read_choices(path, skips):
 
     Args:
         path: the file.
-        skips: Skips.
 
     Yields:
         ChoiceExample; `label` is None where there is none.
@@ -127,8 +111,7 @@ def read_choices(path, skips):
         if label is not None and not 0 <= checked(label, int, f"{place}: label") < len(choices):
             raise DataError(f"{place}: label {label}; expected the index of a choice, 0 to {len(choices) - 1}")
         count += 1
-        if keep_texts((context, *choices), label is not None, place, skips):
-            yield ChoiceExample(name, context, question, choices, label, place)
+        yield ChoiceExample(name, context, question, choices, label, place)
     if not count:
         raise DataError(f"{path}: no examples; expected at least one")
 

@@ -3,14 +3,18 @@
 import collections
 from typing import NamedTuple
 
+# Places that are kept for each reason to skip an example, and those that are told on one line.
+_LISTED, _SHOWN = 100, 5
+
 
 class TextExample(NamedTuple):
-    """One text or a pair, for classification and regression.
+    """One text or a pair, for classification with one label or several, and for regression.
 
     Attributes:
-        id: what its prediction is called: the file's own id where it has one, else the row's number from 0.
+        id: what its prediction is called: its id in JSON lines or in a published set; else the row's number from 0.
         texts: one or two texts.
-        label: the class as it is written in the file, a number, or a tuple of classes; None in a test set.
+        label: as the file writes it, a class, several between separators, or a number; a float where the format has a
+            Scale; a tuple of classes where JSON has a list; None in a test set.
         place: "file:line" or the like, for errors.
     """
 
@@ -96,25 +100,24 @@ class Skips:
 
     Attributes:
         counts: Counter reason -> how often.
-        places: dict reason -> list of the first places, at most `listed`: memory does not grow with the data.
+        places: dict reason -> list of the first 100 places: memory does not grow with the data.
     """
 
-    def __init__(self, listed=100):
+    def __init__(self):
         self.counts = collections.Counter()
         self.places = collections.defaultdict(list)
-        self._listed = listed
 
     def add(self, reason, place):
         """Counts one more for `reason`, a few words such as "skipped: empty text"."""
         self.counts[reason] += 1
-        if len(self.places[reason]) < self._listed:
+        if len(self.places[reason]) < _LISTED:
             self.places[reason].append(place)
 
-    def lines(self, shown=5):
-        """One line a reason, most frequent first: the reason, how often, and up to `shown` places."""
+    def lines(self):
+        """One line a reason, most frequent first: the reason, how often, and its first places."""
         lines = []
         for reason, count in self.counts.most_common():
-            places = self.places[reason][:shown]
+            places = self.places[reason][:_SHOWN]
             more = ", ..." if count > len(places) else ""
             lines.append(f"{reason}: {count:,} ({', '.join(places)}{more})")
         return lines
@@ -133,15 +136,3 @@ def tagged(identity, words, tags, document, place, *, joiner=" "):
         start += len(word) + len(joiner)
     tags = tags if tags is None else tuple(tags)
     return TaggedExample(identity, joiner.join(words), tuple(words), tuple(starts), tags, document, place)
-
-
-def keep_texts(texts, labelled, place, skips):
-    """Whether an example with these texts stays.
-
-    One with an empty text says nothing about its label and is left out, counted; in a test set it stays, for there
-    every row must get a prediction.
-    """
-    if not is_blank(*texts) or not labelled:
-        return True
-    skips.add("skipped: empty text", place)
-    return False

@@ -142,4 +142,4 @@ def read_glue(name, path, skips):
         DataError: as `read_tsv`.
     """
     task = glue_task(name)
-    return read_tsv(path, task.layouts, task.labels, skips, skip_broken=name == "qqp")
+    return read_tsv(path, task.layouts, task.labels, skips if name == "qqp" else None)

@@ -9,7 +9,7 @@ import itertools
 from typing import NamedTuple
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import TextExample, keep_texts
+from bert_tf.inputs.examples import TextExample
 from bert_tf.inputs.text_files import check_unique, checked, field, parts, read_json, read_lines
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
@@ -57,18 +57,18 @@ class Layout(NamedTuple):
         return set(self.used) <= set(fields)
 
 
-def read_tsv(path, layouts, labels, skips, *, skip_broken=False):
+def read_tsv(path, layouts, labels, skips=None):
     """Labelled texts of a tab-separated file, in which quotes are text; an empty line is no row.
 
     Args:
         path: the file.
         layouts: list of Layout; the first that the first line fits counts, so those with a header come first.
         labels: the classes, or a Scale.
-        skips: Skips.
-        skip_broken: rows with a wrong number of columns are left out and counted, if they are labelled.
+        skips: Skips, if labelled rows with a wrong number of columns are to be left out and counted there; None refuses
+            them.
 
     Yields:
-        TextExample; one with a label and an empty text is left out and counted.
+        TextExample.
 
     Raises:
         DataError: as `read_lines`; a column is missing, a row has a wrong number of columns, a label is not one of
@@ -90,7 +90,7 @@ def read_tsv(path, layouts, labels, skips, *, skip_broken=False):
     for row, (number, fields) in enumerate(rows):
         place = f"{path}:{number}"
         if not len(columns) <= len(fields) <= len(columns) + layout.more:
-            if skip_broken and layout.label:
+            if skips is not None and layout.label:
                 skips.add("skipped: wrong number of columns", place)
                 continue
             raise DataError(f"{place}: {len(fields)} columns; expected {len(columns)}: {', '.join(columns)}")
@@ -99,8 +99,7 @@ def read_tsv(path, layouts, labels, skips, *, skip_broken=False):
             check_unique(identity, seen, place)
         texts = tuple(fields[places[name]] for name in layout.texts)
         label = read_label(fields[places[layout.label]], labels, place) if layout.label else None
-        if keep_texts(texts, label is not None, place, skips):
-            yield TextExample(identity, texts, label, place)
+        yield TextExample(identity, texts, label, place)
     if row < 0:
         raise DataError(f"{path}: no rows below the header; expected at least one")
 
@@ -141,47 +140,46 @@ def _misfit(fields, layouts):
     return f"{len(fields)} columns, {shown}; expected {', or '.join(ways)}"
 
 
-def read_sst(path, skips):
+def read_sst(path):
     """The Stanford Sentiment Treebank as `sentence<TAB>label`, without header; labels "0" and "1".
 
-    Args and errors are those of `read_tsv`.
+    Yields and errors are those of `read_tsv`.
     """
     layout = Layout(("sentence",), "label", columns=("sentence", "label"))
-    return read_tsv(path, [layout], SST_LABELS, skips)
+    return read_tsv(path, [layout], SST_LABELS)
 
 
-def read_nsmc(path, skips):
+def read_nsmc(path):
     """Naver's movie reviews, `id, document, label` with header; "1" is positive.
 
-    Args and errors are those of `read_tsv`.
+    Yields and errors are those of `read_tsv`.
     """
-    return read_tsv(path, [Layout(("document",), "label", "id")], NSMC_LABELS, skips)
+    return read_tsv(path, [Layout(("document",), "label", "id")], NSMC_LABELS)
 
 
-def read_kornli(path, skips):
+def read_kornli(path):
     """KorNLI's files, translations of MultiNLI, SNLI and XNLI: `sentence1, sentence2, gold_label` with header.
 
-    Args and errors are those of `read_tsv`.
+    Yields and errors are those of `read_tsv`.
     """
-    return read_tsv(path, [Layout(("sentence1", "sentence2"), "gold_label")], NLI_LABELS, skips)
+    return read_tsv(path, [Layout(("sentence1", "sentence2"), "gold_label")], NLI_LABELS)
 
 
-def read_korsts(path, skips):
+def read_korsts(path):
     """KorSTS' files, with header, `genre, filename, year, id, score, sentence1, sentence2`; scores from 0 to 5.
 
     Its `id` repeats from genre to genre, so the row's number is the example's id.
 
-    Args and errors are those of `read_tsv`.
+    Yields and errors are those of `read_tsv`.
     """
-    return read_tsv(path, [Layout(("sentence1", "sentence2"), "score")], SIMILARITY, skips)
+    return read_tsv(path, [Layout(("sentence1", "sentence2"), "score")], SIMILARITY)
 
 
-def read_klue_ynat(path, skips):
+def read_klue_ynat(path):
     """KLUE's headlines by topic, `ynat-v1.1_*.json`; the label is the annotators', not the publisher's.
 
     Args:
         path: a JSON list of objects.
-        skips: Skips.
 
     Yields:
         TextExample.
@@ -189,16 +187,16 @@ def read_klue_ynat(path, skips):
     Raises:
         DataError: as `read_json`; a field is missing or of another type, a label unknown, an id twice.
     """
-    return _read_klue(path, ("title",), lambda row, place: field(row, "label", str, place), YNAT_LABELS, skips)
+    return _read_klue(path, ("title",), lambda row, place: field(row, "label", str, place), YNAT_LABELS)
 
 
-def read_klue_nli(path, skips):
+def read_klue_nli(path):
     """KLUE's natural language inference, `klue-nli-v1.1_*.json`. Args, yields and errors as `read_klue_ynat`."""
     texts = ("premise", "hypothesis")
-    return _read_klue(path, texts, lambda row, place: field(row, "gold_label", str, place), NLI_LABELS, skips)
+    return _read_klue(path, texts, lambda row, place: field(row, "gold_label", str, place), NLI_LABELS)
 
 
-def read_klue_sts(path, skips):
+def read_klue_sts(path):
     """KLUE's sentence similarity, `klue-sts-v1.1_*.json`: the score from 0 to 5, rounded to one digit as its authors
     score it. Args, yields and errors as `read_klue_ynat`.
     """
@@ -206,10 +204,10 @@ def read_klue_sts(path, skips):
     def score(row, place):
         return field(field(row, "labels", dict, place), "label", float, f"{place}.labels")
 
-    return _read_klue(path, ("sentence1", "sentence2"), score, SIMILARITY, skips)
+    return _read_klue(path, ("sentence1", "sentence2"), score, SIMILARITY)
 
 
-def _read_klue(path, texts, label_of, labels, skips):
+def _read_klue(path, texts, label_of, labels):
     rows = checked(read_json(path), list, path)
     if not rows:
         raise DataError(f"{path}: no examples; expected at least one")
@@ -220,21 +218,18 @@ def _read_klue(path, texts, label_of, labels, skips):
         check_unique(identity, seen, place)
         values = tuple(field(row, name, str, place) for name in texts)
         label = read_label(label_of(row, place), labels, place)
-        if keep_texts(values, True, place, skips):
-            yield TextExample(identity, values, label, place)
+        yield TextExample(identity, values, label, place)
 
 
-def read_clinc150(path, split, skips, *, out_of_scope=True):
-    """One split of CLINC150's `data_full.json` and its like.
+def read_clinc150(path, split):
+    """One split of CLINC150's `data_full.json` and its like; queries that none of its intents serves come behind.
 
     Args:
         path: a JSON object of lists, "train", "val", "test" and the same with "oos_" in front, of [text, intent].
         split: "train", "val" or "test".
-        skips: Skips.
-        out_of_scope: whether the split's queries that none of the intents serves follow, with the label "oos".
 
     Yields:
-        TextExample.
+        TextExample; of queries out of scope the label is "oos".
 
     Raises:
         ConfigError: an unknown split.
@@ -243,15 +238,12 @@ def read_clinc150(path, split, skips, *, out_of_scope=True):
     if split not in ("train", "val", "test"):
         raise ConfigError(f'unknown split "{split}" of CLINC150; expected train, val or test')
     data = read_json(path)
-    labels = _intents(data, path)
-    names = [(split, labels)] + [(f"oos_{split}", (OUT_OF_SCOPE,))] * out_of_scope
     count = 0
-    for name, known in names:
+    for name, known in ((split, _intents(data, path)), (f"oos_{split}", (OUT_OF_SCOPE,))):
         for row, place in parts(data, name, path):
             text, label = _query(row, place)
             label = read_label(label, known, place)
-            if keep_texts((text,), True, place, skips):
-                yield TextExample(str(count), (text,), label, place)
+            yield TextExample(str(count), (text,), label, place)
             count += 1
     if not count:
         raise DataError(f"{path}: {split}: no examples; expected at least one")

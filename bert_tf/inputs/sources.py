@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs import choices, conll, glue, labelled, squad, tables, tfds_sets
-from bert_tf.inputs.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
+from bert_tf.inputs.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, is_blank
 from bert_tf.inputs.identity import file_identity
 from bert_tf.inputs.text_files import STDIN
 
 TFDS = "tfds:"
+EMPTY = "skipped: empty text"
 # What a program is after, each a field of ExampleData.
 ROLES = ("train", "evaluation", "test")
 
@@ -38,7 +39,7 @@ class Format(NamedTuple):
 
 
 def _texts(read, *parts, labels):
-    return Format(TextExample, lambda path, part, data, skips: read(path, skips), parts, lambda path: labels)
+    return Format(TextExample, lambda path, part, data, skips: read(path), parts, lambda path: labels)
 
 
 def _tagged(read, *parts, default):
@@ -53,7 +54,7 @@ def _questions(*parts, unanswerable=False):
 
 
 def _choices(read, *parts):
-    return Format(ChoiceExample, lambda path, part, data, skips: read(path, skips), parts)
+    return Format(ChoiceExample, lambda path, part, data, skips: read(path), parts)
 
 
 def _glue(name):
@@ -72,7 +73,7 @@ def _glue(name):
 FORMATS = {
     "table": Format(
         TextExample,
-        lambda path, part, data, skips: tables.read_texts(path, data, skips),
+        lambda path, part, data, skips: tables.read_texts(path, data),
         ("train.tsv", "dev.tsv", "test.tsv"),
     ),
     "sst": _texts(labelled.read_sst, "train.tsv", "dev.tsv", "test.tsv", labels=labelled.SST_LABELS),
@@ -95,7 +96,7 @@ FORMATS = {
     },
     "clinc150": Format(
         TextExample,
-        lambda path, part, data, skips: labelled.read_clinc150(path, part, skips),
+        lambda path, part, data, skips: labelled.read_clinc150(path, part),
         ("train", "val", "test"),
         lambda path: (*labelled.clinc150_labels(path), labelled.OUT_OF_SCOPE),
         lambda folder, part: _in_folder(folder, "data_full.json"),
@@ -114,6 +115,66 @@ FORMATS = {
     "swag": _choices(choices.read_swag, "train.csv", "val.csv", "test.csv"),
     "copa": _choices(choices.read_copa, "copa-dev.xml", "copa-test.xml", "copa-test.xml"),
     "choices": _choices(choices.read_choices, "train.jsonl", "dev.jsonl", "test.jsonl"),
+}
+
+
+class Kind(NamedTuple):
+    """What is done with one kind of example, whatever task it is for.
+
+    Attributes:
+        gold: name of the attribute that is to be learned; None in a test set.
+        useless: function of a labelled example to why nothing can be learned of it or measured by it, None if it can.
+        lines: function of (path, ExampleData, Skips) to the examples of JSON lines, as anybody can write them.
+        tfds: function of (name, split, ExampleData, Skips) to the examples of a data set of TFDS.
+    """
+
+    gold: str
+    useless: Callable
+    lines: Callable
+    tfds: Callable
+
+
+def _unanswerable(data):
+    return data.format == "squad2"
+
+
+def _why_not_ask(example):
+    if is_blank(example.question, example.context):
+        return EMPTY
+    if example.answers and is_blank(*(answer.text for answer in example.answers)):
+        return "skipped: question whose answers are all empty"
+    return None
+
+
+KINDS = {
+    TextExample: Kind(
+        "label",
+        lambda example: EMPTY if is_blank(*example.texts) else None,
+        lambda path, data, skips: tables.read_text_lines(path, data),
+        lambda name, split, data, skips: tfds_sets.read_tfds_texts(
+            name, split, texts=tuple(filter(None, (data.text, data.second_text))), label=data.label
+        ),
+    ),
+    TaggedExample: Kind(
+        "tags",
+        lambda example: EMPTY if is_blank(example.text) else None,
+        lambda path, data, skips: conll.read_tagged_lines(path),
+        lambda name, split, data, skips: tfds_sets.read_tfds_tags(name, split, data.column or "ner"),
+    ),
+    QuestionExample: Kind(
+        "answers",
+        _why_not_ask,
+        lambda path, data, skips: squad.read_questions(path, skips, unanswerable=_unanswerable(data)),
+        lambda name, split, data, skips: tfds_sets.read_tfds_questions(
+            name, split, skips, unanswerable=_unanswerable(data)
+        ),
+    ),
+    ChoiceExample: Kind(
+        "label",
+        lambda example: EMPTY if is_blank(example.context, *example.choices) else None,
+        lambda path, data, skips: choices.read_choices(path),
+        lambda name, split, data, skips: tfds_sets.read_tfds_choices(name, split),
+    ),
 }
 
 
@@ -136,37 +197,43 @@ class Source:
     Args:
         data: ExampleData.
         place: --data_dir: a folder, a single file, or "-" for JSON lines on standard input; "" where the data comes
-            from TFDS.
+            from TFDS. A file goes before what ExampleData names.
         example: the kind that the task takes, such as TextExample.
 
     Raises:
-        ConfigError: an unknown format or source, or one with examples of another kind.
+        ConfigError: an unknown format or source, a format with examples of another kind, or a folder beside a source.
         DataError: there is no such place.
     """
 
     def __init__(self, data, place, example):
-        self._data, self._example = data, example
+        self._data, self._example, self._kind = data, example, KINDS[example]
         if data.source and not data.source.startswith(TFDS):
             raise ConfigError(f"data.source is {data.source!r}; expected tfds:NAME, or nothing for files of --data_dir")
         if data.format not in FORMATS:
             raise ConfigError(f"data.format {data.format!r} is unknown; choose one of {', '.join(FORMATS)}")
         self._format = FORMATS[data.format]
-        # JSON lines are the same for all formats: a converted model, which knows of none, can be asked by them.
-        if not data.source and self._format.example is not example and not _is_lines(place):
-            fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
-            raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
-        if not os.path.exists(place) and place != STDIN and not data.source:
-            raise DataError(f"{place or '--data_dir'}: no such file or directory; expected a folder or a file of data")
         self._folder = place
         self._file = place if place == STDIN or os.path.isfile(place) else ""
+        # A file is read whatever set the model learned from.
+        self._set = "" if self._file else data.source.removeprefix(TFDS)
+        # JSON lines are the same for all formats: a converted model, which knows of none, can be asked by them.
+        if not self._set and self._format.example is not example and not _is_lines(place):
+            fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
+            raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
+        if not self._file and not os.path.exists(place) and (place or not self._set):
+            raise DataError(f"{place or '--data_dir'}: no such file or directory; expected a folder or a file of data")
+        if self._set and place:
+            raise ConfigError(
+                "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= takes the files)"
+            )
 
     def part(self, role):
         """What the config, or else the format, names for one of `ROLES`; another part's name is itself."""
         if role not in ROLES:
             return role
         named = getattr(self._data, role)
-        if self._data.source:
-            return named or tfds_sets.tfds_splits(self._data.source.removeprefix(TFDS))[ROLES.index(role)]
+        if self._set:
+            return named or tfds_sets.tfds_splits(self._set)[ROLES.index(role)]
         return named or self._format.parts[ROLES.index(role)]
 
     def where(self, role):
@@ -178,26 +245,26 @@ class Source:
         if self._file:
             return self._file
         part = self.part(role)
-        return f"{self._data.source}:{part}" if self._data.source else self._format.locate(self._folder, part)
+        return f"{self._data.source}:{part}" if self._set else self._format.locate(self._folder, part)
 
     def identity(self, role):
         """What tells these examples from others: of a file a digest, of TFDS the name."""
-        return self.where(role) if self._data.source else file_identity(self.where(role))
+        return self.where(role) if self._set else file_identity(self.where(role))
 
     def labels(self):
         """The classes in their order, or a Scale; None where only the examples tell."""
-        if self._data.source and self._example is TextExample:
-            return tfds_sets.tfds_labels(self._data.source.removeprefix(TFDS), self._data.label)
-        named = None if self._data.source else self._format.labels
-        return named and named(self.where("train"))
+        if self._set:
+            return tfds_sets.tfds_labels(self._set, self._data.label) if self._example is TextExample else None
+        return self._format.labels and self._format.labels(self.where("train"))
 
     def examples(self, skips, role, *, labelled=True):
-        """The examples, one after the other.
+        """The examples, one after the other: all, if they are to be answered, else those that are of use.
 
         Args:
             skips: Skips.
             role: one of `ROLES`, or what the format or TFDS calls another part.
-            labelled: whether each must come with what is to be learned.
+            labelled: whether each must come with what is to be learned. Those with an empty text are left out then, and
+                counted.
 
         Yields:
             Examples of the task's kind.
@@ -205,43 +272,25 @@ class Source:
         Raises:
             ConfigError, DataError: as the readers; an example has no label though `labelled`.
         """
+        gold = self._kind.gold
         for example in self._read(skips, role):
-            if labelled and getattr(example, _GOLD[self._example]) is None:
-                gold = _GOLD[self._example]
+            if not labelled:
+                yield example
+                continue
+            if getattr(example, gold) is None:
                 named = f"name its column by data.label (now {self._data.label!r})"
                 remedy = named if self._example is TextExample else f"give its {gold}"
                 what = f"no {gold}, which training and evaluation need"
                 raise DataError(f"{example.place}: {what}; {remedy}, or take predict")
-            yield example
+            if reason := self._kind.useless(example):
+                skips.add(reason, example.place)
+            else:
+                yield example
 
     def _read(self, skips, role):
         where, part = self.where(role), self.part(role)
         if _is_lines(where):
-            return _LINES[self._example](where, part, self._data, skips)
-        if self._data.source and not self._file:
-            return self._of_tfds(part, skips)
+            return self._kind.lines(where, self._data, skips)
+        if self._set:
+            return self._kind.tfds(self._set, part, self._data, skips)
         return self._format.read(where, part, self._data, skips)
-
-    def _of_tfds(self, split, skips):
-        data, name = self._data, self._data.source.removeprefix(TFDS)
-        if self._example is TextExample:
-            texts = (data.text, data.second_text) if data.second_text else (data.text,)
-            return tfds_sets.read_tfds_texts(name, split, skips, texts=texts, label=data.label)
-        if self._example is TaggedExample:
-            return tfds_sets.read_tfds_tags(name, split, data.column or "ner")
-        if self._example is QuestionExample:
-            return tfds_sets.read_tfds_questions(name, split, skips, unanswerable=data.format == "squad2")
-        return tfds_sets.read_tfds_choices(name, split, skips)
-
-
-# Kind of example -> how it is read from JSON lines, as anybody can write them: function like Format.read.
-_LINES = {
-    TextExample: lambda path, part, data, skips: tables.read_text_lines(path, data, skips),
-    TaggedExample: lambda path, part, data, skips: conll.read_tagged_lines(path),
-    QuestionExample: lambda path, part, data, skips: squad.read_questions(
-        path, skips, unanswerable=data.format == "squad2"
-    ),
-    ChoiceExample: lambda path, part, data, skips: choices.read_choices(path, skips),
-}
-# Kind of example -> what is to be learned of it; None in a test set.
-_GOLD = {TextExample: "label", TaggedExample: "tags", QuestionExample: "answers", ChoiceExample: "label"}

@@ -13,8 +13,7 @@ def read_squad(path, skips, *, unanswerable=False):
 
     An answer must be the text at its offset, in characters of the context. Where it is not, it is moved if its text is
     in the context exactly once; otherwise it keeps its text, by which official scripts score, and has no `start`, and
-    training must pass it over. Both are counted. A question whose text, context or answers are all white space is left
-    out and counted if it has answers given; without, it stays, for it must be predicted.
+    training must pass it over. Both are counted. Of several answers those that are white space are left out.
 
     Args:
         path: the file.
@@ -39,9 +38,7 @@ def read_squad(path, skips, *, unanswerable=False):
                 place = f"{place} ({name})"
                 answers = _answers(record, "answer_start", place, unanswerable)
                 question = field(record, "question", str, place)
-                example = check_question(QuestionExample(name, question, context, answers, place), skips)
-                if example:
-                    yield example
+                yield with_placed_answers(QuestionExample(name, question, context, answers, place), skips)
     if not seen:
         raise DataError(f"{path}: no questions; expected at least one")
 
@@ -72,30 +69,23 @@ def read_questions(path, skips, *, unanswerable=False):
         name = identity(record.get("id"), count, seen, place)
         count += 1
         answers = _answers(record, "start", place, unanswerable)
-        example = check_question(QuestionExample(name, question, context, answers, place), skips)
-        if example:
-            yield example
+        yield with_placed_answers(QuestionExample(name, question, context, answers, place), skips)
     if not count:
         raise DataError(f"{path}: no questions; expected at least one")
 
 
-def check_question(example, skips):
-    """A QuestionExample whose answers are where they say, or None if it is of no use; `read_squad` says how.
+def with_placed_answers(example, skips):
+    """A QuestionExample whose answers are where they say, have been moved there or have no place, as in `read_squad`.
 
     Args:
-        example: QuestionExample, its answers with the starts that the data set gives.
+        example: QuestionExample, its answers with the starts that the data set gives, or None.
         skips: Skips.
     """
-    if example.answers is None:
+    if not example.answers:
         return example
-    if is_blank(example.question, example.context):
-        skips.add("skipped: empty text", example.place)
-        return None
-    answers = tuple(_placed(answer, example, skips) for answer in example.answers if not is_blank(answer.text))
-    if example.answers and not answers:
-        skips.add("skipped: question whose answers are all empty", example.place)
-        return None
-    return example._replace(answers=answers)
+    # Without any text left, the question would be one that nothing answers, which it is not.
+    answers = [answer for answer in example.answers if not is_blank(answer.text)] or example.answers
+    return example._replace(answers=tuple(_placed(answer, example, skips) for answer in answers))
 
 
 def _answers(record, start, place, unanswerable):
@@ -120,6 +110,8 @@ def _answers(record, start, place, unanswerable):
 
 def _placed(answer, example, skips):
     text, start = answer
+    if is_blank(text, example.context):
+        return Answer(text, None)
     # A negative offset would count from the end.
     if start >= 0 and example.context.startswith(text, start):
         return answer

@@ -3,8 +3,8 @@
 import os
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.examples import TextExample, keep_texts
-from bert_tf.inputs.text_files import STDIN, checked, identity, read_csv, read_json_lines, read_lines
+from bert_tf.inputs.examples import TextExample
+from bert_tf.inputs.text_files import STDIN, check_file, checked, identity, read_csv, read_json_lines, read_lines
 
 
 def read_table(path, columns):
@@ -14,17 +14,16 @@ def read_table(path, columns):
         path, columns: as for `table_rows`.
 
     Returns:
-        dict column -> list of str, in file order; and a list with the line number of each row.
+        dict column -> list of str, in file order.
 
     Raises:
         DataError: as `table_rows`.
     """
-    rows, lines = {column: [] for column in columns}, []
-    for number, values in table_rows(path, columns):
-        lines.append(number)
+    rows = {column: [] for column in columns}
+    for _, values in table_rows(path, columns):
         for column, value in zip(columns, values, strict=True):
             rows[column].append(value)
-    return rows, lines
+    return rows
 
 
 def table_rows(path, columns, optional=()):
@@ -46,21 +45,25 @@ def table_rows(path, columns, optional=()):
             not there; with file and line.
     """
     ending = ".jsonl" if path == STDIN else os.path.splitext(path)[1]
-    if ending not in (".tsv", ".csv", ".jsonl"):
-        raise DataError(f"{path}: unknown kind of table {ending!r}; expected .tsv, .csv or .jsonl")
     if ending == ".jsonl":
         yield from ((number, values) for number, values, _ in _json_rows(path, columns, optional))
+        return
+    check_file(path)
+    if ending not in (".tsv", ".csv"):
+        raise DataError(f"{path}: unknown kind of table {ending!r}; expected .tsv, .csv or .jsonl")
+    if ending == ".csv":
+        rows = read_csv(path)
     else:
-        yield from _delimited_rows(path, columns, optional, ending)
+        rows = ((number, text.split("\t")) for number, text in read_lines(path) if text)
+    yield from _delimited_rows(path, rows, columns, optional)
 
 
-def read_texts(path, data, skips):
+def read_texts(path, data):
     """Anybody's own labelled texts or pairs, of a TSV or CSV file.
 
     Args:
         path: of the file.
         data: ExampleData, which names the columns.
-        skips: Skips.
 
     Yields:
         TextExample; `id` is the row's number from 0, `label` None where there is no such column.
@@ -70,18 +73,15 @@ def read_texts(path, data, skips):
     """
     texts = [data.text, data.second_text] if data.second_text else [data.text]
     for row, (number, (*values, label)) in enumerate(table_rows(path, texts, [data.label])):
-        place = f"{path}:{number}"
-        if keep_texts(values, label is not None, place, skips):
-            yield TextExample(str(row), tuple(values), label, place)
+        yield TextExample(str(row), tuple(values), label, f"{path}:{number}")
 
 
-def read_text_lines(path, data, skips):
+def read_text_lines(path, data):
     """Anybody's own labelled texts or pairs, a JSON object a line.
 
     Args:
         path: the file; "-" for standard input.
         data: ExampleData, which names the fields; "id" names the example, text or a whole number.
-        skips: Skips.
 
     Yields:
         TextExample; `label` is None where there is no such field, a tuple where it is a list.
@@ -93,16 +93,10 @@ def read_text_lines(path, data, skips):
     seen = {}
     for count, (number, (*values, label), own) in enumerate(_json_rows(path, texts, [data.label])):
         place = f"{path}:{number}"
-        name = identity(own, count, seen, place)
-        if keep_texts(values, label is not None, place, skips):
-            yield TextExample(name, tuple(values), label, place)
+        yield TextExample(identity(own, count, seen, place), tuple(values), label, place)
 
 
-def _delimited_rows(path, columns, optional, ending):
-    if ending == ".tsv":
-        rows = ((number, text.split("\t")) for number, text in read_lines(path) if text)
-    else:
-        rows = read_csv(path)
+def _delimited_rows(path, rows, columns, optional):
     _, header = next(rows, (0, None))
     if header is None:
         raise DataError(f"{path}: the file is empty; expected a first line with the column names")

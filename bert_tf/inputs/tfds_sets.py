@@ -4,12 +4,15 @@ TFDS fetches and keeps them (TFDS_DATA_DIR says where). It deals examples out in
 number that the data set itself gives, if it does.
 """
 
+import numpy as np
+import tensorflow as tf
+
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.choices import COPA_QUESTIONS
-from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, TextExample, keep_texts, tagged
+from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
 from bert_tf.inputs.glue import glue_task
 from bert_tf.inputs.labelled import Scale
-from bert_tf.inputs.squad import check_question
+from bert_tf.inputs.squad import with_placed_answers
 from bert_tf.inputs.text_files import check_unique
 
 _GLUE_TEXTS = {
@@ -47,29 +50,31 @@ def tfds_splits(name):
 def tfds_labels(name, label="label"):
     """The classes of a data set, in the order of its class numbers, or a Scale; GLUE's as the leaderboard writes them.
 
+    None where only the examples tell: of numbers and of text.
+
     Args:
         name: in TFDS, such as "glue/mrpc" or "imdb_reviews".
         label: the feature, not used for GLUE.
 
     Raises:
-        ConfigError: there is no such data set, or the feature has no named classes.
+        ConfigError: there is no such data set, or the feature is no label.
     """
     task = glue_of_tfds(name)
     return glue_task(task[0]).labels if task else _classes(name, label, _builder(name, label))
 
 
-def read_tfds_texts(name, split, skips, *, texts=("text",), label="label"):
+def read_tfds_texts(name, split, *, texts=("text",), label="label"):
     """Labelled texts or pairs.
 
     Args:
         name: in TFDS; of "glue/..." the features are known.
         split: in TFDS, such as "train", "validation" or "validation_matched".
-        skips: Skips.
         texts: names of the one or two features with text.
-        label: name of the feature with the class; a negative one is none.
+        label: name of the feature with the class, of which a negative one is none, a number or a text; or a list of
+            these, for several labels.
 
     Yields:
-        TextExample; those with a label and an empty text are left out and counted.
+        TextExample.
 
     Raises:
         ConfigError: TFDS is not installed, or knows no such data set, split or feature.
@@ -80,15 +85,16 @@ def read_tfds_texts(name, split, skips, *, texts=("text",), label="label"):
     builder = _builder(name, *texts, label)
     labels = glue_task(task[0]).labels if task else _classes(name, label, builder)
     for number, row, place in _rows(builder, name, split):
-        value = row[label].item()
+        value = row[label]
         if isinstance(labels, Scale):
             # TFDS has scores as float32: 3.8 would come out as 3.799999952316284.
-            value = round(value, 3) if value >= labels.low else None
+            value = round(value.item(), 3) if value >= labels.low else None
+        elif np.ndim(value):
+            value = tuple(_label(one, labels, place) for one in value)
         else:
-            value = labels[value] if value >= 0 else None
+            value = _label(value, labels, place)
         values = tuple(_text(row[text], place) for text in texts)
-        if keep_texts(values, value is not None, place, skips):
-            yield TextExample(str(row.get("idx", number)), values, value, place)
+        yield TextExample(str(row.get("idx", number)), values, value, place)
 
 
 def read_tfds_tags(name, split, column):
@@ -102,7 +108,7 @@ def read_tfds_tags(name, split, column):
         column: the feature with the tags, such as "ner", "pos", "chunks", "upos" or "xpos".
 
     Yields:
-        TaggedExample; sentences without words are not there.
+        TaggedExample.
 
     Raises:
         ConfigError, DataError: as `read_tfds_texts`; a sentence has not one tag a word.
@@ -115,8 +121,7 @@ def read_tfds_tags(name, split, column):
         if len(words) != len(tags):
             raise DataError(f"{place}: {len(words)} words and {len(tags)} tags; expected one {column} a word")
         identity = _text(row["idx"], place) if "idx" in row else str(number)
-        if words:
-            yield tagged(identity, words, tags, None, place)
+        yield tagged(identity, words, tags, None, place)
 
 
 def read_tfds_questions(name, split, skips, *, unanswerable=False):
@@ -144,20 +149,17 @@ def read_tfds_questions(name, split, skips, *, unanswerable=False):
             Answer(_text(text, place), start.item()) for text, start in zip(row["answers"]["text"], starts, strict=True)
         )
         if not answers and not unanswerable:
-            raise DataError(f"{place}: no answer to the question {identity}; read it as SQuAD 2.0")
-        question = QuestionExample(
-            identity, _text(row["question"], place), _text(row["context"], place), answers, place
-        )
-        if question := check_question(question, skips):
-            yield question
+            remedy = "say that there are such: --config.data.format=squad2 --config.task.unanswerable"
+            raise DataError(f"{place}: no answer to the question {identity}; {remedy}")
+        texts = (_text(row[feature], place) for feature in ("question", "context"))
+        yield with_placed_answers(QuestionExample(identity, *texts, answers, place), skips)
 
 
-def read_tfds_choices(name, split, skips):
+def read_tfds_choices(name, split):
     """Multiple choice: "super_glue/copa", and sets with the features context, endings and label, such as "hellaswag".
 
     Args:
         name, split: in TFDS.
-        skips: Skips.
 
     Yields:
         ChoiceExample.
@@ -182,8 +184,7 @@ def read_tfds_choices(name, split, skips):
         if label >= len(choices):
             raise DataError(f"{place}: label {label}; expected the index of one of {len(choices)} choices")
         label = label if label >= 0 else None
-        if keep_texts((context, *choices), label is not None, place, skips):
-            yield ChoiceExample(str(row.get("idx", number)), context, question, tuple(choices), label, place)
+        yield ChoiceExample(str(row.get("idx", number)), context, question, tuple(choices), label, place)
 
 
 def _builder(name, *features):
@@ -226,10 +227,22 @@ def _rows(builder, name, split):
 
 
 def _classes(name, label, builder):
+    """Names of the classes of a feature, or of each in a list; None for text and numbers."""
+    spec = builder.info.features[label].get_tensor_spec()
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank > 1:
+        raise ConfigError(
+            f"tfds:{name}: the feature {label!r} is neither a class, a number or a text, nor a list of these; name "
+            "another as the label"
+        )
     names = getattr(builder.info.features[label], "names", None)
-    if not names:
-        raise ConfigError(f"tfds:{name}: the feature {label!r} has no named classes; name another as the label")
-    return tuple(names)
+    return names and tuple(names)
+
+
+def _label(value, names, place):
+    """A class by its name, None for a negative one; a text as it is; a number as text, as in a table."""
+    if names:
+        return names[value] if value >= 0 else None
+    return _text(value, place) if isinstance(value, bytes) else str(value)
 
 
 def _text(value, place):

@@ -35,7 +35,9 @@ def cut(ragged, rows, starts, ends):
 
 
 def most_context(rows, starts, ends):
-    """Which window sees most of each position's surroundings: the smaller of its two sides decides, then the length.
+    """Which window sees most of each position's surroundings, by run_squad.py's score.
+
+    That is how much the window shows on the position's shorter side, plus a hundredth of the window's length.
 
     Args:
         rows, starts, ends: as `windows` returns.

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.glue import GLUE as TASKS
+from bert_tf.inputs.glue import GLUE
 from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics.checks import check_names, numbers
 from bert_tf.metrics.classification import accuracy, binary_f1, correlations, matthews
@@ -30,7 +30,7 @@ class GlueSet:
     @property
     def labels(self):
         """The classes as the files and a submission write them; of STS-B a Scale."""
-        return TASKS[self.task].labels
+        return GLUE[self.task].labels
 
 
 def _f1(labels, predictions):
@@ -38,7 +38,7 @@ def _f1(labels, predictions):
 
 
 # By the names that TFDS has for them.
-GLUE = {
+GLUE_SETS = {
     "cola": GlueSet("CoLA", 1063, (matthews,), "cola"),
     "sst2": GlueSet("SST-2", 1821, (accuracy,), "sst2"),
     "mrpc": GlueSet("MRPC", 1725, (accuracy, _f1), "mrpc"),
@@ -57,7 +57,7 @@ def glue_scores(name, labels, predictions):
     """The metrics of a GLUE task.
 
     Args:
-        name: one of GLUE.
+        name: one of `GLUE_SETS`.
         labels: [examples], str from the set's labels; float for STS-B.
         predictions: the same.
 
@@ -81,7 +81,7 @@ def check_submission(name, predictions):
     """Refuses predictions that are no submission for a set's leaderboard.
 
     Args:
-        name: one of GLUE.
+        name: one of `GLUE_SETS`.
         predictions: [rows], in the order of the test file: str from the set's labels; float for STS-B.
 
     Raises:
@@ -108,10 +108,10 @@ def sets_of(task):
     Args:
         task: a key of `inputs.glue.GLUE`.
     """
-    return tuple(name for name, one in GLUE.items() if task in (one.task, name))
+    return tuple(name for name, one in GLUE_SETS.items() if task in (one.task, name))
 
 
 def _set(name):
-    if name not in GLUE:
-        raise ConfigError(f"unknown GLUE task {name!r}; expected one of {', '.join(GLUE)}")
-    return GLUE[name]
+    if name not in GLUE_SETS:
+        raise ConfigError(f"unknown GLUE task {name!r}; expected one of {', '.join(GLUE_SETS)}")
+    return GLUE_SETS[name]

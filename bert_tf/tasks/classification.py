@@ -69,6 +69,7 @@ class Classification(TextTask):
         several = next((example for example in examples if isinstance(example.label, tuple)), None)
         if several:
             raise DataError(f"{several.place}: a list of labels; expected one, or take MultiLabelConfig")
+        _check_filled(examples)
         counts = collections.Counter(example.label for example in examples)
         labels = config.labels or labels or labels_of(counts, examples[0], data)
         weights = class_weights(
@@ -79,6 +80,7 @@ class Classification(TextTask):
     def columns(self, examples, *, labelled):
         columns = self.text_columns(examples)
         if labelled:
+            _check_filled(examples)
             numbers = {label: number for number, label in enumerate(self.labels)}
             found = [number_of(example.label, numbers, example.place) for example in examples]
             columns["labels"] = tf.constant(found, tf.int32)
@@ -170,6 +172,13 @@ class Classification(TextTask):
         """A TSV with a header: the likeliest label, then the probability of each."""
         rows = ([prediction["label"], *prediction["probabilities"].values()] for _, prediction in predicted)
         write_table(path, ["label", *self.labels], rows)
+
+
+def _check_filled(examples):
+    """Raises DataError where a label is empty: a cell that somebody forgot, no class of its own."""
+    empty = next((example for example in examples if not str(example.label).strip()), None)
+    if empty:
+        raise DataError(f"{empty.place}: the label is empty; expected a class (MultiLabelConfig takes it for none)")
 
 
 def _scores_of_ids(gold, found):

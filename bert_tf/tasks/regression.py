@@ -149,6 +149,8 @@ def number(example):
         value = float(example.label)
     except (TypeError, ValueError):
         value = math.nan
+    if not str(example.label).strip():
+        raise DataError(f"{example.place}: the label is empty; expected a number")
     if not math.isfinite(value):
         raise DataError(f"{example.place}: label {example.label!r}; expected a number")
     return value

@@ -4,9 +4,9 @@ import os
 import zipfile
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.glue import GLUE as TASKS
+from bert_tf.inputs.glue import GLUE
 from bert_tf.inputs.labelled import Scale
-from bert_tf.metrics.glue import GLUE, check_submission, sets_of
+from bert_tf.metrics.glue import GLUE_SETS, check_submission, sets_of
 
 
 def write_submission(task, path, predicted):
@@ -26,25 +26,26 @@ def write_submission(task, path, predicted):
     Raises:
         DataError: no submission by `check_submission`, an index that is no number, or the file is no zip.
     """
-    is_scale = isinstance(TASKS[task].labels, Scale)
+    is_scale = isinstance(GLUE[task].labels, Scale)
     answers = {}
     for example, prediction in predicted:
         if not example.id.isdecimal():
             raise DataError(f"{example.place}: the index is {example.id!r}; expected a number, as in GLUE's test files")
         answers[int(example.id)] = prediction["value" if is_scale else "label"]
-    sets = {GLUE[name].test_rows: name for name in sets_of(task)}
+    sets = {GLUE_SETS[name].test_rows: name for name in sets_of(task)}
     if len(answers) not in sets:
-        expected = ", ".join(f"{rows} ({GLUE[name].file})" for rows, name in sets.items())
+        expected = ", ".join(f"{rows} ({GLUE_SETS[name].file})" for rows, name in sets.items())
         raise DataError(f"{len(answers)} predictions; a submission has {expected}: predict the whole test set")
     name = sets[len(answers)]
     check_submission(name, list(answers.values()))
     lines = [f"{index}\t{value:.3f}" if is_scale else f"{index}\t{value}" for index, value in sorted(answers.items())]
-    files = _files(path) | {f"{GLUE[name].file}.tsv": "\n".join(["index\tprediction", *lines, ""]).encode()}
+    made = f"{GLUE_SETS[name].file}.tsv"
+    files = _files(path) | {made: "\n".join(["index\tprediction", *lines, ""]).encode()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, content in sorted(files.items()):
             archive.writestr(file, content)
-    missing = [f"{one.file}.tsv" for one in GLUE.values() if f"{one.file}.tsv" not in files]
-    return f"{GLUE[name].file}.tsv written, the zip " + (f"lacks {', '.join(missing)}" if missing else "is complete")
+    missing = [f"{one.file}.tsv" for one in GLUE_SETS.values() if f"{one.file}.tsv" not in files]
+    return f"{made} written, the zip " + (f"lacks {', '.join(missing)}" if missing else "is complete")
 
 
 def _files(path):

@@ -10,7 +10,7 @@ import pytest
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.choices import read_choices, read_copa, read_swag
-from bert_tf.inputs.examples import ChoiceExample, Skips
+from bert_tf.inputs.examples import ChoiceExample
 from tests.packages import shared
 
 SWAG = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source"]
@@ -28,17 +28,17 @@ def table(*rows):
 def test_swag_joins_the_beginning_and_each_ending(write):
     choices = ('She says "no".', "She turns,", "She waits\nthere.", "She leaves.")
     path = write("train.csv", table(SWAG, SWAG_ROW, [*SWAG_ROW[:5], "", *SWAG_ROW[6:]]))
-    first, second = read_swag(path, Skips())
+    first, second = read_swag(path)
     assert first == ChoiceExample("0", "He sits, quietly.", "", choices, 2, f"{path}:3")
     assert second.choices == tuple(choice.removeprefix("She ") for choice in choices)
     path = write("test.csv", table(SWAG[:-1], SWAG_ROW[:-1]))
-    assert list(read_swag(path, Skips())) == [first._replace(label=None, place=f"{path}:3")]
+    assert list(read_swag(path)) == [first._replace(label=None, place=f"{path}:3")]
 
 
 @pytest.mark.parametrize("split, first", [("dev", 1), ("test", 501)])
 def test_copa_as_its_authors_wrote_it(split, first):
     path = shared(f"english/copa/copa-{split}.xml")
-    examples = list(read_copa(str(path), Skips()))
+    examples = list(read_copa(str(path)))
     assert [example.id for example in examples] == [str(first + index) for index in range(500)]
     assert collections.Counter(example.label for example in examples) == {0: 250, 1: 250}
     text = path.read_text(encoding="utf-8")
@@ -59,9 +59,7 @@ def copa(*items):
 def test_copa_without_label_is_to_be_predicted(write):
     path = write("copa.xml", copa(item('id="7" asks-for="effect"', "<p> a &amp; b\n</p><a1>c</a1><a2>d</a2>")))
     question = "What happened as a RESULT?"
-    assert list(read_copa(path, Skips())) == [
-        ChoiceExample("7", "a & b", question, ("c", "d"), None, f"{path}: item 7")
-    ]
+    assert list(read_copa(path)) == [ChoiceExample("7", "a & b", question, ("c", "d"), None, f"{path}: item 7")]
 
 
 def test_json_lines_have_any_number_of_choices(write):
@@ -71,29 +69,11 @@ def test_json_lines_have_any_number_of_choices(write):
         {"context": "a", "choices": ["b", "c"], "label": None},
     ]
     path = write("dev.jsonl", "\n\n".join(json.dumps(row) for row in rows))
-    assert list(read_choices(path, Skips())) == [
+    assert list(read_choices(path)) == [
         ChoiceExample("0", "a", "", ("b", "c"), 0, f"{path}:1"),
         ChoiceExample("x", "아", "?", ("b", "c", "d", "e", "f"), 4, f"{path}:3"),
         ChoiceExample("2", "a", "", ("b", "c"), None, f"{path}:5"),
     ]
-
-
-@pytest.mark.parametrize(
-    "read, content, kept",
-    [
-        (read_swag, table(SWAG, [*SWAG_ROW[:9], " ", *SWAG_ROW[10:]], SWAG_ROW), ["1"]),
-        (read_copa, copa(item(body="<p/><a1>b</a1><a2>c</a2>"), item('id="8" asks-for="cause"')), ["8"]),
-        (
-            read_choices,
-            '{"context": "", "choices": ["b", "c"], "label": 1}\n{"context": "a", "choices": ["b", "c"]}\n',
-            ["1"],
-        ),
-    ],
-)
-def test_an_empty_text_is_skipped_and_counted(write, read, content, kept):
-    skips = Skips()
-    assert [example.id for example in read(write("file", content), skips)] == kept
-    assert skips.counts == {"skipped: empty text": 1}
 
 
 @pytest.mark.parametrize(
@@ -138,8 +118,8 @@ def test_an_empty_text_is_skipped_and_counted(write, read, content, kept):
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(write, read, content, message):
-    path = write("file", content)
+    path = write("file.csv" if read is read_swag else "file", content)
     with pytest.raises(DataError) as raised:
-        list(read(path, Skips()))
+        list(read(path))
     assert str(raised.value).startswith(path + message), raised.value
     assert "\n" not in str(raised.value)

@@ -138,18 +138,6 @@ def test_a_broken_row_of_a_test_set_is_an_error_for_its_prediction_would_be_miss
         list(read_glue("qqp", path, Skips()))
 
 
-def test_an_empty_text_is_skipped_where_it_has_a_label_and_kept_where_it_needs_a_prediction(write):
-    skips = Skips()
-    path = write(
-        "train.tsv", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\ta?\t\t1\n4\t5\t6\tb?\tc?\t0\n"
-    )
-    assert [e.id for e in read_glue("qqp", path, skips)] == ["1"]
-    assert skips.places == {"skipped: empty text": [f"{path}:2"]}
-    path = write("test.tsv", "id\tquestion1\tquestion2\n0\ta?\t\n1\tb?\tc?\n")
-    assert [e.id for e in read_glue("qqp", path, skips)] == ["0", "1"]
-    assert skips.counts.total() == 1
-
-
 @pytest.mark.parametrize(
     "name, content, message",
     [

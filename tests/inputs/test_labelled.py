@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import Skips, TextExample
+from bert_tf.inputs.examples import TextExample
 from bert_tf.inputs.labelled import (
     clinc150_labels,
     read_clinc150,
@@ -25,7 +25,7 @@ from tests.packages import shared
 @pytest.mark.parametrize("split, count", [("train", 6920), ("dev", 872), ("test", 1821)])
 def test_sst_has_a_sentence_and_a_label_a_line(split, count):
     path = shared(f"english/sst2/{split}.tsv")
-    examples = list(read_sst(str(path), Skips()))
+    examples = list(read_sst(str(path)))
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     assert len(examples) == count
     assert [f"{example.texts[0]}\t{example.label}" for example in examples] == lines
@@ -33,14 +33,13 @@ def test_sst_has_a_sentence_and_a_label_a_line(split, count):
 
 def test_nsmc_has_reviews_and_one_that_is_empty():
     path = shared("korean/nsmc/ratings_test.tsv")
-    skips = Skips()
-    examples = list(read_nsmc(str(path), skips))
+    examples = list(read_nsmc(str(path)))
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     assert len(rows) == 10000
     expected = [TextExample(r["id"], (r["document"],), r["label"], f"{path}:{n}") for n, r in enumerate(rows, 2)]
-    assert examples == [example for example in expected if example.texts[0].strip()]
-    assert skips.counts == {"skipped: empty text": 1}
+    assert examples == expected
+    assert sum(not example.texts[0].strip() for example in examples) == 1
 
 
 def test_clinc150_has_150_intents_and_queries_out_of_scope():
@@ -50,9 +49,9 @@ def test_clinc150_has_150_intents_and_queries_out_of_scope():
     assert len(labels) == 150 and "oos" not in labels
     # The numbers of the paper's table 1.
     for split, each, out in (("train", 100, 100), ("val", 20, 100), ("test", 30, 1000)):
-        counts = collections.Counter(example.label for example in read_clinc150(path, split, Skips()))
+        counts = collections.Counter(example.label for example in read_clinc150(path, split))
         assert counts == {label: each for label in labels} | {"oos": out}
-    inside = list(read_clinc150(path, "val", Skips(), out_of_scope=False))
+    inside = [example for example in read_clinc150(path, "val") if example.label != "oos"]
     assert [(*e.texts, e.label) for e in inside] == [tuple(row) for row in json.loads(file.read_text())["val"]]
 
 
@@ -79,7 +78,7 @@ STS |= {"labels": {"label": 4.9, "real-label": 4.857142857142857, "binary-label"
 )
 def test_klue_is_a_list_of_objects(write, read, row, texts, label):
     path = write("klue.json", [row, row | {"guid": "second"}])
-    examples = list(read(path, Skips()))
+    examples = list(read(path))
     assert examples == [
         TextExample(row["guid"], texts, label, f"{path}: [0]"),
         TextExample("second", texts, label, f"{path}: [1]"),
@@ -88,20 +87,18 @@ def test_klue_is_a_list_of_objects(write, read, row, texts, label):
 
 def test_kornli_and_korsts_are_tables_in_which_quotes_are_text(write):
     path = write("xnli.dev.ko.tsv", 'sentence1\tsentence2\tgold_label\n"그가 말했다.\t그는 "침묵했다\tneutral\n')
-    assert list(read_kornli(path, Skips())) == [
-        TextExample("0", ('"그가 말했다.', '그는 "침묵했다'), "neutral", f"{path}:2")
-    ]
+    assert list(read_kornli(path)) == [TextExample("0", ('"그가 말했다.', '그는 "침묵했다'), "neutral", f"{path}:2")]
     header = "genre\tfilename\tyear\tid\tscore\tsentence1\tsentence2\n"
     row = "main-captions\tMSRvid\t2012test\t0001\t3.80\t비행기.\t항공기.\n"
     path = write("sts-dev.tsv", header + row + row)  # the id repeats from genre to genre
-    assert [(e.id, e.texts, e.label) for e in read_korsts(path, Skips())] == [
+    assert [(e.id, e.texts, e.label) for e in read_korsts(path)] == [
         ("0", ("비행기.", "항공기."), 3.8),
         ("1", ("비행기.", "항공기."), 3.8),
     ]
 
 
 def clinc150(split):
-    return lambda path, skips: read_clinc150(path, split, skips)
+    return lambda path: read_clinc150(path, split)
 
 
 CLINC = {"train": [["a", "x"]], "oos_train": [["b", "oos"]], "val": [["c", "x"]], "oos_val": []}
@@ -132,25 +129,11 @@ CLINC = {"train": [["a", "x"]], "oos_train": [["b", "oos"]], "val": [["c", "x"]]
 def test_what_is_wrong_is_said_with_its_place(write, read, content, message):
     path = write("file", content)
     with pytest.raises(DataError) as raised:
-        list(read(path, Skips()))
+        list(read(path))
     assert str(raised.value).startswith(path + message), raised.value
     assert "\n" not in str(raised.value)
 
 
 def test_an_unknown_split_of_clinc150_is_a_wrong_setting(write):
     with pytest.raises(ConfigError, match='unknown split "dev" of CLINC150; expected train, val or test'):
-        list(read_clinc150(write("file", CLINC), "dev", Skips()))
-
-
-@pytest.mark.parametrize(
-    "read, content",
-    [
-        (read_sst, " \t1\na\t0\n"),
-        (read_klue_nli, [NLI | {"hypothesis": "\n"}, NLI | {"guid": "2"}]),
-        (clinc150("val"), CLINC | {"val": [["", "x"], ["c", "x"]]}),
-    ],
-)
-def test_an_empty_text_is_skipped_and_counted(write, read, content):
-    skips = Skips()
-    assert len(list(read(write("file", content), skips))) == 1
-    assert skips.counts == {"skipped: empty text": 1}
+        list(read_clinc150(write("file", CLINC), "dev"))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_tf.config import ExampleData
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import ChoiceExample, QuestionExample, Skips, TaggedExample, TextExample
 from bert_tf.inputs.sources import Source
 
@@ -51,3 +51,88 @@ def test_an_id_in_json_lines_that_can_not_name_a_prediction_is_refused(write, ki
     with pytest.raises(DataError) as raised:
         asked(path, kind)
     assert str(raised.value) == f"{path}:2: {message.format(path=path)}"
+
+
+def labelled_and_empty():
+    """For each kind and way to write it: format, file, its content with labels; ids of what has an empty text."""
+    question = {"question": "a", "context": "b", "answers": [{"text": "b", "start": 0}]}
+    choice = {"context": "a", "choices": ["b", "c"], "label": 1}
+    tags = {"words": ["a"], "tags": ["O"]}
+    yield TextExample, "table", "a.tsv", "sentence\tlabel\ngood\tpos\n\tneg\nbad\tneg\n", ["1"]
+    yield (
+        TextExample,
+        "table",
+        "a.jsonl",
+        lines({"sentence": " ", "label": "x"}, {"sentence": "a", "label": "x"}),
+        ["0"],
+    )
+    yield TextExample, "sst", "a.tsv", " \t1\na\t0\n", ["0"]
+    yield TextExample, "glue/rte", "a.tsv", "sentence1\tsentence2\tlabel\na\t\tentailment\na\tb\tentailment\n", ["0"]
+    klue = {"premise": "a", "hypothesis": "b", "gold_label": "neutral"}
+    yield (
+        TextExample,
+        "klue/nli",
+        "a.json",
+        json.dumps([klue | {"guid": "x"}, klue | {"guid": "y", "premise": "\n"}]),
+        ["y"],
+    )
+    yield TaggedExample, "conll", "a.jsonl", lines(tags, {"words": [], "tags": []}), ["1"]
+    yield (
+        QuestionExample,
+        "squad",
+        "a.jsonl",
+        lines(question, question | {"question": "\t"}, question | {"context": ""}),
+        ["1", "2"],
+    )
+    yield (
+        ChoiceExample,
+        "choices",
+        "a.jsonl",
+        lines(choice | {"context": ""}, choice, choice | {"choices": ["b", " "]}),
+        ["0", "2"],
+    )
+
+
+@pytest.mark.parametrize("kind, form, name, content, empty", labelled_and_empty())
+def test_an_empty_text_is_left_out_and_counted_where_its_label_is_used_and_else_stays(
+    write, kind, form, name, content, empty
+):
+    path, skips = write(name, content), Skips()
+    every = asked(path, kind, format=form)
+    used = list(Source(ExampleData(format=form), path, kind).examples(skips, "train"))
+    assert [example.id for example in every if example not in used] == empty and len(every) == len(empty) + len(
+        used
+    ) > 1
+    assert skips.places == {"skipped: empty text": [example.place for example in every if example.id in empty]}
+
+
+def test_a_question_whose_answers_are_all_empty_is_asked_and_not_learned(write):
+    record = {"question": "a", "context": "b"}
+    path = write("a.jsonl", lines(record | {"answers": [{"text": " ", "start": 0}]}, record | {"answers": []}))
+    skips, source = Skips(), Source(ExampleData(format="squad2"), path, QuestionExample)
+    assert [example.id for example in source.examples(skips, "train")] == ["1"]
+    assert skips.places == {"skipped: question whose answers are all empty": [f"{path}:1"]}
+    assert [example.id for example in source.examples(skips, "test", labelled=False)] == ["0", "1"]
+
+
+def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tmp_path):
+    data = ExampleData(source="tfds:glue/mrpc")
+    with pytest.raises(ConfigError) as raised:
+        Source(data, str(tmp_path), TextExample)
+    expected = "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= takes the files)"
+    assert str(raised.value) == expected
+    with pytest.raises(DataError, match="none: no such file or directory; expected a folder or a file"):
+        Source(data, str(tmp_path / "none"), TextExample)
+    assert Source(data, "", TextExample).where("test") == "tfds:glue/mrpc:test"
+
+
+@pytest.mark.parametrize("source", ["", "tfds:conll2003"])
+def test_a_file_is_read_in_the_format_that_is_named_whatever_the_model_learned_from(write, source):
+    path = write("a.txt", "a O\nb B-X\n")
+    with pytest.raises(ConfigError, match="'table' is for another kind of task; for this one: conll, conllu, klue/ner"):
+        Source(ExampleData(source=source), path, TaggedExample)
+    found = Source(ExampleData(source=source, format="conll"), path, TaggedExample)
+    assert [example.tags for example in found.examples(Skips(), "train")] == [("O", "B-X")]
+    assert found.where("test") == path and found.identity("test") != path and found.labels() is None
+    asked_of = Source(ExampleData(source=source), write("a.jsonl", lines({"text": "a"})), TaggedExample)
+    assert [example.text for example in asked_of.examples(Skips(), "test", labelled=False)] == ["a"]

@@ -92,13 +92,10 @@ def test_questions_that_do_not_say_are_to_be_predicted(write):
     assert [example.answers for example in read_squad(path, Skips())] == [None, None]
 
 
-def test_empty_texts_are_skipped_and_counted(write):
+def test_answers_that_are_all_empty_are_not_taken_for_none_and_have_no_place(write):
     skips = Skips()
-    path = write("a.json", squad({"question": "\t"} | answer("dog", DOG), answer(" ", 3), answer("cat", 4)))
-    assert [example.id for example in read_squad(path, skips)] == ["2"]
-    assert skips.counts == {"skipped: empty text": 1, "skipped: question whose answers are all empty": 1}
-    assert list(read_squad(write("b.json", squad(answer("", 0), context="\n")), skips)) == []
-    assert skips.counts["skipped: empty text"] == 2
+    (example,) = read_squad(write("a.json", squad(answer(" ", 3))), skips)
+    assert example.answers == (Answer(" ", None),) and not skips.counts
 
 
 def test_of_several_answers_only_the_empty_ones_go(write):
@@ -155,11 +152,11 @@ def test_json_lines_are_questions_with_or_without_answers(write):
     path = write("a.jsonl", lines(*records))
     examples = list(read_questions(path, skips, unanswerable=True))
     assert examples[1] == QuestionExample("b", "Who sat?", CONTEXT, (Answer("dog", DOG),), f"{path}:2")
-    assert [example.id for example in examples] == ["0", "b", "2", "3"]
+    assert [example.id for example in examples] == ["0", "b", "2", "3", "4"]
     mat = Answer("mat", CONTEXT.index("mat"))
-    assert [example.answers for example in examples[::2]] == [None, ()]
+    assert [example.answers for example in examples[::2]] == [None, (), ()]
     assert examples[3].answers == (Answer("hat", None), mat)
-    assert skips.places == {MISPLACED: [f"{path}:4"], MOVED: [f"{path}:4"], "skipped: empty text": [f"{path}:5"]}
+    assert skips.places == {MISPLACED: [f"{path}:4"], MOVED: [f"{path}:4"]}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
-from bert_tf.inputs.examples import Skips, TextExample
-from bert_tf.inputs.tables import read_table, read_text_lines, read_texts
+from bert_tf.inputs.examples import TextExample
+from bert_tf.inputs.tables import read_table, read_text_lines, read_texts, table_rows
 
 
 @pytest.fixture
@@ -25,13 +25,12 @@ def table(tmp_path):
 
 def test_columns_are_found_by_name_in_any_order(table):
     path = table("a.tsv", "label\tid\tsentence\nyes\t1\tone two\nno\t2\tthree\n")
-    rows, lines = read_table(path, ["sentence", "label"])
+    rows = read_table(path, ["sentence", "label"])
     assert rows == {"sentence": ["one two", "three"], "label": ["yes", "no"]}
-    assert lines == [2, 3]
 
 
 def test_quotes_are_text_in_tsv(table):
-    rows, _ = read_table(table("a.tsv", 'text\tlabel\n"open\tx\na "b" c\ty\n""\tz\n'), ["text", "label"])
+    rows = read_table(table("a.tsv", 'text\tlabel\n"open\tx\na "b" c\ty\n""\tz\n'), ["text", "label"])
     assert rows == {"text": ['"open', 'a "b" c', '""'], "label": ["x", "y", "z"]}
 
 
@@ -39,15 +38,15 @@ def test_csv_quotes_commas_quotes_and_line_ends(table, tmp_path):
     texts = ["a, b", 'say "yes"', "two\nlines", "", "plain"]
     with open(tmp_path / "a.csv", "w", newline="") as file:
         csv.writer(file).writerows([["text", "label"], *([text, "x"] for text in texts)])
-    rows, lines = read_table(str(tmp_path / "a.csv"), ["text", "label"])
-    assert rows["text"] == texts
-    assert lines == [2, 3, 5, 6, 7]  # a row's line is the one that it ends on
+    rows = list(table_rows(str(tmp_path / "a.csv"), ["text", "label"]))
+    assert [text for _, (text, _) in rows] == texts
+    assert [number for number, _ in rows] == [2, 3, 5, 6, 7]  # a row's line is the one that it ends on
 
 
 def test_jsonl_takes_the_named_fields_and_makes_them_text(table):
     lines = [{"text": "a\tb\nc", "label": 1, "more": []}, {"label": "é", "text": "中"}]
     path = table("a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-    assert read_table(path, ["text", "label"])[0] == {"text": ["a\tb\nc", "中"], "label": ["1", "é"]}
+    assert read_table(path, ["text", "label"]) == {"text": ["a\tb\nc", "中"], "label": ["1", "é"]}
 
 
 CONTENTS = {
@@ -73,23 +72,24 @@ EXPECTED = {"text": ["one", "two"], "label": ["x", "y"]}
     ids=["plain", "crlf", "bom", "bom_crlf", "no_last_newline", "empty_end", "empty_lines"],
 )
 def test_line_ends_byte_order_marks_and_empty_lines_do_not_matter(table, name, change):
-    assert read_table(table(name, change(CONTENTS[name])), ["text", "label"])[0] == EXPECTED
+    assert read_table(table(name, change(CONTENTS[name])), ["text", "label"]) == EXPECTED
 
 
 def test_line_numbers_count_empty_lines(table):
-    assert read_table(table("a.tsv", "text\n\none\n\n\ntwo\n"), ["text"])[1] == [3, 6]
+    path = table("a.tsv", "text\n\none\n\n\ntwo\n")
+    assert list(table_rows(path, ["text"])) == [(3, ["one"]), (6, ["two"])]
 
 
 def test_only_a_newline_ends_a_line(table):
     # str.splitlines would also split at these.
     texts = ["a\u2028b", "a\x0bb", "a\x85b", "a\rb"]
-    assert read_table(table("a.tsv", "text\n" + "\n".join(texts) + "\n"), ["text"])[0]["text"] == texts
+    assert read_table(table("a.tsv", "text\n" + "\n".join(texts) + "\n"), ["text"])["text"] == texts
 
 
 def test_a_very_long_line_is_a_row(table):
     long = "word " * 2_000_000
     for name, content in (("a.tsv", f"text\n{long}x\n"), ("a.csv", f'text\n"{long}x"\n')):
-        assert read_table(table(name, content), ["text"])[0]["text"] == [long + "x"]
+        assert read_table(table(name, content), ["text"])["text"] == [long + "x"]
 
 
 @pytest.mark.parametrize(
@@ -126,27 +126,26 @@ def test_what_is_wrong_is_said_with_file_and_line(table, name, content, message)
     assert "\n" not in str(raised.value)
 
 
-def test_examples_with_an_empty_text_are_skipped_and_counted_unless_they_wait_for_an_answer(table):
-    data, skips = ExampleData(text="text", second_text="other", label="label"), Skips()
-    path = table("a.csv", 'text,other,label\na,b,x\na," ",y\n,,x\nc,d,\n')
-    assert list(read_texts(path, data, skips)) == [
+def test_every_row_is_an_example_and_one_without_column_of_labels_has_none(table):
+    data = ExampleData(text="text", second_text="other", label="label")
+    path = table("a.csv", 'text,other,label\na,b,x\na," ",y\nc,d,\n')
+    assert list(read_texts(path, data)) == [
         TextExample("0", ("a", "b"), "x", f"{path}:2"),
-        TextExample("3", ("c", "d"), "", f"{path}:5"),
+        TextExample("1", ("a", " "), "y", f"{path}:3"),
+        TextExample("2", ("c", "d"), "", f"{path}:4"),
     ]
-    assert skips.places == {"skipped: empty text": [f"{path}:3", f"{path}:4"]}
     path = table("b.csv", 'text,other\na," "\n')
-    assert [(e.texts, e.label) for e in read_texts(path, data, skips)] == [(("a", " "), None)]
-    assert skips.counts.total() == 2
+    assert list(read_texts(path, data)) == [TextExample("0", ("a", " "), None, f"{path}:2")]
 
 
 def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
     rows = [{"text": "a", "label": ["x", 2]}, {"text": "b", "label": []}, {"text": "c", "label": 1.5}, {"text": "d"}]
     path = table("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     data = ExampleData(text="text")
-    assert [example.label for example in read_text_lines(path, data, Skips())] == [("x", "2"), (), "1.5", None]
+    assert [example.label for example in read_text_lines(path, data)] == [("x", "2"), (), "1.5", None]
     path = table("b.jsonl", json.dumps({"text": ["a"]}) + "\n")
     with pytest.raises(DataError, match=r"b\.jsonl:1: field 'text': \[\"a\"\]; expected text or a number$"):
-        list(read_text_lines(path, data, Skips()))
+        list(read_text_lines(path, data))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
 def test_what_json_has_besides_text_and_numbers_is_no_label_and_no_text(table, row, message):
     path = table("a.jsonl", json.dumps({"text": 7, "label": 1}) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(DataError) as raised:
-        list(read_text_lines(path, ExampleData(text="text"), Skips()))
+        list(read_text_lines(path, ExampleData(text="text")))
     assert str(raised.value) == f"{path}:2: {message}"
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.metrics.glue import GLUE, check_submission, glue_scores
+from bert_tf.metrics.glue import GLUE_SETS, check_submission, glue_scores
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from bert_tf.metrics.glue import GLUE, check_submission, glue_scores
 )
 def test_each_task_has_the_metrics_of_the_leaderboard(names, expected):
     for name in names:
-        classes = np.array(GLUE[name].labels)
+        classes = np.array(GLUE_SETS[name].labels)
         labels, predictions = classes[[0, 1, 1, 0]], classes[[0, 1, 0, 0]]
         scores = glue_scores(name, labels, predictions)
         assert set(scores) == expected | {"score"}
@@ -33,11 +33,11 @@ def test_sts_b_is_scored_by_the_mean_of_two_correlations():
 
 
 def test_nine_tasks_make_eleven_files():
-    assert len(GLUE) == len({task.file for task in GLUE.values()}) == 11
+    assert len(GLUE_SETS) == len({task.file for task in GLUE_SETS.values()}) == 11
 
 
 def test_a_whole_submission_passes():
-    for name, task in GLUE.items():
+    for name, task in GLUE_SETS.items():
         values = np.array([0.0, 5.0, 2.5] if name == "stsb" else task.labels)
         check_submission(name, np.resize(values, task.test_rows))
 

@@ -73,7 +73,7 @@ def numpy_probabilities(task, model, texts):
 
 def test_answers_are_those_of_the_python_model_on_real_sentences(single):
     task, model, path = single
-    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])[0]["sentence"][:300]
+    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
     texts += ["", " ", "\u200b", "[MASK] [SEP]", "가나다 ÉÀ"]
     serve = tf.saved_model.load(path).signatures["serving_default"]
     answer = {name: value.numpy() for name, value in serve(text=tf.constant(texts)).items()}

@@ -45,7 +45,7 @@ def make(kind):
 def answered(tmp_path_factory):
     """Kind -> task, predictions of the Python model, answers of the exported one."""
     folder = tmp_path_factory.mktemp("texts")
-    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])[0]["sentence"][:300]
+    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
     texts += ["", " ", "[MASK] [SEP]", "가나다 ÉÀ", "a" * 300]
     asked, predictions, tasks = [], {}, {}
     for kind in ("classes of pairs", "numbers of pairs", "several labels"):

@@ -11,7 +11,7 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
 from bert_tf.files import replacing_with_others
 from bert_tf.inputs.examples import TextExample
-from bert_tf.metrics.glue import GLUE
+from bert_tf.metrics.glue import GLUE_SETS
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.submission import write_submission
 from bert_tf.text import Tokenizer
@@ -26,7 +26,7 @@ FILES = {
 
 def predicted(name, rows=None, seed=0):
     """(example, prediction) of a test set, in some other order than its index."""
-    task, random = GLUE[name], np.random.default_rng(seed)
+    task, random = GLUE_SETS[name], np.random.default_rng(seed)
     count = task.test_rows if rows is None else rows
     field, values = (
         ("value", 5 * random.random(count)) if name == "stsb" else ("label", random.choice(task.labels, count))
@@ -37,7 +37,7 @@ def predicted(name, rows=None, seed=0):
 
 def submit(path, name, **how):
     with replacing_with_others(path, adding=True) as temporary:
-        return write_submission(GLUE[name].task, temporary, predicted(name, **how))
+        return write_submission(GLUE_SETS[name].task, temporary, predicted(name, **how))
 
 
 def table(path, file):
@@ -48,13 +48,13 @@ def table(path, file):
 
 def test_a_whole_submission_is_made_one_model_after_the_other(tmp_path):
     path = tmp_path / "submission.zip"
-    for name in GLUE:
+    for name in GLUE_SETS:
         note = submit(path, name)
     assert note == "AX.tsv written, the zip is complete"
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert {file: archive.read(file).count(b"\n") - 1 for file in archive.namelist()} == FILES
-    for name, of_task in GLUE.items():
+    for name, of_task in GLUE_SETS.items():
         rows = table(path, f"{of_task.file}.tsv")
         assert [row[0] for row in rows] == [str(index) for index in range(of_task.test_rows)]
         expected = {example.id: next(iter(prediction.values())) for example, prediction in predicted(name)}
@@ -105,7 +105,7 @@ def test_other_labels_other_files_and_other_ids_are_refused(tmp_path):
 
 def make(name, source=""):
     data = ExampleData(source=source) if source else ExampleData(format=f"glue/{name}")
-    state = {"labels": ["value"]} if name == "stsb" else {"labels": GLUE[name].labels}
+    state = {"labels": ["value"]} if name == "stsb" else {"labels": GLUE_SETS[name].labels}
     kind = TASKS["regression" if name == "stsb" else "classification"]
     return kind(Tokenizer(PIECES), None, data, pair=name not in ("cola", "sst2"), **state)
 

@@ -138,6 +138,22 @@ def test_labels_that_were_not_taken_apart_are_refused():
     assert MultiLabelConfig(labels=("toxic",)).check().labels == ("toxic",)
 
 
+@pytest.mark.parametrize(
+    "config", [ClassificationConfig(), ClassificationConfig(labels=("x", "y")), RegressionConfig()]
+)
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_label_is_none_of_several_and_else_an_error_with_its_place(tokenizer, config, empty):
+    number = type(config) is RegressionConfig
+    good = examples_of(*("12" if number else "xy"))
+    bad = [example._replace(place=f"dev:{example.id}") for example in examples_of("x", empty)[1:]]
+    with pytest.raises(DataError, match=r"^dev:1: the label is empty; expected a "):
+        create(tokenizer, config, good + bad)
+    with pytest.raises(DataError, match=r"^dev:1: the label is empty; expected a "):
+        create(tokenizer, config, good).columns(bad * 2, labelled=True)
+    several = create(tokenizer, MultiLabelConfig(), examples_of("x", empty, "y"))
+    np.testing.assert_array_equal(several.columns(bad, labelled=True)["labels"], [[0, 0]])
+
+
 def test_classes_and_numbers_are_not_taken_for_each_other(tokenizer):
     with pytest.raises(ConfigError, match="labels are numbers from 0 to 5; take RegressionConfig"):
         create(tokenizer, ClassificationConfig(), examples_of(1.0, 2.0), SIMILARITY)
