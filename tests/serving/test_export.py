@@ -1,11 +1,8 @@
 """Exported models: the Python model's answers, in a process without bert_tf, from ops that TF Serving has."""
 
-import io
-import json
 import os
 import pathlib
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.files import bundled
 from bert_tf.inputs.tables import read_table
-from bert_tf.serving import ask
 from bert_tf.serving.export import export
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.pretraining import Pretraining
@@ -129,27 +125,6 @@ def test_a_new_process_without_bert_tf_answers_when_everything_else_is_gone(tmp_
     expected = numpy_probabilities(task, model, texts)
     np.testing.assert_allclose([answer["probabilities"] for answer in answers], expected, atol=1e-5)
     assert [answer["label"] for answer in answers] == [task.labels[row.argmax()] for row in expected]
-
-
-def test_a_model_is_asked_by_texts_by_names_or_by_lines_of_json(single, tmp_path, monkeypatch, capsys):
-    task, model, _ = make("pair")
-    path = export(task, model, str(tmp_path))
-
-    def asked(*arguments, given=""):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-        ask.main(*arguments)
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-    pairs = [{"text": "a b", "second_text": "c"}, {"text": "가", "second_text": ""}]
-    lines = asked(path, given="".join(json.dumps(pair | {"id": 7}) + "\n" for pair in pairs))
-    assert [{name: line[name] for name in pairs[0]} for line in lines] == pairs and lines[0]["id"] == 7
-    (named,) = asked(path, "--text=a b", "--second_text=c")
-    assert named == {name: value for name, value in lines[0].items() if name != "id"}
-    assert [line["text"] for line in asked(single[2], "a b", "c")] == ["a b", "c"]
-    with pytest.raises(SystemExit, match=r"unexpected 'c'; .* --second_text=\.\.\., --text="):
-        ask.main(path, "--text=a", "c")
-    with pytest.raises(SystemExit, match=r"no 'second_text' in .*; the model takes second_text, text"):
-        ask.main(path, "--text=a")
 
 
 def test_versions_count_up_from_the_largest(tmp_path, monkeypatch):
