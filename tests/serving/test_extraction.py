@@ -13,7 +13,9 @@ from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
+from bert_tf.inputs.examples import TaggedExample
+from bert_tf.serving import embeddings
+from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
 from bert_tf.serving.export import save
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
 from bert_tf.tasks.pretraining import Pretraining
@@ -107,6 +109,56 @@ def test_batches_do_not_change_vectors_or_their_order(make, tmp_path):
     assert [example.text for example, _ in together] == TEXTS
     for (_, one), (_, other) in zip(alone, together, strict=True):
         close(one["vector"], other["vector"])
+
+
+@pytest.mark.parametrize("per, pool", [(per, pool) for per, pools in POOLS.items() for pool in pools])
+def test_windows_go_through_the_model_some_at_a_time_and_give_the_same(make, monkeypatch, per, pool):
+    texts, shapes = tf.constant([*TEXTS, "the good a b " * 9]), []
+    whole = make(per=per, pool=pool, max_length=8)(texts)["vector"]
+    embedder = make(per=per, pool=pool, max_length=8)
+    monkeypatch.setattr(embeddings, "_TOKENS", 24)
+    model = embedder.model
+
+    class Watched:
+        output_shape = model.output_shape
+
+        def __call__(self, features, training):
+            shapes.append(features["input_word_ids"].shape)
+            return model(features, training=training)
+
+    embedder.model = Watched()
+    parts = embedder(texts)["vector"]
+    if per != "sentence":
+        parts, whole = parts.values, whole.values
+    close(parts, whole)
+    assert len(shapes) > 4 and all(rows <= 3 for rows, _ in shapes)
+
+
+class Counting:
+    """An embedder whose vectors say how many texts went in together."""
+
+    def __call__(self, text):
+        return {"vector": tf.fill([tf.size(text), 1], tf.size(text))}
+
+
+@pytest.mark.parametrize("characters, ahead, together", [(10, 32, 2), (4000, 4, 1)])
+def test_few_texts_are_held_and_fewer_long_ones(characters, ahead, together):
+    read = []
+
+    def examples():
+        for number in range(200):
+            read.append(number)
+            yield TaggedExample(str(number), "x" * characters, None, None, None, None, "")
+
+    for number, (example, found) in enumerate(extract(Counting(), examples(), 2)):
+        assert example.id == str(number) and found["vector"] == together
+        assert len(read) <= number + ahead + 1
+
+
+def test_a_long_text_is_alone_in_its_batch():
+    lengths = [10, 10, 50_000, 10, 10]
+    examples = [TaggedExample("", "x" * length, None, None, None, None, "") for length in lengths]
+    assert [int(found["vector"][0]) for _, found in extract(Counting(), examples, 8)] == [4, 4, 1, 4, 4]
 
 
 @pytest.mark.parametrize("per", ["sentence", "word"])
