@@ -67,7 +67,7 @@ def extract(embedder, examples, batch_size):
     embed = tf.function(embedder.__call__, reduce_retracing=True)
     characters = batch_size * _CHARACTERS
     with bar("extract", None, "text") as line:
-        for chunk in _cut(examples, _BATCHES * batch_size, _LONG_BATCHES * characters):
+        for chunk in _cut(_alike(examples), _BATCHES * batch_size, _LONG_BATCHES * characters):
             ordered = sorted(enumerate(chunk), key=lambda numbered: len(numbered[1].text))
             found = [None] * len(chunk)
             for batch in _cut(ordered, batch_size, characters, lambda numbered: numbered[1].text):
@@ -77,6 +77,17 @@ def extract(embedder, examples, batch_size):
                     found[place] = dict(zip(answer, values, strict=True))
                 line.update(len(some))
             yield from zip(chunk, found, strict=True)
+
+
+def _alike(examples):
+    """The same examples, as long as all of them have words or none has."""
+    first = None
+    for example in examples:
+        first = first or example
+        if (example.words is None) != (first.words is None):
+            found, others = ("no words", "has") if example.words is None else ("words", "has not")
+            raise DataError(f"{example.place}: {found}, which {first.place} {others}; give all of them or none")
+        yield example
 
 
 def _cut(items, count, characters, text=lambda example: example.text):
@@ -103,10 +114,7 @@ def _rows(values):
 
 def _given_words(examples):
     """Where the words of a batch are, as the embedder takes them; {} where nobody has divided the texts."""
-    without = [example.place for example in examples if example.words is None]
-    if 0 < len(without) < len(examples):
-        raise DataError(f"{without[0]}: no words, which other lines have; give all of them or none")
-    return {} if without else word_columns([[example] for example in examples])
+    return {} if examples[0].words is None else word_columns([[example] for example in examples])
 
 
 def write_npz(path, embedded):

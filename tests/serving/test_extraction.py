@@ -193,10 +193,17 @@ def test_all_files_hold_the_same(make, tmp_path, per):
     ]
 
 
-def test_texts_and_words_are_not_mixed(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"words": ["a"]}\n{"text": "a b"}\n')))
-    with pytest.raises(DataError, match="-:2: no words, which other lines have"):
-        list(extract(make(per="word"), read_texts("-"), 4))
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        ('{"words": ["a"]}\n{"text": "a b"}\n', "-:2: no words, which -:1 has; give all of them or none"),
+        ('{"text": "a b"}\n{"text": "a"}\n{"words": ["a"]}\n', "-:3: words, which -:1 has not; give all of them"),
+    ],
+)
+def test_texts_and_words_are_not_mixed_wherever_they_are(monkeypatch, lines, message):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    with pytest.raises(DataError, match=message):  # also if each is a batch of its own
+        list(extract(Counting(), read_texts("-"), 1))
 
 
 @pytest.mark.parametrize(
