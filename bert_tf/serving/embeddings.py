@@ -9,6 +9,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.features import feature_model
+from bert_tf.tasks.downstream import padded
 from bert_tf.text.words import extents, place_of, spans, word_numbers
 
 # Tokens that go through the model at once: 32 windows of 512. The windows of one long text can be thousands.
@@ -68,14 +69,9 @@ class Embedder(tf.Module):
         self.tokenizer = tokenizer
         self.model = feature_model(encoder, config.features)
 
-        def serve(text):
-            answer = self(text)
-            return {
-                name: value.to_tensor() if isinstance(value, tf.RaggedTensor) else value
-                for name, value in answer.items()
-            }
-
-        self.serve = tf.function(serve, input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+        self.serve = tf.function(
+            lambda text: padded(self(text)), input_signature=[tf.TensorSpec([None], tf.string, name="text")]
+        )
 
     def __call__(self, text, word_starts=None, word_ends=None):
         """The vectors of some texts.
