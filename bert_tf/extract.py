@@ -34,7 +34,7 @@ _LAYERS = flags.DEFINE_list("layers", ["-1"], "Numbers: 0 the embeddings, 1 the 
 _COMBINE = flags.DEFINE_enum("combine", "sum", ["sum", "concat"], "What becomes of several layers.")
 _WEIGHTS = flags.DEFINE_list("weights", [], "Of the layers in a sum; empty for 1 each.")
 _MAX_LENGTH = flags.DEFINE_integer("max_length", 0, "Tokens of a window; 0 for what the model takes.", lower_bound=0)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts at once.", lower_bound=1)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts at once, fewer where they are long.", lower_bound=1)
 flags.mark_flags_as_required(["init"])
 
 

@@ -23,6 +23,7 @@ from bert_tf.report.quickstart import quickstart_page
 from bert_tf.serving.export import export
 from bert_tf.training import runs, strategy
 from bert_tf.training.finetuning import finetune
+from bert_tf.training.record import remedy
 
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Gets models, exports, results.json and index.html.", required=True
@@ -52,7 +53,8 @@ def main(_):
     def timed(name, function, *arguments):
         print(f"\n== {name}", flush=True)
         start = time.time()
-        result = function(*arguments)
+        with remedy("choose another --output_dir"):
+            result = function(*arguments)
         seconds[name] = round(time.time() - start, 1)
         return result
 

@@ -9,8 +9,11 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.features import feature_model
+from bert_tf.tasks.downstream import padded
 from bert_tf.text.words import extents, place_of, spans, word_numbers
 
+# Tokens that go through the model at once: 32 windows of 512. The windows of one long text can be thousands.
+_TOKENS = 2**14
 # What a vector is of -> how it can be made of tokens' vectors.
 POOLS = {"sentence": ("mean", "cls", "max"), "word": ("first", "mean", "max"), "token": ("",)}
 
@@ -66,14 +69,9 @@ class Embedder(tf.Module):
         self.tokenizer = tokenizer
         self.model = feature_model(encoder, config.features)
 
-        def serve(text):
-            answer = self(text)
-            return {
-                name: value.to_tensor() if isinstance(value, tf.RaggedTensor) else value
-                for name, value in answer.items()
-            }
-
-        self.serve = tf.function(serve, input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+        self.serve = tf.function(
+            lambda text: padded(self(text)), input_signature=[tf.TensorSpec([None], tf.string, name="text")]
+        )
 
     def __call__(self, text, word_starts=None, word_ends=None):
         """The vectors of some texts.
@@ -92,29 +90,62 @@ class Embedder(tf.Module):
         budget = self._length - 2
         rows = windows(ids.row_lengths(), budget, (budget + 1) // 2)
         packed, types = pack(cut(ids, *rows), cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
-        states = self.model(dense_features(packed, types, length_multiple=4, max_length=self._length), training=False)
+        chosen = most_context(*rows)
+        found = self._computed(packed, types, chosen)
         if self._per == "sentence":
-            return {"vector": self._sentences(states, rows, tf.size(text))}
-        tokens = tf.boolean_mask(states, _framed(most_context(*rows), False, states))  # [tokens, size], in order
+            return {"vector": self._sentences(found, chosen, rows[0], tf.size(text))}
         if self._per == "word":
             if word_starts is None:
                 word_starts, word_ends = extents(word_numbers(self.tokenizer, text, ids, starts, ends), starts, ends)
-            tokens = self._words(tokens, place_of(starts, word_starts, text), tf.size(word_starts.values))
+            found = self._words(found, place_of(starts, word_starts, text), tf.size(word_starts.values))
             starts, ends = word_starts, word_ends
-        found = spans(text, starts.value_rowids(), starts.values, ends.values) | {"vector": tokens}
-        return {name: starts.with_values(values) for name, values in found.items()}
+        values = spans(text, starts.value_rowids(), starts.values, ends.values) | {"vector": found}
+        return {name: starts.with_values(value) for name, value in values.items()}
 
-    def _sentences(self, states, rows, count):
+    def _computed(self, ids, types, chosen):
+        """What is kept of the windows, a part of them after the other: memory is that of a part and of what is kept.
+
+        Args:
+            ids, types: RaggedTensors int32 [windows, None], packed.
+            chosen: RaggedTensor bool [windows, None], the tokens, without specials, that are taken from each window.
+
+        Returns:
+            float32 [tokens, size], the chosen ones'; per sentence [windows, size]: of the window's first token, or over
+            the chosen ones and the specials the largest value or the sum.
+        """
+        longest = tf.cast(tf.maximum(ids.bounding_shape(axis=1), 1), tf.int32)
+        some = tf.maximum(_TOKENS // longest, 1)
+        parts = tf.maximum(-(-tf.cast(ids.nrows(), tf.int32) // some), 1)  # of no windows there is a part without any
+
+        def compute(part, found):
+            places = slice(part * some, (part + 1) * some)
+            features = dense_features(ids[places], types[places], length_multiple=4, max_length=self._length)
+            states = self.model(features, training=False)
+            return part + 1, found.write(part, self._kept(states, chosen[places]))
+
+        size = self.model.output_shape[-1]
+        found = tf.TensorArray(tf.float32, parts, infer_shape=False, element_shape=[None, size])
+        return tf.while_loop(lambda part, _: part < parts, compute, (0, found), parallel_iterations=1)[1].concat()
+
+    def _kept(self, states, chosen):
+        """What `_computed` returns of some windows: float32 [tokens or windows, size]."""
+        if self._per != "sentence":
+            return tf.boolean_mask(states, _framed(chosen, False, states))
+        if self._pool == "cls":
+            return states[:, 0]
+        counted = _framed(chosen, True, states)[..., tf.newaxis]
+        if self._pool == "max":
+            return tf.reduce_max(tf.where(counted, states, states.dtype.min), 1)
+        return tf.reduce_sum(states * tf.cast(counted, states.dtype), 1)
+
+    def _sentences(self, found, chosen, row, count):
         """float32 [count, size]; of a text of several windows each has its own [CLS] and [SEP]."""
         if self._pool == "cls":
-            return tf.math.unsorted_segment_mean(states[:, 0], rows[0], count)
-        counted = _framed(most_context(*rows), True, states)[..., tf.newaxis]
+            return tf.math.unsorted_segment_mean(found, row, count)
         if self._pool == "max":
-            best = tf.reduce_max(tf.where(counted, states, states.dtype.min), 1)
-            return tf.math.unsorted_segment_max(best, rows[0], count)
-        counted = tf.cast(counted, states.dtype)
-        sums = tf.math.unsorted_segment_sum(tf.reduce_sum(states * counted, 1), rows[0], count)
-        return sums / tf.math.unsorted_segment_sum(tf.reduce_sum(counted, 1), rows[0], count)
+            return tf.math.unsorted_segment_max(found, row, count)
+        counted = tf.reduce_sum(tf.cast(chosen, tf.float32), 1)[:, tf.newaxis] + 2.0
+        return tf.math.unsorted_segment_sum(found, row, count) / tf.math.unsorted_segment_sum(counted, row, count)
 
     def _words(self, tokens, place, count):
         """float32 [count, size] from those of tokens, each in the word of that place."""

@@ -1,7 +1,6 @@
-"""Vectors of the texts of a file, into a file; memory is flat in the number of texts."""
+"""Vectors of the texts of a file, into a file; memory is flat in the number of texts, and bounded for long ones."""
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -20,8 +19,10 @@ from bert_tf.inputs.text_files import STDIN, read_lines
 from bert_tf.progress import bar
 from bert_tf.tasks.downstream import strings
 
-# Texts held at once, enough to sort by length.
-_CHUNK = 2048
+# Characters that a text of a batch has on average at most: about what a window of 512 tokens holds.
+_CHARACTERS = 2048
+# Texts are held, vectors and all, to be sorted by length: this many batches of them, fewer where they are long.
+_BATCHES, _LONG_BATCHES = 16, 4
 
 
 def read_texts(path, column="text"):
@@ -55,7 +56,7 @@ def extract(embedder, examples, batch_size):
     Args:
         embedder: Embedder.
         examples: iterable of TaggedExample, of words as they are given where they are.
-        batch_size: texts at once.
+        batch_size: texts at once, fewer where they are long.
 
     Yields:
         (example, dict of arrays: what the embedder gives of it), in the order of the examples.
@@ -64,19 +65,43 @@ def extract(embedder, examples, batch_size):
         DataError: some examples have words, and some have none.
     """
     embed = tf.function(embedder.__call__, reduce_retracing=True)
-    examples = iter(examples)
+    characters = batch_size * _CHARACTERS
     with bar("extract", None, "text") as line:
-        while chunk := list(itertools.islice(examples, _CHUNK)):
-            order = np.argsort([len(example.text) for example in chunk], kind="stable")
+        for chunk in _cut(_alike(examples), _BATCHES * batch_size, _LONG_BATCHES * characters):
+            ordered = sorted(enumerate(chunk), key=lambda numbered: len(numbered[1].text))
             found = [None] * len(chunk)
-            for first in range(0, len(chunk), batch_size):
-                places = order[first : first + batch_size]
-                some = [chunk[place] for place in places]
+            for batch in _cut(ordered, batch_size, characters, lambda numbered: numbered[1].text):
+                places, some = zip(*batch, strict=True)
                 answer = embed(tf.constant([example.text for example in some]), **_given_words(some))
                 for place, *values in zip(places, *map(_rows, answer.values()), strict=True):
                     found[place] = dict(zip(answer, values, strict=True))
                 line.update(len(some))
             yield from zip(chunk, found, strict=True)
+
+
+def _alike(examples):
+    """The same examples, as long as all of them have words or none has."""
+    first = None
+    for example in examples:
+        first = first or example
+        if (example.words is None) != (first.words is None):
+            found, others = ("no words", "has") if example.words is None else ("words", "has not")
+            raise DataError(f"{example.place}: {found}, which {first.place} {others}; give all of them or none")
+        yield example
+
+
+def _cut(items, count, characters, text=lambda example: example.text):
+    """Lists of neighbours: at most `count`, of at most so many characters together; a longer text is alone."""
+    part, held = [], 0
+    for item in items:
+        length = len(text(item))
+        if part and (len(part) == count or held + length > characters):
+            yield part
+            part, held = [], 0
+        part.append(item)
+        held += length
+    if part:
+        yield part
 
 
 def _rows(values):
@@ -89,10 +114,7 @@ def _rows(values):
 
 def _given_words(examples):
     """Where the words of a batch are, as the embedder takes them; {} where nobody has divided the texts."""
-    without = [example.place for example in examples if example.words is None]
-    if 0 < len(without) < len(examples):
-        raise DataError(f"{without[0]}: no words, which other lines have; give all of them or none")
-    return {} if without else word_columns([[example] for example in examples])
+    return {} if examples[0].words is None else word_columns([[example] for example in examples])
 
 
 def write_npz(path, embedded):

@@ -314,13 +314,14 @@ class Answers(tf.Module):
             rows = features["row"]
             features = task.pad(features)
             outputs = model({name: features[name] for name in inputs}, training=False)
-            merged = task.merge(columns, rows, task.decode(features, outputs))
-            return {
-                name: value.to_tensor() if isinstance(value, tf.RaggedTensor) else value
-                for name, value in merged.items()
-            }
+            return padded(task.merge(columns, rows, task.decode(features, outputs)))
 
         self.serve = tf.function(serve, input_signature=task.inputs())
+
+
+def padded(answers):
+    """Answers as a server gives them: a dict whose RaggedTensors are filled up with 0 or "" to dense tensors."""
+    return {name: value.to_tensor() if isinstance(value, tf.RaggedTensor) else value for name, value in answers.items()}
 
 
 def count(columns):

@@ -10,10 +10,13 @@ from typing import NamedTuple
 
 from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.config import BertConfig
+from bert_tf.errors import ConfigError
 from bert_tf.files import bundled, write_json, write_text
 from bert_tf.report.ablation import draw_ablation, markdown
 from bert_tf.training import runs
 from bert_tf.training.finetuning import finetune
+from bert_tf.training.record import remedy
+from bert_tf.training.run import forgetting
 
 _SMOKE_STEPS = 4
 
@@ -60,7 +63,14 @@ def ablate(output_dir, strategy, *, sizes, seeds, smoke=False):
     Returns:
         list of dicts, one a row: name, size, parameters, accuracies (one a seed), mean, deviation (of the sample;
         None of one seed), pretraining_losses (held out; of different objectives not to be compared).
+
+    Raises:
+        ConfigError: no size or an unknown one, before anything is trained; a training that is there had other settings.
     """
+    if not sizes:
+        raise ConfigError("no size of model to train; name one, such as tiny")
+    for size in sizes:
+        BertConfig.from_name(size)
     vocab = os.path.join(output_dir, "vocab.txt")
     if not os.path.exists(vocab):
         write_english_vocabulary(vocab)
@@ -72,10 +82,13 @@ def ablate(output_dir, strategy, *, sizes, seeds, smoke=False):
             folder = os.path.join(output_dir, f"{variant.objective}-{size}", f"seed_{seed}")
             pretrained = os.path.join(folder, "pretrained")
             print(f"\n== {name}, {size}, seed {seed}", flush=True)
-            before = runs.pretrain(_pretraining(variant, size, vocab, seed, smoke), pretrained, strategy)
-            tuning = _finetuning(variant, seed, smoke)
             end = os.path.join(folder, "-".join(["reviews", *variant.task.values()]))
-            after = finetune(tuning, bundled("data/reviews"), pretrained, end, strategy)
+            pretraining, tuning = _pretraining(variant, size, vocab, seed, smoke), _finetuning(variant, seed, smoke)
+            with remedy("choose another --output_dir"):
+                with forgetting():
+                    before = runs.pretrain(pretraining, pretrained, strategy)
+                with forgetting():
+                    after = finetune(tuning, bundled("data/reviews"), pretrained, end, strategy)
             losses.append(before["final"]["loss"])
             accuracies.append(after["final"]["accuracy"])
         rows.append(

@@ -1,5 +1,6 @@
 """Whose run a model directory holds: run.json, and what may change when a run goes on."""
 
+import contextlib
 import glob
 import json
 import os
@@ -40,6 +41,28 @@ FREE = {
 }
 
 
+class AnotherRunError(ConfigError):
+    """A directory is another run's, or nobody's.
+
+    Args:
+        found: what lies in it.
+        remedy: what to do.
+    """
+
+    def __init__(self, found, remedy):
+        super().__init__(f"{found}; {remedy}")
+        self.found = found
+
+
+@contextlib.contextmanager
+def remedy(text):
+    """Says of directories that are another run's to do this, for programs that choose the model directories."""
+    try:
+        yield
+    except AnotherRunError as error:
+        raise AnotherRunError(error.found, text) from None
+
+
 class Record:
     """The record of a run, in run.json.
 
@@ -49,7 +72,7 @@ class Record:
         accept: whether the run may go on where the two differ.
 
     Raises:
-        ConfigError: if something else lies in the directory, or a run whose result would be another, with what differs.
+        AnotherRunError: another thing lies there, or a run whose result would be another; says what differs.
     """
 
     def __init__(self, directory, run, accept=False):
@@ -60,25 +83,25 @@ class Record:
             # A run that was killed while it wrote its record may begin again.
             found -= {os.path.basename(path) for path in leftovers(directory)}
             if found:
-                raise ConfigError(
-                    f"{directory} is not empty (it holds {min(found)!r}) and no run of bert_tf; choose another "
-                    "--model_dir"
+                raise AnotherRunError(
+                    f"{directory} is not empty (it holds {min(found)!r}) and no run of bert_tf",
+                    "choose another --model_dir",
                 )
         # Else a run failed before it had learned anything, often for a setting mended since.
         elif _has_begun(directory):
             before = read_json_object(self._path)
             self._history = before.pop("changes", [])
             if before.get("program") != run.get("program"):
-                raise ConfigError(
-                    f"{directory} belongs to another run ({before.get('program')} there, {run.get('program')} now); "
-                    "choose another --model_dir"
+                raise AnotherRunError(
+                    f"{directory} belongs to another run ({before.get('program')} there, {run.get('program')} now)",
+                    "choose another --model_dir",
                 )
             self._changes = differences(before, self._run)
             if self._changes and not accept:
                 shown = ", ".join(f"{name}: {a!r} there, {b!r} now" for name, (a, b) in self._changes.items())
-                raise ConfigError(
-                    f"{directory} belongs to another run ({shown}); choose another --model_dir, or let this run go on "
-                    "changed with --accept_config_change"
+                raise AnotherRunError(
+                    f"{directory} belongs to another run ({shown})",
+                    "choose another --model_dir, or let this run go on changed with --accept_config_change",
                 )
 
     def write(self, step):

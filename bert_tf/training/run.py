@@ -1,11 +1,14 @@
 """A run, from a checked config and its inputs to a model directory."""
 
+import contextlib
 import dataclasses
+import gc
 import itertools
 import os
 import time
 
 import keras
+from tensorflow.python.framework import ops
 
 from bert_tf.checkpoints import directory
 from bert_tf.config import to_dict
@@ -25,6 +28,23 @@ def expect(config, kind):
     """Raises ConfigError for the config of another program."""
     if not isinstance(config, kind):
         raise ConfigError(f"--config holds a {type(config).__name__}; expected a {kind.__name__}")
+
+
+@contextlib.contextmanager
+def forgetting():
+    """Frees what is built inside, models and graphs, which else would stay until the process ends."""
+    # tf.custom_gradient enters a function for each trace into a registry, which has no way out; the function holds on
+    # to the graph, some 50 MB a run of the smallest model.
+    registry = ops.gradient_registry._registry
+    before = set(registry)
+    try:
+        yield
+    finally:
+        for name in set(registry) - before:
+            if name.startswith("CustomGradient-"):
+                del registry[name]
+        keras.backend.clear_session()
+        gc.collect()
 
 
 def results_of(folder):

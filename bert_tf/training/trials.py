@@ -1,17 +1,13 @@
 """Several runs of one fine-tuning, with other seeds or over a grid of settings; the best of them is the model."""
 
-import contextlib
 import dataclasses
-import gc
 import itertools
 import math
 import os
 import shutil
 from typing import NamedTuple
 
-import keras
 import numpy as np
-from tensorflow.python.framework import ops
 
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
 from bert_tf.errors import ConfigError
@@ -19,7 +15,7 @@ from bert_tf.files import replacing, write_json, write_text
 from bert_tf.progress import duration
 from bert_tf.training import finetuning
 from bert_tf.training.record import Record
-from bert_tf.training.run import RESULTS, expect, results_of
+from bert_tf.training.run import RESULTS, expect, forgetting, results_of
 from bert_tf.training.strategy import is_chief
 
 # Of the best run, into the model directory; what makes it a model comes last.
@@ -85,7 +81,7 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         if not results[trial.name]:
             print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)
             first = next(filter(None, results.values()), None)
-            with _forgetting():
+            with forgetting():
                 results[trial.name] = finetuning.finetune(
                     trial.config,
                     data_dir,
@@ -228,23 +224,6 @@ def _markdown(header, rows):
         return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |\n"
 
     return line(header) + line(["-" * width for width in widths]) + "".join(map(line, rows))
-
-
-@contextlib.contextmanager
-def _forgetting():
-    """Frees what is built inside, models and graphs, which else would stay until the process ends."""
-    # tf.custom_gradient enters a function for each trace into a registry, which has no way out; the function holds on
-    # to the graph, some 50 MB a run of the smallest model.
-    registry = ops.gradient_registry._registry
-    before = set(registry)
-    try:
-        yield
-    finally:
-        for name in set(registry) - before:
-            if name.startswith("CustomGradient-"):
-                del registry[name]
-        keras.backend.clear_session()
-        gc.collect()
 
 
 def _copy(folder, model_dir):

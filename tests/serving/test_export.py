@@ -1,32 +1,30 @@
-"""Exported models: the Python model's answers, in a process without bert_tf, from ops that TF Serving has."""
+"""Exported models: the Python model's answers, from ops that TF Serving has."""
 
-import io
-import json
+import functools
 import os
 import pathlib
-import shutil
-import sys
+from typing import NamedTuple
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.checkpoints import directory
 from bert_tf.files import bundled
 from bert_tf.inputs.tables import read_table
-from bert_tf.serving import ask
 from bert_tf.serving.export import export
 from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.downstream import Downstream
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.model.numpy_bert import encode, softmax, tensors_of
 from tests.model.small import PIECES, randomize, small_config
-from tests.serving import fresh
 from tests.serving.graphs import check_ops
 
 LENGTH = 32
+KINDS = ("single", "pair", "fill", "tags")
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 
 
@@ -43,20 +41,38 @@ def make(kind):
         "pair": lambda: classification(tokenizer, ("a", "b", "c"), pair=True),
         "tags": lambda: Tagging(tokenizer, TaggingConfig(max_length=LENGTH), labels=("O", "B-X", "I-X")),
     }[kind]()
-    return task, randomize(task.build(encoder), scale=0.5), encoder  # small weights would tell no texts apart
+    return task, randomize(task.build(encoder), scale=0.5)  # small weights would tell no texts apart
 
 
-@pytest.fixture(scope="module", params=["single", "pair", "fill", "tags"])
-def exported(request, tmp_path_factory):
-    """Task, model and the folder of its first version."""
-    task, model, _ = make(request.param)
-    return task, model, export(task, model, str(tmp_path_factory.mktemp(request.param) / "served"))
+class Exported(NamedTuple):
+    """A task, its model, the folder of the first version, and what was loaded from there."""
+
+    task: Downstream | Pretraining
+    model: keras.Model
+    path: str
+    loaded: object
+
+    @property
+    def serve(self):
+        return self.loaded.signatures["serving_default"]
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory):
-    task, model, _ = make("single")
-    return task, model, export(task, model, str(tmp_path_factory.mktemp("single") / "served"))
+def exported(tmp_path_factory):
+    """Function of a kind to its Exported, each made once."""
+
+    @functools.cache
+    def of(kind):
+        task, model = make(kind)
+        path = export(task, model, str(tmp_path_factory.mktemp(kind) / "served"))
+        return Exported(task, model, path, tf.saved_model.load(path))
+
+    return of
+
+
+@pytest.fixture
+def single(exported):
+    return exported("single")
 
 
 def numpy_probabilities(task, model, texts):
@@ -72,12 +88,10 @@ def numpy_probabilities(task, model, texts):
 
 
 def test_answers_are_those_of_the_python_model_on_real_sentences(single):
-    task, model, path = single
     texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
     texts += ["", " ", "\u200b", "[MASK] [SEP]", "가나다 ÉÀ"]
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-    answer = {name: value.numpy() for name, value in serve(text=tf.constant(texts)).items()}
-    expected = numpy_probabilities(task, model, texts)
+    answer = {name: value.numpy() for name, value in single.serve(text=tf.constant(texts)).items()}
+    expected = numpy_probabilities(single.task, single.model, texts)
     np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
     assert np.ptp(expected, 0).min() > 0.01  # the model does tell texts apart
     labels = np.array([b"negative", b"positive"], object)
@@ -86,17 +100,17 @@ def test_answers_are_those_of_the_python_model_on_real_sentences(single):
 
 
 def test_an_answer_does_not_depend_on_the_rest_of_the_batch(single):
-    serve = tf.saved_model.load(single[2]).signatures["serving_default"]
+    serve = single.serve
     texts = ["a b", "the good " * 40, ""]
     together = serve(text=tf.constant(texts))["probabilities"].numpy()
     for text, probabilities in zip(texts, together, strict=True):
         np.testing.assert_allclose(serve(text=tf.constant([text]))["probabilities"][0], probabilities, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("texts", [[], [""], ["", ""]])
-def test_no_texts_and_empty_texts_are_answered(exported, texts):
-    _, _, path = exported
-    serve = tf.saved_model.load(path).signatures["serving_default"]
+def test_no_texts_and_empty_texts_are_answered(exported, kind, texts):
+    serve = exported(kind).serve
     names = [spec.name for spec in serve.structured_input_signature[1].values()]
     answer = serve(**{name: tf.constant(texts, tf.string) for name in names})
     assert {int(value.shape[0]) for value in answer.values()} == {len(texts)}
@@ -104,86 +118,47 @@ def test_no_texts_and_empty_texts_are_answered(exported, texts):
 
 
 def test_bytes_that_are_not_utf8_are_answered(single):
-    serve = tf.saved_model.load(single[2]).signatures["serving_default"]
-    assert np.isfinite(serve(text=tf.constant([b"\xff\xfe a", b"\xed\xa0\x80"]))["probabilities"]).all()
+    assert np.isfinite(single.serve(text=tf.constant([b"\xff\xfe a", b"\xed\xa0\x80"]))["probabilities"]).all()
 
 
-def test_a_pair_is_asked_by_two_texts(tmp_path):
-    task, model, _ = make("pair")
-    serve = tf.saved_model.load(export(task, model, str(tmp_path))).signatures["serving_default"]
+def test_a_pair_is_asked_by_two_texts(exported):
+    serve = exported("pair").serve
     first, second = tf.constant(["a b", "the"]), tf.constant(["c", "good good"])
     straight = serve(text=first, second_text=second)["probabilities"].numpy()
     assert straight.shape == (2, 3)
     assert np.abs(straight - serve(text=second, second_text=first)["probabilities"].numpy()).max() > 1e-3
 
 
-def test_a_new_process_without_bert_tf_answers_when_everything_else_is_gone(tmp_path):
-    task, model, encoder = make("single")
-    directory.save(str(tmp_path / "model"), model, encoder, task)
-    task, model = directory.load_task(str(tmp_path / "model"))
-    export(task, model, str(tmp_path / "served"))
-    shutil.rmtree(tmp_path / "model")
-    shutil.move(tmp_path / "served", tmp_path / "elsewhere")
-    texts = ["the good food was not good at all.", "[MASK]"]
-    (answers,) = fresh.answers((tmp_path / "elsewhere" / "1", [{"text": text} for text in texts]), cwd=tmp_path)
-    expected = numpy_probabilities(task, model, texts)
-    np.testing.assert_allclose([answer["probabilities"] for answer in answers], expected, atol=1e-5)
-    assert [answer["label"] for answer in answers] == [task.labels[row.argmax()] for row in expected]
-
-
-def test_a_model_is_asked_by_texts_by_names_or_by_lines_of_json(single, tmp_path, monkeypatch, capsys):
-    task, model, _ = make("pair")
-    path = export(task, model, str(tmp_path))
-
-    def asked(*arguments, given=""):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-        ask.main(*arguments)
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-    pairs = [{"text": "a b", "second_text": "c"}, {"text": "가", "second_text": ""}]
-    lines = asked(path, given="".join(json.dumps(pair | {"id": 7}) + "\n" for pair in pairs))
-    assert [{name: line[name] for name in pairs[0]} for line in lines] == pairs and lines[0]["id"] == 7
-    (named,) = asked(path, "--text=a b", "--second_text=c")
-    assert named == {name: value for name, value in lines[0].items() if name != "id"}
-    assert [line["text"] for line in asked(single[2], "a b", "c")] == ["a b", "c"]
-    with pytest.raises(SystemExit, match=r"unexpected 'c'; .* --second_text=\.\.\., --text="):
-        ask.main(path, "--text=a", "c")
-    with pytest.raises(SystemExit, match=r"no 'second_text' in .*; the model takes second_text, text"):
-        ask.main(path, "--text=a")
-
-
-def test_versions_count_up_from_the_largest(tmp_path, monkeypatch):
-    task, model, _ = make("single")
+def test_versions_count_up_from_the_largest(single, tmp_path, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "save", lambda *_, **options: None)  # only the folders matter here
-    paths = [export(task, model, str(tmp_path)) for _ in range(2)]
+    paths = [export(single.task, single.model, str(tmp_path)) for _ in range(2)]
     assert paths == [str(tmp_path / "1"), str(tmp_path / "2")]
     (tmp_path / "10").mkdir()
     (tmp_path / "notes").mkdir()
-    assert export(task, model, str(tmp_path)) == str(tmp_path / "11")
+    assert export(single.task, single.model, str(tmp_path)) == str(tmp_path / "11")
     assert sorted(os.listdir(tmp_path)) == ["1", "10", "11", "2", "notes"]
 
 
-def test_an_export_that_fails_leaves_no_version(tmp_path, monkeypatch):
-    task, model, _ = make("single")
-
+def test_an_export_that_fails_leaves_no_version(single, tmp_path, monkeypatch):
     def full(_, path, **options):
         pathlib.Path(path, "saved_model.pb").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tf.saved_model, "save", full)
     with pytest.raises(OSError, match="No space left"):
-        export(task, model, str(tmp_path))
+        export(single.task, single.model, str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
-def test_a_graph_holds_only_ops_that_tf_serving_has(exported):
-    check_ops(exported[2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_holds_only_ops_that_tf_serving_has(exported, kind):
+    check_ops(exported(kind).path)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)])
-def test_a_model_trained_in_half_precision_is_exported_too(tmp_path, policy):
-    task, model, encoder = make("single")
-    half = task.build(BertEncoder(encoder.config, dtype=policy))
+def test_a_model_trained_in_half_precision_is_exported_too(single, tmp_path, policy):
+    task, model = single.task, single.model
+    half = task.build(BertEncoder(model.get_layer("encoder").config, dtype=policy))
     half.set_weights(model.get_weights())
     serve = tf.saved_model.load(export(task, half, str(tmp_path))).signatures["serving_default"]
     texts = ["the good", "a b c"]

@@ -13,7 +13,9 @@ from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
+from bert_tf.inputs.examples import TaggedExample
+from bert_tf.serving import embeddings
+from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
 from bert_tf.serving.export import save
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
 from bert_tf.tasks.pretraining import Pretraining
@@ -109,6 +111,56 @@ def test_batches_do_not_change_vectors_or_their_order(make, tmp_path):
         close(one["vector"], other["vector"])
 
 
+@pytest.mark.parametrize("per, pool", [(per, pool) for per, pools in POOLS.items() for pool in pools])
+def test_windows_go_through_the_model_some_at_a_time_and_give_the_same(make, monkeypatch, per, pool):
+    texts, shapes = tf.constant([*TEXTS, "the good a b " * 9]), []
+    whole = make(per=per, pool=pool, max_length=8)(texts)["vector"]
+    embedder = make(per=per, pool=pool, max_length=8)
+    monkeypatch.setattr(embeddings, "_TOKENS", 24)
+    model = embedder.model
+
+    class Watched:
+        output_shape = model.output_shape
+
+        def __call__(self, features, training):
+            shapes.append(features["input_word_ids"].shape)
+            return model(features, training=training)
+
+    embedder.model = Watched()
+    parts = embedder(texts)["vector"]
+    if per != "sentence":
+        parts, whole = parts.values, whole.values
+    close(parts, whole)
+    assert len(shapes) > 4 and all(rows <= 3 for rows, _ in shapes)
+
+
+class Counting:
+    """An embedder whose vectors say how many texts went in together."""
+
+    def __call__(self, text):
+        return {"vector": tf.fill([tf.size(text), 1], tf.size(text))}
+
+
+@pytest.mark.parametrize("characters, ahead, together", [(10, 32, 2), (4000, 4, 1)])
+def test_few_texts_are_held_and_fewer_long_ones(characters, ahead, together):
+    read = []
+
+    def examples():
+        for number in range(200):
+            read.append(number)
+            yield TaggedExample(str(number), "x" * characters, None, None, None, None, "")
+
+    for number, (example, found) in enumerate(extract(Counting(), examples(), 2)):
+        assert example.id == str(number) and found["vector"] == together
+        assert len(read) <= number + ahead + 1
+
+
+def test_a_long_text_is_alone_in_its_batch():
+    lengths = [10, 10, 50_000, 10, 10]
+    examples = [TaggedExample("", "x" * length, None, None, None, None, "") for length in lengths]
+    assert [int(found["vector"][0]) for _, found in extract(Counting(), examples, 8)] == [4, 4, 1, 4, 4]
+
+
 @pytest.mark.parametrize("per", ["sentence", "word"])
 def test_all_files_hold_the_same(make, tmp_path, per):
     source = tmp_path / "a.tsv"
@@ -141,10 +193,17 @@ def test_all_files_hold_the_same(make, tmp_path, per):
     ]
 
 
-def test_texts_and_words_are_not_mixed(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"words": ["a"]}\n{"text": "a b"}\n')))
-    with pytest.raises(DataError, match="-:2: no words, which other lines have"):
-        list(extract(make(per="word"), read_texts("-"), 4))
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        ('{"words": ["a"]}\n{"text": "a b"}\n', "-:2: no words, which -:1 has; give all of them or none"),
+        ('{"text": "a b"}\n{"text": "a"}\n{"words": ["a"]}\n', "-:3: words, which -:1 has not; give all of them"),
+    ],
+)
+def test_texts_and_words_are_not_mixed_wherever_they_are(monkeypatch, lines, message):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    with pytest.raises(DataError, match=message):  # also if each is a batch of its own
+        list(extract(Counting(), read_texts("-"), 1))
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,13 @@ import json
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from bert_tf.checkpoints import directory
+from bert_tf.errors import ConfigError
+from bert_tf.training import ablation
 from bert_tf.training.ablation import VARIANTS, ablate
+from bert_tf.training.record import Record
 
 
 @pytest.mark.slow
@@ -34,3 +38,42 @@ def test_every_variant_is_trained_as_it_says_and_ended_ones_are_not_trained_agai
     assert len(written) == 9  # two variants share their pre-training
     assert ablate(str(tmp_path), strategy, sizes=["tiny", "mini"], seeds=1, smoke=True) == rows
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")} == written
+
+
+@pytest.mark.parametrize("sizes, message", [([], "no size of model"), (["tiny", "mni"], "model size 'mni' is unknown")])
+def test_sizes_are_looked_at_before_anything_is_trained(tmp_path, sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        ablate(str(tmp_path), None, sizes=sizes, seeds=1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """A function that ablates with trainings that only claim their directory and build a graph with a gradient."""
+    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+
+    def train(program, model_dir):
+        Record(model_dir, {"program": program}).write(0)
+        square = tf.custom_gradient(lambda x: (x * x, lambda upstream: 2 * x * upstream))
+        tf.function(square).get_concrete_function(tf.TensorSpec([], tf.float32))
+        return {"final": {"loss": 1.0, "accuracy": 0.5}, "parameters": 1}
+
+    monkeypatch.setattr(ablation.runs, "pretrain", lambda config, model_dir, strategy: train("pretrain", model_dir))
+    monkeypatch.setattr(
+        ablation, "finetune", lambda config, data, init, model_dir, strategy: train("finetune", model_dir)
+    )
+    return lambda: ablate(str(tmp_path), None, sizes=["tiny"], seeds=2)
+
+
+def test_graphs_do_not_pile_up_from_training_to_training(made_up):
+    registered = set(ops.gradient_registry.list())
+    assert len(made_up()) == len(VARIANTS)
+    assert set(ops.gradient_registry.list()) == registered
+
+
+def test_a_training_with_other_settings_is_refused_with_a_flag_that_the_program_has(made_up, tmp_path):
+    folder = tmp_path / "bert-tiny" / "seed_1" / "reviews"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "run.json").write_text('{"program": "finetune", "config": {"steps": 4}}')
+    with pytest.raises(ConfigError, match=r"seed_1/reviews belongs .*4 there.*; choose another --output_dir$"):
+        made_up()

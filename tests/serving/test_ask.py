@@ -1,0 +1,101 @@
+"""The program that asks exported models, on models that only say what they were asked."""
+
+import io
+import json
+import sys
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.serving import ask
+from bert_tf.serving.export import save
+
+INPUTS = {"one": {"text": 1}, "pair": {"text": 1, "second_text": 1}, "choices": {"context": 1, "choices": 2}}
+
+
+class Echo(tf.Module):
+    """Joins what it is asked.
+
+    Args:
+        ranks: dict name of an input -> its rank.
+    """
+
+    def __init__(self, ranks):
+        super().__init__()
+
+        def serve(*values):
+            flat = [
+                tf.strings.reduce_join(value, 1, separator=",") if value.shape.rank > 1 else value for value in values
+            ]
+            return {"joined": tf.strings.join(flat, "|"), "count": tf.fill([tf.size(flat[0])], len(flat))}
+
+        specs = [tf.TensorSpec([None] * rank, tf.string, name=name) for name, rank in ranks.items()]
+        self.serve = tf.function(serve, input_signature=specs)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Dict name -> folder of an exported model."""
+    return {name: save(Echo(ranks), str(tmp_path_factory.mktemp(name))) for name, ranks in INPUTS.items()}
+
+
+@pytest.fixture
+def asked(monkeypatch, capsys):
+    """A function that runs the program and returns what it answers, a dict a line."""
+
+    def run(*arguments, given=b""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        ask.main(*arguments)
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def test_a_model_of_one_text_takes_texts(asked, models):
+    answers = asked(models["one"], "a b", "가")
+    assert answers == [{"text": text, "joined": text, "count": 1} for text in ("a b", "가")]
+
+
+def test_every_model_takes_its_inputs_by_name_and_lists_one_by_one(asked, models):
+    (answer,) = asked(models["pair"], "--text=a b", "--second_text=c=d")
+    assert answer["joined"] == "a b|c=d"
+    (answer,) = asked(models["choices"], "--choices=x", "--context=a", "--choices=y")
+    assert (answer["joined"], answer["choices"]) == ("a|x,y", ["x", "y"])
+
+
+def test_lines_of_json_are_answered_with_what_else_they_hold(asked, models):
+    given = '\ufeff{"text": "a", "second_text": "", "id": 7}\n\n{"second_text": "c", "text": "가"}\n'
+    answers = asked(models["pair"], given=given.encode())
+    assert [answer["joined"] for answer in answers] == ["a|", "가|c"]
+    assert (answers[0]["id"], answers[0]["second_text"]) == (7, "")
+
+
+WRONG = {
+    "nothing": ([], b"", 2, "no model; name the folder of an exported version"),
+    "no such folder": (["/nowhere/1", "a"], b"", 1, "/nowhere/1: no model"),
+    "an unknown name": (
+        ["pair", "--text=a", "c"],
+        b"",
+        2,
+        "unexpected 'c'; the model takes --second_text=..., --text=",
+    ),
+    "a name too few": (["pair", "--text=a"], b"", 2, "no --second_text=...; the model takes second_text, text"),
+    "a field too few": (["pair"], b'{"text": "a"}\n', 1, 'no \'second_text\' in {"text": "a"}; the model takes'),
+    "no JSON": (["one"], b'{"text": "a"}\na\n', 1, "line 2: not JSON in UTF-8 (Expecting value"),
+    "no UTF-8": (["one"], b'{"text": "\xff"}\n', 1, "line 1: not JSON in UTF-8 ('utf-8' codec"),
+    "no object": (["one"], b'["a"]\n', 1, 'line 1: ["a"]; expected an object'),
+    "a number": (["one"], b'{"text": 5}\n', 1, "'text' is 5; expected one text"),
+    "a list": (["one"], b'{"text": ["a"]}\n', 1, "'text' is [\"a\"]; expected one text"),
+    "no list": (["choices"], b'{"context": "a", "choices": "b"}\n', 1, "'choices' is \"b\"; expected a list of texts"),
+    "half a character": (["one"], b'{"text": "\\ud800"}\n', 1, "'text' is \"\\ud800\"; expected one text"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_can_not_be_asked_ends_with_one_line(asked, models, capsys, case):
+    arguments, given, status, message = WRONG[case]
+    with pytest.raises(SystemExit) as ended:
+        asked(*(models.get(argument, argument) for argument in arguments), given=given)
+    errors = capsys.readouterr().err
+    assert ended.value.code == status
+    assert errors.startswith(f"ask.py: {message}") and errors.count("\n") == 1
