@@ -42,8 +42,8 @@ def interval_of_sums(metric, terms, draws=1000, seed=0, confidence=0.95):
     """Interval of a metric that is a function of sums over the examples, which all draws are computed at once for.
 
     Accuracy and exact match are (one term, and `metric` divides by the number of examples), F1 of entities
-    (`tagging.entity_counts` and `tagging.entity_f1`), F1 and Matthews' coefficient of two classes (four terms). Draws
-    are the same as those of `interval`, and paired in the same way.
+    (`tagging.entity_counts` and `tagging.entity_f1`). Draws are the same as those of `interval`, and paired in the same
+    way.
 
     Args:
         metric: function of float64 [draws, terms] to [draws].
@@ -60,6 +60,36 @@ def interval_of_sums(metric, terms, draws=1000, seed=0, confidence=0.95):
     terms = np.asarray(terms, np.float64).reshape(examples, -1)
     sums = np.concatenate([terms[rows].sum(1) for rows in _draws(examples, draws, seed, terms.shape[1])])
     return _percentiles(metric(sums), confidence)
+
+
+def intervals_of_counts(metric, columns, sizes, draws=1000, seed=0, confidence=0.95):
+    """Intervals of a metric that is a function of how often each value comes: of classes, or of examples.
+
+    Draws are the same as those of `interval`, and paired in the same way.
+
+    Args:
+        metric: function of int [draws, size], one for each column, to a dict of [draws].
+        columns: list of int [examples], each from 0 to its size.
+        sizes: list of int.
+        draws, seed, confidence: as for `interval`.
+
+    Returns:
+        dict name -> (low, high); nan where the metric was nan in a draw.
+
+    Raises:
+        DataError: no examples, or lengths that differ.
+    """
+    examples = check_lengths(**{f"values of column {place}": column for place, column in enumerate(columns, 1)})
+    measured = [
+        metric(
+            *(
+                np.stack([np.bincount(column[row], minlength=size) for row in rows])
+                for column, size in zip(columns, sizes, strict=True)
+            )
+        )
+        for rows in _draws(examples, draws, seed, 1 + sum(sizes) // examples)
+    ]
+    return {name: _percentiles(np.concatenate([part[name] for part in measured]), confidence) for name in measured[0]}
 
 
 def interval_of_mean(values, draws=1000, seed=0, confidence=0.95):
