@@ -11,7 +11,7 @@ from bert_tf.report.reliability import reliability_plot
 _MATRIX = 12
 _PAIRS = 25
 _PLACES = 20  # places of skipped examples that are shown, a reason
-_CHARACTERS = 600  # of a text that are shown
+_CHARACTERS = 600  # of a text or an answer that are shown
 
 
 def evaluation_page(title, data, examples, best, measured, floor, findings, skips):
@@ -168,8 +168,8 @@ def _cases(heading, explanation, cases):
     rows = [
         (
             join(Html(f'<p class="text">{escape(_short(text))}</p>') for text in case.texts),
-            case.expected,
-            case.answered,
+            _short(case.expected),
+            _short(case.answered),
             *([_text(case.confidence) if case.confidence is not None else ""] if sure else []),
             Html(f'<span class="muted">{escape(_in_file(case.place))}</span>'),
         )

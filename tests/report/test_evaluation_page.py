@@ -87,6 +87,14 @@ def test_counts_thresholds_and_correlations_are_no_percentages():
     assert rows["best_f1_thresh"][2] == "0.3500"
 
 
+def test_long_texts_and_answers_are_cut_in_the_same_way():
+    case = Case(("t" * 200_000,), "e" * 200_000, "a" * 200_000, "f:1")
+    page = make(Findings(errors=[case], examples=[case]))[0]
+    assert len(page) < 20_000
+    for letter in "tea":
+        assert page.count(f">{letter * 599}…<") == 2, letter
+
+
 def test_both_ends_of_a_range_are_of_one_kind():
     cola = {"matthews": 0.02, "score": 0.02, "accuracy": 0.75}
     page = shown("score", cola, {"score": 0.0, "matthews": 0.0}, {"score": (-0.12, 0.05), "matthews": (0.01, 0.05)})
