@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata as histogram
 
-from bert_tf.files import write_text
+from bert_tf.files import nan_for_null, to_json, write_text
 from bert_tf.progress import measures_line, tell
 from bert_tf.training import event_files
 from bert_tf.training.speed import SECONDS
@@ -188,7 +188,7 @@ def _write_histogram(name, counts):
 
 
 def _lines(rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return "".join(to_json(row) + "\n" for row in rows)
 
 
 def _row(line):
@@ -197,4 +197,4 @@ def _row(line):
         row = json.loads(line)
     except json.JSONDecodeError:
         return None
-    return row if isinstance(row, dict) and {"kind", "step"} <= row.keys() else None
+    return nan_for_null(row) if isinstance(row, dict) and {"kind", "step"} <= row.keys() else None
