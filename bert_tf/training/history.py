@@ -32,12 +32,13 @@ class History:
         directory: where history.jsonl and tensorboard/ go.
         step: of the checkpoint the run goes on from; what was noted after it is forgotten, it will come again.
         title: above the curves of curves.png.
+        best: name of the measure that tells models apart, which is drawn there.
         write: False keeps everything in memory (workers other than the chief).
         on_error: what happens where something can not be written, e.g. because the disk is full: "stop", an error, or
             "go_on", a line on standard error; with the next point, history.jsonl gets what it lacks.
     """
 
-    def __init__(self, directory, step, *, title="", write=True, on_error="stop"):
+    def __init__(self, directory, step, *, title="", best="loss", write=True, on_error="stop"):
         self._path = os.path.join(directory, "history.jsonl")
         rows = []
         if os.path.exists(self._path):
@@ -48,7 +49,7 @@ class History:
         self.points = [row for row in rows if row["kind"] == "training"]
         self.evaluations = [row for row in rows if row["kind"] == "evaluation"]
         self.resumes = [row["step"] for row in rows if row["kind"] == "resume"]
-        self._directory, self._title, self._write = directory, title, write
+        self._directory, self._title, self._best, self._write = directory, title, best, write
         self._writers = {}
         if write:
             write_text(self._path, _lines(rows))
@@ -92,7 +93,7 @@ class History:
 
             path = os.path.join(self._directory, "curves.png")
             with self._failures("curves.png"):
-                draw_curves(path, self.points, self.evaluations, self.resumes, title=self._title)
+                draw_curves(path, self.points, self.evaluations, self.resumes, title=self._title, best=self._best)
 
     def _note(self, row, histograms=()):
         self._rows.append(row)
