@@ -168,8 +168,7 @@ def _cases(heading, explanation, cases):
     rows = [
         (
             join(Html(f'<p class="text">{escape(_short(text))}</p>') for text in case.texts),
-            _short(case.expected),
-            _short(case.answered),
+            *(Html(f'<p class="answer">{escape(_short(text))}</p>') for text in (case.expected, case.answered)),
             *([_text(case.confidence) if case.confidence is not None else ""] if sure else []),
             Html(f'<span class="muted">{escape(_in_file(case.place))}</span>'),
         )
