@@ -12,7 +12,7 @@ from bert_tf.inputs.labelled import OUT_OF_SCOPE, Scale
 from bert_tf.metrics.classification import accuracy, class_intervals, macro_f1, scope
 from bert_tf.metrics.glue import glue_class_scores, glue_scores, sets_of
 from bert_tf.tasks.downstream import strings
-from bert_tf.tasks.findings import LISTED, Case, Confusion, Findings
+from bert_tf.tasks.findings import Case, Confusion, Findings, surest_errors
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
 
@@ -144,7 +144,6 @@ class Classification(TextTask):
         gold = np.array([ids[example.label] for example in examples])
         found = np.array([ids[prediction["label"]] for prediction in predictions])
         sure = np.array([prediction["probabilities"][prediction["label"]] for prediction in predictions])
-        wrong = [place for place in np.argsort(-sure, kind="stable") if gold[place] != found[place]]
         return Findings(
             intervals=class_intervals(self._scores_of_counts, self.labels, gold, found),
             confusion=Confusion(
@@ -154,7 +153,7 @@ class Classification(TextTask):
             correct=(gold == found).tolist(),
             errors=[
                 Case(one.texts, one.label, self.labels[found[place]], one.place, float(sure[place]))
-                for place in wrong[:LISTED]
+                for place in surest_errors(sure, gold == found)
                 for one in (examples[place],)
             ],
         )
