@@ -84,7 +84,7 @@ def count_classes(labels, predictions):
 
 
 def class_intervals(metric, classes, labels, predictions):
-    """95% bootstrap intervals of scores of classes; the draws are those of `bootstrap.interval`.
+    """95% bootstrap intervals of scores of classes.
 
     Args:
         metric: function of ClassCounts of [draws, classes] to a dict of [draws].

@@ -5,9 +5,10 @@ from scipy import stats
 
 from bert_tf.errors import DataError
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.bootstrap import interval, interval_of_mean, interval_of_sums, intervals_of_counts
+from bert_tf.metrics.bootstrap import interval_of_mean, interval_of_sums, intervals_of_counts
 from bert_tf.metrics.classification import accuracy, binary_f1, class_intervals, correlations, correlations_of_draws
 from bert_tf.metrics.tagging import entity_counts, entity_f1, entity_scores
+from tests.metrics.draws import few_draws, interval
 
 
 def test_nineteen_of_twenty_intervals_hold_the_true_accuracy():
@@ -81,12 +82,6 @@ def test_counts_of_classes_and_examples_give_the_same_intervals(monkeypatch):
         assert found[name] == pytest.approx(ends), name
 
 
-def few_draws(monkeypatch):
-    """Fifty of the draws are made: what the intervals are compared with is scored draw by draw, which is slow."""
-    draw = bootstrap._draws
-    monkeypatch.setattr(bootstrap, "_draws", lambda examples, _, *others: draw(examples, 50, *others))
-
-
 @pytest.mark.parametrize("examples", [3, 40])
 def test_correlations_of_all_draws_at_once_are_those_of_each(examples):
     rng = np.random.default_rng(6)
@@ -139,8 +134,6 @@ def test_models_are_compared_on_the_same_draws():
 def test_no_examples_no_draws_and_lengths_that_differ_are_refused():
     with pytest.raises(DataError, match="no examples"):
         interval_of_mean([])
-    with pytest.raises(DataError, match="2 values of column 1, 3 values of column 2"):
-        interval(accuracy, [1, 2], [1, 2, 3])
     with pytest.raises(DataError, match="2 values of column 1, 3 values of column 2"):
         intervals_of_counts(lambda *counts: {}, [[0, 1], [0, 1, 0]], [2, 2])
     with pytest.raises(DataError, match="0 draws"):

@@ -12,12 +12,12 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import Skips, TextExample
 from bert_tf.inputs.sources import Source
-from bert_tf.metrics import bootstrap, glue
+from bert_tf.metrics import glue
 from bert_tf.metrics.calibration import calibration_errors
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.labels import labels_of
 from bert_tf.text import Tokenizer
-from tests.metrics.test_bootstrap import few_draws
+from tests.metrics.draws import few_draws, interval
 from tests.model.small import PIECES
 
 
@@ -242,7 +242,7 @@ def test_every_score_has_an_interval_of_which_the_draws_are_computed_at_once(tok
     found = np.where(random.random(40) < 0.7, gold, random.choice(labels, 40))
     examples = [TextExample(str(n), ("a",), str(label), f"file:{n}") for n, label in enumerate(gold)]
     predictions = [{"label": str(label), "probabilities": {str(label): 1.0}} for label in found]
-    expected = bootstrap.interval(task.scores, examples, predictions)  # each draw scored from the names
+    expected = interval(task.scores, examples, predictions)  # each draw scored from the names
     monkeypatch.setattr(
         glue, "check_names", None
     )  # in Python, name by name: for each of a thousand draws it took minutes

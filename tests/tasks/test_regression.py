@@ -10,11 +10,10 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import TextExample
 from bert_tf.inputs.labelled import SIMILARITY
-from bert_tf.metrics import bootstrap
 from bert_tf.metrics import classification as metrics
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
-from tests.metrics.test_bootstrap import few_draws
+from tests.metrics.draws import few_draws, interval
 from tests.model.small import PIECES, features, small_config
 
 
@@ -106,7 +105,7 @@ def test_every_score_has_an_interval_of_which_the_draws_are_computed_at_once(for
     monkeypatch.setattr(metrics, "numbers", lambda values, what: checked.append(what) or check(values, what))
     intervals = task.findings(examples, predictions).intervals
     assert checked == ["label", "prediction"]  # in Python, value by value: for each of a thousand draws it took minutes
-    expected = bootstrap.interval(task.scores, examples, predictions)
+    expected = interval(task.scores, examples, predictions)
     assert intervals.keys() == expected.keys()
     for name, ends in expected.items():
         assert intervals[name] == pytest.approx(ends), name
