@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -99,9 +100,31 @@ def write_text(path, text):
         file.write(text)
 
 
+def to_json(value, indent=None):
+    """A value as JSON text, which knows no numbers that are not finite: null stands for them, see `nan_for_null`."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def nan_for_null(value):
+    """A value that was read, with nan for each None in it: for what held numbers alone when it was written."""
+    if isinstance(value, dict):
+        return {name: nan_for_null(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [nan_for_null(inner) for inner in value]
+    return math.nan if value is None else value
+
+
 def write_json(path, value):
-    """Writes a value as indented JSON, whole or not at all."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    """Writes a value as indented JSON (`to_json`), whole or not at all."""
+    write_text(path, to_json(value, indent=1) + "\n")
 
 
 def read_json(path):

@@ -16,9 +16,8 @@ from bert_tf.app import run
 from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.checkpoints.directory import load_task
 from bert_tf.errors import DataError
-from bert_tf.files import bundled, write_json
+from bert_tf.files import bundled, write_json, write_text
 from bert_tf.inputs.tables import read_table
-from bert_tf.report.page import write_page
 from bert_tf.report.quickstart import quickstart_page
 from bert_tf.serving.export import export
 from bert_tf.training import runs, strategy
@@ -90,7 +89,7 @@ def main(_):
         "commands": _commands(output, best, paths[0]),
     }
     write_json(folder("results.json"), results)
-    write_page(folder("index.html"), quickstart_page(results))
+    write_text(folder("index.html"), quickstart_page(results))
     print("\nheld-out accuracy: " + ", ".join(f"{row['model']} {row['accuracy']:.3f}" for row in results["comparison"]))
     print(f"{results['seconds']['total']:.0f} s; open {folder('index.html')}")
 

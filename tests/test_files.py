@@ -1,11 +1,15 @@
+import json
+import math
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import (
     bundled,
+    nan_for_null,
     read_json,
     replacing,
     replacing_directory,
@@ -136,6 +140,19 @@ def test_json_survives_the_way_through_a_file(tmp_path):
     value = {"label": "긍정", "numbers": [1, 2.5, None], "nested": {"true": True}}
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json") == value
+
+
+def no_json(constant):
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_numbers_that_are_not_finite_are_null_in_files_and_nan_again_when_read(tmp_path):
+    value = {"loss": math.nan, "rows": [{"step": 1, "f1": np.float64(-math.inf)}, (0.5, math.inf)], "name": "nan"}
+    write_json(tmp_path / "a.json", value)
+    read = json.loads((tmp_path / "a.json").read_text(), parse_constant=no_json)
+    assert read == {"loss": None, "rows": [{"step": 1, "f1": None}, [0.5, None]], "name": "nan"}
+    again = nan_for_null(read)
+    assert repr(again) == "{'loss': nan, 'rows': [{'step': 1, 'f1': nan}, [0.5, nan]], 'name': 'nan'}"
 
 
 def test_a_missing_file_and_one_that_is_not_json_are_named(tmp_path):

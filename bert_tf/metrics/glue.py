@@ -8,7 +8,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.glue import GLUE
 from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics.checks import check_names, numbers
-from bert_tf.metrics.classification import accuracy, binary_f1, correlations, matthews
+from bert_tf.metrics.classification import correlations, count_classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class GlueSet:
     Attributes:
         file: name in a submission, without ".tsv" (jiant/scripts/postproc/benchmarks.py of nyu-mll/jiant).
         test_rows: of the test set (huggingface/datasets, datasets/glue/README.md, counted from the files).
-        metrics: functions of labels and predictions to dicts.
+        metrics: of its classes, names in `_METRICS`; of STS-B the correlations.
         task: whose models answer it, a key of `inputs.glue.GLUE`.
     """
 
@@ -33,23 +33,25 @@ class GlueSet:
         return GLUE[self.task].labels
 
 
-def _f1(labels, predictions):
-    return binary_f1(labels, predictions, positive="1")
-
-
+# Functions of ClassCounts.
+_METRICS = {
+    "matthews": lambda counts: counts.matthews(),
+    "accuracy": lambda counts: counts.accuracy(),
+    "f1": lambda counts: counts.f1_of("1"),
+}
 # By the names that TFDS has for them.
 GLUE_SETS = {
-    "cola": GlueSet("CoLA", 1063, (matthews,), "cola"),
-    "sst2": GlueSet("SST-2", 1821, (accuracy,), "sst2"),
-    "mrpc": GlueSet("MRPC", 1725, (accuracy, _f1), "mrpc"),
-    "stsb": GlueSet("STS-B", 1379, (correlations,), "stsb"),
-    "qqp": GlueSet("QQP", 390965, (accuracy, _f1), "qqp"),
-    "mnli_matched": GlueSet("MNLI-m", 9796, (accuracy,), "mnli"),
-    "mnli_mismatched": GlueSet("MNLI-mm", 9847, (accuracy,), "mnli"),
-    "qnli": GlueSet("QNLI", 5463, (accuracy,), "qnli"),
-    "rte": GlueSet("RTE", 3000, (accuracy,), "rte"),
-    "wnli": GlueSet("WNLI", 146, (accuracy,), "wnli"),
-    "ax": GlueSet("AX", 1104, (matthews,), "mnli"),
+    "cola": GlueSet("CoLA", 1063, ("matthews",), "cola"),
+    "sst2": GlueSet("SST-2", 1821, ("accuracy",), "sst2"),
+    "mrpc": GlueSet("MRPC", 1725, ("accuracy", "f1"), "mrpc"),
+    "stsb": GlueSet("STS-B", 1379, ("pearson", "spearman"), "stsb"),
+    "qqp": GlueSet("QQP", 390965, ("accuracy", "f1"), "qqp"),
+    "mnli_matched": GlueSet("MNLI-m", 9796, ("accuracy",), "mnli"),
+    "mnli_mismatched": GlueSet("MNLI-mm", 9847, ("accuracy",), "mnli"),
+    "qnli": GlueSet("QNLI", 5463, ("accuracy",), "qnli"),
+    "rte": GlueSet("RTE", 3000, ("accuracy",), "rte"),
+    "wnli": GlueSet("WNLI", 146, ("accuracy",), "wnli"),
+    "ax": GlueSet("AX", 1104, ("matthews",), "mnli"),
 }
 
 
@@ -70,11 +72,31 @@ def glue_scores(name, labels, predictions):
         DataError: no examples, lengths that differ, an unknown label.
     """
     task = _set(name)
-    if not isinstance(task.labels, Scale):
+    if isinstance(task.labels, Scale):
+        scores = with_score(correlations(labels, predictions))
+    else:
         check_names(labels, task.labels, "label")
         check_names(predictions, task.labels, "prediction")
-    scores = {key: value for metric in task.metrics for key, value in metric(labels, predictions).items()}
-    return scores | {"score": float(np.mean(list(scores.values())))}
+        scores = glue_class_scores(name, count_classes(labels, predictions))
+    return {key: float(value) for key, value in scores.items()}
+
+
+def glue_class_scores(name, counts):
+    """The metrics of a GLUE task with classes, of one set of examples or of many draws.
+
+    Args:
+        name: one of GLUE, not STS-B.
+        counts: `classification.ClassCounts` of [..., classes].
+
+    Returns:
+        dict of [...], as `glue_scores`.
+    """
+    return with_score({metric: _METRICS[metric](counts) for metric in _set(name).metrics})
+
+
+def with_score(scores):
+    """A task's metrics, dict of [...], and their mean, "score"."""
+    return scores | {"score": np.mean(list(scores.values()), axis=0)}
 
 
 def check_submission(name, predictions):

@@ -7,6 +7,7 @@ from matplotlib.ticker import PercentFormatter
 
 from bert_tf.files import replacing
 from bert_tf.report.curves import axes_style
+from bert_tf.report.markdown import table
 from bert_tf.report.style import LIGHT
 
 
@@ -20,18 +21,21 @@ def markdown(rows):
         str.
     """
     seeds = len(rows[0]["accuracies"])
+    header = ("model", "size", "parameters", "accuracy, mean", "deviation", "each seed", "difference to the first")
     lines = [
-        "| model | size | parameters | accuracy, mean | deviation | each seed | difference to the first |",
-        "|---|---|---|---|---|---|---|",
+        (
+            row["name"],
+            row["size"],
+            f"{row['parameters'] / 1e6:.1f} M",
+            f"{row['mean']:.3f}",
+            "" if row["deviation"] is None else f"{row['deviation']:.3f}",
+            ", ".join(f"{value:.3f}" for value in row["accuracies"]),
+            f"{row['mean'] - rows[0]['mean']:+.3f}" if row is not rows[0] else "",
+        )
+        for row in rows
     ]
-    for row in rows:
-        each = ", ".join(f"{value:.3f}" for value in row["accuracies"])
-        deviation = "" if row["deviation"] is None else f"{row['deviation']:.3f}"
-        difference = f"{row['mean'] - rows[0]['mean']:+.3f}" if row is not rows[0] else ""
-        name, size, count = row["name"], row["size"], f"{row['parameters'] / 1e6:.1f} M"
-        lines.append(f"| {name} | {size} | {count} | {row['mean']:.3f} | {deviation} | {each} | {difference} |")
     note = f"Held-out accuracy on the bundled movie reviews after pre-training on the bundled speeches; {seeds} seeds."
-    return "\n".join([*lines, "", note, ""])
+    return f"{table(header, lines)}\n{note}\n"
 
 
 def draw_ablation(path, rows):

@@ -3,6 +3,7 @@
 import math
 
 from bert_tf.metrics.calibration import calibration_errors
+from bert_tf.metrics.units import SHARE, unit_of
 from bert_tf.report.page import Html, escape, figures, join, measure, page, paragraph, plots, section, table
 from bert_tf.report.reliability import reliability_plot
 
@@ -10,7 +11,7 @@ from bert_tf.report.reliability import reliability_plot
 _MATRIX = 12
 _PAIRS = 25
 _PLACES = 20  # places of skipped examples that are shown, a reason
-_CHARACTERS = 600  # of a text that are shown
+_CHARACTERS = 600  # of a text or an answer that are shown
 
 
 def evaluation_page(title, data, examples, best, measured, floor, findings, skips):
@@ -49,26 +50,25 @@ def evaluation_page(title, data, examples, best, measured, floor, findings, skip
     )
 
 
-def _number(value):
-    """A share in per cent, another number as it is."""
-    if not math.isfinite(value):
-        return str(value)
-    return f"{value:.1%}" if 0 <= value <= 1 else f"{value:,.4g}"
+def _text(value, unit=SHARE):
+    return unit.text(value) if math.isfinite(value) else str(value)
 
 
-def _range(low, high):
-    low, high = _number(low), _number(high)
-    return f"{low.removesuffix('%') if high.endswith('%') else low}–{high}"
+def _range(low, high, unit):
+    dash = " to " if low < 0 else "–"  # not to be taken for a minus
+    low, high = _text(low, unit), _text(high, unit)
+    return f"{low.removesuffix('%') if high.endswith('%') else low}{dash}{high}"
 
 
 def _key_figures(best, measured, floor, findings, skips):
-    items = [(_number(measured[best]), best)]
+    unit = unit_of(best, measured)
+    items = [(_text(measured[best], unit), best)]
     if best in findings.intervals:
-        items.append((_range(*findings.intervals[best]), f"95% interval of {best}"))
+        items.append((_range(*findings.intervals[best], unit), f"95% interval of {best}"))
     if best in floor:
-        items.append((_number(floor[best]), "floor: answers given without reading"))
+        items.append((_text(floor[best], unit), "floor: answers given without reading"))
     if "truncated_share" in measured:
-        items.append((_number(measured["truncated_share"]), "of the inputs were too long and cut"))
+        items.append((_text(measured["truncated_share"]), "of the inputs were too long and cut"))
     if skips.counts:
         items.append((f"{skips.counts.total():,}", "examples skipped or mended"))
     return figures(items)
@@ -80,14 +80,14 @@ def _scores(best, measured, floor, intervals):
     scored = [name for name in names if name in floor]
     lines = []
     for name in (best, *scored, *(name for name in names if name not in floor)):
-        interval, value = intervals.get(name), measured[name]
-        text = _number(value) if name in floor else f"{value:,.4f}"
+        interval, value, unit = intervals.get(name), measured[name], unit_of(name, measured)
+        text = _text(value, unit)
         lines.append(
             (
                 Html(f"<strong>{escape(name)}</strong>") if name == best else name,
-                measure(text, value, interval) if name in floor and 0 <= value <= 1 else text,
-                _range(*interval) if interval else "",
-                _number(floor[name]) if name in floor else "",
+                measure(text, value, interval) if name in floor and unit.is_part and 0 <= value <= 1 else text,
+                _range(*interval, unit) if interval else "",
+                _text(floor[name], unit) if name in floor else "",
             )
         )
     return section(
@@ -138,7 +138,7 @@ def _table(shown):
     if not shown:
         return ""
     rows = [
-        tuple(_number(value) if isinstance(value, float) else f"{value:,}" if place else value
+        tuple(_text(value) if isinstance(value, float) else f"{value:,}" if place else value
               for place, value in enumerate(row))
         for row in shown.rows
     ]  # fmt: skip
@@ -168,9 +168,8 @@ def _cases(heading, explanation, cases):
     rows = [
         (
             join(Html(f'<p class="text">{escape(_short(text))}</p>') for text in case.texts),
-            case.expected,
-            case.answered,
-            *([_number(case.confidence) if case.confidence is not None else ""] if sure else []),
+            *(Html(f'<p class="answer">{escape(_short(text))}</p>') for text in (case.expected, case.answered)),
+            *([_text(case.confidence) if case.confidence is not None else ""] if sure else []),
             Html(f'<span class="muted">{escape(_in_file(case.place))}</span>'),
         )
         for case in cases

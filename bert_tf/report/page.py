@@ -7,7 +7,6 @@ cannot break a page.
 import html
 import math
 
-from bert_tf.files import write_text
 from bert_tf.report.style import STYLE
 
 
@@ -141,8 +140,3 @@ def measure(text, share, interval=None):
 
 def _clip(share):
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
-
-
-def write_page(path, text):
-    """Writes the page to `path` in one step: a reader or a crash never sees half of it."""
-    write_text(path, text)

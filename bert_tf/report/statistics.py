@@ -1,6 +1,8 @@
-"""How sure a measured share is."""
+"""How sure a measured share is, and a mean."""
 
 import math
+
+import numpy as np
 
 
 def wilson_interval(correct, total, z=1.959964):
@@ -18,3 +20,15 @@ def wilson_interval(correct, total, z=1.959964):
     centre = (share + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
     return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+def mean_and_deviation(values):
+    """Of several runs' figures; nan where one is.
+
+    Args:
+        values: list of float, one at least.
+
+    Returns:
+        (mean, standard deviation of the sample: None of a single value).
+    """
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None

@@ -52,6 +52,7 @@ tbody tr:last-child td { border-bottom: 0; }
 .meter > span { position: absolute; top: 0; bottom: 0; background: var(--series-1); }
 .meter > .band { background: var(--ground); opacity: .45; }
 td .text { margin: 0; min-width: 14rem; overflow-wrap: anywhere; }
+td .answer { margin: 0; min-width: 6rem; overflow-wrap: anywhere; }
 td .text + .text { margin-top: .4rem; padding-top: .4rem; border-top: 1px dotted var(--rule); }
 .cell { display: inline-block; min-width: 3.2rem; padding: .1rem .5rem; border-radius: .2rem;
   background: color-mix(in srgb, var(--series-1) calc(var(--share) * .45), transparent); }

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from bert_tf.files import replacing
+from bert_tf.metrics.units import SHARE, unit_of
 from bert_tf.report.curves import axes_style, scientific
 from bert_tf.report.style import LIGHT
 
@@ -19,17 +20,19 @@ _CHANGE = {"linewidth": 1.0, "linestyle": (0, (1, 2))}
 _TITLES = {"mlm": "Masked tokens", "nsp": "Sentence pairs"}
 
 
-def draw_curves(path, points, evaluations, resumes, *, title):
+def draw_curves(path, points, evaluations, resumes, *, title, best="loss"):
     """Writes curves.png, whole or not at all.
 
-    A column a loss, with its accuracy below, and one for learning rate and speed. Dotted lines are where a phase
-    begins, short marks at the bottom where the run went on after an interruption.
+    A column a loss, with its accuracy below or, if the loss is the only one, the measure that counts; and one for
+    learning rate and speed. Dotted lines are where a phase begins, short marks at the bottom where the run went on
+    after an interruption.
 
     Args:
         path: of the PNG.
         points, evaluations: as in `training.history.History`; at least one point or evaluation.
         resumes: list of int, steps.
         title: text above.
+        best: name of the measure that tells models apart in evaluations.
     """
     losses = [name for name in (points or evaluations)[0] if name.endswith("_loss")] or ["loss"]
     with rc_context(
@@ -44,9 +47,11 @@ def draw_curves(path, points, evaluations, resumes, *, title):
             subject = "" if key == "loss" else f"{_TITLES.get(key, key)}: "
             _both(top, points, evaluations, name)
             top.set_title(_capital(f"{subject}loss"))
-            _both(bottom, points, evaluations, name.replace("loss", "accuracy"))
-            bottom.set_title(_capital(f"{subject}accuracy"))
-            bottom.yaxis.set_major_formatter(PercentFormatter(1.0))
+            measure = best if key == "loss" and best != "loss" else name.replace("loss", "accuracy")
+            _both(bottom, points, evaluations, measure)
+            bottom.set_title(_capital(subject + measure.removeprefix(f"{key}_").replace("_", " ")))
+            if unit_of(measure, (evaluations or points)[-1]) is SHARE:
+                bottom.yaxis.set_major_formatter(PercentFormatter(1.0))
         _learning_rate(upper[-1], points)
         _speed(lower[-1], points)
         changes = [before["step"] for before, after in itertools.pairwise(points) if before["phase"] < after["phase"]]

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 # Cases of a kind that a task gives, at most: nobody reads more.
 LISTED = 50
 
@@ -71,3 +73,17 @@ class Findings(NamedTuple):
     correct: Sequence[bool] = ()
     errors: Sequence[Case] = ()
     examples: Sequence[Case] = ()
+
+
+def surest_errors(confidences, correct):
+    """The wrong answers to show.
+
+    Args:
+        confidences: float [answers].
+        correct: bool [answers].
+
+    Returns:
+        int [up to LISTED], places of wrong answers, the surest first, of equally sure ones the first.
+    """
+    wrong = np.flatnonzero(~np.asarray(correct))
+    return wrong[np.argsort(-np.asarray(confidences)[wrong], kind="stable")][:LISTED]

@@ -10,7 +10,7 @@ from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy
 from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
-from bert_tf.tasks.findings import LISTED, Case, Findings
+from bert_tf.tasks.findings import Case, Findings, surest_errors
 
 # Added to the logits of choices that are not there.
 _ABSENT = -1e9
@@ -136,7 +136,6 @@ class MultipleChoice(Downstream):
         gold = np.array([example.label for example in examples])
         found = np.array([prediction["choice"] for prediction in predictions])
         sure = np.array([max(prediction["probabilities"]) for prediction in predictions])
-        wrong = [place for place in np.argsort(-sure, kind="stable") if gold[place] != found[place]]
         return Findings(
             intervals={"accuracy": bootstrap.interval_of_mean(gold == found)},
             confidences=sure.tolist(),
@@ -149,7 +148,7 @@ class MultipleChoice(Downstream):
                     one.place,
                     float(sure[place]),
                 )
-                for place in wrong[:LISTED]
+                for place in surest_errors(sure, gold == found)
                 for one in (examples[place],)
             ],
         )

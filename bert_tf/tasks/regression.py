@@ -9,8 +9,8 @@ import tensorflow as tf
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.classification import binary_f1, correlations
-from bert_tf.metrics.glue import glue_scores
+from bert_tf.metrics.classification import binary_f1, class_intervals, correlations, correlations_of_draws
+from bert_tf.metrics.glue import glue_scores, with_score
 from bert_tf.tasks.findings import LISTED, Case, Findings
 from bert_tf.tasks.texts import TextConfig, TextTask, pooled, write_table
 
@@ -109,13 +109,20 @@ class Regression(TextTask):
         return [{"id": example.id, "value": value} for example, value in zip(examples, values, strict=True)]
 
     def scores(self, examples, predictions):
-        return self._scores(*_values(examples, predictions))
-
-    def _scores(self, gold, found):
+        gold, found = _values(examples, predictions)
         if self.glue:
             return glue_scores(self.glue, gold, found)
         scores = correlations(gold, found)
         return scores | binary_f1(gold >= _PARAPHRASE, found >= _PARAPHRASE) if self._of_klue() else scores
+
+    def _intervals(self, gold, found):
+        measure = correlations_of_draws(gold, found)
+        metric = (lambda counts: with_score(measure(counts))) if self.glue else measure
+        intervals = bootstrap.intervals_of_counts(metric, [np.arange(len(gold))], [len(gold)])
+        if not self._of_klue():
+            return intervals
+        columns = ((values >= _PARAPHRASE).astype(int) for values in (gold, found))
+        return intervals | class_intervals(lambda counts: {"f1": counts.f1_of(True)}, [False, True], *columns)
 
     def _of_klue(self):
         return self.data.format == "klue/sts"
@@ -128,7 +135,7 @@ class Regression(TextTask):
         gold, found = _values(examples, predictions)
         worst = np.argsort(-np.abs(gold - found), kind="stable")[:LISTED]
         return Findings(
-            intervals=bootstrap.interval(self._scores, gold, found),
+            intervals=self._intervals(gold, found),
             errors=[
                 Case(examples[place].texts, f"{gold[place]:g}", f"{found[place]:.3g}", examples[place].place)
                 for place in worst

@@ -5,7 +5,6 @@ Each model is pre-trained on the State of the Union addresses and fine-tuned on 
 
 import dataclasses
 import os
-import statistics
 from typing import NamedTuple
 
 from bert_tf.bundled import config, write_english_vocabulary
@@ -13,6 +12,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError
 from bert_tf.files import bundled, write_json, write_text
 from bert_tf.report.ablation import draw_ablation, markdown
+from bert_tf.report.statistics import mean_and_deviation
 from bert_tf.training import runs
 from bert_tf.training.finetuning import finetune
 from bert_tf.training.record import remedy
@@ -91,14 +91,15 @@ def ablate(output_dir, strategy, *, sizes, seeds, smoke=False):
                     after = finetune(tuning, bundled("data/reviews"), pretrained, end, strategy)
             losses.append(before["final"]["loss"])
             accuracies.append(after["final"]["accuracy"])
+        mean, deviation = mean_and_deviation(accuracies)
         rows.append(
             {
                 "name": name,
                 "size": size,
                 "parameters": after["parameters"],
                 "accuracies": accuracies,
-                "mean": statistics.mean(accuracies),
-                "deviation": statistics.stdev(accuracies) if seeds > 1 else None,
+                "mean": mean,
+                "deviation": deviation,
                 "pretraining_losses": losses,
             }
         )

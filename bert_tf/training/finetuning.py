@@ -10,6 +10,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import load
 from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import write_text
 from bert_tf.inputs.examples import Skips
 from bert_tf.inputs.identity import weights_identity
 from bert_tf.inputs.records import settings_of
@@ -204,7 +205,6 @@ class Evaluation:
         """
         # Matplotlib takes a second to load, which every program that imports this module would pay.
         from bert_tf.report.evaluation import evaluation_page
-        from bert_tf.report.page import write_page
 
         task = self._task
         page = evaluation_page(
@@ -217,7 +217,7 @@ class Evaluation:
             findings=task.findings(self._examples, self.predictions),
             skips=skips,
         )
-        write_page(path, page)
+        write_text(path, page)
 
 
 def predicting(task, model, examples, batch_size, strategy):

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata as histogram
 
-from bert_tf.files import write_text
+from bert_tf.files import nan_for_null, to_json, write_text
 from bert_tf.progress import measures_line, tell
 from bert_tf.training import event_files
 from bert_tf.training.speed import SECONDS
@@ -32,12 +32,13 @@ class History:
         directory: where history.jsonl and tensorboard/ go.
         step: of the checkpoint the run goes on from; what was noted after it is forgotten, it will come again.
         title: above the curves of curves.png.
+        best: name of the measure that tells models apart, which is drawn there.
         write: False keeps everything in memory (workers other than the chief).
         on_error: what happens where something can not be written, e.g. because the disk is full: "stop", an error, or
             "go_on", a line on standard error; with the next point, history.jsonl gets what it lacks.
     """
 
-    def __init__(self, directory, step, *, title="", write=True, on_error="stop"):
+    def __init__(self, directory, step, *, title="", best="loss", write=True, on_error="stop"):
         self._path = os.path.join(directory, "history.jsonl")
         rows = []
         if os.path.exists(self._path):
@@ -48,7 +49,7 @@ class History:
         self.points = [row for row in rows if row["kind"] == "training"]
         self.evaluations = [row for row in rows if row["kind"] == "evaluation"]
         self.resumes = [row["step"] for row in rows if row["kind"] == "resume"]
-        self._directory, self._title, self._write = directory, title, write
+        self._directory, self._title, self._best, self._write = directory, title, best, write
         self._writers = {}
         if write:
             write_text(self._path, _lines(rows))
@@ -92,7 +93,7 @@ class History:
 
             path = os.path.join(self._directory, "curves.png")
             with self._failures("curves.png"):
-                draw_curves(path, self.points, self.evaluations, self.resumes, title=self._title)
+                draw_curves(path, self.points, self.evaluations, self.resumes, title=self._title, best=self._best)
 
     def _note(self, row, histograms=()):
         self._rows.append(row)
@@ -188,7 +189,7 @@ def _write_histogram(name, counts):
 
 
 def _lines(rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return "".join(to_json(row) + "\n" for row in rows)
 
 
 def _row(line):
@@ -197,4 +198,4 @@ def _row(line):
         row = json.loads(line)
     except json.JSONDecodeError:
         return None
-    return row if isinstance(row, dict) and {"kind", "step"} <= row.keys() else None
+    return nan_for_null(row) if isinstance(row, dict) and {"kind", "step"} <= row.keys() else None

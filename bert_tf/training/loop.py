@@ -115,7 +115,9 @@ class Trainer:
         restored = checkpoints.restore(print)
         if started:
             started(self.step)
-        history = History(directory, self.step, title=title, write=chief, on_error=config.on_save_error)
+        history = History(
+            directory, self.step, title=title, best=self.task.best[0], write=chief, on_error=config.on_save_error
+        )
         self.best = best = Best(folder, self.model, self.task.best, config, write=chief)
         best.forget(self.step)
         speed = Speed(self.work(inputs), ceiling)

@@ -13,7 +13,7 @@ from tensorflow.python.framework import ops
 from bert_tf.checkpoints import directory
 from bert_tf.config import to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.files import nan_for_null, read_json_object, write_json
 from bert_tf.inputs.records import digest
 from bert_tf.training import plan, precision
 from bert_tf.training.loop import Trainer
@@ -22,6 +22,8 @@ from bert_tf.training.speed import ceiling
 from bert_tf.training.strategy import is_chief
 
 RESULTS = "results.json"
+# Its parts that hold numbers alone: what has no number there was nan.
+_MEASURED = ("history", "evaluations", "final", "floor")
 
 
 def expect(config, kind):
@@ -50,9 +52,10 @@ def forgetting():
 def results_of(folder):
     """What results.json of a run that has ended holds; {} of another one, or where it is damaged."""
     try:
-        return read_json_object(os.path.join(folder, RESULTS))
+        results = read_json_object(os.path.join(folder, RESULTS))
     except DataError:
         return {}
+    return results | {name: nan_for_null(results[name]) for name in _MEASURED if name in results}
 
 
 class Run:

@@ -7,12 +7,12 @@ import os
 import shutil
 from typing import NamedTuple
 
-import numpy as np
-
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing, write_json, write_text
 from bert_tf.progress import duration
+from bert_tf.report.markdown import table
+from bert_tf.report.statistics import mean_and_deviation
 from bert_tf.training import finetuning
 from bert_tf.training.record import Record
 from bert_tf.training.run import RESULTS, expect, forgetting, results_of
@@ -95,9 +95,9 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
             shutil.rmtree(os.path.join(folders[trial.name], "checkpoints"), ignore_errors=True)
     summary = run | summarize(trials, results)
     if chief:
-        table = tables(summary)
-        print(f"\n{table}")
-        write_text(os.path.join(model_dir, "trials.md"), table)
+        text = tables(summary)
+        print(f"\n{text}")
+        write_text(os.path.join(model_dir, "trials.md"), text)
         _copy(os.path.join(model_dir, summary["best"]), model_dir)
         write_json(os.path.join(model_dir, RESULTS), summary)
     return summary
@@ -163,15 +163,13 @@ def summarize(trials, results):
         same = list(same)
         # Not all have the same: of entities, types that a model finds and the examples lack have scores, too.
         common = [key for key in same[0]["final"] if all(key in row["final"] for row in same)]
-        finals = {key: [row["final"][key] for row in same] for key in common}
+        finals = {key: mean_and_deviation([row["final"][key] for row in same]) for key in common}
         groups.append(
             {
                 "settings": settings,
                 "runs": len(same),
-                "mean": {key: float(np.mean(found)) for key, found in finals.items()},
-                "deviation": {key: float(np.std(found, ddof=1)) for key, found in finals.items()}
-                if len(same) > 1
-                else None,
+                "mean": {key: mean for key, (mean, _) in finals.items()},
+                "deviation": {key: deviation for key, (_, deviation) in finals.items()} if len(same) > 1 else None,
                 "best": max(same, key=value)["name"],
                 "failed": [row["name"] for row in same if not row["learned"]],
             }
@@ -202,7 +200,7 @@ def tables(summary):
         for row in summary["trials"]
     ]
     floor = ("floor", f"{summary['floor'][measure]:.4f}", "", "", "answers given without reading")
-    parts = [_markdown(("run", measure, "steps", "time", ""), [*rows, floor])]
+    parts = [table(("run", measure, "steps", "time", ""), [*rows, floor])]
     if summary["groups"][0]["deviation"]:
         rows = [
             (
@@ -213,17 +211,8 @@ def tables(summary):
             )
             for group in summary["groups"]
         ]
-        parts.append(_markdown(("settings", f"{measure}, mean ± deviation", "best", "learned"), rows))
+        parts.append(table(("settings", f"{measure}, mean ± deviation", "best", "learned"), rows))
     return "\n".join(parts)
-
-
-def _markdown(header, rows):
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-
-    def line(cells):
-        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |\n"
-
-    return line(header) + line(["-" * width for width in widths]) + "".join(map(line, rows))
 
 
 def _copy(folder, model_dir):

@@ -1,12 +1,14 @@
 import numpy as np
 import pytest
+import sklearn.metrics
 from scipy import stats
 
 from bert_tf.errors import DataError
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.bootstrap import interval, interval_of_mean, interval_of_sums
-from bert_tf.metrics.classification import accuracy, binary_f1
+from bert_tf.metrics.bootstrap import interval_of_mean, interval_of_sums, intervals_of_counts
+from bert_tf.metrics.classification import accuracy, binary_f1, class_intervals, correlations, correlations_of_draws
 from bert_tf.metrics.tagging import entity_counts, entity_f1, entity_scores
+from tests.metrics.draws import few_draws, interval
 
 
 def test_nineteen_of_twenty_intervals_hold_the_true_accuracy():
@@ -49,6 +51,54 @@ def test_sums_and_examples_give_the_same_interval():
     assert found["accuracy"] == pytest.approx(interval_of_mean(labels == predictions, draws=100))
 
 
+def test_counts_of_classes_and_examples_give_the_same_intervals(monkeypatch):
+    few_draws(monkeypatch)
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, 4, 30)  # few: in some draws a class is missing
+    predictions = np.where(rng.random(30) < 0.6, labels, rng.integers(0, 4, 30))
+
+    def scored(labels, predictions):
+        return {
+            "accuracy": np.mean(labels == predictions),
+            "f1": sklearn.metrics.f1_score(labels == 1, predictions == 1, zero_division=0),
+            "macro_f1": sklearn.metrics.f1_score(labels, predictions, average="macro", zero_division=0),
+            "matthews": sklearn.metrics.matthews_corrcoef(labels, predictions),
+        }
+
+    found = class_intervals(
+        lambda counts: {
+            "accuracy": counts.accuracy(),
+            "f1": counts.f1_of("b"),
+            "macro_f1": counts.macro_f1(),
+            "matthews": counts.matthews(),
+        },
+        ["a", "b", "c", "d", "unused"],
+        labels,
+        predictions,
+    )
+    expected = interval(scored, labels, predictions)
+    assert found.keys() == expected.keys()
+    for name, ends in expected.items():
+        assert found[name] == pytest.approx(ends), name
+
+
+@pytest.mark.parametrize("examples", [3, 40])
+def test_correlations_of_all_draws_at_once_are_those_of_each(examples):
+    rng = np.random.default_rng(6)
+    labels = rng.normal(size=examples).round(1)  # of 3 examples a draw often has but one; of 40 some are equal
+    predictions = labels + rng.normal(size=examples).round(1)
+    expected = interval(correlations, labels, predictions, draws=100)
+    measure = correlations_of_draws(labels, predictions)
+    found = intervals_of_counts(measure, [np.arange(examples)], [examples], draws=100)
+    assert found["pearson"] == pytest.approx(expected["pearson"])
+    assert found["spearman"] == pytest.approx(expected["spearman"])
+    one_draw_of_each = measure(np.array([[2] + [0] * (examples - 1), [1] * examples]))
+    assert [values[0] for values in one_draw_of_each.values()] == [0, 0]
+    assert {name: values[1] for name, values in one_draw_of_each.items()} == pytest.approx(
+        correlations(labels, predictions)
+    )
+
+
 def test_sentences_are_drawn_whole():
     labels = [["B-PER", "I-PER"], ["O"], ["B-LOC", "O", "B-PER"], ["O", "O"]] * 5
     predictions = [["B-PER", "O"], ["O"], ["B-LOC", "O", "O"], ["O", "B-LOC"]] * 5
@@ -58,9 +108,16 @@ def test_sentences_are_drawn_whole():
 
 def test_draws_do_not_depend_on_the_parts_they_are_made_in(monkeypatch):
     values = np.random.default_rng(3).normal(size=41)
-    whole = interval_of_mean(values)
+    kinds = np.arange(41) % 3
+
+    def counted(counts):
+        return {"share": counts[:, 1] / counts.sum(1)}
+
+    whole, of_counts = interval_of_mean(values), intervals_of_counts(counted, [kinds], [3])
+    assert of_counts["share"] == pytest.approx(interval_of_mean(kinds == 1))
     monkeypatch.setattr(bootstrap, "_PART", 7 * 41)
     assert interval_of_mean(values) == whole
+    assert intervals_of_counts(counted, [kinds], [3]) == of_counts
     assert interval_of_mean(values, seed=1) != whole
 
 
@@ -78,6 +135,6 @@ def test_no_examples_no_draws_and_lengths_that_differ_are_refused():
     with pytest.raises(DataError, match="no examples"):
         interval_of_mean([])
     with pytest.raises(DataError, match="2 values of column 1, 3 values of column 2"):
-        interval(accuracy, [1, 2], [1, 2, 3])
+        intervals_of_counts(lambda *counts: {}, [[0, 1], [0, 1, 0]], [2, 2])
     with pytest.raises(DataError, match="0 draws"):
         interval_of_mean([1.0], draws=0)

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+import sklearn.metrics
 
 from bert_tf.errors import DataError
 from bert_tf.metrics.classification import accuracy, binary_f1, correlations, macro_f1, matthews, multi_label, scope
@@ -33,6 +34,18 @@ def test_names_of_classes_are_as_good_as_numbers():
     assert binary_f1(*named, positive="yes") == binary_f1(LABELS, PREDICTIONS)
     for metric in (accuracy, macro_f1, matthews):
         assert metric(*named) == metric(LABELS, PREDICTIONS)
+
+
+def test_many_classes_as_scikit_learn_scores_them():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 12, 200)
+    predictions = np.where(rng.random(200) < 0.7, labels, rng.integers(0, 12, 200))
+    macro = sklearn.metrics.f1_score(labels, predictions, average="macro")
+    assert macro_f1(labels, predictions) == pytest.approx({"macro_f1": macro})
+    coefficient = sklearn.metrics.matthews_corrcoef(labels, predictions)
+    assert matthews(labels, predictions) == pytest.approx({"matthews": coefficient})
+    many = np.tile(labels, 1000), np.tile(predictions, 1000)
+    assert matthews(*many) == pytest.approx({"matthews": coefficient})
 
 
 def test_correlations_by_hand():

@@ -59,6 +59,52 @@ def test_what_was_found_stands_on_the_page():
     assert checker.tags.count("svg") == 1
 
 
+def rows_of(page):
+    """dict first cell -> the others, of the scores."""
+    table = page[page.index("<h2>Scores") :]
+    rows = re.findall(r"<tr>(.*?)</tr>", table[: table.index("</table>")])
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
+    return {text_of(name).strip(): others for name, *others in filter(None, cells)}
+
+
+def shown(best, measured, floor, intervals):
+    findings = Findings(intervals=intervals)
+    return evaluation_page("T", "dev.tsv", 9, best, measured, floor, findings, Skips())
+
+
+def test_counts_thresholds_and_correlations_are_no_percentages():
+    tagging = {"f1": 0.5, "accuracy": 1.0, "entities": 12345.0, "predicted_entities": 1.0, "repaired_predictions": 0.0}
+    rows = rows_of(shown("f1", tagging, tagging | {"predicted_entities": 0.0}, {"f1": (0.25, 0.75)}))
+    assert [text_of(cell).strip() for cell in rows["f1"]] == ["50.0%", "25.0–75.0%", "50.0%"]
+    assert rows["repaired_predictions"] == ["0", "", "0"]  # and no bar
+    assert rows["predicted_entities"] == ["1", "", "0"] and rows["entities"] == ["12,345", "", "12,345"]
+
+    squad = {"f1": 0.5, "HasAns_exact": 0.25, "HasAns_total": 1.0, "best_f1": 0.625, "best_f1_thresh": 0.35}
+    rows = rows_of(shown("f1", squad, squad, {}))
+    assert {name: text_of(cells[0]).strip() for name, cells in rows.items()} == {
+        "f1": "50.0%", "HasAns_exact": "25.0%", "HasAns_total": "1", "best_f1": "62.5%", "best_f1_thresh": "0.3500"
+    }  # fmt: skip
+    assert rows["best_f1_thresh"][2] == "0.3500"
+
+
+def test_long_texts_and_answers_are_cut_in_the_same_way():
+    case = Case(("t" * 200_000,), "e" * 200_000, "a" * 200_000, "f:1")
+    page = make(Findings(errors=[case], examples=[case]))[0]
+    assert len(page) < 20_000
+    for letter in "tea":
+        assert page.count(f">{letter * 599}…<") == 2, letter
+
+
+def test_both_ends_of_a_range_are_of_one_kind():
+    cola = {"matthews": 0.02, "score": 0.02, "accuracy": 0.75}
+    page = shown("score", cola, {"score": 0.0, "matthews": 0.0}, {"score": (-0.12, 0.05), "matthews": (0.01, 0.05)})
+    assert [text_of(cell).strip() for cell in rows_of(page)["score"]] == ["0.020", "-0.120 to 0.050", "0.000"]
+    assert rows_of(page)["matthews"][1] == "0.010–0.050"
+    assert "95% interval of score -0.120 to 0.050" in text_of(page)
+    mrpc = shown("score", {"accuracy": 0.5, "f1": 0.75, "score": 0.625}, {"score": 0.5}, {"score": (0.5, 0.75)})
+    assert [text_of(cell).strip() for cell in rows_of(mrpc)["score"]] == ["62.5%", "50.0–75.0%", "50.0%"]
+
+
 def test_the_page_loads_nothing_and_no_text_is_markup():
     page, checker = make()
     assert {"script", "link", "img", "iframe"}.isdisjoint(checker.tags) and "alert(" in page

@@ -2,15 +2,15 @@
 
 import html.parser
 import math
-import os
 import re
 
 import pytest
 
+from bert_tf.report import markdown
 from bert_tf.report.curves import Series, curve_plot, series_of
-from bert_tf.report.page import Html, code, figures, measure, page, section, table, write_page
+from bert_tf.report.page import Html, code, figures, measure, page, section, table
 from bert_tf.report.quickstart import duration, quickstart_page
-from bert_tf.report.statistics import wilson_interval
+from bert_tf.report.statistics import mean_and_deviation, wilson_interval
 
 HOSTILE = "<script>alert(\"1\")</script> & 'co'"
 RESULTS = {
@@ -153,20 +153,16 @@ def test_wilson_interval_equals_published_values():
         assert wilson_interval(correct, total) == pytest.approx(expected, abs=5e-5)
 
 
+def test_a_deviation_is_that_of_the_sample():
+    assert mean_and_deviation([1.0, 2.0, 6.0]) == (3.0, pytest.approx(7**0.5))
+    assert mean_and_deviation([2.0]) == (2.0, None)
+    assert all(map(math.isnan, mean_and_deviation([1.0, math.nan])))
+
+
+def test_a_table_in_markdown_is_a_table_as_text():
+    lines = ["| a   | long |", "| --- | ---- |", "| 123 |      |", "| b   | 4    |"]
+    assert markdown.table(("a", "long"), [("123", ""), ("b", "4")]).splitlines() == lines
+
+
 def test_durations_are_said_in_minutes_and_seconds():
     assert [duration(s) for s in (4.1, 59.99, 340, 119.7)] == ["4.1 s", "1 min 0 s", "5 min 40 s", "2 min 0 s"]
-
-
-def test_write_page_replaces_whole_pages_and_leaves_nothing_behind(tmp_path, monkeypatch):
-    path = tmp_path / "new" / "index.html"
-    write_page(path, "first 한국어")
-    assert path.read_text(encoding="utf-8") == "first 한국어"
-
-    def full_disk(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", full_disk)
-    with pytest.raises(OSError, match="no space left"):
-        write_page(path, "second")
-    assert path.read_text(encoding="utf-8") == "first 한국어"
-    assert os.listdir(path.parent) == ["index.html"]

@@ -2,6 +2,7 @@ import struct
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from bert_tf.report.training_curves import draw_curves
 
@@ -27,6 +28,38 @@ def test_each_loss_has_a_column(tmp_path):
         draw_curves(str(path), points(range(1, 101), losses), [{"step": 50, "loss": 1.0}], [20], title="a run")
         sizes.append(size(path))
     assert sizes[1][0] == sizes[0][0] * 3 // 2 and sizes[0][1] == sizes[1][1]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """list that gets the figures, instead of their files."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    return figures
+
+
+@pytest.mark.parametrize(
+    "best, title, percent", [("f1", "F1", True), ("spearman", "Spearman", False), ("micro_f1", "Micro f1", True)]
+)
+def test_below_the_only_loss_stands_the_measure_that_counts(tmp_path, drawn, best, title, percent):
+    evaluations = [{"step": step, "loss": 1.0, "accuracy": 0.99, best: step / 100} for step in (30, 60, 90)]
+    rows = [row | {"accuracy": 0.98} for row in points(range(1, 101), ["loss"])]
+    draw_curves(tmp_path / "curves.png", rows, evaluations, [], title="", best=best)
+    below = drawn[0].axes[2]
+    assert below.get_title(loc="left") == title
+    (curve,) = (line for line in below.lines if line.get_label() == "held out")
+    assert curve.get_xydata().tolist() == [[30, 0.3], [60, 0.6], [90, 0.9]]
+    assert isinstance(below.yaxis.get_major_formatter(), PercentFormatter) == percent
+
+
+def test_below_each_loss_of_several_and_the_loss_that_counts_itself_stands_its_accuracy(tmp_path, drawn):
+    losses = ["mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"]
+    for names, expected in ((losses, ["Masked tokens: accuracy", "Sentence pairs: accuracy"]),
+                            (["loss", "accuracy"], ["Accuracy"])):  # fmt: skip
+        draw_curves(tmp_path / "curves.png", points(range(1, 11), names), [], [], title="")
+        below = drawn[-1].axes[len(expected) + 1 : -1]
+        assert [axes.get_title(loc="left") for axes in below] == expected
+        assert all(axes.lines for axes in below)
 
 
 def test_a_picture_that_can_not_be_written_leaves_the_one_before(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, tagged
-from bert_tf.tasks.findings import Case
+from bert_tf.tasks.findings import LISTED, Case, surest_errors
 from bert_tf.tasks.multiple_choice import MultipleChoice
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.tasks.tagging import Tagging
@@ -15,6 +15,12 @@ from tests.model.small import PIECES
 @pytest.fixture(scope="module")
 def tokenizer():
     return Tokenizer(PIECES)
+
+
+def test_of_many_errors_the_surest_are_shown():
+    assert surest_errors([0.5, 0.9, 0.7, 0.5, 0.7], [False, True, False, False, False]).tolist() == [2, 4, 0, 3]
+    assert not surest_errors([0.5], [True]).size
+    assert len(surest_errors([0.5] * 200, [False] * 200)) == LISTED
 
 
 def found_by(task, examples, predictions):

@@ -12,9 +12,9 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import Skips, TextExample
 from bert_tf.inputs.sources import Source
-from bert_tf.metrics import bootstrap
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.text import Tokenizer
+from tests.metrics.draws import interval
 from tests.model.small import PIECES
 
 
@@ -131,7 +131,7 @@ def test_scores_intervals_and_floor():
     assert scores["exact_match"] == pytest.approx(sklearn.metrics.accuracy_score(gold, found))
     findings = task.findings(examples, predictions)
     few = [(gold[row], found[row]) for row in range(150)]
-    drawn = bootstrap.interval(
+    drawn = interval(
         lambda rows: {"f1": sklearn.metrics.f1_score(*map(np.array, zip(*rows, strict=True)), average="micro")}, few
     )
     assert findings.intervals["micro_f1"] == pytest.approx(drawn["f1"])

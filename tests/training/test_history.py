@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import re
 
@@ -93,6 +94,17 @@ def test_lines_that_are_no_rows_are_forgotten(tmp_path, damage):
     resumed = History(str(tmp_path), 10)
     resumed.point(20, 0, {"loss": 1.0}, 0.0, {})
     assert [row["step"] for row in rows(tmp_path)] == [10, 10, 20]
+
+
+def test_a_measure_that_is_no_number_is_null_in_the_file_and_nan_to_a_run_that_goes_on(tmp_path):
+    history = History(str(tmp_path), 0)
+    history.point(10, 0, {"loss": math.nan, "accuracy": 0.5}, 0.0, {"padding_share": math.nan})
+    history.evaluation(10, {"loss": math.nan}, say=lambda line: None)
+    lines = (tmp_path / "history.jsonl").read_text().splitlines()
+    training, evaluation = (json.loads(line, parse_constant=pytest.fail) for line in lines)
+    assert (training["loss"], training["accuracy"], evaluation["loss"]) == (None, 0.5, None)
+    for resumed in (History(str(tmp_path), 10), History(str(tmp_path), 10)):  # the first writes the file anew
+        assert repr(resumed.points + resumed.evaluations) == repr(history.points + history.evaluations)
 
 
 def test_a_run_that_goes_on_with_a_full_disk_says_so_once_and_writes_later_what_is_missing(small_disk, fill, capfd):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import directory
 from bert_tf.config import BertConfig, ExampleData, FinetuneConfig, GridConfig, PhaseConfig, TrainConfig
 from bert_tf.errors import ConfigError
+from bert_tf.files import write_json
 from bert_tf.inputs.examples import Skips
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks import ClassificationConfig
@@ -97,7 +98,7 @@ def search(tmp_path, tables, monkeypatch):
             final = {"kind": "evaluation", "step": 5, "loss": 1 - accuracy, "accuracy": accuracy}
             results = {"inputs": inputs, "final": final, "floor": {"accuracy": 0.5}, "steps": 5, "seconds": 1.5}
             results |= {"task": "classification", "measure": ["accuracy", "max"]}
-            (folder / "results.json").write_text(json.dumps(results))
+            write_json(folder / "results.json", results)
             return results
 
         monkeypatch.setattr(finetuning, "finetune", finetune)
@@ -132,6 +133,8 @@ def test_runs_that_are_not_above_the_floor_are_pointed_out(search, tmp_path):
     lines = {line.split()[1]: line for line in (tmp_path / "model/trials.md").read_text().splitlines() if line}
     assert {name for name, line in lines.items() if "did not learn" in line} == {"seed_0", "seed_3"}
     assert "2 of 4" in lines["all"]
+    again, ran = search([])  # nan comes back from the files of the runs
+    assert not ran and repr(again) == repr(results)
 
 
 def test_the_same_command_goes_on_and_repeats_no_run_that_has_ended(search):

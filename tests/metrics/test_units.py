@@ -1,0 +1,31 @@
+import pytest
+
+from bert_tf.metrics import glue, squad, tagging
+from bert_tf.metrics.classification import multi_label, scope
+from bert_tf.metrics.units import COEFFICIENT, COUNT, NUMBER, SHARE, unit_of
+
+
+def test_every_score_of_the_metrics_has_its_unit():
+    names = {}
+    pairs = [["B-PER", "O"]], [["B-PER", "B-LOC"]]
+    names |= tagging.entity_scores(*pairs) | multi_label([[1, 0]], [[1, 1]]) | scope(["a"], ["a"], "oos")
+    names |= tagging.klue_scores([["B-PS", "O"]], [["O", "O"]])
+    answers, found = {"1": ["a"], "2": []}, {"1": "a", "2": ""}
+    names |= squad.squad_2_scores(answers, found, {"1": -1.0, "2": 1.0}, 0.0)
+    names |= glue.glue_scores("mrpc", ["1", "0"], ["1", "1"])
+    units = {name: unit_of(name, names) for name in names}
+    counts = {"entities", "predicted_entities", "repaired_labels", "repaired_predictions", "total"}
+    for name, unit in units.items():
+        kind = name.rpartition("/")[2].removeprefix("HasAns_").removeprefix("NoAns_")
+        assert unit == (COUNT if kind in counts else NUMBER if kind.endswith("_thresh") else SHARE), name
+
+
+@pytest.mark.parametrize("name", ["stsb", "cola"])
+def test_the_mean_of_coefficients_is_one(name):
+    scores = glue.glue_scores(name, *([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]] if name == "stsb" else [["0", "1"]] * 2))
+    assert {unit_of(score, scores) for score in scores} == {COEFFICIENT}
+
+
+def test_losses_and_unknown_names_are_numbers():
+    assert {unit_of(name, []) for name in ("loss", "mlm_loss", "accuracies", "f1_thresh")} == {NUMBER}
+    assert NUMBER.text(1234.5) == "1,234.5000" and NUMBER.text(-3.4028235e38) == "-3.403e+38"
