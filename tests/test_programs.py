@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_tf.files import bundled
-from tests.programs import Programs, wait_for
+from tests.programs import wait_for
 
 PRETRAIN = """
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
@@ -40,13 +40,6 @@ def get_config():
         train=TrainConfig(batch_size=8, epochs=2, learning_rate=1e-3, dtype="float32"),
     )
 """
-
-
-@pytest.fixture(scope="module")
-def programs():
-    programs = Programs()
-    yield programs
-    programs.close()
 
 
 @pytest.fixture(scope="module")

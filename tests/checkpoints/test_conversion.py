@@ -15,7 +15,6 @@ from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.errors import ConfigError, DataError
 from tests.checkpoints.small import TASKS, assert_same, small_checkpoint
 from tests.model.small import PIECES
-from tests.programs import Programs
 
 
 @pytest.fixture
@@ -162,13 +161,6 @@ def test_an_output_that_exists_is_left_alone(saved, tmp_path):
     with pytest.raises(ConfigError, match="exists already"):
         conversion.convert(path, "google", path)
     open_checkpoint(path)
-
-
-@pytest.fixture(scope="module")
-def programs():
-    programs = Programs()
-    yield programs
-    programs.close()
 
 
 def test_the_program_prints_the_report(programs, saved, tmp_path):

@@ -14,15 +14,14 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TaggedExample
-from bert_tf.serving import embeddings
+from bert_tf.serving import ask, embeddings
 from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
 from bert_tf.serving.export import save
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES, small_config
-from tests.programs import Programs
-from tests.serving import fresh
+from tests.serving.graphs import check_ops
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 TEXTS = ["the goods, a\u200b bé!", "", "a b c d e f g h i j k l m n o", "é", "good the bad"]
@@ -222,22 +221,16 @@ def test_settings_that_do_not_fit_are_refused(make, config, message):
 
 def test_an_exported_model_gives_what_extraction_gives(make, tmp_path):
     embedders = {per: make(per=per, features=FeatureConfig((0, -1), "concat")) for per in ("sentence", "word")}
-    exports = [(save(embedder, str(tmp_path / per)), [{"text": text} for text in TEXTS])
-               for per, embedder in embedders.items()]  # fmt: skip
-    for embedder, answers in zip(embedders.values(), fresh.answers(*exports, cwd=tmp_path), strict=True):
-        expected = embedder(tf.constant(TEXTS))
-        for row, answer in enumerate(answers):
+    for per, embedder in embedders.items():
+        path = save(embedder, str(tmp_path / per))
+        check_ops(path)
+        expected, exported = embedder(tf.constant(TEXTS)), ask.Model(path)
+        for row, text in enumerate(TEXTS):
+            answer = exported.ask({"text": text})
             assert answer.keys() == expected.keys()
             close(np.reshape(answer["vector"], [-1]), np.reshape(expected["vector"][row], [-1]))
             if "text" in answer:
                 assert answer["text"] == [word.decode() for word in expected["text"][row].numpy()]
-
-
-@pytest.fixture(scope="module")
-def programs():
-    programs = Programs()
-    yield programs
-    programs.close()
 
 
 def test_the_program_writes_vectors_and_refuses_what_it_can_not_do(programs, encoder, tmp_path):

@@ -1,4 +1,4 @@
-"""Exported taggers answer raw texts as `predict` does, in a process of their own."""
+"""Exported taggers answer raw texts as `predict` does."""
 
 import keras
 import numpy as np
@@ -9,12 +9,13 @@ from bert_tf import BertEncoder
 from bert_tf.files import bundled
 from bert_tf.inputs.examples import TaggedExample
 from bert_tf.inputs.tables import read_table
+from bert_tf.serving import ask
 from bert_tf.serving.export import export
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from bert_tf.training.finetuning import predicting
 from tests.model.small import PIECES, small_config
-from tests.serving import fresh
+from tests.serving.graphs import check_ops
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 LABELS = ("O", "B-X", "I-X", "B-Y", "I-Y")
@@ -34,18 +35,20 @@ def texts():
 
 @pytest.fixture(scope="module")
 def asked(texts, tmp_path_factory):
-    """dict unit -> (what `predict` says of the texts, what the exported model says in a new process)."""
-    folder, said, exports = tmp_path_factory.mktemp("taggers"), [], []
+    """dict unit -> (what `predict` says of the texts, what the exported model says)."""
+    folder, answers = tmp_path_factory.mktemp("taggers"), {}
     examples = [TaggedExample(str(row), text, None, None, None, None, f"-:{row}") for row, text in enumerate(texts)]
     for unit in ("words", "characters"):
         # Most reviews are longer than a window.
         task = Tagging(Tokenizer(VOCABULARY), TaggingConfig(max_length=24), labels=LABELS, unit=unit)
         model = made(task)
         strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-        said.append([prediction for _, prediction in predicting(task, model, examples, 32, strategy)])
+        said = [prediction for _, prediction in predicting(task, model, examples, 32, strategy)]
         path = export(task, model, str(folder / unit))
-        exports.append((path, [{"text": text} for text in texts]))
-    return dict(zip(("words", "characters"), zip(said, fresh.answers(*exports, cwd=folder), strict=True), strict=True))
+        check_ops(path)
+        exported = ask.Model(path)
+        answers[unit] = said, [exported.ask({"text": text}) for text in texts]
+    return answers
 
 
 @pytest.mark.parametrize("unit", ["words", "characters"])

@@ -26,8 +26,9 @@ def tokenizer():
     return Tokenizer(PIECES)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def task(tokenizer):
+    """One for all: it keeps the graph that it once traced."""
     return make(tokenizer, ("neg", "pos"), max_length=20)
 
 
@@ -116,7 +117,7 @@ def make_rows(count, seed=0):
 
 
 @pytest.mark.parametrize("seed", [None, (3, 4)])
-@pytest.mark.parametrize("count, batch_size", [(40, 1), (100, 7), (64, 32), (3, 32), (1200, 33)])
+@pytest.mark.parametrize("count, batch_size", [(40, 1), (3, 32), (1200, 33)])
 def test_each_row_comes_once_with_its_own_text_and_label(task, count, batch_size, seed):
     rows = make_rows(count)
     seed = seed and tf.constant(seed, tf.int64)

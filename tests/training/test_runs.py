@@ -174,14 +174,19 @@ def test_a_line_of_ten_megabytes_is_trained_on_like_any_other(pretrain):
     assert results["steps"] == 2 and np.isfinite(results["final"]["loss"])
 
 
-@pytest.fixture
-def pretrained(tmp_path, vocab):
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
     """A model directory with fresh weights."""
-    tokenizer = Tokenizer(str(vocab))
-    task = Pretraining(tokenizer, 32)
+    folder, task = tmp_path_factory.mktemp("template"), Pretraining(Tokenizer(WORDS), 32)
     encoder = BertEncoder(model_config(vocab_size=len(WORDS)), dtype="float32")
-    directory.save(str(tmp_path / "pretrained"), task.build(encoder), encoder, task)
-    return tmp_path / "pretrained"
+    directory.save(str(folder), task.build(encoder), encoder, task)
+    return folder
+
+
+@pytest.fixture
+def pretrained(tmp_path, template):
+    """The same to be spoiled."""
+    return shutil.copytree(template, tmp_path / "pretrained")
 
 
 @pytest.fixture
