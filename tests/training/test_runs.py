@@ -211,7 +211,7 @@ TABLES = {
     "no rows": ({"dev": HEADER}, r"dev\.tsv: no rows"),
     "an empty file": ({"train": ""}, r"train\.tsv: the file is empty"),
     "no such column": ({"text": "review"}, r"train\.tsv:1: no column 'review'; the columns are 'sentence', 'label'"),
-    "one label only": ({"train": f"{HEADER}w1\ta\nw2\ta\n"}, r"train\.tsv:2 .*every label is 'a'; expected at least two"),
+    "one label only": ({"train": f"{HEADER}w1\ta\nw2\ta\n"}, r"tsv:2 .*every label is 'a'; expected at least two"),
     "a length beyond the model's": ({"max_length": 33}, r"task\.max_length is 33; .* the model's 32"),
     "no model": ({"init": "/nowhere"}, "/nowhere: no such directory"),
 }
