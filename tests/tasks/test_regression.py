@@ -41,7 +41,8 @@ def test_the_loss_is_the_squared_error_and_labels_may_be_written_as_text():
 def test_a_label_that_is_no_number_is_named_with_its_place(label):
     with pytest.raises(DataError) as raised:
         create(["1", label])
-    assert str(raised.value) == f"file:1: label {label!r}; expected a number"
+    found = f"label {label!r}" if label else "the label is empty"
+    assert str(raised.value) == f"file:1: {found}; expected a number"
 
 
 def test_one_example_has_no_correlation_which_is_said_before_training():
