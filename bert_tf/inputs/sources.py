@@ -14,6 +14,8 @@ TFDS = "tfds:"
 EMPTY = "skipped: empty text"
 # What a program is after, each a field of ExampleData.
 ROLES = ("train", "evaluation", "test")
+# Files of a folder that an error lists.
+_NAMED = 8
 
 
 def _in_folder(folder, part):
@@ -240,12 +242,20 @@ class Source:
         """The file, or TFDS' name, of a part: what errors and results call it.
 
         Raises:
-            DataError: where the format looks for one of several names and finds none.
+            DataError: the folder has no such file.
         """
         if self._file:
             return self._file
         part = self.part(role)
-        return f"{self._data.source}:{part}" if self._set else self._format.locate(self._folder, part)
+        if self._set:
+            return f"{self._data.source}:{part}"
+        path = self._format.locate(self._folder, part)
+        if not os.path.exists(path):
+            there = sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
+            listed = ", ".join(there[:_NAMED]) + (f" and {len(there) - _NAMED} more" if len(there) > _NAMED else "")
+            remedy = f"name the file by data.{role}" if role in ROLES else "name a file of it"
+            raise DataError(f"{path}: no such file; {self._folder} has {listed or 'no files'}; {remedy}")
+        return path
 
     def identity(self, role):
         """What tells these examples from others: of a file a digest, of TFDS the name."""

@@ -126,6 +126,22 @@ def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tm
     assert Source(data, "", TextExample).where("test") == "tfds:glue/mrpc:test"
 
 
+@pytest.mark.parametrize(
+    "role, remedy", [("evaluation", "name the file by data.evaluation"), ("other.txt", "name a file of it")]
+)
+def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_has(write, tmp_path, role, remedy):
+    write("ratings_train.tsv", "")
+    source = Source(ExampleData(format="nsmc"), str(tmp_path), TextExample)
+    with pytest.raises(DataError) as raised:
+        source.where(role)
+    name = "ratings_test.txt" if role == "evaluation" else role
+    assert str(raised.value) == f"{tmp_path}/{name}: no such file; {tmp_path} has ratings_train.tsv; {remedy}"
+    for number in range(9):
+        write(f"{number}.txt", "")
+    with pytest.raises(DataError, match=r"has 0\.txt, .*, 7\.txt and 2 more; "):
+        source.where(role)
+
+
 @pytest.mark.parametrize("source", ["", "tfds:conll2003"])
 def test_a_file_is_read_in_the_format_that_is_named_whatever_the_model_learned_from(write, source):
     path = write("a.txt", "a O\nb B-X\n")
