@@ -17,6 +17,7 @@ from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
 from bert_tf.model.build import build
 from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
+from bert_tf.tasks.entity_spans import entity_spans
 from bert_tf.tasks.tagging_findings import tagging_findings
 from bert_tf.tasks.tags import are_entities, closed, learned, onto_characters, scheme_of, scored, write_columns
 from bert_tf.text.words import character_groups, characters, extents, place_of, spans, word_numbers
@@ -294,31 +295,10 @@ class Tagging(Downstream):
             "word_score": found["score"],
         }
         answer = {name: _of_texts(value, row, texts) for name, value in answer.items()}
-        return answer | (self._entities(texts, row, found) if self.scheme else {})
-
-    def _entities(self, texts, row, words):
-        """The entities that `metrics.tagging.entities` reads from the tags, in graph code; arguments as in `merge`."""
-        parts = [label.partition("-") for label in self.labels]
-        kinds = sorted({kind for _, _, kind in parts})
-        prefix = tf.gather(tf.constant([prefix for prefix, _, _ in parts]), words["label"])
-        kind = tf.gather(tf.constant([kinds.index(kind) for _, _, kind in parts]), words["label"])
-        first = tf.concat([row[:1] >= 0, row[1:] != row[:-1]], 0)
-        last_prefix = tf.where(first, "O", tf.concat([["O"], prefix], 0)[:-1])
-        last_kind = tf.concat([[0], kind], 0)[:-1]
-        inside = prefix != "O"
-        begins = inside & (_among(prefix, "B", "S") | _among(last_prefix, "O", "E", "S") | (kind != last_kind) | first)
-        entity = tf.boolean_mask(tf.cumsum(tf.cast(begins, tf.int32)) - 1, inside)
-        count = tf.reduce_sum(tf.cast(begins, tf.int32))
-        start = tf.boolean_mask(words["start"], begins)
-        end = tf.math.unsorted_segment_max(tf.boolean_mask(words["end"], inside), entity, count)
-        row = tf.boolean_mask(row, begins)
-        found = spans(texts, row, start, end)
-        found |= {
-            "entity": found.pop("text"),
-            "label": tf.gather(tf.constant(kinds), tf.boolean_mask(kind, begins)),
-            "score": tf.math.unsorted_segment_mean(tf.boolean_mask(words["score"], inside), entity, count),
-        }
-        return {name: _of_texts(value, row, texts) for name, value in found.items()}
+        if self.scheme:
+            entities, row = entity_spans(texts, row, found, self.labels)
+            answer |= {name: _of_texts(value, row, texts) for name, value in entities.items()}
+        return answer
 
     def predictions(self, examples, answers):
         groups = self._groups(self._divided(examples))
@@ -426,7 +406,3 @@ class Tagging(Downstream):
 
 def _of_texts(values, row, texts):
     return tf.RaggedTensor.from_value_rowids(values, row, nrows=tf.size(texts, tf.int64), validate=False)
-
-
-def _among(values, *some):
-    return tf.reduce_any(values[:, tf.newaxis] == tf.constant(some), 1)
