@@ -9,11 +9,10 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.features import feature_model
+from bert_tf.model.parts import in_parts
 from bert_tf.tasks.downstream import padded
 from bert_tf.text.words import extents, place_of, spans, word_numbers
 
-# Tokens that go through the model at once: 32 windows of 512. The windows of one long text can be thousands.
-_TOKENS = 2**14
 # What a vector is of -> how it can be made of tokens' vectors.
 POOLS = {"sentence": ("mean", "cls", "max"), "word": ("first", "mean", "max"), "token": ("",)}
 
@@ -103,7 +102,7 @@ class Embedder(tf.Module):
         return {name: starts.with_values(value) for name, value in values.items()}
 
     def _computed(self, ids, types, chosen):
-        """What is kept of the windows, a part of them after the other: memory is that of a part and of what is kept.
+        """What is kept of the windows.
 
         Args:
             ids, types: RaggedTensors int32 [windows, None], packed.
@@ -113,19 +112,14 @@ class Embedder(tf.Module):
             float32 [tokens, size], the chosen ones'; per sentence [windows, size]: of the window's first token, or over
             the chosen ones and the specials the largest value or the sum.
         """
-        longest = tf.cast(tf.maximum(ids.bounding_shape(axis=1), 1), tf.int32)
-        some = tf.maximum(_TOKENS // longest, 1)
-        parts = tf.maximum(-(-tf.cast(ids.nrows(), tf.int32) // some), 1)  # of no windows there is a part without any
 
-        def compute(part, found):
-            places = slice(part * some, (part + 1) * some)
-            features = dense_features(ids[places], types[places], length_multiple=4, max_length=self._length)
-            states = self.model(features, training=False)
-            return part + 1, found.write(part, self._kept(states, chosen[places]))
+        def compute(first, last):
+            features = dense_features(
+                ids[first:last], types[first:last], length_multiple=4, max_length=self._length
+            )
+            return {"kept": self._kept(self.model(features, training=False), chosen[first:last])}
 
-        size = self.model.output_shape[-1]
-        found = tf.TensorArray(tf.float32, parts, infer_shape=False, element_shape=[None, size])
-        return tf.while_loop(lambda part, _: part < parts, compute, (0, found), parallel_iterations=1)[1].concat()
+        return in_parts(compute, ids.nrows(), ids.bounding_shape(axis=1))["kept"]
 
     def _kept(self, states, chosen):
         """What `_computed` returns of some windows: float32 [tokens or windows, size]."""

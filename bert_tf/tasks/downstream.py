@@ -21,6 +21,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.packing import dense_features
 from bert_tf.model.build import build
+from bert_tf.model.parts import in_parts
 from bert_tf.tasks.findings import Findings
 from bert_tf.tasks.task import Task
 
@@ -299,7 +300,7 @@ class Downstream(Task):
 
 
 class Answers(tf.Module):
-    """A task's model from text to answers."""
+    """A task's model from text to answers; of a request of many rows, or windows, some go through it at a time."""
 
     def __init__(self, model, task):
         super().__init__()
@@ -313,8 +314,13 @@ class Answers(tf.Module):
             features = task.encode(columns)
             rows = features["row"]
             features = task.pad(features)
-            outputs = model({name: features[name] for name in inputs}, training=False)
-            return padded(task.merge(columns, rows, task.decode(features, outputs)))
+
+            def decoded(first, last):
+                part = {name: value[first:last] for name, value in features.items()}
+                return task.decode(part, model({name: part[name] for name in inputs}, training=False))
+
+            tokens = tf.reduce_prod(tf.shape(features["input_word_ids"])[1:])
+            return padded(task.merge(columns, rows, in_parts(decoded, tf.size(rows), tokens)))
 
         self.serve = tf.function(serve, input_signature=task.inputs())
 
