@@ -71,6 +71,9 @@ def convert(
         checkpoint = adapt.extend_positions(checkpoint, max_position_embeddings)
     if dtype:
         checkpoint = adapt.cast(checkpoint, dtype)
+    if checkpoint.head == "cosine" and format != "bert_tf":
+        checkpoint.task = None
+        checkpoint.notes.append("the encoder alone is written: the head, a cosine of mean vectors, has no weights")
     with replacing_directory(output) as temporary:
         names = WRITERS[format].write(checkpoint, temporary)
         report = Report(

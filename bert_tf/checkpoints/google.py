@@ -12,7 +12,7 @@ from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.bundles import choose, holds_objects, open_bundle, prefixes, stem, write_bundle
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json_object, write_json
-from bert_tf.model.variables import ON_POOLED
+from bert_tf.model.variables import ON_POOLED, OWN
 from bert_tf.text.casing import guess_tokenizer
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
 
@@ -113,8 +113,10 @@ def write(checkpoint, path):
     """
     config = checkpoint.config
     _check_writable(config)
-    if checkpoint.head and checkpoint.head.endswith("_bilstm"):
-        raise ConfigError("the head is a BiLSTM, which google-research/bert has not; write the format bert_tf instead")
+    if checkpoint.head in OWN:
+        raise ConfigError(
+            f"the head is {checkpoint.head}, which google-research/bert has not; write the format bert_tf instead"
+        )
     table = places(config)
     slots = _slot_places(table)
     store = spread(table, checkpoint.tensors) | spread(slots, checkpoint.slots)

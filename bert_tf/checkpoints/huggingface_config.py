@@ -3,6 +3,7 @@
 from bert_tf.checkpoints.checkpoint import head_of
 from bert_tf.config import BertConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.model.variables import OWN
 
 _ACTIVATIONS = {"gelu": "erf_gelu", "gelu_new": "tanh_gelu", "gelu_pytorch_tanh": "tanh_gelu", "relu": "relu"}
 # model_type -> what the names of its classes begin with. All but the first have RoBERTa's layout.
@@ -207,8 +208,8 @@ def model_type_for(checkpoint):
         ConfigError: Hugging Face has no class for such a model.
     """
     config, head, elsewhere = checkpoint.config, checkpoint.head, "; --format=bert_tf holds every model"
-    if head and head.endswith("_bilstm"):
-        raise ConfigError(f"the head is a BiLSTM, for which Hugging Face's BERT has no class{elsewhere}")
+    if head in OWN:
+        raise ConfigError(f"the head is {head}, for which Hugging Face's BERT has no class{elsewhere}")
     if config.attention != "both":
         raise ConfigError(f"model.attention is {config.attention!r}, and Hugging Face's BERT is 'both'{elsewhere}")
     if config.norm != "post":

@@ -14,6 +14,7 @@ _MAKERS = {
     "tagging": heads.tagger,
     "question_answering": heads.question_answerer,
     "multiple_choice": heads.chooser,
+    "cosine": heads.cosine,
     "classification_bilstm": heads.bilstm_classifier,
     "tagging_bilstm": heads.bilstm_tagger,
 }

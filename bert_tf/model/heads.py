@@ -74,6 +74,24 @@ class UnflattenChoices(keras.layers.Layer):
         return keras.KerasTensor(ids.shape[:2], scores.dtype)
 
 
+@keras.saving.register_keras_serializable("bert_tf")
+class Cosine(keras.layers.Layer):
+    """The cosine of the mean vectors of two sequences.
+
+    Of states [batch * 2, length, hidden] and a mask [batch, 2, length], 0 at padding, to float32 [batch, 1].
+    """
+
+    def call(self, states, mask):
+        there = tf.cast(tf.reshape(mask, tf.shape(states)[:2]) > 0, tf.float32)[..., tf.newaxis]
+        # The sum has the direction of the mean.
+        sums = tf.reduce_sum(tf.cast(states, tf.float32) * there, 1)
+        vectors = tf.reshape(tf.math.l2_normalize(sums, -1), [-1, 2, states.shape[-1]])
+        return tf.reduce_sum(tf.reduce_prod(vectors, 1), -1, keepdims=True)
+
+    def compute_output_spec(self, states, mask):
+        return keras.KerasTensor((mask.shape[0], 1), "float32")
+
+
 def encoded(encoder, inputs, *, pooled, frozen=False):
     """The encoder's outputs for a head.
 
@@ -188,11 +206,30 @@ def chooser(encoder):
         keras.Model from the encoder's inputs, here int32 [batch, choices, length], to
         {"logits": float32 [batch, choices]}.
     """
-    inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in encoder_inputs()}
-    rows = {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
+    inputs, rows = _several()
     pooled = encoded(encoder, rows, pooled=True)["pooled_output"]
     scores = output(encoder, 1, "classifier")(_dropped(encoder, pooled))  # [batch * choices, 1]
     return keras.Model(inputs, {"logits": UnflattenChoices(name="unflatten")(scores, inputs["input_word_ids"])})
+
+
+def cosine(encoder):
+    """How alike two texts are that the encoder reads apart: the cosine of the means of their tokens' states.
+
+    So sentence embeddings are trained and compared (Reimers and Gurevych, 2019, arXiv:1908.10084). The specials count.
+
+    Returns:
+        keras.Model from the encoder's inputs, here int32 [batch, 2, length], to {"logits": float32 [batch, 1]}, from -1
+        to 1.
+    """
+    inputs, rows = _several()
+    states = encoded(encoder, rows, pooled=False)["sequence_output"]
+    return keras.Model(inputs, {"logits": Cosine(name="cosine", dtype="float32")(states, inputs["input_mask"])})
+
+
+def _several():
+    """The encoder's inputs of several sequences an example, and the same as rows: [batch * sequences, length]."""
+    inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in encoder_inputs()}
+    return inputs, {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
 
 
 def output(encoder, size, name):

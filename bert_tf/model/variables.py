@@ -11,9 +11,12 @@ HEADS = {
     "tagging": True,  # of every token
     "question_answering": False,  # start and end of the answer
     "multiple_choice": False,  # one score a choice, from its pooled output
-    "classification_bilstm": True,  # both on a BiLSTM over all tokens; only our own format has them
+    "cosine": False,  # of two texts that are read apart; without weights of its own
+    "classification_bilstm": True,  # both on a BiLSTM over all tokens
     "tagging_bilstm": True,
 }
+# Those that only our own format has.
+OWN = ("cosine", "classification_bilstm", "tagging_bilstm")
 # Those that need a pooler.
 ON_POOLED = ("pretraining", "next_sentence", "classification", "multiple_choice")
 
@@ -84,6 +87,7 @@ def _head_shapes(config, head, labels, features):
         "tagging": _dense("classifier", hidden, labels),
         "question_answering": _dense("span", hidden, 2),
         "multiple_choice": _dense("classifier", hidden, 1),
+        "cosine": {},
         "classification_bilstm": bilstm,
         "tagging_bilstm": bilstm,
     }[head]

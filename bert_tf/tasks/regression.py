@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.labelled import Scale
+from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, class_intervals, correlations, correlations_of_draws
 from bert_tf.metrics.glue import glue_scores, with_score
@@ -20,7 +21,23 @@ _PARAPHRASE = 3.0
 
 @dataclasses.dataclass
 class RegressionConfig(TextConfig):
-    """Texts into numbers."""
+    """Texts into numbers.
+
+    Attributes:
+        head: "pooled": a dense layer on the pooled output; "cosine": of a pair, whose texts are read apart, up to
+            `max_length` tokens each, the cosine of their mean vectors, from 0 at the lowest to 1 at the highest number.
+            It has no weights: it begins with what the encoder has learned of whole texts.
+    """
+
+    head: str = "pooled"
+
+    def check(self):
+        if self.head not in ("pooled", "cosine"):
+            raise ConfigError(f"task.head {self.head!r} is unknown; choose pooled or cosine")
+        if self.head == "cosine" and self.long_texts == "window":
+            raise ConfigError("task.head is cosine, which compares two vectors, and task.long_texts window makes "
+                              "several of a text; set it to head, tail or head_tail")  # fmt: skip
+        return super().check()
 
 
 class Regression(TextTask):
@@ -31,7 +48,8 @@ class Regression(TextTask):
 
     Attributes:
         labels: the name of the number: one.
-        scale: (low, high) that answers are clipped to; None for any number.
+        scale: (low, high) that answers are clipped to; None for any number. A cosine has one, if need be the lowest and
+            the highest number of the training examples.
     """
 
     name = "regression"
@@ -49,15 +67,20 @@ class Regression(TextTask):
 
     @classmethod
     def head(cls, settings):
-        return "classification"
+        return "cosine" if settings.get("head") == "cosine" else "classification"
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
         if labels is not None and not isinstance(labels, Scale):
             raise ConfigError(f"the labels are classes such as {labels[0]!r}; take ClassificationConfig")
         scale = None if labels is None else tuple(labels)
-        task = cls(tokenizer, config, data, labels=("value",), scale=scale)
         values = [number(example) for example in examples]
+        if config.head == "cosine":
+            if len(examples[0].texts) != 2:
+                raise ConfigError("task.head is cosine, which compares two texts, and the data has one; leave it out, "
+                                  "or name the column of the other by data.second_text")  # fmt: skip
+            scale = scale or (min(values), max(values))
+        task = cls(tokenizer, config, data, labels=("value",), scale=scale, pair=len(examples[0].texts) == 2)
         task._start = float(np.mean(values)), float(np.std(values)) or 1.0
         return task
 
@@ -80,6 +103,8 @@ class Regression(TextTask):
 
     def build(self, encoder):
         model = super().build(encoder)
+        if self._apart:
+            return model
         # At usual rates the head alone would need thousands of updates to get from 0 to numbers about 100.
         mean, deviation = self._start
         layer = model.get_layer("classifier")
@@ -87,18 +112,45 @@ class Regression(TextTask):
         layer.bias.assign(layer.bias + mean)
         return model
 
+    @property
+    def _apart(self):
+        return self.config.head == "cosine"
+
+    def encode(self, columns):
+        if not self._apart:
+            return super().encode(columns)
+        made, truncated = [], []
+        for text in (columns[spec.name] for spec in self.inputs()):
+            ids, _, lost = truncate(
+                self.tokenizer.tokenize(text), budget=self.config.max_length - 2, keep=self.config.long_texts
+            )
+            made.append(pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
+            truncated.append(lost)
+        ids, types = (tf.stack(values, 1) for values in zip(*made, strict=True))  # [rows, 2, None]
+        rows = tf.range(tf.size(truncated[0], tf.int64))
+        made = {"input_word_ids": ids, "input_type_ids": types, "row": rows, "truncated": tf.reduce_any(truncated, 0)}
+        return made | {name: columns[name] for name in ("labels",) if name in columns}
+
+    def _numbers(self, outputs):
+        """float32 [rows]: the numbers that the model's outputs stand for."""
+        values = outputs["logits"][:, 0]
+        if not self._apart:
+            return values
+        low, high = self.scale
+        return low + (high - low) * values
+
     def weights(self, features):
         return {"loss": tf.cast(tf.size(features["labels"]), tf.float32)}
 
     def measures(self, features, outputs):
-        errors = outputs["logits"][:, 0] - features["labels"]
+        errors = self._numbers(outputs) - features["labels"]
         return {
             "loss": (tf.reduce_sum(tf.square(errors)), self.weights(features)["loss"]),
             "truncated_share": self.truncated_share(features),
         }
 
     def decode(self, features, outputs):
-        return {"values": outputs["logits"]}
+        return {"values": self._numbers(outputs)[:, tf.newaxis]}
 
     def merge(self, columns, rows, decoded):
         values = pooled(decoded["values"], rows, tf.shape(columns["text"])[0])[:, 0]

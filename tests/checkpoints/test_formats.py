@@ -60,7 +60,10 @@ def test_a_pattern_in_the_path_of_googles_files_is_said_to_be_one(tmp_path):
 @pytest.mark.parametrize("write", [google.write, huggingface.write])
 @pytest.mark.parametrize(
     "head, config, what",
-    [(None, {"attention": "left"}, "model.attention is 'left'"), ("classification_bilstm", {}, "the head is a BiLSTM")],
+    [
+        (None, {"attention": "left"}, "model.attention is 'left'"),
+        ("classification_bilstm", {}, "the head is classification_bilstm"),
+    ],
 )
 def test_what_only_our_format_holds_is_refused_by_the_others_and_comes_back_in_ours(
     tmp_path, write, head, config, what

@@ -33,7 +33,7 @@ def features(lengths=(24, 7, 1, 13), width=24, seed=0):
 
 def inputs_for(head):
     """Features that a model with this head (None or a key of HEADS) takes."""
-    if head == "multiple_choice":
+    if head in ("multiple_choice", "cosine"):
         return {name: value.reshape(2, 2, -1) for name, value in features().items()}
     if head in ("pretraining", "masked_lm"):
         return features() | {"masked_lm_positions": np.array([[1, 2]] * 4, np.int32)}

@@ -3,12 +3,13 @@
 import keras
 import numpy as np
 import pytest
+import scipy.spatial
 import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.model.build import build
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.variables import HEADS
+from bert_tf.model.variables import HEADS, OWN
 from tests.model.numpy_bert import encode, linear, masked_lm_logits, tensors_of
 from tests.model.small import inputs_for, randomize, small_config
 
@@ -19,7 +20,7 @@ CONFIGS = {
     "no types, no pooler": {"type_vocab_size": 0, "pooler": False, "norm": "pre"},
 }
 # Heads that do without the pooler.
-ON_TOKENS = ("masked_lm", "tagging", "question_answering", "classification_bilstm", "tagging_bilstm")
+ON_TOKENS = ("masked_lm", "tagging", "question_answering", *OWN)
 A_TOKEN = ("tagging", "question_answering", "tagging_bilstm")  # that have logits for each token
 CASES = [(case, head) for case in CONFIGS for head in HEADS if CONFIGS[case].get("pooler", True) or head in ON_TOKENS]
 
@@ -48,6 +49,10 @@ def numpy_logits(head, model, config, inputs):
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
     if head == "multiple_choice":
         return {"logits": linear(tensors, pooled, "classifier").reshape(mask.shape[:2])}
+    if head == "cosine":
+        texts = [states[there == 1].mean(0) for states, there in zip(sequence, rows["input_mask"], strict=True)]
+        distances = [scipy.spatial.distance.cosine(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
+        return {"logits": 1 - np.array(distances)[:, np.newaxis]}
     if head.endswith("_bilstm"):
         states = numpy_bilstm(model, sequence, mask, sequences=head == "tagging_bilstm")
         return {"logits": linear(tensors, states, "classifier")}

@@ -34,6 +34,14 @@ def make(kind):
         "numbers of pairs": lambda: Regression(
             tokenizer, RegressionConfig(**HOW), ExampleData(), labels=("value",), pair=True, scale=(3.25, 3.5)
         ),
+        "texts apart": lambda: Regression(
+            tokenizer,
+            RegressionConfig(head="cosine", max_length=24),
+            ExampleData(),
+            labels=("value",),
+            pair=True,
+            scale=(0.0, 5.0),
+        ),
         "several labels": lambda: MultiLabel(
             tokenizer, MultiLabelConfig(threshold=0.4, max_length=24, long_texts="head_tail"), labels=("x", "y", "z")
         ),
@@ -48,7 +56,7 @@ def answered(tmp_path_factory):
     texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
     texts += ["", " ", "[MASK] [SEP]", "가나다 ÉÀ", "a" * 300]
     asked, predictions, tasks = [], {}, {}
-    for kind in ("classes of pairs", "numbers of pairs", "several labels"):
+    for kind in ("classes of pairs", "numbers of pairs", "texts apart", "several labels"):
         tasks[kind], model = make(kind)
         path = export(tasks[kind], model, str(folder / kind.replace(" ", "_")))
         pairs = [(text, other) for text, other in zip(texts, texts[7:] + texts[:7], strict=True)]

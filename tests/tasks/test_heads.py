@@ -8,12 +8,14 @@ from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError
 from bert_tf.tasks import TASKS, Downstream
 from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.regression import RegressionConfig
 from bert_tf.tasks.tagging import TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES, small_config
 
 CONFIGS = {
     "classification, bilstm": ClassificationConfig(head="bilstm"),
+    "regression, cosine": RegressionConfig(head="cosine"),
     "tagging, bilstm": TaggingConfig(head="bilstm", features=FeatureConfig((0, -1), "concat")),
 }
 
@@ -22,7 +24,7 @@ def make(case):
     kind = TASKS[case.partition(",")[0]]
     if not issubclass(kind, Downstream):
         return kind(Tokenizer(PIECES), 24)
-    labels = {"labels": ["a"] if case == "regression" else ["a", "b", "c"]} if "labels" in kind.state else {}
+    labels = {"labels": ["a"] if case.startswith("regression") else ["a", "b", "c"]} if "labels" in kind.state else {}
     return kind(Tokenizer(PIECES), CONFIGS.get(case), **labels)
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TextExample
 from bert_tf.inputs.labelled import SIMILARITY
 from bert_tf.metrics import classification as metrics
@@ -110,6 +110,65 @@ def test_every_score_has_an_interval_of_which_the_draws_are_computed_at_once(for
     assert intervals.keys() == expected.keys()
     for name, ends in expected.items():
         assert intervals[name] == pytest.approx(ends), name
+
+
+def apart(labels, *, scale=None, texts=("a b", "b"), **config):
+    examples = [TextExample(str(row), texts, label, f"file:{row}") for row, label in enumerate(labels)]
+    config = RegressionConfig(head="cosine", **config)
+    return Regression.create(Tokenizer(PIECES), config.check(), ExampleData(), examples, scale), examples
+
+
+def test_a_cosine_stands_for_the_numbers_of_the_scale_or_of_the_training_examples():
+    for scale, expected in ((None, [2.0, 4.0, 3.0, 2.0]), (SIMILARITY, [0.0, 5.0, 2.5, 0.0])):
+        task, _ = apart([2.0, 4.0], scale=scale)
+        outputs = {"logits": tf.constant([[0.0], [1.0], [0.5], [-0.5]])}
+        columns = {"text": tf.constant(["a"] * 4)}
+        answers = task.merge(columns, tf.range(4), task.decode({}, outputs))
+        np.testing.assert_allclose(answers["value"], expected)
+        rows = {"labels": tf.constant([expected[1]] * 4), "truncated": tf.constant([False] * 4)}
+        low, high = expected[0], expected[1]
+        losses = [(low + (high - low) * cosine - high) ** 2 for cosine in (0, 1, 0.5, -0.5)]
+        np.testing.assert_allclose(task.measures(rows, outputs)["loss"], [sum(losses), 4])
+        assert Regression.from_settings(task.settings(), task.tokenizer).settings() == task.settings()
+
+
+@pytest.mark.parametrize("keep, kept", [("head", "abcdef"), ("tail", "cdefgh"), ("head_tail", "abcfgh")])
+def test_texts_are_read_apart_each_to_its_own_length(keep, kept):
+    task, examples = apart([2.0, 4.0], texts=("b", "a b c d e f g h"), max_length=8, long_texts=keep)
+    features = task.encode(task.columns(examples, labelled=True))
+    ids = {piece: number for number, piece in enumerate(PIECES)}
+    expected = [[ids[piece] for piece in ("[CLS]", *text, "[SEP]")] for text in ("b", kept)]
+    assert features["input_word_ids"].to_list() == [expected] * 2
+    assert not np.any(features["input_type_ids"].flat_values)
+    assert features["truncated"].numpy().tolist() == [True, True]
+    assert features["labels"].numpy().tolist() == [2.0, 4.0]
+
+
+def test_equal_texts_are_as_alike_as_can_be_and_their_order_does_not_matter():
+    task, examples = apart([0.0, 4.0])
+    encoder = BertEncoder(small_config())
+    texts = [("a b", "a b"), ("a", "b a b"), ("b a b", "a")]
+    examples = [TextExample("", pair, None, "") for pair in texts]
+    answers = task.serving(task.build(encoder)).serve(*task.columns(examples, labelled=False).values())["value"].numpy()
+    assert answers[0] == pytest.approx(4.0) and answers[1] == pytest.approx(answers[2])
+    assert answers[1] < 3.99
+
+
+@pytest.mark.parametrize(
+    "config, texts, message",
+    [
+        ({"long_texts": "window"}, ("a", "b"), "which compares two vectors, and task.long_texts window makes several"),
+        ({}, ("a",), "which compares two texts, and the data has one; .* data.second_text"),
+    ],
+)
+def test_a_cosine_needs_two_texts_of_one_vector_each(config, texts, message):
+    with pytest.raises(ConfigError, match=f"task.head is cosine, {message}"):
+        apart([1.0, 2.0], texts=texts, **config)
+
+
+def test_a_head_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match=r"task\.head 'dot' is unknown; choose pooled or cosine"):
+        RegressionConfig(head="dot").check()
 
 
 def test_a_foreign_model_of_several_numbers_is_refused():
