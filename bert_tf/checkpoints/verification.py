@@ -20,7 +20,7 @@ from bert_tf.model.heads import POSITIONS
 
 _SENTENCES = 16
 _LENGTH = 64
-_CHOICES = 2  # that make one question of a multiple-choice model
+_CHOICES = 2  # that make one question of a multiple-choice model, and texts that a cosine is of
 # How far the two sides may be apart, as a share of the largest value of an output. Float32 sums in another order
 # differ by about 1e-6; a number with 8 or 11 bits is off by 1/256 or 1/2048, and layers add it up.
 _TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
@@ -115,7 +115,7 @@ def _with_bert_tf(checkpoint, features, masked):
     outputs = _encoder_outputs(checkpoint.encoder()(features))
     if checkpoint.head:
         inputs = features | (masked if checkpoint.head in ("pretraining", "masked_lm") else {})
-        if checkpoint.head == "multiple_choice":
+        if checkpoint.head in ("multiple_choice", "cosine"):
             inputs = {name: value.reshape(-1, _CHOICES, value.shape[-1]) for name, value in features.items()}
         outputs |= {name: value.numpy() for name, value in checkpoint.model()(inputs).items()}
     return outputs

@@ -52,6 +52,18 @@ def test_there_and_back_again_is_bit_for_bit(saved, tmp_path, head, way):
     assert again.task == checkpoint.task
 
 
+@pytest.mark.parametrize("format", ["bert_tf", "google", "huggingface"])
+def test_of_a_cosine_the_encoder_is_written_and_ours_keeps_the_head(saved, tmp_path, format):
+    checkpoint, path = saved("cosine")
+    report = conversion.convert(path, format, str(tmp_path / "theirs"), verify=True)
+    after = open_checkpoint(str(tmp_path / "theirs"))
+    kept = format == "bert_tf"
+    assert (after.head, report.model["task"]) == (("cosine", "cosine") if kept else (None, "encoder"))
+    assert ("logits" in report.verification["differences"]) == kept
+    assert kept or any("the encoder alone is written: the head, a cosine" in note for note in report.notes)
+    assert after.tensors.keys() == checkpoint.tensors.keys()
+
+
 def test_the_report_names_every_tensor_on_both_sides(saved, tmp_path):
     checkpoint, path = saved("classification")
     report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"))
