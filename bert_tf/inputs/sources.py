@@ -253,7 +253,12 @@ class Source:
         if not os.path.exists(path):
             there = sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
             listed = ", ".join(there[:_NAMED]) + (f" and {len(there) - _NAMED} more" if len(there) > _NAMED else "")
-            remedy = f"name the file by data.{role}" if role in ROLES else "name a file of it"
+            if not path.endswith(part):  # which is a part of the one file
+                remedy = "name the file itself by --data_dir"
+            elif role in ROLES:
+                remedy = f"name the file by data.{role}"
+            else:
+                remedy = f"name a file, or one of {', '.join(ROLES)}"
             raise DataError(f"{path}: no such file; {self._folder} has {listed or 'no files'}; {remedy}")
         return path
 

@@ -86,7 +86,7 @@ class Cosine(keras.layers.Layer):
         # The sum has the direction of the mean.
         sums = tf.reduce_sum(tf.cast(states, tf.float32) * there, 1)
         vectors = tf.reshape(tf.math.l2_normalize(sums, -1), [-1, 2, states.shape[-1]])
-        return tf.reduce_sum(tf.reduce_prod(vectors, 1), -1, keepdims=True)
+        return tf.reduce_sum(vectors[:, 0] * vectors[:, 1], -1, keepdims=True)
 
     def compute_output_spec(self, states, mask):
         return keras.KerasTensor((mask.shape[0], 1), "float32")

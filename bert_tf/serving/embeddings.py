@@ -114,9 +114,7 @@ class Embedder(tf.Module):
         """
 
         def compute(first, last):
-            features = dense_features(
-                ids[first:last], types[first:last], length_multiple=4, max_length=self._length
-            )
+            features = dense_features(ids[first:last], types[first:last], length_multiple=4, max_length=self._length)
             return {"kept": self._kept(self.model(features, training=False), chosen[first:last])}
 
         return in_parts(compute, ids.nrows(), ids.bounding_shape(axis=1))["kept"]

@@ -5,6 +5,7 @@ import tensorflow as tf
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack, truncate
 from bert_tf.model.build import build
+from bert_tf.model.parts import in_parts
 from bert_tf.tasks.task import Task
 
 
@@ -109,10 +110,16 @@ class FillMask(tf.Module):
         batch = tf.shape(text, out_type=tf.int64)[0]
         positions = tf.RaggedTensor.from_value_rowids(tf.cast(found[:, 1], tf.int32), found[:, 0], nrows=batch)
         masks = tf.ones_like(positions).to_tensor()  # [batch, masks]
-        logits = self.model(features | {"masked_lm_positions": positions.to_tensor()})["mlm_logits"]
-        probabilities, best = tf.math.top_k(tf.nn.softmax(logits), self.TOP)
+        features["masked_lm_positions"] = positions.to_tensor()
+
+        def likeliest(first, last):
+            part = {name: value[first:last] for name, value in features.items()}
+            probabilities, ids = tf.math.top_k(tf.nn.softmax(self.model(part)["mlm_logits"]), self.TOP)
+            return {"probabilities": probabilities, "ids": ids}
+
+        best = in_parts(likeliest, batch, tf.shape(features["input_word_ids"])[1])
         shown = tf.expand_dims(masks, -1) > 0
         return {
-            "tokens": tf.where(shown, tf.gather(self.pieces, best), ""),
-            "probabilities": tf.where(shown, probabilities, 0.0),
+            "tokens": tf.where(shown, tf.gather(self.pieces, best["ids"]), ""),
+            "probabilities": tf.where(shown, best["probabilities"], 0.0),
         }

@@ -27,6 +27,7 @@ class RegressionConfig(TextConfig):
         head: "pooled": a dense layer on the pooled output; "cosine": of a pair, whose texts are read apart, up to
             `max_length` tokens each, the cosine of their mean vectors, from 0 at the lowest to 1 at the highest number.
             It has no weights: it begins with what the encoder has learned of whole texts.
+        long_texts: as of the other tasks; of a cosine not "window", and each text is cut by itself.
     """
 
     head: str = "pooled"
@@ -36,7 +37,7 @@ class RegressionConfig(TextConfig):
             raise ConfigError(f"task.head {self.head!r} is unknown; choose pooled or cosine")
         if self.head == "cosine" and self.long_texts == "window":
             raise ConfigError("task.head is cosine, which compares two vectors, and task.long_texts window makes "
-                              "several of a text; set it to head, tail or head_tail")  # fmt: skip
+                              "several of a text; set task.long_texts to head, tail or head_tail")  # fmt: skip
         return super().check()
 
 
@@ -77,10 +78,13 @@ class Regression(TextTask):
         values = [number(example) for example in examples]
         if config.head == "cosine":
             if len(examples[0].texts) != 2:
-                raise ConfigError("task.head is cosine, which compares two texts, and the data has one; leave it out, "
-                                  "or name the column of the other by data.second_text")  # fmt: skip
+                raise ConfigError("task.head is cosine, which compares two texts, and the data has one; leave "
+                                  "task.head out, or name the column of the other by data.second_text")  # fmt: skip
             scale = scale or (min(values), max(values))
-        task = cls(tokenizer, config, data, labels=("value",), scale=scale, pair=len(examples[0].texts) == 2)
+            if scale[0] == scale[1]:
+                raise DataError(f"{examples[0].place}: here and in all other examples the number is {scale[0]:g}; a "
+                                "cosine stands for numbers between the lowest and the highest")  # fmt: skip
+        task = cls(tokenizer, config, data, labels=("value",), scale=scale)
         task._start = float(np.mean(values)), float(np.std(values)) or 1.0
         return task
 

@@ -15,6 +15,7 @@ from bert_tf.inputs.examples import Skips
 from bert_tf.inputs.identity import weights_identity
 from bert_tf.inputs.records import settings_of
 from bert_tf.inputs.sources import Source
+from bert_tf.model.variables import ON_POOLED
 from bert_tf.tasks import task_of
 from bert_tf.training.evaluation import answering
 from bert_tf.training.phases import Input
@@ -60,7 +61,8 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     run = Run("finetune", config, model_dir, strategy, inputs, accept_config_change, computes_in, **files)
     keras.utils.set_random_seed(config.train.seed)  # a pooler that the checkpoint lacks is drawn here
     with strategy.scope():
-        encoder, tokenizer = load(init, pooler=True, dtype=run.dtype)
+        needs_pooler = kind.head(to_dict(config.task)) in ON_POOLED
+        encoder, tokenizer = load(init, pooler=needs_pooler or None, dtype=run.dtype)
     if tokenizer is None:
         raise DataError(f"{init}: no WordPiece vocabulary, so no text can go in; expected a checkpoint with vocab.txt")
     inputs["init"] = {

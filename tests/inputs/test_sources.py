@@ -127,7 +127,11 @@ def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tm
 
 
 @pytest.mark.parametrize(
-    "role, remedy", [("evaluation", "name the file by data.evaluation"), ("other.txt", "name a file of it")]
+    "role, remedy",
+    [
+        ("evaluation", "name the file by data.evaluation"),
+        ("other.txt", "name a file, or one of train, evaluation, test"),
+    ],
 )
 def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_has(write, tmp_path, role, remedy):
     write("ratings_train.tsv", "")
@@ -136,6 +140,8 @@ def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_ha
         source.where(role)
     name = "ratings_test.txt" if role == "evaluation" else role
     assert str(raised.value) == f"{tmp_path}/{name}: no such file; {tmp_path} has ratings_train.tsv; {remedy}"
+    with pytest.raises(DataError, match=r"/data_full\.json: no such file; .*; name the file itself by --data_dir$"):
+        Source(ExampleData(format="clinc150"), str(tmp_path), TextExample).where(role)
     for number in range(9):
         write(f"{number}.txt", "")
     with pytest.raises(DataError, match=r"has 0\.txt, .*, 7\.txt and 2 more; "):

@@ -134,22 +134,25 @@ def test_a_cosine_stands_for_the_numbers_of_the_scale_or_of_the_training_example
 
 @pytest.mark.parametrize("keep, kept", [("head", "abcdef"), ("tail", "cdefgh"), ("head_tail", "abcfgh")])
 def test_texts_are_read_apart_each_to_its_own_length(keep, kept):
-    task, examples = apart([2.0, 4.0], texts=("b", "a b c d e f g h"), max_length=8, long_texts=keep)
+    task, _ = apart([2.0, 4.0], max_length=8, long_texts=keep)
+    long = "a b c d e f g h"
+    pairs = [("b", long), (long, "b"), ("b", "b")]
+    examples = [TextExample("", pair, label, "") for label, pair in enumerate(pairs)]
     features = task.encode(task.columns(examples, labelled=True))
     ids = {piece: number for number, piece in enumerate(PIECES)}
-    expected = [[ids[piece] for piece in ("[CLS]", *text, "[SEP]")] for text in ("b", kept)]
-    assert features["input_word_ids"].to_list() == [expected] * 2
+    short, cut = ([ids[piece] for piece in ("[CLS]", *text, "[SEP]")] for text in ("b", kept))
+    assert features["input_word_ids"].to_list() == [[short, cut], [cut, short], [short, short]]
     assert not np.any(features["input_type_ids"].flat_values)
-    assert features["truncated"].numpy().tolist() == [True, True]
-    assert features["labels"].numpy().tolist() == [2.0, 4.0]
+    assert features["truncated"].numpy().tolist() == [True, True, False]
+    assert features["labels"].numpy().tolist() == [0.0, 1.0, 2.0]
 
 
 def test_equal_texts_are_as_alike_as_can_be_and_their_order_does_not_matter():
     task, examples = apart([0.0, 4.0])
-    encoder = BertEncoder(small_config())
     texts = [("a b", "a b"), ("a", "b a b"), ("b a b", "a")]
     examples = [TextExample("", pair, None, "") for pair in texts]
-    answers = task.serving(task.build(encoder)).serve(*task.columns(examples, labelled=False).values())["value"].numpy()
+    asked = task.columns(examples, labelled=False)
+    answers = task.serving(task.build(BertEncoder(small_config()))).serve(*asked.values())["value"].numpy()
     assert answers[0] == pytest.approx(4.0) and answers[1] == pytest.approx(answers[2])
     assert answers[1] < 3.99
 
@@ -164,6 +167,11 @@ def test_equal_texts_are_as_alike_as_can_be_and_their_order_does_not_matter():
 def test_a_cosine_needs_two_texts_of_one_vector_each(config, texts, message):
     with pytest.raises(ConfigError, match=f"task.head is cosine, {message}"):
         apart([1.0, 2.0], texts=texts, **config)
+
+
+def test_a_cosine_needs_numbers_that_differ():
+    with pytest.raises(DataError, match=r"^file:0: here and in all other examples the number is 3; a cosine stands"):
+        apart([3.0, 3.0])
 
 
 def test_a_head_that_does_not_exist_is_refused():
