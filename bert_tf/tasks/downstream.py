@@ -276,12 +276,14 @@ class Downstream(Task):
         return tf.function(self.encode)
 
     def _pools(self, columns, batch_size, seed):
+        # A traced function counts as stateful, and then where the rows of training stood could not be saved.
+        encode_rows = self._traced if seed is None else self.encode
         order = tf.range(count(columns), dtype=tf.int64)
         if seed is not None:
             order = tf.random.experimental.stateless_shuffle(order, seed)
 
         def encode(examples):
-            features = self._traced({name: tf.gather(value, examples) for name, value in columns.items()})
+            features = encode_rows({name: tf.gather(value, examples) for name, value in columns.items()})
             rows = features["row"]
             number = tf.range(tf.size(rows, tf.int64)) - tf.searchsorted(rows, rows, out_type=tf.int64)
             features |= {"row": tf.gather(examples, rows), "window": number}

@@ -73,7 +73,10 @@ class InputState:
             except (tf.errors.OpError, AssertionError, ValueError, IndexError):  # IndexError: cut short
                 self._remove(step)
         if position[1]:
-            print(f"reads epoch {position[0]} again up to batch {position[1]}: {self._path(step)} is missing or no use")
+            print(
+                f"reads epoch {position[0]} again up to batch {position[1]}, which are not trained on twice: "
+                f"{self._path(step)} is missing or no use"
+            )
         return iter(stream(batches, position))
 
     def _path(self, step):

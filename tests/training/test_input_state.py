@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from bert_tf.config import PretrainingData
 from bert_tf.inputs.batching import stream
+from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
 from bert_tf.inputs.pretraining import pretraining_dataset
+from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
 from bert_tf.training.input_state import InputState
 
@@ -72,6 +74,54 @@ def test_a_saved_state_goes_on_with_the_very_batches_that_were_to_come(tmp_path,
     assert_same(taken(state.open(batches, position, 70), 40), expected)
     # Without the state, from the position alone, the same.
     assert_same(taken(state.open(batches, position, None), 40), expected)
+
+
+def examples_of(task):
+    """A hundred labelled examples of a task that is fine-tuned, many of them longer than 16 pieces."""
+    random = np.random.default_rng(0)
+
+    def words():
+        return [str(word) for word in random.choice(list(LETTERS), random.integers(1, 40))]
+
+    for number in range(100):
+        text, identity, label = words(), str(number), number % 2
+        if task == "tagging":
+            yield tagged(identity, text, ["XY"[LETTERS.index(word) % 2] for word in text], number // 10, "")
+        elif task == "question_answering":
+            yield QuestionExample(identity, "a b?", " ".join(text), (Answer(text[0], 0),), "")
+        elif task == "multiple_choice":
+            yield ChoiceExample(identity, " ".join(text), "", ("a b", "c d e"), label, "")
+        else:
+            labels = {"regression": float(label), "multi_label_classification": ("X",) * label}
+            yield TextExample(identity, (" ".join(text),), labels.get(task, "XY"[label]), "")
+
+
+FINE_TUNED = {
+    "classification": {"labels": ["X", "Y"], "long_texts": "window"},
+    "regression": {"labels": ["value"]},
+    "multi_label_classification": {"labels": ["X", "Y"]},
+    "tagging": {"labels": ["X", "Y"], "context": "document"},
+    "question_answering": {},
+    "multiple_choice": {},
+}
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if hasattr(task, "columns")])
+def test_where_fine_tuning_stood_is_saved_whatever_the_task(tmp_path, capsys, name):
+    tokenizer = Tokenizer([*SPECIALS, "?", *LETTERS])
+    task = TASKS[name].from_settings({"max_length": 16} | FINE_TUNED[name], tokenizer)
+    columns = task.columns(list(examples_of(name)), labelled=True)
+
+    def batches(epoch):
+        return task.batches(columns, 8, seed=tf.stack([tf.constant(0, tf.int64), epoch]))
+
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    *_, (_, position) = taken(iterator, 5)
+    state.save(iterator, 5)
+    expected = taken(iterator, 30)
+    assert_same(taken(state.open(batches, position, 5), 30), expected)
+    assert "reads epoch" not in capsys.readouterr().out
 
 
 def test_going_on_late_in_an_epoch_does_not_read_its_beginning_again(tmp_path, corpus):
