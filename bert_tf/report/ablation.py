@@ -3,7 +3,6 @@
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from bert_tf.files import replacing
 from bert_tf.report.curves import axes_style
@@ -50,12 +49,12 @@ def draw_ablation(path, rows):
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         for place, row in enumerate(rows):
-            axes.plot(row["accuracies"], [place] * len(row["accuracies"]), "o", color=LIGHT["series-1"], alpha=0.55)
-            axes.plot([row["mean"]] * 2, [place - 0.28, place + 0.28], color=LIGHT["series-2"], linewidth=2)
+            accuracies = [100 * accuracy for accuracy in row["accuracies"]]
+            axes.plot(accuracies, [place] * len(accuracies), "o", color=LIGHT["series-1"], alpha=0.55)
+            axes.plot([100 * row["mean"]] * 2, [place - 0.28, place + 0.28], color=LIGHT["series-2"], linewidth=2)
         axes.set_yticks(range(len(rows)), [f"{row['name']}, {row['size']}" for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_xlabel("held-out accuracy; a dot a seed, the stroke is their mean")
+        axes.set_xlabel("held-out accuracy in %; a dot a seed, the stroke is their mean")
         axes.grid(axis="x", color=LIGHT["rule"])
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", facecolor=LIGHT["ground"])
