@@ -6,8 +6,8 @@ from bert_tf.errors import DataError
 from bert_tf.inputs.examples import ChoiceExample
 from bert_tf.inputs.tables import table_rows
 from bert_tf.inputs.text_files import (
+    Seen,
     check_file,
-    check_unique,
     checked,
     field,
     identity,
@@ -57,7 +57,7 @@ def read_copa(path):
             else, has a label other than 1 and 2, or an id that was there before.
     """
     check_file(path)
-    seen = {}
+    seen = Seen()
     try:
         for _, item in ElementTree.iterparse(path):
             if item.tag != "item":
@@ -67,7 +67,7 @@ def read_copa(path):
             if not name:
                 raise DataError(f"{place}: no id; number the items")
             # The place would not tell two items of one id apart.
-            check_unique(name, seen, f"{place}, number {len(seen) + 1} of the file")
+            seen.add(name, f"{place}, number {len(seen) + 1} of the file")
             asked = item.get("asks-for")
             if asked not in COPA_QUESTIONS:
                 raise DataError(f"{place}: asks-for is {asked!r}; expected {' or '.join(COPA_QUESTIONS)}")
@@ -98,7 +98,7 @@ def read_choices(path):
         DataError: as `read_json_lines`; a field is missing or of another type, there are fewer than two choices, the
             label is not one of them, or an id occurs twice; with the line.
     """
-    seen, count = {}, 0
+    seen, count = Seen(), 0
     for number, row in read_json_lines(path):
         place = f"{path}:{number}"
         context = field(row, "context", str, place)

@@ -11,7 +11,7 @@ import re
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TaggedExample, tagged
-from bert_tf.inputs.text_files import checked, field, identity, read_json_lines, read_lines
+from bert_tf.inputs.text_files import Seen, checked, field, identity, read_json_lines, read_lines
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 
@@ -87,7 +87,7 @@ def read_conllu(path, column="upos"):
     if column not in _CONLLU_COLUMNS:
         raise ConfigError(f'unknown column "{column}" of CoNLL-U; expected one of {", ".join(_CONLLU_COLUMNS)}')
     document = None
-    seen, count = {}, 0
+    seen, count = Seen(), 0
     for lines in _blocks(path, lambda text: not text.strip()):
         words, tags, name = [], [], None
         for number, text in lines:
@@ -137,7 +137,7 @@ def read_klue_ner(path):
         DataError: as `read_lines`; a line is not a character and a tag, a sentence has the id of another, or there is
             no sentence; with the line.
     """
-    seen, count = {}, 0
+    seen, count = Seen(), 0
     # Only an empty line divides: one with a space is a character that lost its tag.
     for lines in _blocks(path, lambda text: not text):
         characters, tags, name = [], [], None
@@ -178,7 +178,7 @@ def read_tagged_lines(path, text="text"):
         DataError: as `read_json_lines` and `identity`; a field is missing or of another type, a word or tag is empty,
             or there is not one tag a word, or no sentence.
     """
-    seen, count = {}, 0
+    seen, count = Seen(), 0
     for number, record in read_json_lines(path):
         place = f"{path}:{number}"
         if isinstance(record, dict) and "words" not in record and text in record:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TextExample
-from bert_tf.inputs.text_files import check_unique, checked, field, parts, read_json, read_lines
+from bert_tf.inputs.text_files import Seen, checked, field, parts, read_json, read_lines
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 SST_LABELS = NSMC_LABELS = ("0", "1")
@@ -86,7 +86,7 @@ def read_tsv(path, layouts, labels, skips=None):
     else:
         columns = first
     places = {name: columns.index(name) for name in layout.used}
-    seen, row = {}, -1
+    seen, row = Seen(), -1
     for row, (number, fields) in enumerate(rows):
         place = f"{path}:{number}"
         if not len(columns) <= len(fields) <= len(columns) + layout.more:
@@ -96,7 +96,7 @@ def read_tsv(path, layouts, labels, skips=None):
             raise DataError(f"{place}: {len(fields)} columns; expected {len(columns)}: {', '.join(columns)}")
         identity = fields[places[layout.id]] if layout.id else str(row)
         if layout.id:
-            check_unique(identity, seen, place)
+            seen.add(identity, place)
         texts = tuple(fields[places[name]] for name in layout.texts)
         label = read_label(fields[places[layout.label]], labels, place) if layout.label else None
         yield TextExample(identity, texts, label, place)
@@ -116,7 +116,7 @@ def read_label(text, labels, place):
         known = ", ".join(map(repr, labels[:20])) + ", ..." * (len(labels) > 20)
         raise DataError(f"{place}: label {text!r}; expected one of {known}")
     try:
-        value = float(text)
+        value = None if "_" in str(text) else float(text)  # of "1_5" Python makes 15
     except ValueError:
         value = None
     # "nan" is neither below nor above.
@@ -211,11 +211,11 @@ def _read_klue(path, texts, label_of, labels):
     rows = checked(read_json(path), list, path)
     if not rows:
         raise DataError(f"{path}: no examples; expected at least one")
-    seen = {}
+    seen = Seen()
     for index, row in enumerate(rows):
         place = f"{path}: [{index}]"
         identity = field(row, "guid", str, place)
-        check_unique(identity, seen, place)
+        seen.add(identity, place)
         values = tuple(field(row, name, str, place) for name in texts)
         label = read_label(label_of(row, place), labels, place)
         yield TextExample(identity, values, label, place)

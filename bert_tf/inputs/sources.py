@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs import choices, conll, glue, labelled, squad, tables, tfds_sets
 from bert_tf.inputs.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, is_blank
@@ -31,6 +32,7 @@ class Format(NamedTuple):
         parts: for each of `ROLES` the file, or split, that has it where the config does not say.
         labels: function of a path to the classes in their order, or to a Scale; None where only the examples tell.
         locate: function of (folder, part) to the path of the file.
+        columns: the fields of ExampleData that say where in a file something is; of others the format knows it.
     """
 
     example: type
@@ -38,6 +40,7 @@ class Format(NamedTuple):
     parts: tuple[str, str, str]
     labels: Callable | None = None
     locate: Callable = _in_folder
+    columns: tuple[str, ...] = ()
 
 
 def _texts(read, *parts, labels):
@@ -45,7 +48,12 @@ def _texts(read, *parts, labels):
 
 
 def _tagged(read, *parts, default):
-    return Format(TaggedExample, lambda path, part, data, skips: read(path, data.column or default), parts)
+    return Format(
+        TaggedExample,
+        lambda path, part, data, skips: read(path, data.column or default),
+        parts,
+        columns=("column",),
+    )
 
 
 def _questions(*parts, unanswerable=False):
@@ -77,6 +85,7 @@ FORMATS = {
         TextExample,
         lambda path, part, data, skips: tables.read_texts(path, data),
         ("train.tsv", "dev.tsv", "test.tsv"),
+        columns=("text", "second_text", "label"),
     ),
     "sst": _texts(labelled.read_sst, "train.tsv", "dev.tsv", "test.tsv", labels=labelled.SST_LABELS),
     "nsmc": _texts(
@@ -190,7 +199,7 @@ def glue_task_of(data):
 
 
 def _is_lines(path):
-    return path == STDIN or path.endswith(".jsonl")
+    return path == STDIN or path.lower().endswith(".jsonl")
 
 
 class Source:
@@ -222,6 +231,8 @@ class Source:
         if not self._set and self._format.example is not example and not _is_lines(place):
             fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
             raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
+        if not self._file and os.path.exists(place) and not os.path.isdir(place):
+            raise DataError(f"{place}: neither a file nor a folder; give JSON lines on standard input, by --data_dir=-")
         if not self._file and not os.path.exists(place) and (place or not self._set):
             raise DataError(f"{place or '--data_dir'}: no such file or directory; expected a folder or a file of data")
         if self._set and place:
@@ -308,4 +319,11 @@ class Source:
             return self._kind.lines(where, self._data, skips)
         if self._set:
             return self._kind.tfds(self._set, part, self._data, skips)
+        for name in ("text", "second_text", "label", "column"):
+            value = getattr(self._data, name)
+            if name not in self._format.columns and value != getattr(ExampleData, name):
+                raise ConfigError(
+                    f"data.{name} is {value!r}, but files of data.format {self._data.format} have their own; leave it "
+                    "out"
+                )
         return self._format.read(where, part, self._data, skips)

@@ -2,10 +2,11 @@
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import Answer, QuestionExample, is_blank
-from bert_tf.inputs.text_files import check_unique, field, identity, parts, read_json, read_json_lines
+from bert_tf.inputs.text_files import Seen, field, identity, parts, read_json, read_json_lines
 
 MOVED = "moved: answer to the only place that holds its text"
 MISPLACED = "without place: answer that is not in its context"
+AMBIGUOUS = "without place: answer that is not at its offset and several times in its context"
 
 
 def read_squad(path, skips, *, unanswerable=False):
@@ -28,13 +29,13 @@ def read_squad(path, skips, *, unanswerable=False):
             answers is said to have none, one has none though `unanswerable` is false, or there are no questions.
     """
     data = read_json(path)
-    seen = {}
+    seen = Seen()
     for article, place in parts(data, "data", path):
         for paragraph, paragraph_place in parts(article, "paragraphs", place):
             context = field(paragraph, "context", str, paragraph_place)
             for record, place in parts(paragraph, "qas", paragraph_place):
                 name = field(record, "id", str, place)
-                check_unique(name, seen, place)
+                seen.add(name, place)
                 place = f"{place} ({name})"
                 answers = _answers(record, "answer_start", place, unanswerable)
                 question = field(record, "question", str, place)
@@ -62,7 +63,7 @@ def read_questions(path, skips, *, unanswerable=False):
         DataError: as `read_json_lines`; a field is missing or of another type, an id occurs twice, a question has no
             answer though `unanswerable` is false, or there are no questions; with the line.
     """
-    seen, count = {}, 0
+    seen, count = Seen(), 0
     for number, record in read_json_lines(path):
         place = f"{path}:{number}"
         question, context = (field(record, name, str, place) for name in ("question", "context"))
@@ -116,8 +117,9 @@ def _placed(answer, example, skips):
     if start >= 0 and example.context.startswith(text, start):
         return answer
     found = example.context.find(text)
-    if found >= 0 and example.context.find(text, found + 1) < 0:
+    several = found >= 0 and example.context.find(text, found + 1) >= 0
+    if found >= 0 and not several:
         skips.add(MOVED, example.place)
         return Answer(text, found)
-    skips.add(MISPLACED, example.place)
+    skips.add(AMBIGUOUS if several else MISPLACED, example.place)
     return Answer(text, None)

@@ -4,7 +4,7 @@ import os
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.examples import TextExample
-from bert_tf.inputs.text_files import STDIN, check_file, checked, identity, read_csv, read_json_lines, read_lines
+from bert_tf.inputs.text_files import STDIN, Seen, check_file, checked, identity, read_csv, read_json_lines, read_lines
 
 
 def read_table(path, columns):
@@ -44,7 +44,7 @@ def table_rows(path, columns, optional=()):
         DataError: for a missing or empty file, another ending, bytes that are not UTF-8, a column or field that is
             not there; with file and line.
     """
-    ending = ".jsonl" if path == STDIN else os.path.splitext(path)[1]
+    ending = ".jsonl" if path == STDIN else os.path.splitext(path)[1].lower()
     if ending == ".jsonl":
         yield from ((number, values) for number, values, _ in _json_rows(path, columns, optional))
         return
@@ -90,7 +90,7 @@ def read_text_lines(path, data):
         DataError: as `table_rows`, and for an id of another kind or that was there before.
     """
     texts = [data.text, data.second_text] if data.second_text else [data.text]
-    seen = {}
+    seen = Seen()
     for count, (number, (*values, label), own) in enumerate(_json_rows(path, texts, [data.label])):
         place = f"{path}:{number}"
         yield TextExample(identity(own, count, seen, place), tuple(values), label, place)
@@ -103,6 +103,9 @@ def _delimited_rows(path, rows, columns, optional):
     for column in columns:
         if column not in header:
             raise DataError(f"{path}:1: no column {column!r}; the columns are {', '.join(map(repr, header[:20]))}")
+    for column in (*columns, *optional):
+        if (count := header.count(column)) > 1:
+            raise DataError(f"{path}:1: the column {column!r} is there {count} times; rename all but one")
     places = [header.index(column) if column in header else None for column in (*columns, *optional)]
     number = 0
     for number, fields in rows:

@@ -1,10 +1,13 @@
 """Lines, rows and JSON values of UTF-8 files, each with its place, which errors name."""
 
+import codecs
 import contextlib
 import csv
 import json
+import math
 import os
 import re
+import sqlite3
 import sys
 
 from bert_tf.errors import DataError
@@ -41,6 +44,8 @@ def read_lines(path):
             except UnicodeDecodeError as error:
                 bad = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
                 remedy = "convert the file, e.g. iconv -f CP949 -t UTF-8 (or -f LATIN1)"
+                if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    remedy = "it is UTF-16: iconv -f UTF-16 -t UTF-8"
                 raise DataError(f"{path}:{number}: {bad} is not UTF-8; {remedy}") from None
             yield number, text
 
@@ -144,7 +149,10 @@ def checked(value, kind, place):
     """
     wanted = (int, float) if kind is float else kind
     # For Python, True is a whole number; in a file it is not.
-    if not isinstance(value, wanted) or isinstance(value, bool):
+    unfit = isinstance(value, bool)
+    # JSON has neither, but Python's json writes a missing text as NaN.
+    unfit |= isinstance(value, float) and not math.isfinite(value)
+    if unfit or not isinstance(value, wanted):
         raise DataError(f"{place}: {json.dumps(value)[:60]}; expected {_KINDS[kind]}")
     if isinstance(value, str):
         # JSON can write half of a surrogate pair, but neither UTF-8 nor a string tensor can.
@@ -165,15 +173,42 @@ def parts(record, name, place):
         yield element, f"{place}: {name}[{index}]"
 
 
+class Seen:
+    """The ids of a file and their places: on disk, so that memory does not grow with them."""
+
+    def __init__(self):
+        # Of "" SQLite makes a temporary file, and removes it.
+        self._ids = sqlite3.connect("", check_same_thread=False)
+        self._ids.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, place TEXT) WITHOUT ROWID")
+        self._count = 0
+
+    def __len__(self):
+        return self._count
+
+    def place(self, identity):
+        """Where an id was used; None if it was not."""
+        row = self._ids.execute("SELECT place FROM ids WHERE id = ?", (identity,)).fetchone()
+        return row and row[0]
+
+    def add(self, identity, place):
+        """Notes an id.
+
+        Raises:
+            DataError: it was used before, and two examples' predictions could not be told apart.
+        """
+        if not self._ids.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (identity, place)).rowcount:
+            before = self.place(identity)
+            raise DataError(f"{place}: the id {identity!r} was used before, at {before}; make ids unique")
+        self._count += 1
+
+
 def identity(own, count, seen, place):
     """What an example is called: by its own id, or by its number where it has none.
-
-    Only ids of their own are kept, so that memory does not grow with a file that has none.
 
     Args:
         own: the id as the file has it, text or a whole number; None for none.
         count: int, how many examples precede it.
-        seen: dict, the own ids before and their places, to which this one is added.
+        seen: Seen, the own ids before, to which this one is added.
         place: of the example.
 
     Returns:
@@ -183,21 +218,12 @@ def identity(own, count, seen, place):
         DataError: the id is of another type, or what another example is called, or may be.
     """
     if own is None:
-        if str(count) in seen:
-            raise DataError(f"{place}: no id, and its number, {count}, is that of {seen[str(count)]}; give it an id")
+        if before := len(seen) and seen.place(str(count)):
+            raise DataError(f"{place}: no id, and its number, {count}, is that of {before}; give it an id")
         return str(count)
     name = str(checked(own, (str, int), f"{place}: id"))
-    check_unique(name, seen, place)
+    seen.add(name, place)
+    # Only while some had none: `len(seen)` is one more than `count` where all had their own.
     if len(seen) <= count and re.fullmatch("0|[1-9][0-9]{0,17}", name) and int(name) < count:
         raise DataError(f"{place}: the id {name!r} may be the number of an example without id; give each one an id")
     return name
-
-
-def check_unique(identity, seen, place):
-    """Notes an id and its place in the dict `seen`.
-
-    Raises:
-        DataError: the id was there already, for two examples' predictions could not be told apart.
-    """
-    if seen.setdefault(identity, place) != place:
-        raise DataError(f"{place}: the id {identity!r} was used before, at {seen[identity]}; make ids unique")

@@ -13,7 +13,7 @@ from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, Text
 from bert_tf.inputs.glue import glue_task
 from bert_tf.inputs.labelled import Scale
 from bert_tf.inputs.squad import with_placed_answers
-from bert_tf.inputs.text_files import check_unique
+from bert_tf.inputs.text_files import Seen
 
 _GLUE_TEXTS = {
     "cola": ("sentence",),
@@ -140,10 +140,10 @@ def read_tfds_questions(name, split, skips, *, unanswerable=False):
             `unanswerable` is false.
     """
     builder = _builder(name, "id", "question", "context", "answers")
-    seen = {}
+    seen = Seen()
     for _, row, place in _rows(builder, name, split):
         identity = _text(row["id"], place)
-        check_unique(identity, seen, place)
+        seen.add(identity, place)
         starts = row["answers"]["answer_start"]
         answers = tuple(
             Answer(_text(text, place), start.item()) for text, start in zip(row["answers"]["text"], starts, strict=True)

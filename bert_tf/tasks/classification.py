@@ -11,7 +11,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.labelled import OUT_OF_SCOPE, Scale
 from bert_tf.metrics.classification import accuracy, class_intervals, macro_f1, scope
 from bert_tf.metrics.glue import glue_class_scores, glue_scores, sets_of
-from bert_tf.tasks.downstream import strings
+from bert_tf.tasks.downstream import strings, truncated_share
 from bert_tf.tasks.findings import Case, Confusion, Findings, surest_errors
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
@@ -100,7 +100,7 @@ class Classification(TextTask):
         return {
             "loss": (tf.reduce_sum(weights * loss), tf.reduce_sum(weights)),
             "accuracy": (tf.reduce_sum(right), tf.cast(tf.size(right), tf.float32)),
-            "truncated_share": self.truncated_share(features),
+            "truncated_share": truncated_share(features),
         }
 
     def decode(self, features, outputs):

@@ -327,6 +327,12 @@ class Answers(tf.Module):
         self.serve = tf.function(serve, input_signature=task.inputs())
 
 
+def truncated_share(features):
+    """Sum and weight of the measure of this name: examples that lost tokens, of all; each has one first window."""
+    first = tf.cast(features["window"] == 0, tf.float32)
+    return tf.reduce_sum(first * tf.cast(features["truncated"], tf.float32)), tf.reduce_sum(first)
+
+
 def padded(answers):
     """Answers as a server gives them: a dict whose RaggedTensors are filled up with 0 or "" to dense tensors."""
     return {name: value.to_tensor() if isinstance(value, tf.RaggedTensor) else value for name, value in answers.items()}

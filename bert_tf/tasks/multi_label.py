@@ -11,6 +11,7 @@ from bert_tf.inputs.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
 from bert_tf.metrics.counts import precision_recall_f1
+from bert_tf.tasks.downstream import truncated_share
 from bert_tf.tasks.findings import LISTED, Case, Findings, Table
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
@@ -101,7 +102,7 @@ class MultiLabel(TextTask):
         loss = tf.nn.weighted_cross_entropy_with_logits(features["labels"], outputs["logits"], weights)
         return {
             "loss": (tf.reduce_sum(tf.reduce_mean(loss, -1)), self.weights(features)["loss"]),
-            "truncated_share": self.truncated_share(features),
+            "truncated_share": truncated_share(features),
         }
 
     def decode(self, features, outputs):

@@ -9,7 +9,7 @@ from bert_tf.inputs.examples import ChoiceExample
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy
-from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
+from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings, truncated_share
 from bert_tf.tasks.findings import Case, Findings, surest_errors
 
 # Added to the logits of choices that are not there.
@@ -91,7 +91,7 @@ class MultipleChoice(Downstream):
         return {
             "loss": (tf.reduce_sum(loss), rows),
             "accuracy": (tf.reduce_sum(right), rows),
-            "truncated_share": (tf.reduce_sum(tf.cast(features["truncated"], tf.float32)), rows),
+            "truncated_share": truncated_share(features),
         }
 
     def decode(self, features, outputs):

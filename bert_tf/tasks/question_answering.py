@@ -19,11 +19,11 @@ from bert_tf.metrics.squad import (
     squad_2_question_scores,
     squad_2_scores,
 )
-from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
+from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings, truncated_share
 from bert_tf.tasks.question_findings import by_id, question_findings
 from bert_tf.text.words import spans
 
-NOT_LEARNED = "left out of the loss: question whose answers are not in its context"
+NOT_LEARNED = "left out of the loss: question whose answers have no place in its context"
 _SPECIALS = 3  # [CLS] question [SEP] context [SEP]
 _NOWHERE = -1  # the byte where an answer begins that is not there
 # Added to the logits of padding, so that a row's loss does not depend on what it is padded to.
@@ -103,6 +103,14 @@ class QuestionAnswering(Downstream):
             if not _is_learned(example):
                 skips.add(NOT_LEARNED, example.place)
 
+    def build(self, encoder):
+        if self.config.unanswerable and encoder.config.attention == "left":
+            raise ConfigError(
+                "task.unanswerable is True, and then [CLS] says whether there is an answer, but in this model it sees "
+                "no other token (model.attention is left); train on questions that all have one"
+            )
+        return super().build(encoder)
+
     def inputs(self):
         return tuple(tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context"))
 
@@ -175,11 +183,11 @@ class QuestionAnswering(Downstream):
             loss += tf.nn.sparse_softmax_cross_entropy_with_logits(positions, logits) / 2
             right &= tf.argmax(logits, -1, tf.int32) == positions
         weight = features["weight"]
-        counted, rows = tf.reduce_sum(weight), tf.cast(tf.size(weight), tf.float32)
+        counted = tf.reduce_sum(weight)
         return {
             "loss": (tf.reduce_sum(loss * weight), counted),
             "span_accuracy": (tf.reduce_sum(tf.cast(right, tf.float32) * weight), counted),
-            "truncated_share": (tf.reduce_sum(tf.cast(features["truncated"], tf.float32)), rows),
+            "truncated_share": truncated_share(features),
         }
 
     def decode(self, features, outputs):

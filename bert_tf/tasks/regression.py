@@ -12,6 +12,7 @@ from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, class_intervals, correlations, correlations_of_draws
 from bert_tf.metrics.glue import glue_scores, with_score
+from bert_tf.tasks.downstream import truncated_share
 from bert_tf.tasks.findings import LISTED, Case, Findings
 from bert_tf.tasks.texts import TextConfig, TextTask, pooled, write_table
 
@@ -150,7 +151,7 @@ class Regression(TextTask):
         errors = self._numbers(outputs) - features["labels"]
         return {
             "loss": (tf.reduce_sum(tf.square(errors)), self.weights(features)["loss"]),
-            "truncated_share": self.truncated_share(features),
+            "truncated_share": truncated_share(features),
         }
 
     def decode(self, features, outputs):
@@ -209,7 +210,7 @@ def number(example):
         DataError: it is none.
     """
     try:
-        value = float(example.label)
+        value = math.nan if "_" in str(example.label) else float(example.label)  # of "1_5" Python makes 15
     except (TypeError, ValueError):
         value = math.nan
     if not str(example.label).strip():

@@ -103,11 +103,6 @@ class TextTask(Downstream):
         truncated = ids[0].row_lengths() > budget // 2
         return rows, tf.gather(first, rows), cut(ids[1], rows, starts, ends), tf.gather(truncated, rows)
 
-    def truncated_share(self, features):
-        """Sum and weight of the measure `truncated_share`: rows that lost tokens, of all rows."""
-        truncated = tf.cast(features["truncated"], tf.float32)
-        return tf.reduce_sum(truncated), tf.cast(tf.size(truncated), tf.float32)
-
     def writers(self):
         if not self.glue:
             return super().writers()

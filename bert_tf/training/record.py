@@ -25,7 +25,7 @@ FREE = {
     # What is seen and saved, and when; steps_per_call is how many updates lie between looks, each computed alone.
     "config.train.steps_per_call": "grouping",
     "config.train.log_every": "grouping of the curves",
-    "config.train.evaluate_every": "reads the weights only",
+    "config.train.evaluate_every": "reads the weights only, where `differences` says so",
     "config.train.save_every": "reads the weights only",
     "config.train.keep": "reads the weights only",
     # Whether a run ends early, not what it computes until then.
@@ -136,7 +136,9 @@ def differences(before, now):
     """What of two records decides the result and differs: dict name -> [value before, value now]; None for none."""
     before, now = dict(_flat(before)), dict(_flat(now))
     names = sorted(before.keys() | now.keys())
-    changed = [name for name in names if name not in FREE and before.get(name) != now.get(name)]
+    # Of which evaluations there are, the best decides which model is kept, and where `patience` ends the run.
+    free = FREE.keys() - ({"config.train.evaluate_every"} if before.get("config.train.keep_best") else set())
+    changed = [name for name in names if name not in free and before.get(name) != now.get(name)]
     return {name: [before.get(name), now.get(name)] for name in changed}
 
 

@@ -63,6 +63,8 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     expect(config, FinetuneConfig)
     config.train.check()
     config.grid.check()
+    if config.grid != GridConfig() and not config.search:
+        raise ConfigError("grid is set, but nothing is searched; add --config.search, or leave grid out")
     if config.train.seeds == 1 and not config.search:
         return finetuning.finetune(
             config, data_dir, init, model_dir, strategy, accept_config_change=accept_config_change

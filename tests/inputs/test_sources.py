@@ -1,6 +1,7 @@
 """What a task is given of whatever holds its examples: the same rules for every kind of them."""
 
 import json
+import os
 
 import pytest
 
@@ -124,6 +125,24 @@ def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tm
     with pytest.raises(DataError, match="none: no such file or directory; expected a folder or a file"):
         Source(data, str(tmp_path / "none"), TextExample)
     assert Source(data, "", TextExample).where("test") == "tfds:glue/mrpc:test"
+
+
+def test_a_pipe_is_told_to_come_in_by_standard_input(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"pipe: neither a file nor a folder; .* by --data_dir=-$"):
+        Source(ExampleData(), str(tmp_path / "pipe"), TextExample)
+
+
+@pytest.mark.parametrize("fields", [{"text": "review"}, {"label": "y"}, {"second_text": "b"}, {"column": "upos"}])
+def test_a_column_that_the_format_would_not_read_is_refused(write, fields):
+    path = write("ratings_train.tsv", "id\tdocument\tlabel\n1\ta\t0\n")
+    source = Source(ExampleData(format="nsmc", **fields), path, TextExample)
+    with pytest.raises(ConfigError, match=rf"^data\.{next(iter(fields))} is .* data\.format nsmc have their own"):
+        list(source.examples(Skips(), "train"))
+    # In JSON lines these say where things are, whatever the format.
+    row = {"text": "a", "review": "b", "sentence": "c", "b": "d", "y": "1", "label": "1"}
+    lines_of = Source(ExampleData(format="nsmc", **fields), write("a.JSONL", lines(row)), TextExample)
+    assert [example.label for example in lines_of.examples(Skips(), "train")] == ["1"]
 
 
 @pytest.mark.parametrize(

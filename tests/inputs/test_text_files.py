@@ -1,13 +1,14 @@
 """What every reader of a published data set does with a file that is not what it should be, and how skips are told."""
 
 import codecs
+import tracemalloc
 
 import pytest
 
 from bert_tf.errors import DataError
 from bert_tf.inputs import choices, conll, glue, labelled, squad
 from bert_tf.inputs.examples import Skips
-from bert_tf.inputs.text_files import field, read_csv, read_json, read_json_lines, read_lines
+from bert_tf.inputs.text_files import Seen, field, read_csv, read_json, read_json_lines, read_lines
 
 # Each with a small good file.
 READERS = {
@@ -64,6 +65,26 @@ def test_what_is_not_utf8_is_named_with_its_line(write, name):
     path = write(FILES.get(name, "file"), content + "보다".encode("cp949"))
     with pytest.raises(DataError, match=rf"^{path}:{lines + 1}: byte 0xba at column 1 is not UTF-8; convert"):
         examples(name, path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf16_is_called_by_its_name(write, encoding):
+    path = write("a.tsv", ("" if encoding == "utf-16" else "\ufeff").encode(encoding) + "a\tb\n".encode(encoding))
+    with pytest.raises(DataError, match=rf"^{path}:1: byte 0xf[ef] at column 1 .*; it is UTF-16: iconv -f UTF-16 "):
+        list(read_lines(path))
+
+
+def test_ids_take_no_memory_and_one_that_comes_again_is_found():
+    seen = Seen()
+    tracemalloc.start()
+    for number in range(20_000):
+        seen.add(f"보기-{number}", f"file:{number}")
+    assert tracemalloc.get_traced_memory()[0] < 100_000
+    tracemalloc.stop()
+    assert len(seen) == 20_000
+    with pytest.raises(DataError) as raised:
+        seen.add("보기-7", "file:20000")
+    assert str(raised.value) == "file:20000: the id '보기-7' was used before, at file:7; make ids unique"
 
 
 @pytest.mark.parametrize("name", [*READERS, "copa"])
@@ -138,6 +159,8 @@ def test_csv_rows_have_the_number_of_their_last_line(write):
         ({"a": True}, int, "file: a: true; expected a whole number"),
         ({"a": 1.5}, int, "file: a: 1.5; expected a whole number"),
         ({"a": None}, list, "file: a: null; expected a list"),
+        ({"a": float("nan")}, (str, int, float), "file: a: NaN; expected text or a number"),
+        ({"a": float("-inf")}, float, "file: a: -Infinity; expected a number"),
         ({"b": 1, "c": 2}, int, "file: no field 'a'; the fields are 'b', 'c'"),
         (["a"], str, "file: list; expected an object with the field 'a'"),
         ({"a": "x\ud800"}, str, "file: a: has half of a surrogate pair; remove it"),

@@ -175,10 +175,11 @@ def test_measures_are_sums_over_the_rows_and_weights_their_number(task):
     logits = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
     labels = np.array([0, 1, 1, 0, 1, 0, 0], np.int32)
     features = {"labels": tf.constant(labels), "truncated": tf.constant([True, False] * 3 + [True])}
+    features["window"] = tf.constant([0, 1, 0, 0, 0, 0, 1], tf.int64)  # two are further ones of the text before
     measures = task.measures(features, {"logits": tf.constant(logits)})
     np.testing.assert_allclose(measures["loss"], [-log_softmax(logits, -1)[range(7), labels].sum(), 7], rtol=1e-6)
     np.testing.assert_allclose(measures["accuracy"], [(logits.argmax(-1) == labels).sum(), 7])
-    np.testing.assert_allclose(measures["truncated_share"], [4, 7])
+    np.testing.assert_allclose(measures["truncated_share"], [3, 5])
     assert task.weights(features).keys() == set(task.losses)
     assert float(task.weights(features)["loss"]) == float(measures["loss"][1])
     assert set(measures) == {*task.losses, *task.metrics}

@@ -82,6 +82,7 @@ def test_the_loss_is_the_mean_of_the_labels_cross_entropies_and_balanced_ones_we
     given = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
     logits = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
     rows = {"labels": tf.constant(given), "truncated": tf.constant([False, True, False])}
+    rows["window"] = tf.zeros(3, tf.int64)
     measures = task.measures(rows, {"logits": tf.constant(logits)})
     by_hand = -(np.array([5.0, 0.2]) * given * np.log(expit(logits)) + (1 - given) * np.log(expit(-logits)))
     np.testing.assert_allclose(measures["loss"], [by_hand.mean(1).sum(), 3], rtol=1e-5)

@@ -301,7 +301,8 @@ def test_the_loss_is_the_mean_of_both_ends_and_padding_is_no_choice(tokenizer):
         "input_mask": tf.constant((np.arange(8) < lengths[:, None]).astype(np.int32)),
         "positions": tf.constant(positions, tf.int32),
         "weight": tf.constant(weight, tf.float32),
-        "truncated": tf.constant([True, False, False]),
+        "truncated": tf.constant([True, True, False]),
+        "window": tf.constant([0, 1, 0], tf.int64),
     }
     expected, right = 0.0, 0
     for row in range(2):
@@ -311,7 +312,7 @@ def test_the_loss_is_the_mean_of_both_ends_and_padding_is_no_choice(tokenizer):
     measures = task.measures(features, {"start_logits": tf.constant(start), "end_logits": tf.constant(end)})
     np.testing.assert_allclose(measures["loss"], [expected, 2], rtol=1e-6)
     np.testing.assert_allclose(measures["span_accuracy"], [right, 2])
-    np.testing.assert_allclose(measures["truncated_share"], [1, 3])
+    np.testing.assert_allclose(measures["truncated_share"], [1, 2])
     assert float(task.weights(features)["loss"]) == 2
     assert measures.keys() == {*task.losses, *task.metrics}
 
@@ -469,3 +470,10 @@ def test_questions_without_answer_in_squad_1_are_refused_and_json_lines_are_read
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     with pytest.raises(DataError, match=r"a\.jsonl:2: no answer; .*task\.unanswerable=True"):
         read("squad")
+
+
+def test_a_model_that_reads_from_left_to_right_has_no_place_to_say_that_there_is_no_answer(tokenizer):
+    encoder = BertEncoder(small_config(num_layers=1, attention="left"))
+    assert make(tokenizer, max_length=12).build(encoder)
+    with pytest.raises(ConfigError, match=r"task\.unanswerable is True, .* sees no other token"):
+        make(tokenizer, max_length=12, unanswerable=True).build(encoder)

@@ -30,6 +30,7 @@ def test_the_loss_is_the_squared_error_and_labels_may_be_written_as_text():
     columns = task.columns(examples_of("1.5", "-2", "3e1"), labelled=True)
     np.testing.assert_array_equal(columns["labels"], [1.5, -2.0, 30.0])
     rows = {"labels": columns["labels"], "truncated": tf.constant([True, False, False])}
+    rows["window"] = tf.zeros(3, tf.int64)
     measures = task.measures(rows, {"logits": tf.constant([[1.0], [0.0], [30.0]])})
     np.testing.assert_allclose(measures["loss"], [0.25 + 4.0, 3.0])
     np.testing.assert_allclose(measures["truncated_share"], [1, 3])
@@ -126,6 +127,7 @@ def test_a_cosine_stands_for_the_numbers_of_the_scale_or_of_the_training_example
         answers = task.merge(columns, tf.range(4), task.decode({}, outputs))
         np.testing.assert_allclose(answers["value"], expected)
         rows = {"labels": tf.constant([expected[1]] * 4), "truncated": tf.constant([False] * 4)}
+        rows["window"] = tf.zeros(4, tf.int64)
         low, high = expected[0], expected[1]
         losses = [(low + (high - low) * cosine - high) ** 2 for cosine in (0, 1, 0.5, -0.5)]
         np.testing.assert_allclose(task.measures(rows, outputs)["loss"], [sum(losses), 4])

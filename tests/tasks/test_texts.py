@@ -89,6 +89,7 @@ def test_balanced_classes_weigh_the_same_in_total_and_the_loss_is_the_weighted_m
     labels = np.array([0, 1, 2, 0, 3], np.int32)
     logits = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     features = {"labels": tf.constant(labels), "truncated": tf.zeros(5, tf.bool)}
+    features["window"] = tf.zeros(5, tf.int64)
     total, weight = task.measures(features, {"logits": logits})["loss"]
     own = np.array(task.class_weights)[labels]
     np.testing.assert_allclose(total, (own * -log_softmax(logits, -1)[range(5), labels]).sum(), rtol=1e-5)

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
+from bert_tf.config import FinetuneConfig, PretrainConfig, TrainConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing
 from bert_tf.tasks import ClassificationConfig
@@ -70,6 +70,15 @@ def test_what_can_not_change_the_result_may_change(tmp_path):
     moved["config"]["input"] = "/elsewhere/a.txt"
     Record(str(folder), moved).write(10)
     assert on_disk(folder) == moved
+
+
+def test_when_it_is_evaluated_may_change_unless_the_best_evaluation_decides(tmp_path):
+    for keep_best in (False, True):
+        before, now = (
+            {"config": to_dict(PretrainConfig(train=TrainConfig(keep_best=keep_best, evaluate_every=every)))}
+            for every in (8, 1)
+        )
+        assert list(differences(before, now)) == ["config.train.evaluate_every"] * keep_best
 
 
 def test_a_change_that_is_accepted_is_kept_with_its_step(tmp_path):

@@ -56,6 +56,7 @@ WRONG = {
     "a batch of nothing": (changed(search=True, grid=GridConfig(batch_size=(0,))), r"train\.batch_size is 0"),
     "no run": (changed(seeds=0), r"train\.seeds is 0"),
     "phases": (changed(seeds=2, phases=(PhaseConfig(),)), r"train\.phases is set"),
+    "a grid that is not asked for": (changed(grid=GridConfig(epochs=(1.0,))), r"grid is set, but nothing is searched"),
     "nothing to try": (changed(search=True, grid=GridConfig((), (), ())), r"nothing to try.*grid\.epochs"),
 }
 
