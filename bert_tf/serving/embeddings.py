@@ -11,7 +11,7 @@ from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.features import feature_model
 from bert_tf.model.parts import in_parts
 from bert_tf.tasks.downstream import padded
-from bert_tf.text.words import extents, place_of, spans, word_numbers
+from bert_tf.text.words import extents, pieces_with_accents, place_of, spans, word_numbers
 
 # What a vector is of -> how it can be made of tokens' vectors.
 POOLS = {"sentence": ("mean", "cls", "max"), "word": ("first", "mean", "max"), "token": ("",)}
@@ -85,7 +85,7 @@ class Embedder(tf.Module):
             (string), start and end (int32, characters of the text), RaggedTensors [batch, None]. A word that no piece
             is made of has a vector of zeros.
         """
-        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
+        ids, starts, ends = pieces_with_accents(self.tokenizer, text)
         budget = self._length - 2
         rows = windows(ids.row_lengths(), budget, (budget + 1) // 2)
         packed, types = pack(cut(ids, *rows), cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)

@@ -21,7 +21,7 @@ from bert_tf.metrics.squad import (
 )
 from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings, truncated_share
 from bert_tf.tasks.question_findings import by_id, question_findings
-from bert_tf.text.words import spans
+from bert_tf.text.words import pieces_with_accents, spans
 
 NOT_LEARNED = "left out of the loss: question whose answers have no place in its context"
 _SPECIALS = 3  # [CLS] question [SEP] context [SEP]
@@ -143,7 +143,7 @@ class QuestionAnswering(Downstream):
         questions = questions[:, :most]
         # Several questions are asked about one text, mostly: it is cut into pieces once.
         texts, of_question = tf.unique(columns["context"])
-        ids, starts, ends = (tf.gather(value, of_question) for value in tokenizer.tokenize_with_offsets(texts))
+        ids, starts, ends = (tf.gather(value, of_question) for value in pieces_with_accents(tokenizer, texts))
         budget = config.max_length - _SPECIALS - questions.row_lengths()
         # A converted model's windows can be shorter than the stride that settings have where none is given.
         spans = windows(ids.row_lengths(), budget, tf.minimum(tf.cast(config.stride, tf.int64), budget))

@@ -20,7 +20,7 @@ from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
 from bert_tf.tasks.entity_spans import entity_spans
 from bert_tf.tasks.tagging_findings import tagging_findings
 from bert_tf.tasks.tags import are_entities, closed, learned, onto_characters, scheme_of, scored, write_columns
-from bert_tf.text.words import character_groups, characters, extents, place_of, spans, word_numbers
+from bert_tf.text.words import character_groups, characters, extents, pieces_with_accents, place_of, spans, word_numbers
 
 # Sentences whose words are looked through at once.
 _CHECKED = 1024
@@ -208,7 +208,7 @@ class Tagging(Downstream):
 
     def encode(self, columns):
         text = columns["text"]
-        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
+        ids, starts, ends = pieces_with_accents(self.tokenizer, text)
         if self.unit == "characters":
             word_starts, word_ends = extents(character_groups(starts, ends), starts, ends)
         elif "word_starts" in columns:
@@ -385,7 +385,7 @@ class Tagging(Downstream):
             cuts = ((range(len(text)), range(1, len(text) + 1)) for text in texts)
         else:
             text = tf.constant(texts)
-            ids, *offsets = self.tokenizer.tokenize_with_offsets(text)
+            ids, *offsets = pieces_with_accents(self.tokenizer, text)
             offsets = extents(word_numbers(self.tokenizer, text, ids, *offsets), *offsets)
             starts, ends = (
                 value.with_values(characters(text, value.value_rowids(), value.values)).to_list() for value in offsets

@@ -52,6 +52,13 @@ def punctuation_codes():
 
 
 @functools.cache
+def accent_codes():
+    """All code points that `strip_accents` deletes, which are nonspacing marks: int32, ascending."""
+    chars = (chr(code) for codes in _ASSIGNED for code in codes)
+    return np.array([ord(char) for char in chars if unicodedata.category(char) == "Mn"], np.int32)
+
+
+@functools.cache
 def _cjk_stand_ins():
     cjk = [code for first, last in CJK_RANGES for code in range(first, last + 1)]
     return {code: _CJK_STAND_IN + i for i, code in enumerate(cjk)}

@@ -2,9 +2,36 @@
 
 import tensorflow as tf
 
-from bert_tf.text.codepoints import CJK_RANGES, punctuation_codes
+from bert_tf.text.codepoints import CJK_RANGES, accent_codes, punctuation_codes
 
 _BYTES = [bytes([value]) for value in range(256)]
+
+
+def pieces_with_accents(tokenizer, text):
+    """Pieces, to which the accents (Latin ones, vowel signs, points) belong that the tokenizer deletes behind them.
+
+    So what is cut from the text at their ends has its letters whole.
+
+    Args:
+        tokenizer: Tokenizer.
+        text: string [batch].
+
+    Returns:
+        ids, starts, ends: RaggedTensors int32 [batch, None], but for those ends as its `tokenize_with_offsets` gives.
+    """
+    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+    if not tokenizer.strip_accents:
+        return ids, starts, ends
+
+    def moved():
+        codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
+        others = tf.ragged.boolean_mask(offsets, codes.with_values(~_is_among(codes.values, accent_codes())))
+        others = tf.concat([tf.cast(others, tf.int32), tf.strings.length(text)[:, tf.newaxis]], 1)
+        return tf.gather(others.values, place_of(ends - 1, others, text) + 1)
+
+    # At the end of a text this is the next one's first character: it costs time, and moves nothing.
+    some = tf.reduce_any(_is_among(_code_points(text, ends), accent_codes()))
+    return ids, starts, ends.with_values(tf.cond(some, moved, lambda: ends.values))
 
 
 def word_numbers(tokenizer, text, ids, starts, ends):
@@ -16,7 +43,7 @@ def word_numbers(tokenizer, text, ids, starts, ends):
     Args:
         tokenizer: Tokenizer.
         text: string [batch].
-        ids, starts, ends: RaggedTensors int32 [batch, None], as its `tokenize_with_offsets` gives for `text`.
+        ids, starts, ends: RaggedTensors int32 [batch, None], as `pieces_with_accents` gives for `text`.
 
     Returns:
         RaggedTensor int64 [batch, None], from 0 in each text.
@@ -24,7 +51,7 @@ def word_numbers(tokenizer, text, ids, starts, ends):
     continues = tf.gather(tokenizer.continues, ids.values)
     # By the text and not by the piece: marks that the vocabulary lacks are [UNK].
     opening = _code_points(text, starts)
-    mark = _is_mark(opening)
+    mark = _is_among(opening, punctuation_codes())
     first = _first_of_row(ids)
     # What is deleted leaves a gap too, but it is white space alone that no "##" piece comes after.
     first_of_chunk = first | (_shifted(ends.values, 0) < starts.values) & ~continues
@@ -106,11 +133,11 @@ def characters(text, rows, offsets):
     return tf.gather(before, begins + offsets) - tf.gather(before, begins)
 
 
-def _code_points(text, starts):
-    """int32 [pieces]: the character that begins at each of these bytes, RaggedTensor [batch, None]."""
+def _code_points(text, offsets):
+    """int32 [pieces]: the character that begins at each of these bytes, RaggedTensor [batch, None]; 0 behind all."""
     begins = tf.cumsum(tf.strings.length(text), exclusive=True)
-    data = tf.io.decode_raw(tf.strings.reduce_join(text) + "\0\0\0", tf.uint8)
-    at = starts.values + tf.gather(begins, starts.value_rowids())
+    data = tf.io.decode_raw(tf.strings.reduce_join(text) + "\0\0\0\0", tf.uint8)
+    at = offsets.values + tf.gather(begins, offsets.value_rowids())
     first, *rest = (tf.cast(tf.gather(data, at + place), tf.int32) for place in range(4))
     one, two, three = (byte % 64 for byte in rest)
     return tf.where(
@@ -126,10 +153,11 @@ def _code_points(text, starts):
     )
 
 
-def _is_mark(codes):
-    marks = tf.constant(punctuation_codes())
-    nearest = tf.minimum(tf.searchsorted(marks, codes), marks.shape[0] - 1)
-    return tf.gather(marks, nearest) == codes
+def _is_among(codes, some):
+    """bool like int32 `codes`; `some` is ascending."""
+    some = tf.constant(some)
+    nearest = tf.minimum(tf.searchsorted(some, codes), some.shape[0] - 1)
+    return tf.gather(some, nearest) == codes
 
 
 def _is_ideograph(codes):

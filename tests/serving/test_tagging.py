@@ -30,7 +30,7 @@ def made(task):
 @pytest.fixture(scope="module")
 def texts():
     real = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:200]
-    return [*real, "", " ", "\u200b", "  Ünï (code) 가나 😀, 北京! ", "the good " * 30]
+    return [*real, "", " ", "\u200b", "  Ünï (code) 가나 😀, 北京! ", "the good " * 30, "e\u0301 नमस्ते"]
 
 
 @pytest.fixture(scope="module")

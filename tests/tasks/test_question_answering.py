@@ -4,6 +4,7 @@ import collections
 import itertools
 import json
 import re
+import unicodedata
 
 import numpy as np
 import pytest
@@ -290,6 +291,23 @@ def test_where_nothing_can_be_an_answer_there_is_none(tokenizer, model):
             assert prediction["probability"] == float(unanswerable)
             if unanswerable:  # a number that JSON can write
                 assert 1e38 < prediction["null_odds"] < float("inf")
+
+
+@pytest.mark.parametrize("gold", ["Café Zoë", "Café", "नमस्ते", "नमस्", "שָׁ"])
+def test_an_answer_that_is_found_where_it_was_learned_has_its_last_letters_marks(gold):
+    letters = Tokenizer([*PIECES[:5], *"cafezoनमसतש", *(f"##{letter}" for letter in "afeoनमसत")])
+    context, gold = (unicodedata.normalize("NFD", text) for text in ("a é Café Zoë, नमस्ते! שָׁ", gold))
+    task, example = make(letters, max_length=48), question(context, gold)
+    columns = task.columns([example], labelled=True)
+    features = task.encode(columns)
+    rows, features = features["row"], task.pad(features)
+    places, length = features["positions"], features["input_word_ids"].shape[1]
+    outputs = {f"{name}_logits": tf.one_hot(places[:, at], length) for at, name in enumerate(("start", "end"))}
+    merged = task.merge(columns, rows, task.decode(features, outputs))
+    (prediction,) = task.predictions([example], {name: value.numpy() for name, value in merged.items()})
+    start = context.index(gold)
+    assert (prediction["answer"], prediction["start"], prediction["end"]) == (gold, start, start + len(gold))
+    assert task.scores([example], [prediction]) == {"exact_match": 1, "f1": 1}
 
 
 def test_the_loss_is_the_mean_of_both_ends_and_padding_is_no_choice(tokenizer):

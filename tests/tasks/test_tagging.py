@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import unicodedata
 
 import numpy as np
 import pytest
@@ -166,6 +167,24 @@ def test_offsets_are_characters_of_the_text_as_it_was_given(tokenizer):
         assert [text[span["start"] : span["end"]] for span in prediction["spans"]] == prediction["words"]
         assert [span["text"] for span in prediction["spans"]] == prediction["words"]
     assert [word.decode() for word in merged["entity"].to_list()[0]] == predictions[0]["words"]
+
+
+@pytest.mark.parametrize("unit", ["words", "characters"])
+def test_words_and_entities_end_with_the_marks_of_their_last_letter(tokenizer, unit):
+    task = make(tokenizer, unit=unit)
+    words = [unicodedata.normalize("NFD", word) for word in ("Café", "Zoë", "नमस्ते", "שָׁלוֹםֹ", "한각")]
+    example = TaggedExample("0", " ".join(words), None, None, None, None, "-:0")
+    # B-X begins an entity at each word's first piece: of characters the others, "##f" and the like, continue it.
+    continues = tokenizer.continues.numpy()
+    (prediction,), merged = answer(task, [example], lambda ids: np.where(continues[ids], 2, 1))
+    assert [span["text"] for span in prediction["spans"]] == words
+    assert [text.decode() for text in merged["entity"].to_list()[0]] == words
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    assert [span["end"] for span in prediction["spans"]] == merged["end"].to_list()[0] == ends.tolist()
+    if unit == "words":
+        assert prediction["words"] == [word.decode() for word in merged["word"].to_list()[0]] == words
+        given = sentence(example.text)
+        assert answer(task, [given], lambda ids: np.where(continues[ids], 2, 1))[0][0]["spans"] == prediction["spans"]
 
 
 def test_a_word_without_a_piece_gets_the_commonest_label_and_is_counted(tokenizer):

@@ -1,6 +1,8 @@
 """Words and characters from the offsets of pieces."""
 
 import itertools
+import random
+import unicodedata
 
 import pytest
 import tensorflow as tf
@@ -9,7 +11,14 @@ from bert_tf.files import bundled
 from bert_tf.inputs.tables import read_table
 from bert_tf.text import Tokenizer
 from bert_tf.text.codepoints import CJK_RANGES, is_punctuation
-from bert_tf.text.words import character_groups, characters, extents, place_of, word_numbers
+from bert_tf.text.words import (
+    character_groups,
+    characters,
+    extents,
+    pieces_with_accents,
+    place_of,
+    word_numbers,
+)
 from tests.model.small import PIECES
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz"), "北", "京", "(", "-"]
@@ -23,7 +32,7 @@ def tokenizer():
 def words_of(tokenizer, texts):
     """list of lists of str, by the graph's offsets in characters."""
     text = tf.constant(texts)
-    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+    ids, starts, ends = pieces_with_accents(tokenizer, text)
     starts, ends = (
         value.with_values(characters(text, value.value_rowids(), value.values)).to_list()
         for value in extents(word_numbers(tokenizer, text, ids, starts, ends), starts, ends)
@@ -63,6 +72,40 @@ def test_words_of_real_sentences_are_those_of_the_rule(tokenizer):
     texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:500]
     texts += ["$5, (a)b [c] -- d.e", "北(京)a", "é, ñ!", "가나다. 라", "¿qué? “x”", "a\tb\u00a0c"]
     assert words_of(tokenizer, texts) == [by_rule(text) for text in texts]
+
+
+def test_words_of_decomposed_text_are_those_of_composed_text_decomposed(tokenizer):
+    texts = ["Visit Café Zoë", "(Zoë's) pâté-à-porter, voilà!", "가나다 라", "é", "", "Ǘ ñ"]
+    composed = [[unicodedata.normalize("NFD", word) for word in words] for words in words_of(tokenizer, texts)]
+    assert words_of(tokenizer, [unicodedata.normalize("NFD", text) for text in texts]) == composed
+
+
+@pytest.mark.parametrize("strips", [True, False])
+def test_pieces_end_behind_the_nonspacing_marks_that_are_deleted_after_them(strips):
+    tokenizer, rng = Tokenizer(VOCABULARY, strip_accents=strips), random.Random(0)
+    letters = [
+        *"abeé  ,가",
+        *unicodedata.normalize("NFD", "각"),
+        *"नमस्तेा",
+        *"שָׁ",
+        *"e\u0301\u0302\u200d\ufe0f\U0001e8d0",
+    ]
+    texts = ["".join(rng.choices(letters, k=rng.randrange(12))).encode() for _ in range(300)]
+    texts += ["नमस्ते".encode(), b"", "\u0301a".encode(), b"e\xcc", b"e\xcc\x81\xcc", b"e\xe0\xa4 a"]  # some are broken
+
+    def moved(text, end):
+        marks = itertools.takewhile(
+            lambda char: unicodedata.category(char) == "Mn", text[end:].decode("utf-8", "replace")
+        )
+        return end + len("".join(marks).encode())
+
+    ids, starts, ends = pieces_with_accents(tokenizer, tf.constant(texts))
+    plain = tokenizer.tokenize_with_offsets(tf.constant(texts))
+    assert (ids.to_list(), starts.to_list()) == (plain[0].to_list(), plain[1].to_list())
+    old = plain[2].to_list()
+    expected = [[moved(text, end) for end in row] for text, row in zip(texts, old, strict=True)] if strips else old
+    assert ends.to_list() == expected
+    assert (expected != old) == strips
 
 
 def test_pieces_that_share_a_character_are_one_group():
