@@ -17,7 +17,7 @@ def interval_of_sums(metric, terms, draws=1000, seed=0, confidence=0.95):
     """Interval of a metric that is a function of sums over the examples.
 
     Accuracy and exact match are (one term, and `metric` divides by the number of examples), F1 of entities
-    (`tagging.entity_counts` and `tagging.entity_f1`).
+    (`tagging.entity_counts` and `counts.precision_recall_f1`).
 
     Args:
         metric: function of float64 [draws, terms] to [draws].

@@ -86,15 +86,11 @@ def squad_2_scores(answers, predictions, null_scores, threshold):
     Raises:
         DataError: no questions, or a question without prediction or null score.
     """
-    exact, f1 = squad_2_question_scores(answers, predictions)
-    scores = np.array([exact, f1])
-    has_answer = np.array([bool(golds) for golds in answers.values()])
+    scores = squad_2_question_scores(answers, predictions)
     measured = {}
-    kept = np.where(_null_scores(answers, null_scores) > threshold, ~has_answer, scores)
-    for prefix, chosen in (("", np.ones_like(has_answer)), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
-        if chosen.any():
-            measured[f"{prefix}exact"], measured[f"{prefix}f1"] = map(float, kept[:, chosen].mean(1))
-            measured[f"{prefix}total"] = float(chosen.sum())
+    for prefix, (exact, f1) in squad_2_parts(answers, scores, null_scores, threshold).items():
+        measured |= {f"{prefix}exact": float(exact.mean()), f"{prefix}f1": float(f1.mean())}
+        measured[f"{prefix}total"] = float(len(exact))
     for name, values in zip(("exact", "f1"), scores, strict=True):
         best, found = best_threshold(answers, predictions, values, null_scores)
         measured |= {f"best_{name}": best, f"best_{name}_thresh": found}
@@ -102,7 +98,7 @@ def squad_2_scores(answers, predictions, null_scores, threshold):
 
 
 def squad_2_question_scores(answers, predictions):
-    """The scores of which `squad_2_scores` takes the means, before any threshold.
+    """The scores of `squad_2_parts`, before any threshold.
 
     Args:
         answers, predictions: as for `squad_2_scores`.
@@ -126,6 +122,26 @@ def squad_2_question_scores(answers, predictions):
         f1 = max(_f1(gold.split(), found.split()) if gold and found else float(gold == found) for gold in golds)
         scores.append((float(found in golds), f1))
     return tuple(np.array(scores).T)
+
+
+def squad_2_parts(answers, scores, null_scores, threshold):
+    """The scores of which `squad_2_scores` takes the means.
+
+    Args:
+        answers, null_scores, threshold: as for `squad_2_scores`.
+        scores: of `squad_2_question_scores`.
+
+    Returns:
+        dict of (exact match, F1), float64 [questions] each: "" of all questions, in the order of `answers`; "HasAns_"
+        and "NoAns_" of those with and without an answer, if there are any.
+
+    Raises:
+        DataError: a question without null score.
+    """
+    has_answer = np.array([bool(golds) for golds in answers.values()])
+    kept = np.where(_null_scores(answers, null_scores) > threshold, ~has_answer, scores)
+    parts = {"": np.ones_like(has_answer), "HasAns_": has_answer, "NoAns_": ~has_answer}
+    return {prefix: tuple(kept[:, chosen]) for prefix, chosen in parts.items() if chosen.any()}
 
 
 def best_threshold(answers, predictions, scores, null_scores):
@@ -159,6 +175,26 @@ def best_threshold(answers, predictions, scores, null_scores):
         if current > best:
             best, threshold = current, null_scores[name]
     return float(best / len(scores)), float(threshold)
+
+
+def best_of_draws(answers, predictions, scores, null_scores):
+    """The best mean score of draws of the questions, each at its own best threshold.
+
+    Args:
+        answers, predictions, scores, null_scores: as for `best_threshold`.
+
+    Returns:
+        function of int [draws, questions], how often each is drawn, to float64 [draws].
+    """
+    order = np.argsort(_null_scores(answers, null_scores), kind="stable")
+    has_answer = np.array([bool(golds) for golds in answers.values()])
+    gains = np.where(has_answer, scores, [-bool(predictions[name]) for name in answers])  # of answering
+
+    def best(counts):
+        answered = (counts * gains)[:, order].cumsum(1).max(1)
+        return (counts @ ~has_answer + np.maximum(answered, 0)) / counts.sum(1)
+
+    return best
 
 
 def _check_questions(answers):

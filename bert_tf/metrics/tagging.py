@@ -111,18 +111,6 @@ def entity_counts(labels, predictions):
     return np.array([[len(true & found), len(found), len(true)] for true, found in _pairs(labels, predictions)])
 
 
-def entity_f1(counts):
-    """F1 from the sums of `entity_counts`; 0 where nothing is right.
-
-    Args:
-        counts: [..., 3].
-
-    Returns:
-        float64 [...].
-    """
-    return precision_recall_f1(*np.moveaxis(np.asarray(counts), -1, 0))[2]
-
-
 def entity_scores(labels, predictions):
     """Entity scores over all sentences, and of each type.
 
@@ -164,16 +152,34 @@ def klue_scores(labels, predictions):
     Raises:
         DataError: as `entity_counts`, and for a prediction that is not among KLUE_LABELS.
     """
+    return {name: float(metric(terms.sum(0))) for name, (metric, terms) in klue_terms(labels, predictions).items()}
+
+
+def klue_terms(labels, predictions):
+    """What `klue_scores` are made of, for each sentence.
+
+    Args:
+        labels, predictions: as for `klue_scores`.
+
+    Returns:
+        dict name -> (function of sums of the terms, [..., terms], to float64 [...]; terms int64 [sentences, terms]).
+
+    Raises:
+        DataError: as `klue_scores`.
+    """
     _check_sentences(labels, predictions)
     check_names((tag for tags in predictions for tag in tags), KLUE_LABELS, "prediction")
-    pairs = zip(map(_strict_entities, labels), map(_strict_entities, predictions), strict=True)
-    counts = _count((set(true), set(found)) for true, found in pairs)
-    of_types = [entity_f1(count) for count in counts.values()]
-    true, found = ([tag for tags in sentences for tag in ("O", *tags, "O")] for sentences in (labels, predictions))
-    right = collections.Counter(label for label, guess in zip(true, found, strict=True) if label == guess)
-    marked = collections.Counter(true) + collections.Counter(found)
-    of_labels = [2 * right[label] / marked[label] if marked[label] else 1 for label in KLUE_LABELS]
-    return {"entity_macro_f1": float(np.mean(of_types or [0])), "character_macro_f1": float(np.mean(of_labels))}
+    types, of_entities, of_characters = {tag[2:] for tag in KLUE_LABELS if tag != "O"}, [], []
+    for true, found in zip(labels, predictions, strict=True):
+        spans = set(_strict_entities(true)), set(_strict_entities(found))
+        of_entities.append([[kind for *_, kind in some] for some in (spans[0] & spans[1], *spans[::-1])])
+        types.update(*of_entities[-1])
+        right = [tag for tag, guess in zip(true, found, strict=True) if tag == guess]
+        of_characters.append([("O", *tags, "O") for tags in (right, found, true)])
+    return {
+        "entity_macro_f1": (_mean_f1_of_marked, _counts_of(sorted(types), of_entities)),
+        "character_macro_f1": (_mean_f1_of_all, _counts_of(KLUE_LABELS, of_characters)),
+    }
 
 
 @functools.cache
@@ -205,19 +211,13 @@ def _pairs(labels, predictions):
     return [(set(entities(true)), set(entities(found))) for true, found in zip(labels, predictions, strict=True)]
 
 
-def _count(pairs):
-    """dict type -> int [3]: right, predicted, true entities."""
+def _counts_by_type(labels, predictions):
+    """dict type -> int [3]: right, predicted, true entities; and the sum over all types."""
     counts = collections.defaultdict(lambda: np.zeros(3, int))
-    for true, found in pairs:
+    for true, found in _pairs(labels, predictions):
         for place, spans in enumerate((true & found, found, true)):
             for _, _, kind in spans:
                 counts[kind][place] += 1
-    return counts
-
-
-def _counts_by_type(labels, predictions):
-    """As `_count`, and the sum over all types."""
-    counts = _count(_pairs(labels, predictions))
     return counts, sum(counts.values(), start=np.zeros(3, int))
 
 
@@ -225,6 +225,28 @@ def _accuracy(labels, predictions):
     """Share of tags that are right."""
     pairs = zip(itertools.chain.from_iterable(labels), itertools.chain.from_iterable(predictions), strict=True)
     return sum(true == found for true, found in pairs) / sum(map(len, labels))
+
+
+def _counts_of(kinds, sentences):
+    """int64 [sentences, 3 * kinds]: how often each kind is right, found, true, from lists of all that is."""
+    return np.array([[count[kind] for count in map(collections.Counter, three) for kind in kinds]
+                     for three in sentences])  # fmt: skip
+
+
+def _f1_of_kinds(counts):
+    """(F1, whether it is found or true at all): each [..., kinds], of sums of `_counts_of`."""
+    right, found, true = np.split(counts, 3, -1)
+    return precision_recall_f1(right, found, true)[2], found + true > 0
+
+
+def _mean_f1_of_marked(counts):
+    f1, marked = _f1_of_kinds(counts)
+    return f1.sum(-1) / np.maximum(marked.sum(-1), 1)
+
+
+def _mean_f1_of_all(counts):
+    f1, marked = _f1_of_kinds(counts)
+    return np.where(marked, f1, 1).mean(-1)
 
 
 def _shares(correct, found, true):

@@ -1,7 +1,9 @@
 """What a report shows of answers to questions, and what scores and report both ask of them."""
 
+import numpy as np
+
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.squad import question_scores, squad_2_question_scores
+from bert_tf.metrics.squad import best_of_draws, question_scores, squad_2_parts, squad_2_question_scores
 from bert_tf.tasks.findings import LISTED, Case, Findings
 
 # Of the answers that are shown: how many, the characters around each, and what stands for none.
@@ -28,12 +30,22 @@ def question_findings(examples, predictions, threshold, *, korean):
     """
     gold, found, odds = by_id(examples, predictions)
     if threshold is None:
-        scored = question_scores(gold, found, korean=korean)
-        scores = dict(zip(("exact_match", "f1"), scored, strict=True))
+        exact, f1 = question_scores(gold, found, korean=korean)
+        intervals = _intervals(exact_match=exact, f1=f1)
     else:
+        scores = squad_2_question_scores(gold, found)
+        parts = squad_2_parts(gold, scores, odds, threshold)
+        exact, f1 = parts[""]
+        intervals = {}  # questions with and without an answer are drawn apart: a draw of all may have none of a kind
+        for prefix, (of_exact, of_f1) in parts.items():
+            intervals |= _intervals(**{f"{prefix}exact": of_exact, f"{prefix}f1": of_f1})
+        best = [best_of_draws(gold, found, values, odds) for values in scores]
+        intervals |= bootstrap.intervals_of_counts(
+            lambda counts: {"best_exact": best[0](counts), "best_f1": best[1](counts)},
+            [np.arange(len(gold))],
+            [len(gold)],
+        )
         found = {name: "" if odds[name] > threshold else text for name, text in found.items()}
-        scores = dict(zip(("exact", "f1"), squad_2_question_scores(gold, found), strict=True))
-    exact, f1 = scores.values()
     answered = [place for place, example in enumerate(examples) if found[example.id]]
     sure = [predictions[place]["nbest"][0]["probability"] for place in answered]
 
@@ -47,12 +59,16 @@ def question_findings(examples, predictions, threshold, *, korean):
     wrong.sort(key=lambda pair: -pair[0])
     some = range(0, len(examples), max(1, len(examples) // _SHOWN))
     return Findings(
-        intervals={name: bootstrap.interval_of_mean(values) for name, values in scores.items()},
+        intervals=intervals,
         confidences=sure,
         correct=[bool(exact[place]) for place in answered],
         errors=[case(place, share) for share, place in wrong[:LISTED]],
         examples=[case(place) for place in some][:_SHOWN],
     )
+
+
+def _intervals(**scores):
+    return {name: bootstrap.interval_of_mean(values) for name, values in scores.items()}
 
 
 def _shown(example):

@@ -359,7 +359,7 @@ class Tagging(Downstream):
         return self.scores(examples, [{"tags": [commonest] * len(example.words)} for example in examples])
 
     def findings(self, examples, predictions):
-        return tagging_findings(self.scheme, self.unit, examples, predictions)
+        return tagging_findings(self.scheme, self.unit, examples, predictions, klue=self._is_klue)
 
     def _measured(self, examples, predictions):
         """True and predicted tags of each sentence, lists of lists."""

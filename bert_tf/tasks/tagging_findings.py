@@ -13,12 +13,13 @@ from bert_tf.tasks.findings import LISTED, Case, Findings, Table
 from bert_tf.tasks.tags import learned, scored
 
 
-def tagging_findings(scheme, unit, examples, predictions):
+def tagging_findings(scheme, unit, examples, predictions, *, klue):
     """What a report shows of a tagger's answers.
 
     Args:
         scheme, unit: of the task.
         examples, predictions: as for `Downstream.findings`.
+        klue: whether KLUE's two figures are among the scores.
 
     Returns:
         Findings; an answer whose confidence is shown is a predicted entity.
@@ -37,7 +38,10 @@ def tagging_findings(scheme, unit, examples, predictions):
     ]
     if not scheme:
         return Findings(intervals=intervals, table=_table_of_tags(gold, found), errors=errors)
-    intervals["f1"] = bootstrap.interval_of_sums(metrics.entity_f1, metrics.entity_counts(gold, found))
+    intervals |= _intervals_of_entities(gold, found)
+    if klue:
+        terms = metrics.klue_terms(gold, found)
+        intervals |= {name: bootstrap.interval_of_sums(*of_sentences) for name, of_sentences in terms.items()}
     spans = [
         (span["score"], (span["start"], span["end"], span["label"]) in of_sentence)
         for of_sentence, prediction in zip(true, predictions, strict=True)
@@ -50,6 +54,14 @@ def tagging_findings(scheme, unit, examples, predictions):
         correct=[is_right for _, is_right in spans],
         errors=errors,
     )
+
+
+def _intervals_of_entities(gold, found):
+    counts = metrics.entity_counts(gold, found)
+    return {
+        name: bootstrap.interval_of_sums(lambda sums, place=place: precision_recall_f1(*sums.T)[place], counts)
+        for place, name in enumerate(("precision", "recall", "f1"))
+    }
 
 
 def _entities(example, tags):

@@ -7,7 +7,8 @@ from bert_tf.errors import DataError
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.bootstrap import interval_of_mean, interval_of_sums, intervals_of_counts
 from bert_tf.metrics.classification import accuracy, binary_f1, class_intervals, correlations, correlations_of_draws
-from bert_tf.metrics.tagging import entity_counts, entity_f1, entity_scores
+from bert_tf.metrics.counts import precision_recall_f1
+from bert_tf.metrics.tagging import entity_counts, entity_scores
 from tests.metrics.draws import few_draws, interval
 
 
@@ -103,7 +104,8 @@ def test_sentences_are_drawn_whole():
     labels = [["B-PER", "I-PER"], ["O"], ["B-LOC", "O", "B-PER"], ["O", "O"]] * 5
     predictions = [["B-PER", "O"], ["O"], ["B-LOC", "O", "O"], ["O", "B-LOC"]] * 5
     found = interval(entity_scores, labels, predictions, draws=50)["f1"]
-    assert found == pytest.approx(interval_of_sums(entity_f1, entity_counts(labels, predictions), draws=50))
+    counts = entity_counts(labels, predictions)
+    assert found == pytest.approx(interval_of_sums(lambda sums: precision_recall_f1(*sums.T)[2], counts, draws=50))
 
 
 def test_draws_do_not_depend_on_the_parts_they_are_made_in(monkeypatch):

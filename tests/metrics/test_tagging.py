@@ -8,13 +8,13 @@ import pytest
 import sklearn.metrics
 
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.metrics.counts import precision_recall_f1
 from bert_tf.metrics.tagging import (
     KLUE_LABELS,
     SCHEMES,
     encode,
     entities,
     entity_counts,
-    entity_f1,
     entity_scores,
     klue_scores,
     repair,
@@ -122,9 +122,10 @@ def test_f1_comes_from_the_sums_of_the_sentences_counts():
     predictions = [["B-PER", "I-PER", "B-LOC"], ["B-PER"], ["O", "O"]]
     counts = entity_counts(labels, predictions)
     assert counts.tolist() == [[1, 2, 1], [0, 1, 1], [0, 0, 0]]
-    assert entity_f1(counts.sum(0)) == pytest.approx(entity_scores(labels, predictions)["f1"])
-    assert entity_f1(counts.sum(0)) == pytest.approx(2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2))
-    assert entity_f1(counts).tolist() == pytest.approx([2 / 3, 0, 0])
+    f1 = precision_recall_f1(*counts.sum(0))[2]
+    assert f1 == pytest.approx(entity_scores(labels, predictions)["f1"])
+    assert f1 == pytest.approx(2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2))
+    assert precision_recall_f1(*counts.T)[2].tolist() == pytest.approx([2 / 3, 0, 0])
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -1,14 +1,17 @@
 """What tasks show of their answers, against hand-made answers. Classification, regression: in their own tests."""
 
+import numpy as np
 import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.inputs.examples import Answer, ChoiceExample, QuestionExample, tagged
+from bert_tf.metrics.tagging import KLUE_LABELS, repair
 from bert_tf.tasks.findings import LISTED, Case, surest_errors
 from bert_tf.tasks.multiple_choice import MultipleChoice
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.text import Tokenizer
+from tests.metrics.draws import few_draws, interval
 from tests.model.small import PIECES
 
 
@@ -76,6 +79,41 @@ def test_a_sentence_without_words_leaves_an_interval(tokenizer):
     found_by(task, [sentence("", "", 0), sentence("a b", "N V", 1)], [{"tags": []}, {"tags": ["N", "V"]}])
 
 
+@pytest.mark.parametrize(
+    ("labels", "unit", "scores"),
+    [
+        (("N", "V"), "words", {"accuracy"}),
+        (("O", "B-X", "I-X", "B-Y", "I-Y"), "words", {"precision", "recall", "f1", "accuracy"}),
+        (
+            KLUE_LABELS,
+            "characters",
+            {"precision", "recall", "f1", "accuracy", "entity_macro_f1", "character_macro_f1"},
+        ),
+    ],
+)
+def test_every_score_of_tags_has_the_interval_that_scoring_each_draw_gives(
+    tokenizer, labels, unit, scores, monkeypatch
+):
+    few_draws(monkeypatch)
+    random, task = np.random.default_rng(0), Tagging(tokenizer, labels=labels, unit=unit)
+    examples, predictions = [], []
+    for number in range(6):  # few: in some draws a type is missing
+        tags = random.choice(labels, 5)
+        found = np.where(random.random(5) < 0.6, tags, random.choice(labels, 5)).tolist()
+        found = repair(found)[0] if len(labels) > 2 else found
+        examples.append(sentence("a b c d e", " ".join(tags), number))
+        predictions.append({"tags": found, "spans": []})
+
+    def scored(*drawn):
+        return {name: value for name, value in task.scores(*drawn).items() if name in scores}
+
+    expected = interval(scored, examples, predictions)
+    intervals = task.findings(examples, predictions).intervals
+    assert intervals.keys() == expected.keys() == scores
+    for name, ends in expected.items():
+        assert intervals[name] == pytest.approx(ends), name
+
+
 def question(number, context, *answers):
     answers = tuple(Answer(text, context.index(text)) for text in answers)
     return QuestionExample(str(number), f"asked {number}?", context, answers, f"file:{number}")
@@ -114,6 +152,38 @@ def test_an_answer_below_the_threshold_counts_as_none(tokenizer):
     assert (findings.confidences, findings.correct) == ([0.8, 0.7], [True, False])
     assert [(case.place, case.expected, case.answered) for case in findings.errors] == [("file:2", "(no answer)", "b")]
     assert findings.examples[0].answered == "(no answer)"
+
+
+def test_every_score_of_squad_2_has_the_interval_that_scoring_each_draw_gives(tokenizer, monkeypatch):
+    few_draws(monkeypatch)
+    random = np.random.default_rng(0)
+    task = QuestionAnswering(tokenizer, QuestionAnsweringConfig(unanswerable=True), ExampleData(format="squad2"))
+    examples = [question(number, "b c d e", *(["b c"] if number % 3 else [])) for number in range(30)]
+    predictions = [
+        answered(number, random.choice(["b c", "b", "d e", ""]), 0.5, random.normal()) for number in range(30)
+    ]
+
+    def scored(examples, predictions):
+        """Of questions of which some were drawn more than once."""
+        names = list(map(str, range(len(examples))))
+        return task.scores(
+            [one._replace(id=name) for one, name in zip(examples, names, strict=True)],
+            [one | {"id": name} for one, name in zip(predictions, names, strict=True)],
+        )
+
+    def without(expected, *ends):
+        return {name: pair for name, pair in expected.items() if not name.endswith(ends)}
+
+    expected = without(interval(scored, examples, predictions), "total", "thresh", "Ans_exact", "Ans_f1")
+    # What has an answer and what has none are drawn apart: else a draw may have nothing of a kind.
+    for first, name in ((1, "HasAns"), (0, "NoAns")):
+        places = [place for place in range(30) if bool(place % 3) == first]
+        of_kind = interval(scored, *([some[place] for place in places] for some in (examples, predictions)))
+        expected |= {f"{name}_{score}": of_kind[f"{name}_{score}"] for score in ("exact", "f1")}
+    intervals = task.findings(examples, predictions).intervals
+    assert intervals.keys() == expected.keys()
+    for name, ends in expected.items():
+        assert intervals[name] == pytest.approx(ends), name
 
 
 def test_of_choices_the_surest_wrong_one_is_the_worst(tokenizer):
