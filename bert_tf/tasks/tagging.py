@@ -77,13 +77,15 @@ class Tagging(Downstream):
         labels: in the order of the logits: those of the training examples, the commonest first. Where a type of entity
             is begun there, all its prefixes are among them.
         unit: what the data labels, "words" or "characters".
+        written: the scheme of the training file, whatever `scheme` is; "" of no entities or where it is not known.
     """
 
     name = "tagging"
     Config = TaggingConfig
     example = TaggedExample
-    state = ("labels", "unit")
+    state = ("labels", "unit", "written")
     unit = "words"
+    written = ""
     windows = True
     losses = ("loss",)
     metrics = ("accuracy",)
@@ -96,9 +98,10 @@ class Tagging(Downstream):
     def create(cls, tokenizer, config, data, examples, labels):
         if config.context == "document" and all(example.document is None for example in examples):
             raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
-        unit = "characters" if any(map(adjoin, examples)) else "words"
+        unit, written = "characters" if any(map(adjoin, examples)) else "words", ""
         if are_entities(itertools.chain.from_iterable(example.tags for example in examples)):
-            scheme = config.scheme or scheme_of(example.tags for example in examples)
+            written = scheme_of(example.tags for example in examples)
+            scheme = config.scheme or written
             # Of pieces: two entities of a type that a space alone parts would be one in IOB1.
             if unit == "characters" and scheme != "BIO":
                 raise ConfigError(f"the scheme {scheme} is for words, but the training file labels characters; "
@@ -114,7 +117,7 @@ class Tagging(Downstream):
                 f"{examples[0].place} and all that follows: {every}; expected at least two: is data.column (now "
                 f"{data.column!r}) that of the tags?"
             )
-        return cls(tokenizer, config, data, labels=closed(tags, config.scheme), unit=unit)
+        return cls(tokenizer, config, data, labels=closed(tags, config.scheme), unit=unit, written=written)
 
     @property
     def scheme(self):
@@ -160,6 +163,8 @@ class Tagging(Downstream):
 
     def check(self, examples, skips):
         known, scheme = set(self.labels), self.scheme and scheme_of(example.tags for example in examples)
+        if scheme == "IOB1":  # or one that asks for a B where this file has none
+            scheme = self.written or scheme
         for example in examples:
             for tag, mended in zip(example.tags, learned(example, scheme), strict=True):
                 if tag != mended:

@@ -334,6 +334,42 @@ def test_broken_sequences_are_mended_and_counted_and_unknown_tags_never_learned(
     assert (scores["precision"], scores["recall"], scores["Z/recall"]) == (0.5, 0.5, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("written", "scheme", "mended"),
+    [
+        ("O B-X I-X", "", 2),
+        ("O B-X I-X", "BIOES", 2),
+        ("O S-X S-X", "", 2),
+        ("O I-X I-X", "", 0),
+        ("O I-X I-X", "BIO", 0),
+    ],
+)
+def test_in_a_file_without_any_b_it_is_missed_if_the_training_file_has_it(tokenizer, written, scheme, mended):
+    config = TaggingConfig(scheme=scheme)
+    task = Tagging.create(tokenizer, config, ExampleData(), [sentence("a b c", written)], None)
+    task = Tagging.from_settings(task.settings(), tokenizer)
+    skips = Skips()
+    task.check([sentence("a b c", "O I-X O"), sentence("a", "I-X")], skips)
+    assert skips.counts.total() == mended
+
+
+def test_files_in_another_scheme_than_the_training_file_are_not_broken(tokenizer):
+    for written in ("O I-X I-X", "O B-X I-X", "B-X E-X O"):
+        task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", written)], None)
+        for tags in ("O B-X I-X", "O B-X E-X"):
+            skips = Skips()
+            task.check([sentence("a b c", tags)], skips)
+            assert not skips.counts
+
+
+def test_settings_of_before_the_training_files_scheme_was_kept_make_a_task(tokenizer):
+    settings = make(tokenizer, scheme="BIO").settings()
+    del settings["written"]
+    skips = Skips()
+    Tagging.from_settings(settings, tokenizer).check([sentence("a", "I-X")], skips)
+    assert not skips.counts  # the file may be in IOB1
+
+
 def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
     with pytest.raises(DataError, match=r"file:0: tag 'B_X'; expected O, or B, I, E or S"):
         Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "B-X B_X")], None)
