@@ -60,7 +60,7 @@ class Findings(NamedTuple):
         intervals: dict name of a score -> (low, high), its 95% bootstrap interval (`metrics.bootstrap`).
         confusion: of a task with classes.
         table: of a task whose scores have parts.
-        confidences: how sure the model was of each answer, from 0 to 1.
+        confidences: how sure the model was of each answer, from 0 to 1; of any number of labels, of each label's.
         correct: whether each of these was right.
         errors: the worst mistakes, worst first: the surest, where the model says how sure it is; up to `LISTED`.
         examples: answers worth seeing, right or wrong; up to `LISTED`.

@@ -145,12 +145,15 @@ class MultiLabel(TextTask):
 
     def findings(self, examples, predictions):
         gold, found = self._given(examples), self._found(predictions)
+        probabilities = np.array([list(one["probabilities"].values()) for one in predictions])
         wrong = (gold != found).sum(1)
         true = gold.sum(0)
         shares = precision_recall_f1((gold & found).sum(0), found.sum(0), true)
         rows = list(zip(self.labels, *(values.tolist() for values in (*shares, true)), strict=True))
         return Findings(
             intervals=_intervals(gold, found),
+            confidences=np.where(found, probabilities, 1 - probabilities).ravel(),
+            correct=(gold == found).ravel(),
             table=Table("Labels", ("label", "precision", "recall", "f1", "examples"), rows),
             errors=[
                 Case(

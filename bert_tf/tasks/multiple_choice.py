@@ -5,12 +5,14 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.errors import ConfigError
 from bert_tf.inputs.examples import ChoiceExample
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy
 from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings, truncated_share
 from bert_tf.tasks.findings import Case, Findings, surest_errors
+from bert_tf.tasks.texts import LONG_TEXTS
 
 # Added to the logits of choices that are not there.
 _ABSENT = -1e9
@@ -21,8 +23,17 @@ class MultipleChoiceConfig(DownstreamConfig):
     """One of several texts.
 
     Attributes:
-        max_length: tokens of a context with a choice, specials counted; of a longer pair the longer text loses its end.
+        max_length: tokens of a context with a choice, specials counted.
+        long_texts: what of a longer pair's longer text is kept: its "head", "tail" or "head_tail" (half of each).
     """
+
+    long_texts: str = "head"
+
+    def check(self):
+        kept = LONG_TEXTS[:-1]  # a choice in several windows would have several scores
+        if self.long_texts not in kept:
+            raise ConfigError(f"task.long_texts {self.long_texts!r} is unknown; choose one of {', '.join(kept)}")
+        return super().check()
 
 
 class MultipleChoice(Downstream):
@@ -62,7 +73,10 @@ class MultipleChoice(Downstream):
         contexts = self.tokenizer.tokenize(columns["context"])
         texts = self.tokenizer.tokenize(choices.values)
         first, second, cut = truncate(
-            tf.gather(contexts, choices.value_rowids()), texts, budget=self.config.max_length - 3
+            tf.gather(contexts, choices.value_rowids()),
+            texts,
+            budget=self.config.max_length - 3,
+            keep=self.config.long_texts,
         )
         packed, types = pack(first, second, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
         features = {

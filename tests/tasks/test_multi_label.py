@@ -124,7 +124,11 @@ def test_scores_intervals_and_floor():
     random, labels = np.random.default_rng(1), np.array(["x", "y", "z"])
     gold, found = random.random((150, 3)) < [0.2, 0.6, 0.4], random.random((150, 3)) < [0.2, 0.6, 0.4]
     examples = examples_of(*[tuple(labels[row]) for row in gold])
-    predictions = [{"labels": labels[row].tolist()} for row in found]
+    shares = 0.5 * found + 0.5 * random.random((150, 3))  # those from 0.5 on are given
+    predictions = [
+        {"labels": labels[row].tolist(), "probabilities": dict(zip(labels, share, strict=True))}
+        for row, share in zip(found, shares, strict=True)
+    ]
     task = create("x,y,z")
     scores = task.scores(examples, predictions)
     assert scores["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, found, average="micro"))
@@ -138,6 +142,9 @@ def test_scores_intervals_and_floor():
     assert findings.intervals["micro_f1"] == pytest.approx(drawn["f1"])
     assert findings.intervals.keys() == scores.keys()
     assert all(low < scores[name] < high for name, (low, high) in findings.intervals.items())
+    # Each label of each example is an answer: given with its probability, or not given with what is left of 1.
+    np.testing.assert_allclose(findings.confidences, [max(share, 1 - share) for share in shares.ravel()])
+    assert np.mean(findings.correct) == pytest.approx((gold == found).mean())
     name, precision, recall, f1, count = findings.table.rows[0]
     assert (name, count) == ("x", gold[:, 0].sum())
     assert (precision, recall, f1) == pytest.approx(

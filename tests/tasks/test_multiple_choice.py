@@ -8,6 +8,7 @@ import tensorflow as tf
 from scipy.special import log_softmax, softmax
 
 from bert_tf import BertEncoder
+from bert_tf.errors import ConfigError
 from bert_tf.inputs.choices import read_copa
 from bert_tf.inputs.examples import ChoiceExample
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
@@ -80,6 +81,16 @@ def test_a_row_is_the_context_with_each_choice_and_a_question_stands_behind_the_
     assert features["input_type_ids"].to_list() == [[types for _, types in rows] for rows in expected]
     assert features["labels"].numpy().tolist() == [1, 0]
     assert features["truncated"].numpy().tolist() == [False, True]
+
+
+def test_of_a_long_context_is_kept_what_the_setting_says(tokenizer):
+    example = ChoiceExample("0", "a b c d e f g h", "", ("i", "j"), 0, "")
+    for kept, expected in (("head", "a b c d"), ("tail", "e f g h"), ("head_tail", "a b g h")):
+        task = MultipleChoice(tokenizer, MultipleChoiceConfig(max_length=8, long_texts=kept).check())
+        (row,) = task.encode(task.columns([example], labelled=True))["input_word_ids"].to_list()
+        assert [PIECES[piece] for piece in row[0]] == ["[CLS]", *expected.split(), "[SEP]", "i", "[SEP]"]
+    with pytest.raises(ConfigError, match=r"task\.long_texts 'window' is unknown; choose one of head, tail, head_tail"):
+        MultipleChoiceConfig(long_texts="window").check()
 
 
 @pytest.mark.parametrize("count, batch_size, seed", [(40, 7, None), (330, 10, (3, 4))])
