@@ -107,7 +107,7 @@ def test_a_run_that_ended_before_its_model_was_written_finds_the_threshold_again
     said = capsys.readouterr().out
     place = f"{tmp_path}/train.jsonl:2"
     assert f"without place: answer that is not in its context: 1 ({place})" in said
-    assert f"left out of the loss: question whose answers are not in its context: 1 ({place})" in said
+    assert f"left out of the loss: question whose answers have no place in its context: 1 ({place})" in said
     threshold = settings(tmp_path)["null_threshold"]
     assert threshold != 0
     for name in ("config.json", "results.json"):
