@@ -32,7 +32,8 @@ class MultipleChoiceConfig(DownstreamConfig):
     def check(self):
         kept = LONG_TEXTS[:-1]  # a choice in several windows would have several scores
         if self.long_texts not in kept:
-            raise ConfigError(f"task.long_texts {self.long_texts!r} is unknown; choose one of {', '.join(kept)}")
+            raise ConfigError(f"task.long_texts is {self.long_texts!r}; multiple choice has no windows, "
+                              f"so choose one of {', '.join(kept)}")  # fmt: skip
         return super().check()
 
 
