@@ -295,7 +295,11 @@ class Downstream(Task):
             return {name: tf.gather(value, shuffled) for name, value in features.items()}
 
         pools = tf.data.Dataset.from_tensor_slices(order).batch(batch_size * _POOL)
-        return pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
+        pools = pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
+        if seed is None or not self.windows:
+            return pools
+        # Of more rows than examples: with a pool that is no multiple of it, each batch would be of two lengths.
+        return pools.unbatch().ragged_batch(batch_size * _POOL)
 
     def serving(self, model):
         return Answers(model, self)

@@ -7,8 +7,14 @@ from bert_tf.metrics import tagging as metrics
 
 
 def are_entities(tags):
-    """Whether some of these tags begin or continue an entity; the others must then be O or do so, too."""
-    return any(len(tag) > 2 and tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags)
+    """Whether these are tags of entities: some begin or continue one, and there is O, or all do.
+
+    Parts of speech may look like it, such as the "S----3MS2-" of the Prague Arabic treebank. Beside O and tags of
+    entities there may be others here, which are mistakes; who reads the sentences says so, with the place.
+    """
+    tags = set(tags)
+    prefixed = {tag for tag in tags if len(tag) > 2 and tag[:2] in ("B-", "I-", "E-", "S-")}
+    return bool(prefixed) and ("O" in tags or prefixed == tags)
 
 
 def scheme_of(sentences):
@@ -43,7 +49,7 @@ def learned(example, scheme):
     if not scheme:
         return list(example.tags)
     try:
-        return metrics.repair(example.tags, scheme)[0]
+        return metrics.repair(example.tags, scheme)
     except DataError as error:
         raise DataError(f"{example.place}: {error}") from None
 
@@ -90,7 +96,7 @@ def write_columns(path, predicted, scheme):
             if example.tags is not None:
                 columns.insert(1, learned(example, scheme))
             if scheme == "BIOES":  # which conlleval.pl does not know
-                columns[1:] = [metrics.repair(tags)[0] for tags in columns[1:]]
+                columns[1:] = [metrics.repair(tags) for tags in columns[1:]]
             for word, *tags in zip(*columns, strict=True):
                 if word.strip():
                     file.write(" ".join(["_".join(word.split()), *tags]) + "\n")

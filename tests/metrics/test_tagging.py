@@ -85,8 +85,8 @@ def test_the_scores_of_random_and_broken_tags_are_those_that_conlleval_prints(co
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_scores_as_conlleval_scores_bio(conlleval, scheme):
     rng = np.random.default_rng(0)
-    labels = [repair(tags)[0] for tags in random_tags(rng, "BI", 60)]
-    predictions = [repair(tags)[0] for tags in perturbed(rng, labels)]
+    labels = [repair(tags) for tags in random_tags(rng, "BI", 60)]
+    predictions = [repair(tags) for tags in perturbed(rng, labels)]
     ours = [[encode(entities(tags), len(tags), scheme) for tags in sentences] for sentences in (labels, predictions)]
     expected = without_accuracy(figures(conlleval(labels, predictions)))  # accuracy is one of tags
     assert without_accuracy(scored(*ours)) == pytest.approx(expected, abs=5.1e-5)
@@ -134,13 +134,13 @@ def test_encoding_keeps_the_entities_and_needs_no_repair(scheme):
     for tags in random_tags(rng, "BIES", 200):
         encoded = encode(entities(tags), len(tags), scheme)
         assert entities(encoded) == entities(tags)
-        assert repair(encoded, scheme) == (encoded, 0)
+        assert repair(encoded, scheme) == encoded
 
 
 def test_repairs_count_the_tags_that_the_scheme_writes_otherwise():
-    assert repair(["I-PER", "I-PER", "O", "B-LOC", "I-PER"]) == (["B-PER", "I-PER", "O", "B-LOC", "B-PER"], 2)
-    assert repair(["I-PER", "I-PER", "B-PER"], "IOB1") == (["I-PER", "I-PER", "B-PER"], 0)
-    assert repair(["B-PER", "I-PER", "O", "B-LOC"], "BIOES") == (["B-PER", "E-PER", "O", "S-LOC"], 2)
+    assert repair(["I-PER", "I-PER", "O", "B-LOC", "I-PER"]) == ["B-PER", "I-PER", "O", "B-LOC", "B-PER"]
+    assert repair(["I-PER", "I-PER", "B-PER"], "IOB1") == ["I-PER", "I-PER", "B-PER"]
+    assert repair(["B-PER", "I-PER", "O", "B-LOC"], "BIOES") == ["B-PER", "E-PER", "O", "S-LOC"]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -150,7 +150,7 @@ def test_klue_scores_are_seqevals_and_scikit_learns(monkeypatch, seed):
     from seqeval.scheme import IOB2
 
     rng = np.random.default_rng(seed)
-    labels = [repair(tags)[0] for tags in random_tags(rng, "BI", 60, ("PS", "LC", "DT"))]
+    labels = [repair(tags) for tags in random_tags(rng, "BI", 60, ("PS", "LC", "DT"))]
     predictions = perturbed(rng, labels, 0.3)
     found = klue_scores(labels, predictions)
 

@@ -100,7 +100,7 @@ def test_every_score_of_tags_has_the_interval_that_scoring_each_draw_gives(
     for number in range(6):  # few: in some draws a type is missing
         tags = random.choice(labels, 5)
         found = np.where(random.random(5) < 0.6, tags, random.choice(labels, 5)).tolist()
-        found = repair(found)[0] if len(labels) > 2 else found
+        found = repair(found) if len(labels) > 2 else found
         examples.append(sentence("a b c d e", " ".join(tags), number))
         predictions.append({"tags": found, "spans": []})
 

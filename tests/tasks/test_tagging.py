@@ -96,7 +96,7 @@ def test_every_word_learns_once_and_is_answered_as_its_first_piece_says(tokenize
     for batch in task.batches(task.columns(examples, labelled=True), 8, seed=tf.constant([1, 2], tf.int64)):
         assert batch["input_word_ids"].shape[1] <= max_length
         learned += batch["target"].numpy().ravel().tolist()
-    mended = [tag for example in examples for tag in metrics.repair(example.tags)[0]]
+    mended = [tag for example in examples for tag in metrics.repair(example.tags)]
     counts = np.bincount(learned, minlength=len(LABELS) + 1)[1:]
     assert counts.tolist() == [mended.count(label) for label in LABELS]
     predictions, _ = answer(task, examples, by_remainder)
@@ -313,7 +313,7 @@ def test_labels_are_ordered_by_frequency_and_every_type_has_all_prefixes(tokeniz
     assert set(task.labels) == set(expected)
     assert task.labels[0] == "O"
     assert task.scheme == (scheme or "IOB1")
-    counts = [tag for example in examples for tag in metrics.repair(example.tags, task.scheme)[0]]
+    counts = [tag for example in examples for tag in metrics.repair(example.tags, task.scheme)]
     frequencies = [counts.count(label) for label in task.labels]
     assert frequencies == sorted(frequencies, reverse=True)
 
@@ -372,7 +372,7 @@ def test_settings_of_before_the_training_files_scheme_was_kept_make_a_task(token
 
 def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
     with pytest.raises(DataError, match=r"file:0: tag 'B_X'; expected O, or B, I, E or S"):
-        Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "B-X B_X")], None)
+        Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", "B-X B_X O")], None)
     with pytest.raises(DataError, match=r"^file:7: tag 'PER'; expected O, or B, I, E or S"):  # as evaluate does
         make(tokenizer).check([sentence("a", "O"), sentence("a b", "O PER", identity="7")], Skips())
 
@@ -415,6 +415,25 @@ def test_parts_of_speech_are_scored_by_accuracy_and_have_no_entities(tokenizer):
     assert (task.best, task.scheme) == (("accuracy", "max"), "")
     (prediction, _), _ = answer(task, examples, lambda ids: ids % 3)
     assert prediction.keys() == {"id", "text", "words", "tags", "scores"}
+
+
+def test_parts_of_speech_that_look_like_tags_of_entities_are_none(tokenizer):
+    examples = [sentence("a b c", "N------S1D S----3MS2- VP-A-3MS--")]  # of the Prague Arabic treebank
+    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(format="conllu", column="xpos"), examples, None)
+    assert (task.best, task.scheme, len(task.labels)) == (("accuracy", "max"), "", 3)
+
+
+def test_one_long_sentence_does_not_mix_lengths_in_all_batches_after_it(tokenizer):
+    def padding(examples):
+        task = make(tokenizer, max_length=32)
+        batches = task.batches(task.columns(examples, labelled=True), 8, seed=tf.constant([0, 1], tf.int64))
+        masks = [features["input_mask"].numpy() for features in batches]
+        return 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
+
+    rng = np.random.default_rng(0)
+    examples = [sentence(" ".join("a" * count), " ".join(["O"] * count)) for count in rng.integers(1, 30, 2048)]
+    long = sentence(" ".join("a" * 80), " ".join(["O"] * 80))
+    assert padding([*examples, long]) < 1.2 * padding(examples)
 
 
 @pytest.mark.parametrize("labels", [LABELS, ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")])
