@@ -61,15 +61,7 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     run = Run("finetune", config, model_dir, strategy, inputs, accept_config_change, computes_in, **files)
     keras.utils.set_random_seed(config.train.seed)  # a pooler that the checkpoint lacks is drawn here
     with strategy.scope():
-        needs_pooler = kind.head(to_dict(config.task)) in ON_POOLED
-        encoder, tokenizer = load(init, pooler=needs_pooler or None, dtype=run.dtype)
-    if tokenizer is None:
-        raise DataError(f"{init}: no WordPiece vocabulary, so no text can go in; expected a checkpoint with vocab.txt")
-    inputs["init"] = {
-        "model": to_dict(encoder.config),
-        "tokenizer": settings_of(tokenizer)["fingerprint"],
-        "weights": weights_identity(encoder.weights),
-    }
+        encoder, tokenizer, inputs["init"] = _load(config, init, run.dtype)
     _check_inputs(inputs, like)
     limit = encoder.config.max_position_embeddings
     if config.task.max_length > limit:
@@ -129,6 +121,26 @@ def source_of(config, data_dir):
         parts = " and ".join(source.part(role) for role in ("train", "evaluation"))
         raise ConfigError(f"--data_dir={data_dir} is one file; expected a folder that holds {parts}")
     return source
+
+
+def _load(config, init, dtype=None):
+    """The encoder that fine-tuning begins with, its tokenizer, and a dict that tells the checkpoint from others."""
+    needs_pooler = task_of(config.task).head(to_dict(config.task)) in ON_POOLED
+    encoder, tokenizer = load(init, pooler=needs_pooler or None, dtype=dtype)
+    if tokenizer is None:
+        raise DataError(f"{init}: no WordPiece vocabulary, so no text can go in; expected a checkpoint with vocab.txt")
+    identity = {
+        "model": to_dict(encoder.config),
+        "tokenizer": settings_of(tokenizer)["fingerprint"],
+        # A pooler that the checkpoint lacks is another one with each seed.
+        "weights": weights_identity(value for value in encoder.weights if "pooler" not in value.path.split("/")),
+    }
+    return encoder, tokenizer, identity
+
+
+def check_init(config, init, like):
+    """Raises ConfigError where a checkpoint is not the one that a run, whose results `like` is, began with."""
+    _check_inputs(like["inputs"] | {"init": _load(config, init)[2]}, like)
 
 
 def _check_inputs(inputs, like):

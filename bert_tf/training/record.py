@@ -128,8 +128,11 @@ class Record:
 
 
 def _has_begun(directory):
-    """Whether a run there has learned something: it has checkpoints or, if it is several runs, folders of these."""
-    return any(glob.glob(os.path.join(glob.escape(directory), one)) for one in ("checkpoints", "*/run.json"))
+    """Whether a run there has learned something: it has checkpoints or, if it is several runs, one of these has or is
+    at its end, where checkpoints are removed.
+    """
+    signs = ("checkpoints", "*/checkpoints", "*/results.json")
+    return any(glob.glob(os.path.join(glob.escape(directory), sign)) for sign in signs)
 
 
 def differences(before, now):

@@ -79,6 +79,8 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
         record = Record(model_dir, run, accept_config_change)
         record.write(sum(map(bool, results.values())))
         run = record.value
+    if all(results.values()):  # else the next of the runs compares it
+        finetuning.check_init(config, init, results[trials[0].name])
     for number, trial in enumerate(trials, 1):
         if not results[trial.name]:
             print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)

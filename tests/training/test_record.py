@@ -112,6 +112,17 @@ def test_a_run_that_failed_before_its_first_checkpoint_can_be_mended(tmp_path):
     assert on_disk(tmp_path / "run") == other(batch_size=4)
 
 
+@pytest.mark.parametrize("sign, begun", [("run.json", False), ("checkpoints", True), ("results.json", True)])
+def test_several_runs_can_be_mended_until_one_of_them_has_learned_something(tmp_path, sign, begun):
+    folder = tmp_path / "run"
+    Record(str(folder), RUN).write(0)
+    Record(str(folder / "seed_0"), RUN).write(0)
+    (folder / "seed_0" / sign).touch()
+    with pytest.raises(ConfigError, match="another run") if begun else contextlib.nullcontext():
+        Record(str(folder), other(batch_size=4)).write(0)
+    assert on_disk(folder) == (RUN if begun else other(batch_size=4))
+
+
 def test_what_a_killed_run_was_writing_is_no_obstacle_and_is_removed(tmp_path):
     for name in ("run.json", "model.safetensors"):
         with contextlib.suppress(Killed), replacing(tmp_path / name) as temporary:

@@ -15,6 +15,7 @@ from bert_tf.files import write_json
 from bert_tf.inputs.examples import Skips
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks import ClassificationConfig
+from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import finetuning, trials
@@ -103,6 +104,7 @@ def search(tmp_path, tables, monkeypatch):
             return results
 
         monkeypatch.setattr(finetuning, "finetune", finetune)
+        monkeypatch.setattr(finetuning, "check_init", lambda config, init, like: None)  # there is no such checkpoint
         model = str(tmp_path / "model")
         return trials.finetune(config or changed(seeds=4), str(tables), "init", model, STRATEGY, **arguments), ran
 
@@ -242,5 +244,21 @@ def test_trials_with_other_weights_to_begin_from_are_refused(tmp_path, tables, p
     model.weights[0].assign(model.weights[0] + 1)
     task = Pretraining(Tokenizer(WORDS), 8)
     directory.save(pretrained, model, model.encoder, task)
-    with pytest.raises(ConfigError, match=r"inputs have changed since the first of these runs \(init\.weights"):
+    changed_weights = r"inputs have changed since the first of these runs \(init\.weights"
+    with pytest.raises(ConfigError, match=changed_weights):
         trials.finetune(config, *arguments)
+    (tmp_path / "model/seed_1/results.json").write_text((tmp_path / "model/seed_0/results.json").read_text())
+    with pytest.raises(ConfigError, match=changed_weights):  # also where all have ended
+        trials.finetune(config, *arguments)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_without_pooler_is_the_same_for_all_seeds(tmp_path, tables):
+    shape = {"num_layers": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 16, "max_position_embeddings": 8}
+    encoder = BertEncoder(BertConfig(vocab_size=len(WORDS), pooler=False, **shape), dtype="float32")
+    task = MaskedLM(Tokenizer(WORDS), 8)
+    directory.save(str(tmp_path / "bare"), task.build(encoder), encoder, task)
+    arguments = changed(steps=2, seeds=2), str(tables), str(tmp_path / "bare"), str(tmp_path / "model"), STRATEGY
+    results = trials.finetune(*arguments)
+    assert len(results["trials"]) == 2
+    assert trials.finetune(*arguments)["trials"] == json.loads(json.dumps(results["trials"]))
