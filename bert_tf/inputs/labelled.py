@@ -197,12 +197,12 @@ def read_klue_nli(path):
 
 
 def read_klue_sts(path):
-    """KLUE's sentence similarity, `klue-sts-v1.1_*.json`: the score from 0 to 5, rounded to one digit as its authors
-    score it. Args, yields and errors as `read_klue_ynat`.
+    """KLUE's sentence similarity, `klue-sts-v1.1_*.json`: the mean rating from 0 to 5, not rounded to a digit, as its
+    authors read it (klue_baseline/data/klue_sts.py). Args, yields and errors as `read_klue_ynat`.
     """
 
     def score(row, place):
-        return field(field(row, "labels", dict, place), "label", float, f"{place}.labels")
+        return field(field(row, "labels", dict, place), "real-label", float, f"{place}.labels")
 
     return _read_klue(path, ("sentence1", "sentence2"), score, SIMILARITY)
 

@@ -55,7 +55,7 @@ class Classification(TextTask):
 
     @property
     def best(self):
-        return ("score" if self.glue else "accuracy", "max")
+        return ("score" if self.glue else "macro_f1" if self.data.format == "klue/ynat" else "accuracy", "max")
 
     @classmethod
     def head(cls, settings):
@@ -126,7 +126,7 @@ class Classification(TextTask):
     def scores(self, examples, predictions):
         gold, found = [example.label for example in examples], [prediction["label"] for prediction in predictions]
         if self.glue:
-            return glue_scores(sets_of(self.glue)[0], gold, found)  # all sets of a task have its metrics
+            return glue_scores(sets_of(self.glue)[0], gold, found)  # MNLI's halves have the same metric
         scores = accuracy(gold, found) | macro_f1(gold, found)
         return scores | scope(gold, found, OUT_OF_SCOPE) if self.data.format == "clinc150" else scores
 

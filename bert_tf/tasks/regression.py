@@ -65,7 +65,7 @@ class Regression(TextTask):
 
     @property
     def best(self):
-        return ("score" if self.glue else "spearman", "max")
+        return ("score" if self.glue else "pearson" if self.data.format == "klue/sts" else "spearman", "max")
 
     @classmethod
     def head(cls, settings):

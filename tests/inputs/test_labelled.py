@@ -73,7 +73,7 @@ STS |= {"labels": {"label": 4.9, "real-label": 4.857142857142857, "binary-label"
     [
         (read_klue_ynat, YNAT, ("제목",), "사회"),
         (read_klue_nli, NLI, ("앞", "뒤"), "contradiction"),
-        (read_klue_sts, STS, ("하나", "둘"), 4.9),
+        (read_klue_sts, STS, ("하나", "둘"), 4.857142857142857),
     ],
 )
 def test_klue_is_a_list_of_objects(write, read, row, texts, label):
@@ -118,8 +118,8 @@ CLINC = {"train": [["a", "x"]], "oos_train": [["b", "oos"]], "val": [["c", "x"]]
         (read_klue_ynat, [YNAT, YNAT], ": [1]: the id 'ynat-v1_dev_00000' was used before, at "),
         (read_klue_ynat, {"data": [YNAT]}, ': {"data": [{"guid": '),
         (read_klue_nli, [{"guid": "1", "premise": "a", "hypothesis": "b"}], ": [0]: no field 'gold_label'; "),
-        (read_klue_sts, [STS | {"labels": {"label": "4.9"}}], ': [0].labels: label: "4.9"; expected a number'),
-        (read_klue_sts, [STS | {"labels": {"label": 6}}], ": [0]: label 6; expected a number from 0 to 5"),
+        (read_klue_sts, [STS | {"labels": {"real-label": "4.9"}}], ': [0].labels: real-label: "4.9"; expected '),
+        (read_klue_sts, [STS | {"labels": {"real-label": 6}}], ": [0]: label 6; expected a number from 0 to 5"),
         (clinc150("val"), CLINC | {"val": [["c", "y"]]}, ": val[0]: label 'y'; expected one"),
         (clinc150("train"), CLINC | {"oos_train": [["c", "x"]]}, ": oos_train[0]: label 'x'"),
         (clinc150("val"), CLINC | {"val": [["c"]]}, ": val[0]: 1 values; expected [text, "),

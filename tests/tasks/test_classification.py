@@ -254,6 +254,15 @@ def test_every_score_has_an_interval_of_which_the_draws_are_computed_at_once(tok
         assert intervals[name] == pytest.approx(ends), name
 
 
+@pytest.mark.parametrize("format, best", [("table", "accuracy"), ("klue/ynat", "macro_f1"), ("glue/mrpc", "score")])
+def test_the_official_measure_says_which_model_is_best(tokenizer, format, best):
+    task = make(tokenizer, ("0", "1"))
+    task.data = ExampleData(format=format)
+    assert task.best == (best, "max")
+    examples = [TextExample("0", ("a",), "1", "file:0")]
+    assert best in task.scores(examples, [{"label": "1"}])
+
+
 def test_settings_make_the_same_task_again(tokenizer):
     task = make(tokenizer, ("x", "y"), pair=True, max_length=9)
     task.data = ExampleData(format="nsmc", label="c")

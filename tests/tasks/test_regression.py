@@ -89,6 +89,7 @@ def test_scores_are_the_correlations_and_of_glue_and_klue_their_own():
     right, wrong = ((gold >= 3) & (found >= 3)).sum(), ((gold >= 3) != (found >= 3)).sum()
     assert klue.scores(examples, predictions) == expected | {"f1": pytest.approx(2 * right / (2 * right + wrong))}
     assert (own.best, glue.best, tfds.best) == (("spearman", "max"), ("score", "max"), ("score", "max"))
+    assert klue.best == ("pearson", "max")  # its authors' first measure
     for task in (own, glue, klue):
         assert task.best[0] in task.scores(examples, predictions)
         assert task.floor(examples)[task.best[0]] == 0.0
