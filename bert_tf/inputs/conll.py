@@ -34,7 +34,8 @@ def read_conll(path, column="-1"):
     """
     if not re.fullmatch(r"-?[1-9]\d{0,5}", column):
         raise ConfigError(
-            f"data.column is {column!r}; expected the number of a column of tags, from 1 or from the end, such as -1"
+            f"data.column is {column!r}; expected the number of a column of tags, from 1, the one behind the "
+            "word, or from the end, such as -1"
         )
     column = int(column)
     width = document = None

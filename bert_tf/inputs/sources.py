@@ -274,8 +274,14 @@ class Source:
         return path
 
     def identity(self, role):
-        """What tells these examples from others: of a file a digest, of TFDS the name."""
-        return self.where(role) if self._set else file_identity(self.where(role))
+        """What tells these examples from others: of a file a digest, and the part that they are; of TFDS the name."""
+        where = self.where(role)
+        if self._set:
+            return where
+        if self._file:
+            return file_identity(where)
+        train, evaluation = (self._format.locate(self._folder, part) for part in self._format.parts[:2])
+        return file_identity(where) + (f":{self.part(role)}" if train == evaluation else "")
 
     def labels(self):
         """The classes in their order, or a Scale; None where only the examples tell."""

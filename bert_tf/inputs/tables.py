@@ -29,7 +29,8 @@ def read_table(path, columns):
 def table_rows(path, columns, optional=()):
     """Some columns of a table whose first line names them (TSV, CSV) or whose lines are JSON objects (JSONL).
 
-    In TSV quotes are text, as in GLUE's files; in CSV they quote. An empty line is no row.
+    In TSV quotes are text, as in GLUE's files; in CSV they quote. An empty line is no row; where there is one column
+    alone, it is an empty one, but at the end of the file.
 
     Args:
         path: file ending in .tsv, .csv or .jsonl; "-" for JSON lines on standard input.
@@ -54,7 +55,7 @@ def table_rows(path, columns, optional=()):
     if ending == ".csv":
         rows = read_csv(path)
     else:
-        rows = ((number, text.split("\t")) for number, text in read_lines(path) if text)
+        rows = ((number, text.split("\t") if text else []) for number, text in read_lines(path))
     yield from _delimited_rows(path, rows, columns, optional)
 
 
@@ -97,7 +98,7 @@ def read_text_lines(path, data):
 
 
 def _delimited_rows(path, rows, columns, optional):
-    _, header = next(rows, (0, None))
+    header = next((fields for _, fields in rows if fields), None)
     if header is None:
         raise DataError(f"{path}: the file is empty; expected a first line with the column names")
     for column in columns:
@@ -108,11 +109,24 @@ def _delimited_rows(path, rows, columns, optional):
             raise DataError(f"{path}:1: the column {column!r} is there {count} times; rename all but one")
     places = [header.index(column) if column in header else None for column in (*columns, *optional)]
     number = 0
-    for number, fields in rows:
+    for number, fields in _filled(rows, len(header)):
         if len(fields) != len(header):
             raise DataError(f"{path}:{number}: {len(fields)} columns; expected {len(header)} as in the first line")
         yield number, [None if place is None else fields[place] for place in places]
     _check_rows(path, number)
+
+
+def _filled(rows, columns):
+    """The rows that are no empty lines, with those of them that are rows of one empty column."""
+    empty = []
+    for number, fields in rows:
+        if not fields:
+            empty.append(number)
+            continue
+        if columns == 1:
+            yield from ((line, [""]) for line in empty)
+        empty.clear()
+        yield number, fields
 
 
 def _json_rows(path, columns, optional):

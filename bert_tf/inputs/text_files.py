@@ -67,10 +67,10 @@ def check_file(path):
 
 
 def read_csv(path):
-    """The rows of a CSV file, whose fields may be quoted and hold line ends; empty lines are no rows.
+    """The rows of a CSV file, whose fields may be quoted and hold line ends.
 
     Yields:
-        (number of the row's last line, list of str).
+        (number of the row's last line, list of str; [] for an empty line).
 
     Raises:
         DataError: as `read_lines`, and for quotes that do not close.
@@ -80,8 +80,7 @@ def read_csv(path):
     reader = csv.reader((text + "\n" for _, text in read_lines(path)), strict=True)
     try:
         for fields in reader:
-            if fields:
-                yield reader.line_num, fields
+            yield reader.line_num, fields
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: {error}; expected CSV with double quotes") from None
 

@@ -215,7 +215,7 @@ def test_a_column_of_conll_that_is_no_number_of_tags_is_a_wrong_setting(write, c
     source = Source(ExampleData(format="conll", column=column), write("a.txt", CONLL2003), TaggedExample)
     with pytest.raises(ConfigError) as raised:
         list(source.examples(Skips(), "test"))
-    expected = "expected the number of a column of tags, from 1 or from the end, such as -1"
+    expected = "expected the number of a column of tags, from 1, the one behind the word, or from the end, such as -1"
     assert str(raised.value) == f"data.column is {column!r}; {expected}"
 
 

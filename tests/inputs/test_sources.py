@@ -167,6 +167,19 @@ def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_ha
         source.where(role)
 
 
+def test_parts_of_one_file_are_told_apart_and_names_of_files_are_not(write, tmp_path):
+    write("data_full.json", json.dumps({"train": [], "val": []}))
+    write("a.tsv", "text\n")
+    write("train.tsv", "text\n")
+
+    def identity(**data):
+        return Source(ExampleData(**data), str(tmp_path), TextExample).identity("train")
+
+    assert identity(format="clinc150") == identity(format="clinc150", train="train")
+    assert identity(format="clinc150") != identity(format="clinc150", train="val")
+    assert identity(train="a.tsv") == identity()
+
+
 @pytest.mark.parametrize("source", ["", "tfds:conll2003"])
 def test_a_file_is_read_in_the_format_that_is_named_whatever_the_model_learned_from(write, source):
     path = write("a.txt", "a O\nb B-X\n")

@@ -76,8 +76,20 @@ def test_line_ends_byte_order_marks_and_empty_lines_do_not_matter(table, name, c
 
 
 def test_line_numbers_count_empty_lines(table):
-    path = table("a.tsv", "text\n\none\n\n\ntwo\n")
+    path = table("a.tsv", "text\tlabel\n\none\ta\n\n\ntwo\tb\n")
     assert list(table_rows(path, ["text"])) == [(3, ["one"]), (6, ["two"])]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_of_one_column_an_empty_line_is_a_row_unless_the_file_ends_with_it(table, name):
+    path = table(name, "text\n\none\n\n\ntwo\n\n\n")
+    assert list(table_rows(path, ["text"])) == [(2, [""]), (3, ["one"]), (4, [""]), (5, [""]), (6, ["two"])]
+    with pytest.raises(DataError, match="no rows"):
+        list(table_rows(table(name, "text\n\n\n"), ["text"]))
+
+
+def test_a_quoted_empty_cell_is_a_row_wherever_it_is(table):
+    assert read_table(table("a.csv", 'text\none\n""\n'), ["text"]) == {"text": ["one", ""]}
 
 
 def test_only_a_newline_ends_a_line(table):

@@ -148,6 +148,7 @@ def test_csv_rows_have_the_number_of_their_last_line(write):
     assert list(read_csv(write("file", 'a,b\n"c\nd","e"\n\nf,g\n'))) == [
         (1, ["a", "b"]),
         (3, ["c\nd", "e"]),
+        (4, []),
         (5, ["f", "g"]),
     ]
 
