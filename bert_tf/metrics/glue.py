@@ -85,7 +85,7 @@ def glue_class_scores(name, counts):
     """The metrics of a GLUE task with classes, of one set of examples or of many draws.
 
     Args:
-        name: one of GLUE, not STS-B.
+        name: one of `GLUE_SETS`, not STS-B.
         counts: `classification.ClassCounts` of [..., classes].
 
     Returns:

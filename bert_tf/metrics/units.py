@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _SHARE = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|exact_match|share)")
-_COUNT = re.compile(r"entities|predicted_entities|repaired_labels|repaired_predictions|(?:.*_)?total")
+_COUNT = re.compile(r"entities|predicted_entities|(?:.*_)?total")
 _COEFFICIENTS = ("pearson", "spearman", "matthews")
 
 

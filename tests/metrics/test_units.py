@@ -14,7 +14,7 @@ def test_every_score_of_the_metrics_has_its_unit():
     names |= squad.squad_2_scores(answers, found, {"1": -1.0, "2": 1.0}, 0.0)
     names |= glue.glue_scores("mrpc", ["1", "0"], ["1", "1"])
     units = {name: unit_of(name, names) for name in names}
-    counts = {"entities", "predicted_entities", "repaired_labels", "repaired_predictions", "total"}
+    counts = {"entities", "predicted_entities", "total"}
     for name, unit in units.items():
         kind = name.rpartition("/")[2].removeprefix("HasAns_").removeprefix("NoAns_")
         assert unit == (COUNT if kind in counts else NUMBER if kind.endswith("_thresh") else SHARE), name
