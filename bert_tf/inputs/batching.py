@@ -7,8 +7,8 @@ def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None
     """Sorts each pool by length and cuts it into batches, so that little of a batch is padding.
 
     Args:
-        pools: Dataset of dicts whose tensors have the pool's size as first dimension, RaggedTensors among them. A pool
-            size that is a multiple of `batch_size` (32 of them is plenty) leaves only the very last batch partial.
+        pools: Dataset of dicts whose tensors have the pool's size as first dimension, RaggedTensors among them. Sizes
+            that are multiples of `batch_size` (32 of them is plenty) leave only the very last batch partial.
         batch_size: examples a batch.
         length_key: the ragged feature that is sorted by; where each example has several lists, by its longest one.
         seed: int64 [2] to shuffle the batches of a pool, or None to keep them in order of length (evaluation).
@@ -27,10 +27,17 @@ def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None
                 blocks, tf.random.experimental.stateless_fold_in(seed, number)
             )
             order = tf.concat([tf.reshape(blocks, [-1]), rest], 0)
-        return {name: tf.gather(value, order) for name, value in pool.items()}
+        return pool, order
 
-    pools = pools.enumerate().map(sort, num_parallel_calls=tf.data.AUTOTUNE)
-    return pools.unbatch().ragged_batch(batch_size)
+    def cut(pool, order):
+        def batch(start):
+            rows = order[start : start + batch_size]
+            return {name: tf.gather(value, rows) for name, value in pool.items()}
+
+        # To unbatch and batch again would take each row apart, and gives the same.
+        return tf.data.Dataset.range(0, tf.size(order, tf.int64), batch_size).map(batch)
+
+    return pools.enumerate().map(sort, num_parallel_calls=tf.data.AUTOTUNE).flat_map(cut)
 
 
 def longest(ragged):

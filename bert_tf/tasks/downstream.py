@@ -261,6 +261,8 @@ class Downstream(Task):
             Dataset of what `pad` gives; `window` int64 [rows] numbers the rows of each example from 0.
         """
         pools = self._pools(columns, batch_size, seed)
+        if self.windows:  # more rows than examples: of each pool a batch would stay partial
+            pools = pools.unbatch().ragged_batch(batch_size * _POOL)
         return batch_by_length(pools, batch_size, seed=seed).map(self.pad, num_parallel_calls=tf.data.AUTOTUNE)
 
     def count_rows(self, columns):
@@ -295,11 +297,7 @@ class Downstream(Task):
             return {name: tf.gather(value, shuffled) for name, value in features.items()}
 
         pools = tf.data.Dataset.from_tensor_slices(order).batch(batch_size * _POOL)
-        pools = pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
-        if seed is None or not self.windows:
-            return pools
-        # Of more rows than examples: with a pool that is no multiple of it, each batch would be of two lengths.
-        return pools.unbatch().ragged_batch(batch_size * _POOL)
+        return pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
 
     def serving(self, model):
         return Answers(model, self)
