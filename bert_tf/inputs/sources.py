@@ -182,7 +182,7 @@ KINDS = {
     ),
     ChoiceExample: Kind(
         "label",
-        lambda example: EMPTY if is_blank(example.context, *example.choices) else None,
+        lambda example: EMPTY if is_blank(example.context + example.question, *example.choices) else None,
         lambda path, data, skips: choices.read_choices(path),
         lambda name, split, data, skips: tfds_sets.read_tfds_choices(name, split),
     ),

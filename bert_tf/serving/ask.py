@@ -6,7 +6,8 @@
 
 The first way is for models that take one text, the second for all: one value for each of the model's inputs, several
 (--choices=A --choices=B) where an input is a list. On standard input comes a JSON object a line with the same names.
-Each is answered by a line: a JSON object of what was asked and what the model returns. Run by its path, in a process of
+Each is answered by a line: a JSON object of what was asked and what the model returns, which goes before where both
+have a name (a "label" that was known is not kept). Run by its path, in a process of
 its own, it also shows that an export stands on its own feet.
 
 Exit status: 0; 1 for a model or a line that can not be used, 2 for wrong arguments, with one line that says which.
@@ -86,6 +87,7 @@ def _lines():
         if line.strip():
             try:
                 question = json.loads(line.decode("utf-8-sig"))
+                json.dumps(question, ensure_ascii=False).encode()  # JSON can write half of a surrogate pair
             except ValueError as error:
                 _fail(f"line {number}: not JSON in UTF-8 ({error})")
             if not isinstance(question, dict):

@@ -36,13 +36,13 @@ class MultiLabelConfig(LabelsConfig):
         if not 0 < self.threshold < 1:
             raise ConfigError(f"task.threshold is {self.threshold}; it is a probability, above 0 and below 1")
         super().check()
-        joined = next((label for label in self.labels if self.separator in label), None)
-        if joined:
-            raise ConfigError(
-                f"task.labels has {joined!r}, which holds task.separator, {self.separator!r}; {WRITTEN}, or choose "
-                "another separator"
-            )
+        self.check_joined(self.labels, f"{WRITTEN}, or choose another separator", "task.labels has")
         return self
+
+    def check_joined(self, labels, remedy, where):
+        """Raises ConfigError for a label that holds the separator: joined, it could not be told from two."""
+        if joined := next((label for label in labels if self.separator in label), None):
+            raise ConfigError(f"{where} {joined!r}, which holds task.separator, {self.separator!r}; {remedy}")
 
 
 class MultiLabel(TextTask):
@@ -72,6 +72,7 @@ class MultiLabel(TextTask):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
         counts = collections.Counter(label for example in examples for label in set(split(example, config.separator)))
         labels = tuple(config.labels or labels or labels_of(counts, examples[0], data))
+        config.check_joined(labels, "choose another one", "the training examples have the label")
         weights = class_weights(
             config,
             [counts[label] for label in labels],

@@ -60,9 +60,7 @@ class MultipleChoice(Downstream):
 
     def columns(self, examples, *, labelled):
         columns = {
-            "context": tf.constant(
-                [f"{one.context} {one.question}" if one.question else one.context for one in examples]
-            ),
+            "context": tf.constant([" ".join(filter(None, (one.context, one.question))) for one in examples]),
             "choices": tf.ragged.constant([one.choices for one in examples], tf.string, ragged_rank=1),
         }
         if labelled:

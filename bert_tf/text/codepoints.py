@@ -94,6 +94,15 @@ def _normalize_character(char, lower_case, strip_accents, split_cjk, stand_in):
     return text.translate(stand_in)
 
 
+@functools.cache
+def space_codes():
+    """All code points that the normalizer makes a space of: int32, ascending."""
+    chars = (chr(code) for codes in _ASSIGNED for code in codes)
+    return np.array(
+        [ord(char) for char in chars if _normalize_character(char, False, False, False, {}) == " "], np.int32
+    )
+
+
 def character_table(lower_case, strip_accents, split_cjk):
     """What every code point that does not stay as it is turns into: dict, str (one character) -> str."""
     stand_in = stand_ins(split_cjk)

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from bert_tf.text.codepoints import CJK_RANGES, accent_codes, punctuation_codes
+from bert_tf.text.codepoints import CJK_RANGES, accent_codes, punctuation_codes, space_codes
 
 _BYTES = [bytes([value]) for value in range(256)]
 
@@ -53,8 +53,10 @@ def word_numbers(tokenizer, text, ids, starts, ends):
     opening = _code_points(text, starts)
     mark = _is_among(opening, punctuation_codes())
     first = _first_of_row(ids)
-    # What is deleted leaves a gap too, but it is white space alone that no "##" piece comes after.
-    first_of_chunk = first | (_shifted(ends.values, 0) < starts.values) & ~continues
+    before = tf.where(first, 0, _shifted(ends.values, 0))  # where the piece before ends
+    # Before a "##" piece something was deleted. So it may have been elsewhere, beside a mark.
+    gap = ~first & (before < starts.values) & ~continues
+    first_of_chunk = first | gap & _holds_space(text, starts.with_values(before), starts, gap)
     chunk = tf.cumsum(tf.cast(first_of_chunk, tf.int64)) - 1  # [pieces]
     none = tf.size(chunk, tf.int64)
     place = tf.range(none)
@@ -131,6 +133,27 @@ def characters(text, rows, offsets):
     opens = tf.bitwise.bitwise_and(data, 0xC0) != 0x80  # others go on with a character
     before = tf.cumsum(tf.cast(tf.pad(opens, [[0, 1]]), tf.int32), exclusive=True)  # the texts may be large
     return tf.gather(before, begins + offsets) - tf.gather(before, begins)
+
+
+def _holds_space(text, firsts, lasts, of):
+    """bool [pieces]: whether there is white space from one byte to another, where `of`; else anything.
+
+    Args:
+        text: string [batch].
+        firsts, lasts: RaggedTensors int32 [batch, None].
+        of: bool [pieces].
+    """
+    at_once = _is_among(_code_points(text, firsts), space_codes())
+
+    def searched():
+        codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
+        spaces = tf.ragged.boolean_mask(offsets, codes.with_values(_is_among(codes.values, space_codes())))
+        begins = tf.cumsum(tf.strings.length(text) + 1, exclusive=True)  # of each text, were they one
+        spaces = tf.cast(spaces.values, tf.int32) + tf.gather(begins, spaces.value_rowids())
+        first, last = (ends.values + tf.gather(begins, ends.value_rowids()) for ends in (firsts, lasts))
+        return tf.searchsorted(spaces, first) < tf.searchsorted(spaces, last)
+
+    return tf.cond(tf.reduce_all(at_once | ~of), lambda: at_once, searched)
 
 
 def _code_points(text, offsets):

@@ -89,7 +89,12 @@ def labelled_and_empty():
         ChoiceExample,
         "choices",
         "a.jsonl",
-        lines(choice | {"context": ""}, choice, choice | {"choices": ["b", " "]}),
+        lines(
+            choice | {"context": ""},
+            choice,
+            choice | {"choices": ["b", " "]},
+            choice | {"context": "", "question": "what?"},
+        ),
         ["0", "2"],
     )
 

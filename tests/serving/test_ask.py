@@ -87,7 +87,7 @@ WRONG = {
     "a number": (["one"], b'{"text": 5}\n', 1, "'text' is 5; expected one text"),
     "a list": (["one"], b'{"text": ["a"]}\n', 1, "'text' is [\"a\"]; expected one text"),
     "no list": (["choices"], b'{"context": "a", "choices": "b"}\n', 1, "'choices' is \"b\"; expected a list of texts"),
-    "half a character": (["one"], b'{"text": "\\ud800"}\n', 1, "'text' is \"\\ud800\"; expected one text"),
+    "half a character": (["one"], b'{"text": "a", "id": "\\ud800"}\n', 1, "line 1: not JSON in UTF-8 ('utf-8' codec"),
 }
 
 

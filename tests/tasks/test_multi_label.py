@@ -62,6 +62,14 @@ def test_a_number_is_no_label():
         create("x,y", 0.5)
 
 
+def test_a_label_from_json_that_would_be_read_as_two_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"the training examples have the label 'x,y', which holds task\.separator, ','"
+    ):
+        create(("x,y", "z"), ("z",))
+    assert create(("x,y", "z"), ("z",), separator="|").labels == ("x,y", "z")
+
+
 def test_examples_without_any_label_are_nothing_to_learn():
     with pytest.raises(DataError, match=r"^file:0 and all that follows: there is no label; expected at least two"):
         create("", "")

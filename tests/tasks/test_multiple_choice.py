@@ -73,14 +73,17 @@ def test_a_row_is_the_context_with_each_choice_and_a_question_stands_behind_the_
     examples = [
         ChoiceExample("0", "a b", "c?", ("d", "e f"), 1, ""),
         ChoiceExample("1", "a " * 15, "", ("b " * 9, "c", "d e"), 0, ""),
+        ChoiceExample("2", "", "c?", ("d", "e"), 0, ""),
     ]
+    assert task.columns(examples, labelled=False)["context"].numpy()[2] == b"c?"
     features = task.encode(task.columns(examples, labelled=True))
     expected = [[ids_of("a b c ?", "d"), ids_of("a b c ?", "e f")],
-                [ids_of("a " * 15, choice) for choice in examples[1].choices]]  # fmt: skip
+                [ids_of("a " * 15, choice) for choice in examples[1].choices],
+                [ids_of("c ?", "d"), ids_of("c ?", "e")]]  # fmt: skip
     assert features["input_word_ids"].to_list() == [[ids for ids, _ in rows] for rows in expected]
     assert features["input_type_ids"].to_list() == [[types for _, types in rows] for rows in expected]
-    assert features["labels"].numpy().tolist() == [1, 0]
-    assert features["truncated"].numpy().tolist() == [False, True]
+    assert features["labels"].numpy().tolist() == [1, 0, 0]
+    assert features["truncated"].numpy().tolist() == [False, True, False]
 
 
 def test_of_a_long_context_is_kept_what_the_setting_says(tokenizer):

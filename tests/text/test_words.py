@@ -74,6 +74,16 @@ def test_words_of_real_sentences_are_those_of_the_rule(tokenizer):
     assert words_of(tokenizer, texts) == [by_rule(text) for text in texts]
 
 
+@pytest.mark.parametrize("char", ["\u200b", "\u200c", "\u00ad", "\u200e", "\x00", "\x0b"])
+def test_what_is_deleted_divides_no_words(tokenizer, char):
+    texts = ["a,*b", "a*,b c", "a/*b", "a'*b*", "a *b", "a* b", "a, * b", "a,*\u3000*b", "*a", "(*a*)", "a**,**b"]
+    found = words_of(tokenizer, [text.replace("*", char) for text in texts])
+    bare = [text.replace("*", "") for text in texts]
+    assert [[word.replace(char, "") for word in words] for words in found] == [by_rule(text) for text in bare]
+    # Texts without any are looked at another way; both are the same.
+    assert words_of(tokenizer, bare) == [by_rule(text) for text in bare]
+
+
 def test_words_of_decomposed_text_are_those_of_composed_text_decomposed(tokenizer):
     texts = ["Visit Café Zoë", "(Zoë's) pâté-à-porter, voilà!", "가나다 라", "é", "", "Ǘ ñ"]
     composed = [[unicodedata.normalize("NFD", word) for word in words] for words in words_of(tokenizer, texts)]
