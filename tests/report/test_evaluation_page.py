@@ -73,11 +73,10 @@ def shown(best, measured, floor, intervals):
 
 
 def test_counts_thresholds_and_correlations_are_no_percentages():
-    tagging = {"f1": 0.5, "accuracy": 1.0, "entities": 12345.0, "predicted_entities": 1.0, "repaired_predictions": 0.0}
+    tagging = {"f1": 0.5, "accuracy": 1.0, "entities": 12345.0, "predicted_entities": 1.0}
     rows = rows_of(shown("f1", tagging, tagging | {"predicted_entities": 0.0}, {"f1": (0.25, 0.75)}))
     assert [text_of(cell).strip() for cell in rows["f1"]] == ["50.0%", "25.0–75.0%", "50.0%"]
-    assert rows["repaired_predictions"] == ["0", "", "0"]  # and no bar
-    assert rows["predicted_entities"] == ["1", "", "0"] and rows["entities"] == ["12,345", "", "12,345"]
+    assert rows["predicted_entities"] == ["1", "", "0"] and rows["entities"] == ["12,345", "", "12,345"]  # and no bar
 
     squad = {"f1": 0.5, "HasAns_exact": 0.25, "HasAns_total": 1.0, "best_f1": 0.625, "best_f1_thresh": 0.35}
     rows = rows_of(shown("f1", squad, squad, {}))
