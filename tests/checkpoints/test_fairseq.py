@@ -11,6 +11,7 @@ import bert_tf
 from bert_tf.checkpoints import directory, load_model
 from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.errors import DataError
+from bert_tf.serving import ask
 from bert_tf.serving.export import export
 from tests import packages
 from tests.checkpoints.tensor_files.pickles import archive, arrays, dictionary, number, pickled, sequence
@@ -364,9 +365,9 @@ def test_a_published_model_gives_its_published_probabilities(sapiens):
 def test_a_published_model_answers_from_an_export_of_our_own_format(sapiens, tmp_path):
     directory.write(open_checkpoint(sapiens / "checkpoint_vh.pt", allow_pickle=True), str(tmp_path / "model"))
     task, model = directory.load_task(str(tmp_path / "model"))
-    serve = tf.saved_model.load(export(task, model, str(tmp_path / "served"))).signatures["serving_default"]
-    answer = serve(text=tf.constant([" ".join(ANTIBODY).replace("*", "[MASK]")]))
-    assert answer["tokens"][0, :, 0].numpy().tolist() == [b"Q", b"V", b"Q"]
+    exported = ask.Model(export(task, model, str(tmp_path / "served")).path)
+    answer = exported.run({"text": [" ".join(ANTIBODY).replace("*", "[MASK]")]})
+    assert answer["tokens"][0, :, 0].tolist() == [b"Q", b"V", b"Q"]
     light, _, _ = load_model(str(sapiens / "checkpoint_vl.pt"), allow_pickle=True)
     assert not np.array_equal(light.weights[0], model.weights[0])
 

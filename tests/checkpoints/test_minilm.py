@@ -60,14 +60,14 @@ def computed(model):
 
 
 def largest_difference(computed, layers, pooled):
-    """Of our outputs from other ones, over all tokens of all layers and over the pooled output."""
+    """Of our outputs from other ones, by their largest value, over all tokens of all layers and the pooled output."""
     inputs, outputs = computed
     tokens = inputs["input_mask"] == 1
     pairs = [(outputs["pooled_output"].numpy(), pooled)]
     for ours, theirs in zip(outputs["encoder_outputs"], layers, strict=True):
         pairs.append((ours.numpy()[tokens], theirs[tokens]))
     assert all(ours.shape == theirs.shape and ours.size for ours, theirs in pairs)
-    return max(np.abs(ours - theirs).max() for ours, theirs in pairs)
+    return max(np.abs(ours - theirs).max() / np.abs(theirs).max() for ours, theirs in pairs)
 
 
 def settings(minilm):
@@ -116,7 +116,9 @@ def onnxruntime_outputs(minilm, inputs):
 )
 def test_every_layer_and_the_pooled_output_are_those_of(outputs, minilm, computed):
     inputs, _ = computed
-    assert largest_difference(computed, *outputs(minilm, inputs)) < 1e-5
+    # Each of the six layers rounds at least six times to float32 what it passes on: the products and sums of attention
+    # and of the intermediate layer, and what their norms make of it.
+    assert largest_difference(computed, *outputs(minilm, inputs)) < 6 * 6 * np.finfo(np.float32).eps
 
 
 @pytest.mark.slow

@@ -99,8 +99,10 @@ class Regression(Task):
             "error": (tf.reduce_sum(weights * tf.abs(errors)), weight),
         }
 
-    def serving(self, model):
+    def inputs(self):
         raise NotImplementedError
+
+    token_features = signatures = inputs
 
 
 def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3, total_steps=12, **train):

@@ -1,6 +1,6 @@
 """Whole runs on the bundled corpus, cut differently or fed differently: the same weights after 20 updates.
 
-`python -m tests.training.equality FOLDER` prints what the first two tests compare.
+`python -m tests.training.equality FOLDER` prints what the first two tests compare, but with BERT's own epsilon.
 """
 
 import os
@@ -14,10 +14,13 @@ from tests.training import equality
 
 pytestmark = pytest.mark.slow
 
-# How much the runs of a case may differ, relative to the largest value of a tensor. Where a gradient is 0 but for
-# rounding, Adam's first updates are of any sign: with other settings than BERT's own one such weight among 200,000 may
-# come to more than 1e-5 of a small bias.
-BOUNDS = {"modern": 1e-5, "google": 1e-5, "bfloat16": 5e-2}
+# How much the runs of a case may differ, relative to the largest value of a tensor: a number of float32's roundings of
+# 6e-8 each, where sums are of another order.
+BOUND, BOUNDS = 1e-5, {"bfloat16": 5e-2}
+# Of Adam's root. Where a gradient is 0 but for rounding, with BERT's 1e-6 the first updates are full steps of any sign,
+# and one such weight among 200,000 comes to 2e-5 of a small bias, or more: a bound would measure the processor. With
+# this one, far above all rounding, most weights still move nearly as far, and differ by less than 1e-6.
+EPSILON = 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def folder(tmp_path_factory):
     """All runs of the table."""
     folder = str(tmp_path_factory.mktemp("runs"))
     equality.learn(folder)
-    equality.run(folder, list(dict.fromkeys([*equality.ROWS.values(), *equality.ROWS])))
+    equality.run(folder, list(dict.fromkeys([*equality.ROWS.values(), *equality.ROWS])), epsilon=EPSILON)
     return folder
 
 
@@ -37,7 +40,7 @@ def test_the_halves_of_a_batch_have_different_numbers_of_masks(folder):
 @pytest.mark.parametrize("row", equality.ROWS, ids=lambda row: ", ".join(map(str, row)))
 def test_a_run_is_the_same_on_any_number_of_devices(folder, row):
     differences = equality.compare(folder, row)
-    bound = BOUNDS.get(row[0], 5e-5)
+    bound = BOUNDS.get(row[0], BOUND)
     assert differences.pop("weights") < bound
     assert all(difference < max(bound / 2, 5e-6) for difference in differences.values()), differences
 

@@ -8,6 +8,11 @@ from tests.training.processes import cluster, finish, start
 from tests.training.replicas import CASES, train
 from tests.training.small import difference
 
+# By how much of themselves the numbers of masks that losses are divided by differ. Each piece that a batch is cut into
+# adds 1e-5, and two replicas cut twice as many as one: two more of a batch that may have only 3 masks, and one more of
+# at least 8.
+DIVISORS = {"uneven": 2e-5 / 3, "clipped": 1e-5 / 8}
+
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory):
@@ -17,17 +22,19 @@ def mirrored(tmp_path_factory):
     return folder
 
 
-def assert_same(ones, others):
+def assert_same(ones, others, divisors=0.0):
+    """`divisors`: as in DIVISORS."""
     # Adam makes a large step of a gradient near zero, with whatever rounding it carries.
     assert difference(ones, others) < 1e-4
     for name in ("evaluation", "curve/loss", "curve/mlm_accuracy", "curve/gradient_norm"):
-        np.testing.assert_allclose(ones[name], others[name], rtol=1e-5)
+        # Twice: a gradient and, from the second update on, the weights that it is taken at.
+        np.testing.assert_allclose(ones[name], others[name], rtol=1e-5 + 2 * divisors)
 
 
-@pytest.mark.parametrize("case", ["uneven", "clipped"])
+@pytest.mark.parametrize("case", DIVISORS)
 def test_two_replicas_train_and_evaluate_as_one(tmp_path, mirrored, case):
     one = train(create("one_device"), tmp_path, case)
-    assert_same(one, np.load(mirrored / f"{case}.npz"))
+    assert_same(one, np.load(mirrored / f"{case}.npz"), DIVISORS[case])
 
 
 def test_where_each_replica_counts_alone_two_are_two_micro_batches_of_one(tmp_path, mirrored):
@@ -66,4 +73,4 @@ def test_two_worker_processes_train_and_evaluate_as_one(tmp_path):
     arguments = ("tests.training.replicas", "multi_worker", tmp_path, "clipped")
     finish(*(start(*arguments, environment=environment) for environment in cluster(2)))
     one = train(create("one_device"), tmp_path / "one", "clipped")
-    assert_same(one, np.load(tmp_path / "clipped.npz"))
+    assert_same(one, np.load(tmp_path / "clipped.npz"), DIVISORS["clipped"])
