@@ -7,10 +7,12 @@ import math
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from bert_tf.errors import BertTfError, ConfigError, DataError
 
+_A_DAY = 24 * 60 * 60.0
 _PARTIAL = ".partial"  # how the names end that files have while they are written
 
 
@@ -70,13 +72,21 @@ def leftovers(directory):
 
 @contextlib.contextmanager
 def replacing_directory(path):
-    """The same for a directory, which must not exist yet; errors from the block name it as it would be called."""
+    """The same for a directory, which must not exist yet; errors from the block name it as it would be called.
+
+    What processes that were killed here a day ago or earlier left of directories of this name is removed.
+    """
     path = os.path.abspath(path)
     if os.path.lexists(path):  # also a link that leads nowhere
         raise ConfigError(f"{path} exists already; choose another name or remove it")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    parent, name = os.path.split(path)
+    os.makedirs(parent, exist_ok=True)
+    for leftover in glob.glob(os.path.join(glob.escape(parent), f".{glob.escape(name)}.*{_PARTIAL}")):
+        with contextlib.suppress(OSError):
+            if os.path.getmtime(leftover) < time.time() - _A_DAY:
+                shutil.rmtree(leftover)
     try:
-        temporary = tempfile.mkdtemp(dir=os.path.dirname(path), prefix=f".{os.path.basename(path)}.")
+        temporary = tempfile.mkdtemp(dir=parent, prefix=f".{name}.", suffix=_PARTIAL)
     except OSError as error:
         error.filename = path
         raise

@@ -4,7 +4,6 @@ On one machine: python -m bert_tf.serve_inputs --port=5000 --workers=host1:5001,
 On each worker: python -m bert_tf.serve_inputs --port=5001 --dispatcher=host0:5000 --address=host1:5001
 """
 
-import tensorflow_text  # noqa: F401  the operations that the batches are made with
 from absl import flags
 
 from bert_tf.app import run
@@ -18,6 +17,8 @@ _ADDRESS = flags.DEFINE_string("address", "", "A worker's: its HOST:PORT as it s
 
 
 def main(_):
+    import tensorflow_text  # noqa: F401  the operations that the batches are made with
+
     if bool(_WORKERS.value) == bool(_DISPATCHER.value) or bool(_DISPATCHER.value) != bool(_ADDRESS.value):
         raise ConfigError("give a dispatcher --workers, or a worker --dispatcher and --address")
     if _WORKERS.value:

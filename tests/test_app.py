@@ -1,6 +1,8 @@
+import ast
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -97,3 +99,18 @@ def test_strategy_flags_have_defaults():
         read = app.strategy_flags()
     values(["program", "--strategy=mirrored"])
     assert read() == ("mirrored", "")
+
+
+def test_no_program_loads_tensorflow_before_its_greetings_are_silenced():
+    files = Path(app.__file__).parent.glob("*.py")
+    programs = [path for path in files if "from bert_tf.app import" in path.read_text()]
+    assert len(programs) > 10
+    for path in programs:
+        names = []
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                names.append(node.module)
+            elif isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+        before = {name.partition(".")[0] for name in names[: names.index("bert_tf.app")]}
+        assert before <= {"absl", "ml_collections", *sys.stdlib_module_names}, path

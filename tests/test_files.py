@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -172,3 +173,15 @@ def test_bundled_data_is_found_from_any_directory(tmp_path, monkeypatch):
     assert os.path.isfile(bundled("data/sotu/train.txt.gz"))
     with pytest.raises(DataError, match=r"data/none: not found beside the package"):
         bundled("data/none")
+
+
+def test_what_a_process_that_was_killed_long_ago_left_of_a_directory_is_removed(tmp_path):
+    killed, living, other = (tmp_path / f".{name}.partial" for name in ("model.killed", "model.living", "other.killed"))
+    for folder in (killed, living, other):
+        folder.mkdir()
+        (folder / "half").write_text("half")
+    for folder in (killed, other):
+        os.utime(folder, (time.time() - 25 * 3600,) * 2)
+    with replacing_directory(tmp_path / "model") as temporary:
+        assert names(tmp_path) == sorted([Path(temporary).name, living.name, other.name])
+    assert names(tmp_path) == sorted([living.name, other.name, "model"])

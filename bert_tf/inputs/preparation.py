@@ -6,20 +6,18 @@ read again, without them, tokenized and written. So what Beam has to group and, 
 """
 
 import collections
-import contextlib
 import hashlib
 import itertools
-import json
 import os
 import re
 import unicodedata
-import uuid
 
 import apache_beam as beam
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.gfiles import PARTIAL, read_json, replacing, write_json
 from bert_tf.inputs.readers import read_source
 from bert_tf.inputs.records import DESCRIPTION, ENDING, SourceWriter, digest, settings_of, shard_name
 from bert_tf.text import Tokenizer
@@ -99,7 +97,7 @@ def prepare(planned, output, options=None, max_bad_share=0.01):
     names = [shard_name(number, count) for number in range(count)]
     counts = collections.Counter()
     for name in names:
-        counts.update(_read_json(os.path.join(output, f"{name}.json"))["counts"])
+        counts.update(read_json(os.path.join(output, f"{name}.json"))["counts"])
     if counts["not_utf8"] > max_bad_share * counts["sentences_read"]:
         raise DataError(
             f"{counts['not_utf8']} of {counts['sentences_read']} sentences are not UTF-8; expected at most "
@@ -113,7 +111,7 @@ def prepare(planned, output, options=None, max_bad_share=0.01):
         "counts": dict(sorted(counts.items())),
         "shards": [name + ENDING for name in names],
     }
-    _write_json(path, description)
+    write_json(path, description, indent=1)
     return description
 
 
@@ -183,9 +181,9 @@ class _Write(beam.DoFn):
         made_of = digest([self._plan["layout"], settings_of(self._tokenizer), self._plan["groups"][number], places])
         base = os.path.join(self._output, shard_name(number, len(self._plan["groups"])))
         if not _is_whole(base, made_of):
-            with _replacing(base + ENDING) as temporary:
+            with replacing(base + ENDING) as temporary:
                 index = self._write(temporary, number, set(places))
-            _write_json(base + ".json", {"made_of": made_of} | index)
+            write_json(base + ".json", {"made_of": made_of} | index)
 
     def _write(self, path, number, left_out):
         """Writes the shard to `path`; returns its index."""
@@ -233,38 +231,16 @@ def _clear(output, planned, count):
     """
     tf.io.gfile.makedirs(output)
     path = os.path.join(output, DESCRIPTION)
-    if tf.io.gfile.exists(path) and _read_json(path)["plan"] != planned:
+    if tf.io.gfile.exists(path) and read_json(path)["plan"] != planned:
         raise ConfigError(f"{output} holds a corpus of other files or settings; choose another --output or remove it")
     for name in tf.io.gfile.listdir(output):
         shard = re.fullmatch(rf"\d{{5}}-of-(\d{{5}})({ENDING}|\.json)", name)
-        if name.endswith(".part") or (shard and int(shard[1]) != count):
+        if name.endswith(PARTIAL) or (shard and int(shard[1]) != count):
             tf.io.gfile.remove(os.path.join(output, name))
 
 
 def _is_whole(base, made_of):
     if not tf.io.gfile.exists(base + ".json") or not tf.io.gfile.exists(base + ENDING):
         return False
-    index = _read_json(base + ".json")
+    index = read_json(base + ".json")
     return index["made_of"] == made_of and index["bytes"] == tf.io.gfile.stat(base + ENDING).length
-
-
-@contextlib.contextmanager
-def _replacing(path):
-    """`files.replacing` for every file system that TensorFlow knows."""
-    temporary = f"{path}.{uuid.uuid4().hex}.part"  # a runner may have two workers do the same
-    try:
-        yield temporary
-        tf.io.gfile.rename(temporary, path, overwrite=True)
-    finally:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.remove(temporary)
-
-
-def _write_json(path, value):
-    with _replacing(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
-        file.write(json.dumps(value, indent=1 if path.endswith(DESCRIPTION) else None, ensure_ascii=False) + "\n")
-
-
-def _read_json(path):
-    with tf.io.gfile.GFile(path) as file:
-        return json.load(file)

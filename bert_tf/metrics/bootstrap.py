@@ -34,7 +34,7 @@ def interval_of_sums(metric, terms, draws=1000, seed=0, confidence=0.95):
     """
     examples = check_lengths(examples=terms)
     terms = np.asarray(terms, np.float64).reshape(examples, -1)
-    # Each example's terms as often as it is drawn; to gather them for every draw would take ten times as long.
+    # Each example's terms as often as it is drawn: to gather them for every draw takes six times as long, of 900 terms.
     sums = np.concatenate([_times(rows, examples) @ terms for rows in _draws(examples, draws, seed, 1)])
     return _percentiles(metric(sums), confidence)
 

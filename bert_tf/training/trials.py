@@ -75,12 +75,12 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     run["inputs"] = {role: source.identity(role) for role in ("train", "evaluation")}
     folders = {trial.name: os.path.join(model_dir, trial.name) for trial in trials}
     results = {name: results_of(folder) for name, folder in folders.items()}
+    if all(results.values()):  # else the next of the runs compares it
+        finetuning.check_init(config, init, results[trials[0].name])
     if chief:
         record = Record(model_dir, run, accept_config_change)
         record.write(sum(map(bool, results.values())))
         run = record.value
-    if all(results.values()):  # else the next of the runs compares it
-        finetuning.check_init(config, init, results[trials[0].name])
     for number, trial in enumerate(trials, 1):
         if not results[trial.name]:
             print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)

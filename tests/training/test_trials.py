@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -248,8 +249,11 @@ def test_trials_with_other_weights_to_begin_from_are_refused(tmp_path, tables, p
     with pytest.raises(ConfigError, match=changed_weights):
         trials.finetune(config, *arguments)
     (tmp_path / "model/seed_1/results.json").write_text((tmp_path / "model/seed_0/results.json").read_text())
+    before = (tmp_path / "model/run.json").read_text()
+    moved = shutil.copytree(pretrained, tmp_path / "moved")
     with pytest.raises(ConfigError, match=changed_weights):  # also where all have ended
-        trials.finetune(config, *arguments)
+        trials.finetune(config, str(tables), str(moved), str(tmp_path / "model"), STRATEGY)
+    assert (tmp_path / "model/run.json").read_text() == before
 
 
 @pytest.mark.slow
