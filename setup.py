@@ -34,6 +34,7 @@ setup(
         "ml_dtypes",  # bfloat16 for NumPy
         "safetensors",
         "PyYAML",  # settings of TF Model Garden
+        "tensorflow-serving-api>=2.20,<2.22",  # warm-up requests of exports
         "tokenizers>=0.20",  # learns vocabularies
         "matplotlib",  # the curves of the report
         "tqdm",
@@ -43,7 +44,7 @@ setup(
     extras_require={
         # Other people's implementations, which the slow tests compare this one with.
         "peers": ["torch", "transformers>=5", "onnx", "onnxruntime"],
-        "beam": ["apache-beam>=2.70"],  # prepare
+        "beam": ["apache-beam>=2.70"],  # prepare, predict --runner
         "hub": ["huggingface_hub>=1.0"],  # hf:// names
         "tfds": TFDS,  # tfds: names
         "test": [*("apache-beam>=2.70", "pytest", "hypothesis", "ruff", "huggingface_hub>=1.0"), *TFDS],

@@ -3,6 +3,7 @@
 Or as a SavedModel that takes text: --export_dir=DIR instead of --input and --output.
 """
 
+import contextlib
 import os
 
 from absl import flags
@@ -13,13 +14,13 @@ from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing
 from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
-from bert_tf.serving.export import save
+from bert_tf.serving.export import export, on_cpu, summary
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
 
 _INIT = flags.DEFINE_string("init", None, "Model: whatever bert_tf.load reads, e.g. hf://OWNER/NAME.")
 _INPUT = flags.DEFINE_string("input", None, "Texts: .txt (one a line), .tsv, .csv, .jsonl; - for JSON lines on stdin.")
 _OUTPUT = flags.DEFINE_string("output", None, f"What is written; the ending says how: {', '.join(WRITERS)}.")
-_EXPORT_DIR = flags.DEFINE_string("export_dir", None, "Gets a SavedModel as its next version: 1, 2, ...")
+_EXPORT_DIR = flags.DEFINE_string("export_dir", None, "The model's folder; gets a SavedModel as its next version.")
 _TEXT = flags.DEFINE_string(
     "text", "text", "Column of tables, field of JSON lines; there a list `words` is taken, too."
 )
@@ -35,6 +36,7 @@ _COMBINE = flags.DEFINE_enum("combine", "sum", ["sum", "concat"], "What becomes 
 _WEIGHTS = flags.DEFINE_list("weights", [], "Of the layers in a sum; empty for 1 each.")
 _MAX_LENGTH = flags.DEFINE_integer("max_length", 0, "Tokens of a window; 0 for what the model takes.", lower_bound=0)
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts at once, fewer where they are long.", lower_bound=1)
+_CHECK = flags.DEFINE_bool("check", True, "Verify the SavedModel in a TensorFlow session, as TF Serving runs it.")
 flags.mark_flags_as_required(["init"])
 
 
@@ -49,12 +51,14 @@ def main(_):
     layers, weights = _numbers("layers", _LAYERS.value, int), _numbers("weights", _WEIGHTS.value, float)
     features = FeatureConfig(layers, _COMBINE.value, weights)
     config = EmbeddingConfig(_PER.value, _POOL.value, features, _MAX_LENGTH.value)
-    encoder, tokenizer = load(_INIT.value)
+    with on_cpu() if _EXPORT_DIR.value else contextlib.nullcontext():  # whose answers the export is compared with
+        encoder, tokenizer = load(_INIT.value)
     if tokenizer is None:
         raise DataError(f"{_INIT.value}: no WordPiece vocabulary, so no text can go in")
     embedder = Embedder(encoder, tokenizer, config)
     if _EXPORT_DIR.value:
-        print(f"{save(embedder, _EXPORT_DIR.value)}: a SavedModel of vectors per {config.per}, text in")
+        exported = export(embedder, embedder.model, _EXPORT_DIR.value, check=_CHECK.value)
+        print(summary(exported, f"a SavedModel of vectors per {config.per}"))
         return
     with replacing(_OUTPUT.value) as temporary:
         embedded = extract(embedder, read_texts(_INPUT.value, _TEXT.value), _BATCH_SIZE.value)

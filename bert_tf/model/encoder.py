@@ -26,6 +26,12 @@ def encoder_inputs():
     return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
 
 
+def encoder_of(model):
+    """The BertEncoder that a keras.Model of `model.build` has, also where it is frozen."""
+    layers = (getattr(layer, "model", layer) for layer in (model, *model.layers))
+    return next(layer for layer in layers if isinstance(layer, BertEncoder))
+
+
 @keras.saving.register_keras_serializable("bert_tf")
 class BertEncoder(keras.Model):
     """BERT without a head (Devlin et al., 2019, section 3).

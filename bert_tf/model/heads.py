@@ -221,14 +221,14 @@ def cosine(encoder):
         keras.Model from the encoder's inputs, here int32 [batch, 2, length], to {"logits": float32 [batch, 1]}, from -1
         to 1.
     """
-    inputs, rows = _several()
+    inputs, rows = _several(2)
     states = encoded(encoder, rows, pooled=False)["sequence_output"]
     return keras.Model(inputs, {"logits": Cosine(name="cosine", dtype="float32")(states, inputs["input_mask"])})
 
 
-def _several():
+def _several(sequences=None):
     """The encoder's inputs of several sequences an example, and the same as rows: [batch * sequences, length]."""
-    inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in encoder_inputs()}
+    inputs = {name: keras.Input((sequences, None), dtype="int32", name=name) for name in encoder_inputs()}
     return inputs, {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
 
 

@@ -126,21 +126,34 @@ class SelfAttention(keras.layers.Layer):
         self.output_projection.build(inputs_shape)
 
     def call(self, inputs, bias, training=False):
-        config = self.config
-        batch, length = tf.shape(inputs)[0], tf.shape(inputs)[1]
-        head_size = config.hidden_size // config.num_heads
-        qkv = tf.reshape(self.qkv(inputs), [batch, length, 3, config.num_heads, head_size])
-        query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))  # each [batch, heads, length, head_size]
-        query *= tf.cast(1.0 / math.sqrt(head_size), query.dtype)
-        scores = tf.matmul(query, key, transpose_b=True)  # [batch, heads, length, length]
-        # The bias too: Keras has cast it, an input like any other, to what the layer computes in.
-        probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(bias, tf.float32))
-        probabilities = self.dropout(tf.cast(probabilities, value.dtype), training=training)
+        query, key, value = self._heads(inputs)
+        probabilities = self.dropout(tf.cast(_attended(query, key, bias), value.dtype), training=training)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
-        return self.output_projection(tf.reshape(context, [batch, length, config.hidden_size]))
+        batch, length = tf.shape(inputs)[0], tf.shape(inputs)[1]
+        return self.output_projection(tf.reshape(context, [batch, length, self.config.hidden_size]))
+
+    def probabilities(self, inputs, bias):
+        """How much each token attends to each other one, without dropout: float32 [batch, heads, length, length]."""
+        query, key, _ = self._heads(inputs)
+        return _attended(query, key, bias)
+
+    def _heads(self, inputs):
+        """Query (scaled), key and value: each [batch, heads, length, head_size]."""
+        batch, length = tf.shape(inputs)[0], tf.shape(inputs)[1]
+        head_size = self.config.hidden_size // self.config.num_heads
+        qkv = tf.reshape(self.qkv(inputs), [batch, length, 3, self.config.num_heads, head_size])
+        query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
+        return query * tf.cast(1.0 / math.sqrt(head_size), query.dtype), key, value
 
     def compute_output_shape(self, inputs_shape, bias_shape=None):
         return inputs_shape
+
+
+def _attended(query, key, bias):
+    """float32 [batch, heads, length, length]: the softmax of the scores."""
+    scores = tf.matmul(query, key, transpose_b=True)
+    # The bias too: Keras has cast it, an input like any other, to what the layer computes in.
+    return tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(bias, tf.float32))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -171,6 +184,10 @@ class TransformerBlock(keras.layers.Layer):
         if not training:
             return self._block(inputs, bias, False)
         return recomputed(lambda inputs, bias: self._block(inputs, bias, True), inputs, bias)
+
+    def attention_probabilities(self, inputs, bias):
+        """How much each token of the block's inputs attends to each other: float32 [batch, heads, length, length]."""
+        return self.attention.probabilities(self.attention_norm(inputs) if self.config.norm == "pre" else inputs, bias)
 
     def _block(self, inputs, bias, training):
         if self.config.norm == "pre":

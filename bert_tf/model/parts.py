@@ -6,6 +6,24 @@ import tensorflow as tf
 _TOKENS = 2**14
 
 
+def by_parts(compute, features):
+    """What a function makes of features, some rows at a time.
+
+    Args:
+        compute: function of a dict of tensors [some rows, ...] to another, as in `in_parts`.
+        features: dict of tensors [rows, ...], `input_word_ids` among them.
+
+    Returns:
+        dict of tensors [rows, ...].
+    """
+    shape = tf.shape(features["input_word_ids"])
+    return in_parts(
+        lambda first, last: compute({name: value[first:last] for name, value in features.items()}),
+        shape[0],
+        tf.reduce_prod(shape[1:]),
+    )
+
+
 def in_parts(compute, rows, tokens):
     """What a function makes of rows, called for a part of them after the other.
 

@@ -114,7 +114,7 @@ def _predictions(rows):
         lines.append((row["text"], row["label"], "" if share is None else measure(_percent(share), share)))
     return section(
         "Answers of the exported model",
-        paragraph("Plain strings into the SavedModel, loaded in a process that has not imported bert_tf."),
+        paragraph("Plain strings into the SavedModel, run by a session in a new process, as TF Serving runs it."),
         table(lines, ("Sentence", "Label", "Probability")),
     )
 

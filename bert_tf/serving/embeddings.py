@@ -4,13 +4,13 @@ import dataclasses
 
 import tensorflow as tf
 
-from bert_tf.config import FeatureConfig
+from bert_tf.config import FeatureConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.features import feature_model
-from bert_tf.model.parts import in_parts
-from bert_tf.tasks.downstream import padded
+from bert_tf.model.parts import by_parts, in_parts
+from bert_tf.tasks.signatures import DEFAULT, TOKENS, padded, signature, token_signature
 from bert_tf.text.words import extents, pieces_with_accents, place_of, spans, word_numbers
 
 # What a vector is of -> how it can be made of tokens' vectors.
@@ -36,7 +36,7 @@ class EmbeddingConfig:
     max_length: int = 0
 
 
-class Embedder(tf.Module):
+class Embedder:
     """Text in, vectors out.
 
     Args:
@@ -44,15 +44,11 @@ class Embedder(tf.Module):
         tokenizer: Tokenizer.
         config: EmbeddingConfig.
 
-    Attributes:
-        serve: tf.function of `text`, string [batch], to what calling the object returns, padded with 0 and "".
-
     Raises:
         ConfigError: for settings that fit neither each other nor the encoder.
     """
 
     def __init__(self, encoder, tokenizer, config):
-        super().__init__()
         if config.per not in POOLS:
             raise ConfigError(f"vectors per {config.per!r} are unknown; choose one of {', '.join(POOLS)}")
         self._per, self._pool = config.per, config.pool or POOLS[config.per][0]
@@ -65,12 +61,43 @@ class Embedder(tf.Module):
         self._length = config.max_length or limit
         if not 3 <= self._length <= limit:
             raise ConfigError(f"max_length is {config.max_length}; it must be from 3 to the model's {limit}")
-        self.tokenizer = tokenizer
+        self.tokenizer, self._features = tokenizer, config.features
         self.model = feature_model(encoder, config.features)
+        self.counted = {} if self._per == "sentence" else {f"{self._per}_count": ("vector", "text", "start", "end")}
 
-        self.serve = tf.function(
-            lambda text: padded(self(text)), input_signature=[tf.TensorSpec([None], tf.string, name="text")]
-        )
+    name = "vectors"
+
+    def settings(self):
+        """What vectors these are, JSON-ready."""
+        return {"per": self._per, "pool": self._pool, "max_length": self._length, "features": to_dict(self._features)}
+
+    def inputs(self):
+        """What the exported model is asked with."""
+        return (tf.TensorSpec([None], tf.string, name="text"),)
+
+    def signatures(self, model):
+        """As of `tasks.task.Task`: of text what calling the object returns, padded with 0 and ""; of token ids the same
+        vector per sentence, and else that of each token, 0 at padding.
+        """
+
+        def from_tokens(features):
+            return by_parts(lambda part: {"vector": self._of_tokens(model(part, training=False), part)}, features)
+
+        from_text = signature(lambda text: padded(self(text), self.counted), self.inputs())
+        return {DEFAULT: from_text, TOKENS: token_signature(model, from_tokens)}
+
+    def _of_tokens(self, states, features):
+        there = features["input_mask"] > 0
+        if self._per != "sentence":
+            return tf.where(there[..., tf.newaxis], states, 0.0)
+        found = self._pooled(states, there)
+        count = tf.reduce_sum(tf.cast(there, tf.float32), 1)[:, tf.newaxis]
+        return tf.math.divide_no_nan(found, count) if self._pool == "mean" else found
+
+    def token_features(self, columns):
+        """As of `tasks.task.Task`."""
+        ids = self.tokenizer.tokenize(columns["text"])[:, : self._length - 2]
+        return dense_features(*pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
 
     def __call__(self, text, word_starts=None, word_ends=None):
         """The vectors of some texts.
@@ -123,9 +150,13 @@ class Embedder(tf.Module):
         """What `_computed` returns of some windows: float32 [tokens or windows, size]."""
         if self._per != "sentence":
             return tf.boolean_mask(states, _framed(chosen, False, states))
+        return self._pooled(states, _framed(chosen, True, states))
+
+    def _pooled(self, states, counted):
+        """float32 [rows, size]: the first token's, or of the counted ones (bool [rows, length]) the largest or sum."""
         if self._pool == "cls":
             return states[:, 0]
-        counted = _framed(chosen, True, states)[..., tf.newaxis]
+        counted = counted[..., tf.newaxis]
         if self._pool == "max":
             return tf.reduce_max(tf.where(counted, states, states.dtype.min), 1)
         return tf.reduce_sum(states * tf.cast(counted, states.dtype), 1)

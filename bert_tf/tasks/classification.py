@@ -50,6 +50,7 @@ class Classification(TextTask):
     Config = ClassificationConfig
     state = ("labels", "pair", "class_weights")
     class_weights = ()
+    example_api = "classify"
     losses = ("loss",)
     metrics = ("accuracy", "truncated_share")
 
@@ -115,6 +116,9 @@ class Classification(TextTask):
             "probabilities": probabilities,
             "labels": tf.repeat(labels[tf.newaxis], examples, 0),
         }
+
+    def example_outputs(self, columns, answers):
+        return {"classes": answers["labels"], "scores": answers["probabilities"]}
 
     def predictions(self, examples, answers):
         found, probabilities = strings(answers["label"]), answers["probabilities"].tolist()

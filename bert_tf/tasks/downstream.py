@@ -11,6 +11,8 @@ import dataclasses
 import functools
 import itertools
 import json
+import types
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -21,8 +23,9 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.packing import dense_features
 from bert_tf.model.build import build
-from bert_tf.model.parts import in_parts
+from bert_tf.model.parts import by_parts
 from bert_tf.tasks.findings import Findings
+from bert_tf.tasks.signatures import DEFAULT, TOKENS, example_signature, text_signature, token_signature
 from bert_tf.tasks.task import Task
 
 # Examples sorted by length together, in batches: more would leave less padding and less chance in the order.
@@ -69,12 +72,17 @@ class Downstream(Task):
             under a name: of `labels` and `class_weights`, which configs have too, that of the attribute, which is what
             the config says if it says anything.
         windows: whether an example can be several rows.
+        counted: which answers have as many items as an example needs; dict name of the served count -> names of those
+            answers.
+        example_api: "classify" or "regress" where TF Serving's API of that name fits the task; else "".
     """
 
     Config: ClassVar[type]
     example: ClassVar[type]
     state: ClassVar[tuple[str, ...]] = ()
     windows: ClassVar[bool] = False
+    counted: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
+    example_api: ClassVar[str] = ""
 
     def __init__(self, tokenizer, config=None, data=None, **state):
         self.tokenizer = tokenizer
@@ -125,10 +133,6 @@ class Downstream(Task):
         return build(encoder, self.head(self.settings()), labels)
 
     @abc.abstractmethod
-    def inputs(self):
-        """What the exported model is asked with: tuple of named tf.TensorSpecs, each [batch, ...]."""
-
-    @abc.abstractmethod
     def columns(self, examples, *, labelled):
         """The columns that `encode` takes: those of `inputs`, and what is to be learned if `labelled`.
 
@@ -177,6 +181,43 @@ class Downstream(Task):
         Returns:
             dict name -> tensor or RaggedTensor [examples, ...]; what is ragged is served padded with 0 or "".
         """
+
+    def sent(self, columns):
+        """What a client that wants the very answers of `predict` sends. Here: the columns.
+
+        Args:
+            columns: dict of arrays, named as `inputs` are.
+        """
+        return columns
+
+    def returned(self, answers):
+        """The answers, dict of arrays, to what `sent` gave, as answers to the columns."""
+        return answers
+
+    @abc.abstractmethod
+    def answer_tokens(self, features, outputs):
+        """What the exported model answers where a client sends token ids, in graph code.
+
+        Args:
+            features: dict of the encoder's inputs, [rows, ..., length].
+            outputs: dict, what the model makes of them.
+
+        Returns:
+            dict of dense tensors [rows, ...].
+        """
+
+    def example_outputs(self, columns, answers):
+        """What `example_api` answers.
+
+        Args:
+            columns: dict of tensors, named as `inputs` are.
+            answers: dict, what the exported model says of them.
+
+        Returns:
+            dict of tensors: for "classify" classes string and scores float32 [batch, n]; for "regress" outputs float32
+            [batch].
+        """
+        raise NotImplementedError
 
     @abc.abstractmethod
     def predictions(self, examples, answers):
@@ -299,45 +340,27 @@ class Downstream(Task):
         pools = tf.data.Dataset.from_tensor_slices(order).batch(batch_size * _POOL)
         return pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
 
-    def serving(self, model):
-        return Answers(model, self)
+    def signatures(self, model):
+        from_text = text_signature(self, model)
 
+        def from_tokens(features):
+            return by_parts(lambda part: self.answer_tokens(part, model(part, training=False)), features)
 
-class Answers(tf.Module):
-    """A task's model from text to answers; of a request of many rows, or windows, some go through it at a time."""
+        found = {DEFAULT: from_text, TOKENS: token_signature(model, from_tokens)}
+        if self.example_api:
+            found[self.example_api] = example_signature(self, from_text)
+        return found
 
-    def __init__(self, model, task):
-        super().__init__()
-        self.model = model
-        self.tokenizer = task.tokenizer  # so that its tables are saved, too
-        names = [spec.name for spec in task.inputs()]
-        inputs = [tensor.name for tensor in model.inputs]
-
-        def serve(*values):
-            columns = dict(zip(names, values, strict=True))
-            features = task.encode(columns)
-            rows = features["row"]
-            features = task.pad(features)
-
-            def decoded(first, last):
-                part = {name: value[first:last] for name, value in features.items()}
-                return task.decode(part, model({name: part[name] for name in inputs}, training=False))
-
-            tokens = tf.reduce_prod(tf.shape(features["input_word_ids"])[1:])
-            return padded(task.merge(columns, rows, in_parts(decoded, tf.size(rows), tokens)))
-
-        self.serve = tf.function(serve, input_signature=task.inputs())
+    def token_features(self, columns):
+        features = self.encode(columns)
+        first = tf.searchsorted(features["row"], tf.range(tf.reduce_max(tf.concat([features["row"], [-1]], 0)) + 1))
+        return {name: tf.gather(value, first) for name, value in self.pad(features).items()}
 
 
 def truncated_share(features):
     """Sum and weight of the measure of this name: examples that lost tokens, of all; each has one first window."""
     first = tf.cast(features["window"] == 0, tf.float32)
     return tf.reduce_sum(first * tf.cast(features["truncated"], tf.float32)), tf.reduce_sum(first)
-
-
-def padded(answers):
-    """Answers as a server gives them: a dict whose RaggedTensors are filled up with 0 or "" to dense tensors."""
-    return {name: value.to_tensor() if isinstance(value, tf.RaggedTensor) else value for name, value in answers.items()}
 
 
 def count(columns):

@@ -5,8 +5,13 @@ import tensorflow as tf
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack, truncate
 from bert_tf.model.build import build
-from bert_tf.model.parts import in_parts
+from bert_tf.model.encoder import encoder_of
+from bert_tf.model.parts import by_parts
+from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
+
+# Answers for each [MASK].
+_FILLINGS = 5
 
 
 class MaskedLM(Task):
@@ -65,10 +70,56 @@ class MaskedLM(Task):
             for (name, bins), values in zip(self.histograms.items(), (lengths, masks), strict=True)
         }
 
-    def serving(self, model):
-        if model.encoder.config.attention == "left":
+    def inputs(self):
+        return (tf.TensorSpec([None], tf.string, name="text"),)
+
+    def token_features(self, columns):
+        ids = self.tokenizer.tokenize(columns["text"], special_tokens=True)
+        ids, _, _ = truncate(ids, budget=self.max_length - 2)
+        return dense_features(*pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
+
+    def signatures(self, model):
+        if encoder_of(model).config.attention == "left":
             raise ConfigError("a model from left to right fills no [MASK]; fine-tune it and export that")
-        return FillMask(model, self)
+
+        def fill(features):
+            return self._fillings(model, features)
+
+        def fill_text(text):
+            found = fill(self.token_features({"text": text}))
+            return {name: value for name, value in found.items() if name != "ids"}
+
+        return {DEFAULT: signature(fill_text, self.inputs()), TOKENS: token_signature(model, fill)}
+
+    def _fillings(self, model, features):
+        """The likeliest pieces for every [MASK], in graph code.
+
+        Args:
+            model: keras.Model.
+            features: dict of the encoder's inputs, int32 [batch, length].
+
+        Returns:
+            dict: tokens string, ids int32 and probabilities float32, each [batch, masks, 5]: masks is the largest
+            number of [MASK] in a row of the batch; "" and 0 where a row has fewer. mask_count int32 [batch].
+        """
+        ids = features["input_word_ids"]
+        found = tf.where(ids == self.tokenizer.mask_id)
+        batch = tf.shape(ids, out_type=tf.int64)[0]
+        positions = tf.RaggedTensor.from_value_rowids(tf.cast(found[:, 1], tf.int32), found[:, 0], nrows=batch)
+        shown = tf.expand_dims(tf.ones_like(positions).to_tensor() > 0, -1)  # [batch, masks, 1]
+
+        def likeliest(part):
+            logits = model(part, training=False)["mlm_logits"]
+            probabilities, best = tf.math.top_k(tf.nn.softmax(logits), min(_FILLINGS, logits.shape[-1]))
+            return {"probabilities": probabilities, "ids": best}
+
+        best = by_parts(likeliest, features | {"masked_lm_positions": positions.to_tensor()})
+        return {
+            "tokens": tf.where(shown, tf.gather(tf.constant(self.tokenizer.vocab), best["ids"]), ""),
+            "ids": tf.where(shown, best["ids"], 0),
+            "probabilities": tf.where(shown, best["probabilities"], 0.0),
+            "mask_count": tf.cast(positions.row_lengths(), tf.int32),
+        }
 
 
 def _a_sequence(numbers, values, most):
@@ -77,49 +128,3 @@ def _a_sequence(numbers, values, most):
     places = tf.range(rows)[:, tf.newaxis] * (most + 1) + numbers
     sums = tf.math.unsorted_segment_sum(tf.reshape(values, [-1]), tf.reshape(places, [-1]), rows * (most + 1))
     return tf.reshape(tf.reshape(sums, [rows, most + 1])[:, 1:], [-1])
-
-
-class FillMask(tf.Module):
-    """Texts with [MASK] in, the likeliest fillings out."""
-
-    TOP = 5
-
-    def __init__(self, model, task):
-        super().__init__()
-        self.model = model
-        self.tokenizer = task.tokenizer
-        self.max_length = task.max_length
-        self.pieces = tf.constant(task.tokenizer.vocab)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    def serve(self, text):
-        """Fills every [MASK].
-
-        Args:
-            text: string [batch].
-
-        Returns:
-            tokens string and probabilities float32, both [batch, masks, 5]: masks is the largest number of [MASK] in a
-            text of the batch; a text with fewer has "" and 0 in the places it lacks.
-        """
-        tokenizer = self.tokenizer
-        ids = tokenizer.tokenize(text, special_tokens=True)
-        ids, _, _ = truncate(ids, budget=self.max_length - 2)
-        features = dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
-        found = tf.where(features["input_word_ids"] == tokenizer.mask_id)
-        batch = tf.shape(text, out_type=tf.int64)[0]
-        positions = tf.RaggedTensor.from_value_rowids(tf.cast(found[:, 1], tf.int32), found[:, 0], nrows=batch)
-        masks = tf.ones_like(positions).to_tensor()  # [batch, masks]
-        features["masked_lm_positions"] = positions.to_tensor()
-
-        def likeliest(first, last):
-            part = {name: value[first:last] for name, value in features.items()}
-            probabilities, ids = tf.math.top_k(tf.nn.softmax(self.model(part)["mlm_logits"]), self.TOP)
-            return {"probabilities": probabilities, "ids": ids}
-
-        best = in_parts(likeliest, batch, tf.shape(features["input_word_ids"])[1])
-        shown = tf.expand_dims(masks, -1) > 0
-        return {
-            "tokens": tf.where(shown, tf.gather(self.pieces, best["ids"]), ""),
-            "probabilities": tf.where(shown, best["probabilities"], 0.0),
-        }

@@ -36,13 +36,14 @@ class MultiLabelConfig(LabelsConfig):
         if not 0 < self.threshold < 1:
             raise ConfigError(f"task.threshold is {self.threshold}; it is a probability, above 0 and below 1")
         super().check()
-        self.check_joined(self.labels, f"{WRITTEN}, or choose another separator", "task.labels has")
+        _check_joined(self.labels, self.separator, f"in task.labels: {WRITTEN}, or choose another separator")
         return self
 
-    def check_joined(self, labels, remedy, where):
-        """Raises ConfigError for a label that holds the separator: joined, it could not be told from two."""
-        if joined := next((label for label in labels if self.separator in label), None):
-            raise ConfigError(f"{where} {joined!r}, which holds task.separator, {self.separator!r}; {remedy}")
+
+def _check_joined(labels, separator, remedy):
+    """Raises ConfigError for a label that holds the separator: in a table it could not be told from two."""
+    if joined := next((label for label in labels if separator in label), None):
+        raise ConfigError(f"the label {joined!r} holds task.separator, {separator!r}; {remedy}")
 
 
 class MultiLabel(TextTask):
@@ -57,6 +58,7 @@ class MultiLabel(TextTask):
     Config = MultiLabelConfig
     state = ("labels", "pair", "class_weights")
     class_weights = ()
+    example_api = "classify"
     losses = ("loss",)
     metrics = ("truncated_share",)
     best = ("micro_f1", "max")
@@ -72,7 +74,7 @@ class MultiLabel(TextTask):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
         counts = collections.Counter(label for example in examples for label in set(split(example, config.separator)))
         labels = tuple(config.labels or labels or labels_of(counts, examples[0], data))
-        config.check_joined(labels, "choose another one", "the training examples have the label")
+        _check_joined(labels, config.separator, "choose another separator")
         weights = class_weights(
             config,
             [counts[label] for label in labels],
@@ -118,6 +120,9 @@ class MultiLabel(TextTask):
             "probabilities": probabilities,
             "labels": tf.repeat(tf.constant(self.labels)[tf.newaxis], examples, 0),
         }
+
+    def example_outputs(self, columns, answers):
+        return {"classes": answers["labels"], "scores": answers["probabilities"]}
 
     def predictions(self, examples, answers):
         labels = np.array(self.labels, object)

@@ -50,6 +50,7 @@ class MultipleChoice(Downstream):
     losses = ("loss",)
     metrics = ("accuracy", "truncated_share")
     best = ("accuracy", "max")
+    example_api = "classify"
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
@@ -57,6 +58,25 @@ class MultipleChoice(Downstream):
 
     def inputs(self):
         return tf.TensorSpec([None], tf.string, name="context"), tf.TensorSpec([None, None], tf.string, name="choices")
+
+    def received(self, columns):
+        """Without the copies of its first choice that a row ends with.
+
+        A server that batches requests may fill shorter lists up with the first element of their request's tensor.
+        """
+        choices = columns["choices"]
+        places = tf.range(tf.shape(choices)[1])
+        others = tf.cast(choices != choices[:, :1], tf.int32)
+        last = tf.reduce_max(places * others, 1, keepdims=True)  # that is not the first; 0 if there is none
+        return columns | {"choices": tf.where(places > tf.maximum(last, 0), "", choices)}
+
+    def sent(self, columns):
+        """With "" as the first choice of each row: then no choice is a copy of it, and `received` takes none out."""
+        return columns | {"choices": np.insert(columns["choices"], 0, b"", axis=1)}
+
+    def returned(self, answers):
+        shifted = {name: np.maximum(answers[name] - 1, 0) for name in ("choice", "choice_count")}
+        return answers | shifted | {"probabilities": answers["probabilities"][:, 1:]}
 
     def columns(self, examples, *, labelled):
         columns = {
@@ -115,19 +135,22 @@ class MultipleChoice(Downstream):
 
         Returns:
             dict: choice int32 [examples], its index; label string [examples], its text; probabilities float32
-            [examples, choices], 0 where there is none.
+            [examples, choices], 0 where there is none; choice_count int32 [examples], choices up to the last one.
         """
         logits = decoded["logits"]
         count = tf.maximum(tf.shape(logits)[1], 1)  # of nothing there is no largest
         choices = _ragged(columns["choices"]).to_tensor(shape=tf.stack([-1, count]))
         there = choices != ""
-        logits = tf.pad(logits, [[0, 0], [0, count - tf.shape(logits)[1]]]) + _ABSENT * tf.cast(~there, tf.float32)
-        best = tf.argmax(logits, -1, tf.int32)
-        return {
-            "choice": best,
-            "label": tf.gather(choices, best, batch_dims=1),
-            "probabilities": tf.where(there, tf.nn.softmax(logits), 0.0),
-        }
+        answers = _chosen(tf.pad(logits, [[0, 0], [0, count - tf.shape(logits)[1]]]), there)
+        return answers | {"label": tf.gather(choices, answers["choice"], batch_dims=1)}
+
+    def answer_tokens(self, features, outputs):
+        """As of texts, without `label`; a choice without any token is none."""
+        return _chosen(outputs["logits"], tf.reduce_any(features["input_mask"] > 0, -1))
+
+    def example_outputs(self, columns, answers):
+        shape = tf.stack([-1, tf.shape(answers["probabilities"])[1]])
+        return {"classes": _ragged(columns["choices"]).to_tensor(shape=shape), "scores": answers["probabilities"]}
 
     def predictions(self, examples, answers):
         found = zip(
@@ -165,6 +188,17 @@ class MultipleChoice(Downstream):
                 for one in (examples[place],)
             ],
         )
+
+
+def _chosen(logits, there):
+    """`choice` and `choice_count` int32 [examples], `probabilities` float32 [examples, choices], as `merge` says."""
+    logits += _ABSENT * tf.cast(~there, tf.float32)
+    places = tf.range(1, tf.shape(there)[1] + 1) * tf.cast(there, tf.int32)
+    return {
+        "choice": tf.argmax(logits, -1, tf.int32),
+        "probabilities": tf.where(there, tf.nn.softmax(logits), 0.0),
+        "choice_count": tf.reduce_max(places, 1),
+    }
 
 
 def _ragged(choices):

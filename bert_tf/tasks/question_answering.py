@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import types
 
 import numpy as np
 import tensorflow as tf
@@ -88,6 +89,9 @@ class QuestionAnswering(Downstream):
     metrics = ("span_accuracy", "truncated_share")
     best = ("f1", "max")
     windows = True
+    counted = types.MappingProxyType({
+        "nbest_count": ("nbest_answers", "nbest_starts", "nbest_ends", "nbest_scores", "nbest_probabilities")
+    })  # fmt: skip
 
     @classmethod
     def create(cls, tokenizer, config, data, examples, labels):
@@ -286,6 +290,10 @@ class QuestionAnswering(Downstream):
             return ragged.to_tensor(missing, shape=[None, self.config.n_best])
 
         return dense(texts, ""), dense(starts, 0), dense(scores, -np.inf)
+
+    def answer_tokens(self, features, outputs):
+        """`start_logits` and `end_logits`, float32 [rows, length], as the model gives them."""
+        return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
     def predictions(self, examples, answers):
         lists = [answers[f"nbest_{name}"] for name in ("answers", "starts", "ends", "scores", "probabilities")]

@@ -58,6 +58,7 @@ class Regression(TextTask):
     Config = RegressionConfig
     state = ("labels", "pair", "scale")
     scale = None
+    example_api = "regress"
     losses = ("loss",)
     metrics = ("truncated_share",)
     # What the head begins with, mean and deviation of the training examples' numbers: of no use once it is trained.
@@ -136,6 +137,13 @@ class Regression(TextTask):
         made = {"input_word_ids": ids, "input_type_ids": types, "row": rows, "truncated": tf.reduce_any(truncated, 0)}
         return made | {name: columns[name] for name in ("labels",) if name in columns}
 
+    def pad(self, features):
+        dense = super().pad(features)
+        if self._apart:  # two sequences an example, also where there is no example that shows it
+            for name in ("input_word_ids", "input_mask", "input_type_ids"):
+                dense[name] = tf.reshape(dense[name], tf.stack([-1, 2, tf.shape(dense[name])[2]]))
+        return dense
+
     def _numbers(self, outputs):
         """float32 [rows]: the numbers that the model's outputs stand for."""
         values = outputs["logits"][:, 0]
@@ -160,6 +168,9 @@ class Regression(TextTask):
     def merge(self, columns, rows, decoded):
         values = pooled(decoded["values"], rows, tf.shape(columns["text"])[0])[:, 0]
         return {"value": tf.clip_by_value(values, *self.scale) if self.scale else values}
+
+    def example_outputs(self, columns, answers):
+        return {"outputs": answers["value"]}
 
     def predictions(self, examples, answers):
         values = answers["value"].tolist()

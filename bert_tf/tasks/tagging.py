@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import types
 
 import numpy as np
 import tensorflow as tf
@@ -87,6 +88,10 @@ class Tagging(Downstream):
     unit = "words"
     written = ""
     windows = True
+    counted = types.MappingProxyType({
+        "word_count": ("word", "tag", "word_start", "word_end", "word_score"),
+        "entity_count": ("entity", "label", "start", "end", "score"),
+    })  # fmt: skip
     losses = ("loss",)
     metrics = ("accuracy",)
 
@@ -304,6 +309,13 @@ class Tagging(Downstream):
             entities, row = entity_spans(texts, row, found, self.labels)
             answer |= {name: _of_texts(value, row, texts) for name, value in entities.items()}
         return answer
+
+    def answer_tokens(self, features, outputs):
+        """`tag` string and `score` float32, its probability, of each token: [rows, length], "" and 0 at padding."""
+        there = features["input_mask"] > 0
+        tags = tf.gather(tf.constant(self.labels), tf.argmax(outputs["logits"], -1))
+        score = tf.reduce_max(tf.nn.softmax(outputs["logits"]), -1)
+        return {"tag": tf.where(there, tags, ""), "score": tf.where(there, score, 0.0)}
 
     def predictions(self, examples, answers):
         groups = self._groups(self._divided(examples))

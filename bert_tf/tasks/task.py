@@ -68,5 +68,28 @@ class Task(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def serving(self, model):
-        """tf.Module for a SavedModel: its `serve` is a tf.function from text to answer, signature given."""
+    def inputs(self):
+        """What the exported model is asked with: tuple of named tf.TensorSpecs, each [batch, ...]."""
+
+    def received(self, columns):
+        """What a client sent, without what a server may have put in on the way. Here: all.
+
+        Args:
+            columns: dict of tensors, named as `inputs` are.
+        """
+        return columns
+
+    @abc.abstractmethod
+    def token_features(self, columns):
+        """The features of a model that is asked, the first window's of each text where there are several.
+
+        Args:
+            columns: dict of tensors, named as `inputs` are.
+
+        Returns:
+            dict of dense tensors [batch, ...], the encoder's inputs among them.
+        """
+
+    @abc.abstractmethod
+    def signatures(self, model):
+        """What an exported model answers: dict name of a signature -> tf.function (`tasks.signatures`)."""

@@ -103,6 +103,11 @@ class TextTask(Downstream):
         truncated = ids[0].row_lengths() > budget // 2
         return rows, tf.gather(first, rows), cut(ids[1], rows, starts, ends), tf.gather(truncated, rows)
 
+    def answer_tokens(self, features, outputs):
+        rows = tf.shape(features["input_word_ids"])[0]
+        decoded = self.decode(features, outputs)
+        return self.merge({"text": tf.fill([rows], "")}, tf.range(rows), decoded)  # each row is an example
+
     def writers(self):
         if not self.glue:
             return super().writers()

@@ -1,14 +1,15 @@
 """The program that asks exported models, on models that only say what they were asked."""
 
+import importlib.util
 import io
 import json
+import pathlib
 import sys
 
 import pytest
 import tensorflow as tf
 
 from bert_tf.serving import ask
-from bert_tf.serving.export import save
 
 INPUTS = {"one": {"text": 1}, "pair": {"text": 1, "second_text": 1}, "choices": {"context": 1, "choices": 2}}
 
@@ -36,7 +37,11 @@ class Echo(tf.Module):
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """Dict name -> folder of an exported model."""
-    return {name: save(Echo(ranks), str(tmp_path_factory.mktemp(name))) for name, ranks in INPUTS.items()}
+    paths = {name: str(tmp_path_factory.mktemp(name)) for name in INPUTS}
+    for name, ranks in INPUTS.items():
+        module = Echo(ranks)
+        tf.saved_model.save(module, paths[name], signatures={"serving_default": module.serve})
+    return paths
 
 
 @pytest.fixture
@@ -99,3 +104,11 @@ def test_what_can_not_be_asked_ends_with_one_line(asked, models, capsys, case):
     errors = capsys.readouterr().err
     assert ended.value.code == status
     assert errors.startswith(f"ask.py: {message}") and errors.count("\n") == 1
+
+
+def test_nothing_beside_the_program_hides_what_tensorflow_imports():
+    # Run by its path, its folder is where Python looks first.
+    folder = pathlib.Path(ask.__file__).parent
+    names = {path.stem for path in folder.iterdir()} - {"__init__", "__pycache__"}
+    assert "ask" in names
+    assert not [name for name in names if importlib.util.find_spec(name)]

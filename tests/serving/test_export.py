@@ -1,6 +1,7 @@
 """Exported models: the Python model's answers, from ops that TF Serving has."""
 
 import functools
+import json
 import os
 import pathlib
 from typing import NamedTuple
@@ -10,10 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import bert_tf.serving.export
 from bert_tf import BertEncoder
+from bert_tf.errors import ConfigError
 from bert_tf.files import bundled
 from bert_tf.inputs.tables import read_table
+from bert_tf.serving import ask
+from bert_tf.serving.check import NotServable, check_ops, compare
 from bert_tf.serving.export import export
+from bert_tf.serving.samples import Request
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.downstream import Downstream
 from bert_tf.tasks.pretraining import Pretraining
@@ -21,7 +27,6 @@ from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.model.numpy_bert import encode, softmax, tensors_of
 from tests.model.small import PIECES, randomize, small_config
-from tests.serving.graphs import check_ops
 
 LENGTH = 32
 KINDS = ("single", "pair", "fill", "tags")
@@ -44,28 +49,27 @@ def make(kind):
     return task, randomize(task.build(encoder), scale=0.5)  # small weights would tell no texts apart
 
 
-class Exported(NamedTuple):
-    """A task, its model, the folder of the first version, and what was loaded from there."""
+class Served(NamedTuple):
+    """A task, its model, the folder of the first version, and a session on it."""
 
     task: Downstream | Pretraining
     model: keras.Model
     path: str
-    loaded: object
+    session: ask.Model
 
-    @property
-    def serve(self):
-        return self.loaded.signatures["serving_default"]
+    def answers(self, **inputs):
+        return self.session.run(inputs)
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Function of a kind to its Exported, each made once."""
+    """Function of a kind to its Served, each made once."""
 
     @functools.cache
     def of(kind):
         task, model = make(kind)
-        path = export(task, model, str(tmp_path_factory.mktemp(kind) / "served"))
-        return Exported(task, model, path, tf.saved_model.load(path))
+        path = export(task, model, str(tmp_path_factory.mktemp(kind) / "served"), check=False).path
+        return Served(task, model, path, ask.Model(path))
 
     return of
 
@@ -90,7 +94,7 @@ def numpy_probabilities(task, model, texts):
 def test_answers_are_those_of_the_python_model_on_real_sentences(single):
     texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
     texts += ["", " ", "\u200b", "[MASK] [SEP]", "가나다 ÉÀ"]
-    answer = {name: value.numpy() for name, value in single.serve(text=tf.constant(texts)).items()}
+    answer = single.answers(text=texts)
     expected = numpy_probabilities(single.task, single.model, texts)
     np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
     assert np.ptp(expected, 0).min() > 0.01  # the model does tell texts apart
@@ -100,59 +104,142 @@ def test_answers_are_those_of_the_python_model_on_real_sentences(single):
 
 
 def test_an_answer_does_not_depend_on_the_rest_of_the_batch(single):
-    serve = single.serve
     texts = ["a b", "the good " * 40, ""]
-    together = serve(text=tf.constant(texts))["probabilities"].numpy()
+    together = single.answers(text=texts)["probabilities"]
     for text, probabilities in zip(texts, together, strict=True):
-        np.testing.assert_allclose(serve(text=tf.constant([text]))["probabilities"][0], probabilities, atol=1e-6)
+        np.testing.assert_allclose(single.answers(text=[text])["probabilities"][0], probabilities, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("texts", [[], [""], ["", ""]])
 def test_no_texts_and_empty_texts_are_answered(exported, kind, texts):
-    serve = exported(kind).serve
-    names = [spec.name for spec in serve.structured_input_signature[1].values()]
-    answer = serve(**{name: tf.constant(texts, tf.string) for name in names})
-    assert {int(value.shape[0]) for value in answer.values()} == {len(texts)}
-    assert all(np.isfinite(value).all() for value in answer.values() if value.dtype.is_floating)
+    session = exported(kind).session
+    answer = session.run(dict.fromkeys(session.ranks, texts))
+    assert {value.shape[0] for value in answer.values()} == {len(texts)}
+    assert all(np.isfinite(value).all() for value in answer.values() if value.dtype.kind == "f")
 
 
 def test_bytes_that_are_not_utf8_are_answered(single):
-    assert np.isfinite(single.serve(text=tf.constant([b"\xff\xfe a", b"\xed\xa0\x80"]))["probabilities"]).all()
+    assert np.isfinite(single.answers(text=[b"\xff\xfe a", b"\xed\xa0\x80"])["probabilities"]).all()
 
 
 def test_a_pair_is_asked_by_two_texts(exported):
-    serve = exported("pair").serve
-    first, second = tf.constant(["a b", "the"]), tf.constant(["c", "good good"])
-    straight = serve(text=first, second_text=second)["probabilities"].numpy()
+    pair = exported("pair")
+    first, second = ["a b", "the"], ["c", "good good"]
+    straight = pair.answers(text=first, second_text=second)["probabilities"]
     assert straight.shape == (2, 3)
-    assert np.abs(straight - serve(text=second, second_text=first)["probabilities"].numpy()).max() > 1e-3
+    assert np.abs(straight - pair.answers(text=second, second_text=first)["probabilities"]).max() > 1e-3
 
 
-def test_versions_count_up_from_the_largest(single, tmp_path, monkeypatch):
-    monkeypatch.setattr(tf.saved_model, "save", lambda *_, **options: None)  # only the folders matter here
-    paths = [export(single.task, single.model, str(tmp_path)) for _ in range(2)]
+@pytest.fixture
+def saving(monkeypatch):
+    """Replaces what writes a graph: only the folders matter here."""
+    monkeypatch.setattr(tf.saved_model, "save", lambda _, path, **options: pathlib.Path(path, "saved_model.pb").touch())
+
+
+def test_versions_count_up_from_the_largest(single, tmp_path, saving):
+    paths = [export(single.task, single.model, str(tmp_path), check=False).path for _ in range(2)]
     assert paths == [str(tmp_path / "1"), str(tmp_path / "2")]
-    (tmp_path / "10").mkdir()
+    (tmp_path / "2").rename(tmp_path / "010")  # TF Serving reads it as 10
     (tmp_path / "notes").mkdir()
-    assert export(single.task, single.model, str(tmp_path)) == str(tmp_path / "11")
-    assert sorted(os.listdir(tmp_path)) == ["1", "10", "11", "2", "notes"]
+    (tmp_path / "٣").mkdir()  # a digit, but not to TF Serving
+    assert export(single.task, single.model, str(tmp_path), check=False).path == str(tmp_path / "11")
+    assert sorted(os.listdir(tmp_path)) == ["010", "1", "11", "notes", "٣"]
+
+
+REFUSED = {
+    "another program's version": ("shop", "3/saved_model.pb", r"shop/3 was not written by this program"),
+    "a number that is no version": ("shop", "3", r"shop/3 was not written by this program"),
+    "a SavedModel": (
+        "shop",
+        "saved_model.pb",
+        "shop is a SavedModel itself; expected a folder with a folder a version",
+    ),
+    "a version's folder": ("shop/1", "", "shop/1 ends in a number, as versions do; give the model's folder"),
+    "the last number": ("shop", f"{2**63 - 1}/assets.extra/model_card.json", "the last that TF Serving reads"),
+    "a colon": ("shop:1", "", "the last part is the model's name, and a ':' ends that name in TF Serving's URLs"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_folder_that_tf_serving_could_not_serve_it_from_is_refused(single, tmp_path, case):
+    folder, file, message = REFUSED[case]
+    if file:
+        (tmp_path / folder / file).parent.mkdir(parents=True)
+        (tmp_path / folder / file).write_bytes(b"another model")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=message):
+        export(single.task, single.model, str(tmp_path / folder))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_export_that_fails_leaves_no_version(single, tmp_path, monkeypatch):
     def full(_, path, **options):
         pathlib.Path(path, "saved_model.pb").write_bytes(b"half")
-        raise OSError(28, "No space left on device")
+        raise tf.errors.ResourceExhaustedError(None, None, f"{{{{node}}}} {path}/variables; No space left on device")
 
     monkeypatch.setattr(tf.saved_model, "save", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
+        export(single.task, single.model, str(tmp_path))
+    assert (caught.value.filename, os.listdir(tmp_path)) == (str(tmp_path / "1"), [])
+
+
+def test_an_export_is_asked_before_it_gets_its_name(single, tmp_path):
+    exported = export(single.task, single.model, str(tmp_path / "good"), attention=True)
+    assert exported.signatures == ("serving_default", "tokens", "classify", "attention")
+    assert exported.checked.startswith("24 requests to 4 signatures, answered by a session in a new process as by the")
+    assert "checked" in json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
+
+
+def test_a_model_that_a_session_does_not_restore_is_not_exported(single, tmp_path, monkeypatch):
+    # As exports were written once: a Keras model is tracked, and its variables are saved twice.
+    def save(module, path, **options):
+        module.model = single.model
+        del module.variables_of_model
+        written(module, path, **options)
+
+    written = tf.saved_model.save
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    restored = r"^signature 'serving_default', request 'short': the variable \S+ is not restored by a session"
+    with pytest.raises(NotServable, match=restored):
+        export(single.task, single.model, str(tmp_path / "twice"))
+    assert os.listdir(tmp_path / "twice") == []
+
+
+def test_a_model_that_answers_otherwise_than_its_export_is_not_exported(single, tmp_path, monkeypatch):
+    asked = bert_tf.serving.export.ask_session
+
+    def changed(path, requests):
+        answers = asked(path, requests)
+        answers[0]["outputs"]["probabilities"][0][0] += 1e-4
+        return answers
+
+    monkeypatch.setattr(bert_tf.serving.export, "ask_session", changed)
+    with pytest.raises(NotServable, match=r"output 'probabilities' differs from the model's by 1\.0e-04; nothing was"):
         export(single.task, single.model, str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_graph_holds_only_ops_that_tf_serving_has(exported, kind):
-    check_ops(exported(kind).path)
+def test_a_model_that_answers_nan_is_not_exported():
+    expected = [{"probabilities": np.array([[np.nan, 0.5]], np.float32)}]
+    request = Request("serving_default", "short", {"text": np.array([b"a"], object)})
+    with pytest.raises(NotServable, match="the model itself answers NaN in 'probabilities'"):
+        compare([request], expected, [{"outputs": [[float("nan"), 0.5]]}])
+
+
+def test_a_path_that_is_not_local_or_not_utf8_is_refused(single, tmp_path):
+    for folder, message in (("gs://bucket/shop", "written to local folders"), (f"{tmp_path}/\udce9", "not UTF-8")):
+        with pytest.raises(ConfigError, match=message):
+            export(single.task, single.model, folder)
+    assert not os.listdir(tmp_path)
+
+
+def test_an_op_that_tf_serving_may_lack_is_not_exported(tmp_path):
+    module = tf.Module()
+    module.serve = tf.function(lambda x: tf.linalg.expm(x), input_signature=[tf.TensorSpec([2, 2])])
+    tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
+    with pytest.raises(NotServable, match=r"the graph has ops that TF Serving may lack: .*Matrix"):
+        check_ops(str(tmp_path))
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)])
@@ -160,8 +247,7 @@ def test_a_model_trained_in_half_precision_is_exported_too(single, tmp_path, pol
     task, model = single.task, single.model
     half = task.build(BertEncoder(model.get_layer("encoder").config, dtype=policy))
     half.set_weights(model.get_weights())
-    serve = tf.saved_model.load(export(task, half, str(tmp_path))).signatures["serving_default"]
     texts = ["the good", "a b c"]
-    probabilities = serve(text=tf.constant(texts))["probabilities"]
-    assert probabilities.dtype == tf.float32
+    probabilities = ask.Model(export(task, half, str(tmp_path)).path).run({"text": texts})["probabilities"]
+    assert probabilities.dtype == np.float32
     np.testing.assert_allclose(probabilities, numpy_probabilities(task, model, texts), atol=0.03)

@@ -11,6 +11,7 @@ from bert_tf.config import ExampleData
 from bert_tf.inputs.choices import read_copa
 from bert_tf.inputs.examples import ChoiceExample, QuestionExample, Skips
 from bert_tf.inputs.squad import read_squad
+from bert_tf.serving.check import check_ops
 from bert_tf.serving.export import export
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
@@ -18,8 +19,7 @@ from bert_tf.text import Tokenizer
 from bert_tf.training.finetuning import predicting
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import shared
-from tests.serving import fresh
-from tests.serving.graphs import check_ops
+from tests.serving import doors
 
 pytestmark = pytest.mark.slow
 LENGTH = 64
@@ -48,12 +48,15 @@ def served(tmp_path_factory):
     items = list(itertools.islice(read_copa(shared("english/copa/copa-dev.xml")), 300))
     items += [ChoiceExample("x", "", "", ("", "a", "the good"), None, "")]
     both = [(*with_model(questions), asked), (*with_model(choices), items)]
-    paths = [export(task, model, str(tmp_path_factory.mktemp(task.name))) for task, model, _ in both]
+    paths = [export(task, model, str(tmp_path_factory.mktemp(task.name)), check=False).path for task, model, _ in both]
     requests = (
         [{"question": one.question, "context": one.context} for one in asked],
         [{"context": f"{one.context} {one.question}".strip(), "choices": one.choices} for one in items],
     )
-    answers = fresh.answers(*zip(paths, requests, strict=True), cwd=tmp_path_factory.mktemp("elsewhere"))
+    sessions = doors.Sessions()
+    for path, questions in zip(paths, requests, strict=True):
+        sessions.ask(path, questions)
+    answers = sessions.answers()
     return [
         (task, model, examples, path, answered)
         for (task, model, examples), path, answered in zip(both, paths, answers, strict=True)

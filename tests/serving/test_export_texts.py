@@ -16,7 +16,7 @@ from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
 from bert_tf.training.finetuning import predicting
 from tests.model.small import PIECES, randomize, small_config
-from tests.serving import fresh
+from tests.serving import doors
 
 pytestmark = pytest.mark.slow  # three models are traced and written
 
@@ -58,13 +58,16 @@ def answered(tmp_path_factory):
     asked, predictions, tasks = [], {}, {}
     for kind in ("classes of pairs", "numbers of pairs", "texts apart", "several labels"):
         tasks[kind], model = make(kind)
-        path = export(tasks[kind], model, str(folder / kind.replace(" ", "_")))
+        path = export(tasks[kind], model, str(folder / kind.replace(" ", "_")), check=False).path
         pairs = [(text, other) for text, other in zip(texts, texts[7:] + texts[:7], strict=True)]
         given = pairs if tasks[kind].pair else [(text,) for text in texts]
         examples = [TextExample(str(row), some, None, "") for row, some in enumerate(given)]
         predictions[kind] = [one for _, one in predicting(tasks[kind], model, examples, 32, STRATEGY)]
         asked.append((path, [dict(zip(("text", "second_text"), some, strict=False)) for some in given]))
-    answers = fresh.answers(*asked, cwd=folder)
+    sessions = doors.Sessions()
+    for path, questions in asked:
+        sessions.ask(path, questions)
+    answers = sessions.answers()
     return {kind: (tasks[kind], predictions[kind], some) for kind, some in zip(tasks, answers, strict=True)}
 
 

@@ -16,13 +16,13 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.examples import TaggedExample
 from bert_tf.model import parts
 from bert_tf.serving import ask
+from bert_tf.serving.check import check_ops
 from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
-from bert_tf.serving.export import save
+from bert_tf.serving.export import export
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES, small_config
-from tests.serving.graphs import check_ops
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 TEXTS = ["the goods, a\u200b bé!", "", "a b c d e f g h i j k l m n o", "é", "good the bad"]
@@ -31,7 +31,8 @@ TEXTS = ["the goods, a\u200b bé!", "", "a b c d e f g h i j k l m n o", "é", "
 @pytest.fixture(scope="module")
 def encoder():
     keras.utils.set_random_seed(0)
-    return BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.5))
+    # Large weights tell texts apart; with larger ones attention makes too much of what batches round otherwise.
+    return BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.3))
 
 
 @pytest.fixture(scope="module")
@@ -223,15 +224,16 @@ def test_settings_that_do_not_fit_are_refused(make, config, message):
 def test_an_exported_model_gives_what_extraction_gives(make, tmp_path):
     embedders = {per: make(per=per, features=FeatureConfig((0, -1), "concat")) for per in ("sentence", "word")}
     for per, embedder in embedders.items():
-        path = save(embedder, str(tmp_path / per))
+        path = export(embedder, embedder.model, str(tmp_path / per), check=False).path
         check_ops(path)
         expected, exported = embedder(tf.constant(TEXTS)), ask.Model(path)
         for row, text in enumerate(TEXTS):
             answer = exported.ask({"text": text})
-            assert answer.keys() == expected.keys()
+            assert answer.keys() - {"word_count"} == expected.keys()
             close(np.reshape(answer["vector"], [-1]), np.reshape(expected["vector"][row], [-1]))
             if "text" in answer:
                 assert answer["text"] == [word.decode() for word in expected["text"][row].numpy()]
+                assert answer["word_count"] == len(answer["text"])
 
 
 def test_the_program_writes_vectors_and_refuses_what_it_can_not_do(programs, encoder, tmp_path):

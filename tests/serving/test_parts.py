@@ -47,8 +47,7 @@ def test_answers_are_the_same_and_no_part_is_larger_than_it_may_be(monkeypatch, 
     task = make(Tokenizer(PIECES))
     model = randomize(task.build(BertEncoder(small_config(max_position_embeddings=128))), scale=0.5)
     asked = [tf.constant(values) for values in asked]
-    module = task.serving(model)  # a tf.function method does not keep its object alive
-    whole = module.serve(*asked)
+    whole = task.signatures(model)["serving_default"](*asked)
     sizes = []
 
     def watched(features, training=False):
@@ -56,11 +55,10 @@ def test_answers_are_the_same_and_no_part_is_larger_than_it_may_be(monkeypatch, 
         tf.py_function(lambda ids: sizes.append(int(tf.size(ids))), [features["input_word_ids"]], [])
         return model(features, training=False)
 
-    watched.inputs, watched.encoder = model.inputs, getattr(model, "encoder", None)
+    watched.inputs, watched.layers = model.inputs, model.layers
     tokens = 3 * LENGTH if case != "multiple choice" else 1  # an example is never cut: it goes alone
     monkeypatch.setattr(parts, "_TOKENS", tokens)
-    module = task.serving(watched)
-    some = module.serve(*asked)
+    some = task.signatures(watched)["serving_default"](*asked)
     assert len(sizes) > 3 and (max(sizes) <= tokens or case == "multiple choice")
     assert some.keys() == whole.keys()
     for name, values in whole.items():
@@ -74,8 +72,8 @@ def test_answers_are_the_same_and_no_part_is_larger_than_it_may_be(monkeypatch, 
 def test_a_request_of_nothing_is_answered_by_nothing(case):
     make, asked = CASES[case]
     task = make(Tokenizer(PIECES))
-    module = task.serving(task.build(BertEncoder(small_config())))
-    answers = module.serve(*(tf.constant(some)[:0] for some in asked))
+    serve = task.signatures(task.build(BertEncoder(small_config())))["serving_default"]
+    answers = serve(*(tf.constant(some)[:0] for some in asked))
     assert answers and all(value.shape[0] == 0 for value in answers.values())
 
 

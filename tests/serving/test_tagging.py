@@ -10,21 +10,25 @@ from bert_tf.files import bundled
 from bert_tf.inputs.examples import TaggedExample
 from bert_tf.inputs.tables import read_table
 from bert_tf.serving import ask
+from bert_tf.serving.check import check_ops
 from bert_tf.serving.export import export
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from bert_tf.training.finetuning import predicting
 from tests.model.small import PIECES, small_config
-from tests.serving.graphs import check_ops
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 LABELS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 
 
 def made(task):
-    """A random model whose answers depend on the word: large weights and no biases, the same for all."""
+    """A random model whose answers depend on the word: large weights and no biases, the same for all.
+
+    Not so large that they make more of rounding, which goes by the batch, than a comparison to 1e-5 can bear: with a
+    deviation of 0.5 it is 4e-6 on some processors, with this one 5e-7.
+    """
     keras.utils.set_random_seed(0)
-    return task.build(BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.5)))
+    return task.build(BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.3)))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def asked(texts, tmp_path_factory):
         model = made(task)
         strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
         said = [prediction for _, prediction in predicting(task, model, examples, 32, strategy)]
-        path = export(task, model, str(folder / unit))
+        path = export(task, model, str(folder / unit), check=False).path
         check_ops(path)
         exported = ask.Model(path)
         answers[unit] = said, [exported.ask({"text": text}) for text in texts]
@@ -75,7 +79,7 @@ def test_words_and_tags_are_those_of_predict(asked, texts):
 
 def test_a_batch_is_filled_up_with_nothing(tmp_path):
     task = Tagging(Tokenizer(VOCABULARY), TaggingConfig(max_length=24), labels=("NN", "VB"))
-    serve = tf.saved_model.load(export(task, made(task), str(tmp_path))).signatures["serving_default"]
+    serve = tf.saved_model.load(export(task, made(task), str(tmp_path), check=False).path).signatures["serving_default"]
     answer = serve(text=tf.constant(["a b c", "a"]))
     assert answer["word"].numpy().tolist() == [[b"a", b"b", b"c"], [b"a", b"", b""]]
     assert answer["tag"].shape == (2, 3)

@@ -63,9 +63,7 @@ def test_a_number_is_no_label():
 
 
 def test_a_label_from_json_that_would_be_read_as_two_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"the training examples have the label 'x,y', which holds task\.separator, ','"
-    ):
+    with pytest.raises(ConfigError, match=r"the label 'x,y' holds task\.separator, ','; choose another"):
         create(("x,y", "z"), ("z",))
     assert create(("x,y", "z"), ("z",), separator="|").labels == ("x,y", "z")
 

@@ -137,7 +137,7 @@ def test_loss_and_answers_are_those_of_each_example_alone(task, model):
 
 def test_served_an_empty_text_is_no_choice_wherever_it_stands(task, model):
     example = made_up(1)[0]
-    serve = task.serving(model).serve
+    serve = task.signatures(model)["serving_default"]
     expected = softmax(logits_by_hand(model, example))
     choices = ["", example.choices[0], "", *example.choices[1:], "", ""]
     answer = serve(tf.constant([example.context] * 2), tf.constant([choices, [*example.choices, "", "", "", ""]]))
@@ -150,6 +150,38 @@ def test_served_an_empty_text_is_no_choice_wherever_it_stands(task, model):
     nothing = serve(tf.constant([], tf.string), tf.zeros([0, 3], tf.string))
     assert {int(value.shape[0]) for value in nothing.values()} == {0}
     assert serve(tf.constant(["a"]), tf.constant([["", ""]]))["probabilities"].numpy().tolist() == [[0, 0]]
+
+
+def test_served_what_a_server_fills_shorter_lists_up_with_changes_no_answer(task, model):
+    # TF Serving puts the first element of a request's own tensor there (batching_util.cc, PadTensor).
+    serve = task.signatures(model)["serving_default"]
+    alone = serve(tf.constant(["the good"]), tf.constant([["a", "b c"]]))
+    filled = serve(tf.constant(["the good", "x"]), tf.constant([["a", "b c", "a", "a"], ["d", "e", "d", "g"]]))
+    np.testing.assert_allclose(filled["probabilities"][0], [*alone["probabilities"][0], 0, 0], atol=1e-6)
+    assert filled["choice"][0] == alone["choice"][0]
+    assert filled["choice_count"].numpy().tolist() == [2, 4]
+    assert filled["probabilities"][1, 0] == filled["probabilities"][1, 2] > 0  # not at the end: the client's own
+    same = serve(tf.constant(["a"]), tf.constant([["b", "b", "b"]]))
+    assert same["probabilities"].numpy().tolist() == [[1, 0, 0]]
+    # A request of several rows has the same element in all; "" as the first choice of all makes it "".
+    several = serve(tf.constant(["the", "the good"]), tf.constant([["", "b", "c", ""], ["", "a", "b c", ""]]))
+    np.testing.assert_allclose(several["probabilities"][1], [0, *alone["probabilities"][0], 0], atol=1e-6)
+
+
+def test_served_examples_have_as_many_choices_as_they_like(task, model):
+    classify = task.signatures(model)["classify"]
+    expected = task.signatures(model)["serving_default"](
+        tf.constant(["a", "the good"]), tf.constant([["b", "c", "d"], ["a", "b c", ""]])
+    )
+    examples = []
+    for context, choices in (("a", ["b", "c", "d"]), ("the good", ["a", "b c"])):
+        example = tf.train.Example()
+        example.features.feature["context"].bytes_list.value.append(context.encode())
+        example.features.feature["choices"].bytes_list.value.extend(choice.encode() for choice in choices)
+        examples.append(example.SerializeToString())
+    answer = classify(tf.constant(examples))
+    assert answer["classes"].numpy().tolist() == [[b"b", b"c", b"d"], [b"a", b"b c", b""]]
+    np.testing.assert_array_equal(answer["scores"], expected["probabilities"])
 
 
 def test_choosing_by_lot_scores_one_in_as_many_as_there_are(task):

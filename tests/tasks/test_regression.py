@@ -155,7 +155,8 @@ def test_equal_texts_are_as_alike_as_can_be_and_their_order_does_not_matter():
     texts = [("a b", "a b"), ("a", "b a b"), ("b a b", "a")]
     examples = [TextExample("", pair, None, "") for pair in texts]
     asked = task.columns(examples, labelled=False)
-    answers = task.serving(task.build(BertEncoder(small_config()))).serve(*asked.values())["value"].numpy()
+    serve = task.signatures(task.build(BertEncoder(small_config())))["serving_default"]
+    answers = serve(*asked.values())["value"].numpy()
     assert answers[0] == pytest.approx(4.0) and answers[1] == pytest.approx(answers[2])
     assert answers[1] < 3.99
 

@@ -134,7 +134,7 @@ def test_labels_that_are_none_are_refused_with_how_to_write_them(config, labels,
 def test_labels_that_were_not_taken_apart_are_refused():
     with pytest.raises(ConfigError, match=r"task\.labels is 'neg,pos' alone; expected at least two: write each once"):
         ClassificationConfig(labels=("neg,pos",)).check()
-    with pytest.raises(ConfigError, match=r"task\.labels has 'neg,pos', which holds task\.separator, ',';"):
+    with pytest.raises(ConfigError, match=r"the label 'neg,pos' holds task\.separator, ','; in task\.labels: "):
         MultiLabelConfig(labels=("neg,pos",)).check()
     assert MultiLabelConfig(labels=("toxic",)).check().labels == ("toxic",)
 

@@ -1,0 +1,124 @@
+"""What lies beside an exported graph: warm-up requests, batching values, and a card that says the truth."""
+
+import json
+import pathlib
+import re
+import shlex
+
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
+
+from bert_tf import BertEncoder
+from bert_tf.errors import DataError
+from bert_tf.serving import ask
+from bert_tf.serving.card import _training, _training_lines, task_of_export
+from bert_tf.serving.export import export
+from bert_tf.serving.samples import FULL_BATCH
+from bert_tf.tasks.regression import Regression, RegressionConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES, randomize, small_config
+
+RESULTS = {
+    "program": "finetune",
+    "init": "models/base",
+    "data_dir": "data/similar",
+    "parameters": 12345,
+    "steps": 678,
+    "config": {"data": {"format": "table", "source": ""}},
+    "final": {"kind": "evaluation", "step": 678, "loss": 0.25, "spearman": 0.8125},
+    "floor": {"spearman": 0.0},
+}
+
+
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory):
+    """A task, and the folder of a version of it."""
+    task = Regression(Tokenizer(PIECES), RegressionConfig(max_length=16), labels=("value",), pair=True)
+    model = randomize(task.build(BertEncoder(small_config())), scale=0.5)
+    return task, export(task, model, str(tmp_path_factory.mktemp("models") / "similar texts"), results=RESULTS).path
+
+
+@pytest.fixture(scope="module")
+def extra(regression):
+    return pathlib.Path(regression[1], "assets.extra")
+
+
+@pytest.fixture(scope="module")
+def session(regression):
+    return ask.Model(regression[1])
+
+
+def test_a_server_is_warmed_up_by_a_short_a_long_and_a_full_request_to_each_signature(extra, session):
+    rows = {}
+    for record in tf.data.TFRecordDataset(str(extra / "tf_serving_warmup_requests")).as_numpy_iterator():
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+        if log.WhichOneof("log_type") == "regress_log":
+            request = log.regress_log.request
+            examples = [one.SerializeToString() for one in request.input.example_list.examples]
+            inputs = {"inputs": examples}
+        else:
+            request = log.predict_log.request
+            inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
+        answer = session.run(inputs, request.model_spec.signature_name)
+        assert request.model_spec.name == "similar texts"
+        rows.setdefault(request.model_spec.signature_name, []).append(len(next(iter(answer.values()))))
+    assert rows == {"serving_default": [1, 1, 32], "tokens": [1, 1, 32], "regress": [1, 1, 32]}
+
+
+def test_batching_takes_the_requests_that_a_server_is_warmed_up_with(extra):
+    for name in ("cpu", "gpu"):
+        text = (extra / f"batching_{name}.pbtxt").read_text()
+        assert int(re.search(r"^max_batch_size \{ value: (\d+) \}$", text, re.M)[1]) >= FULL_BATCH
+
+
+def test_the_requests_of_the_card_get_the_answers_that_it_shows(extra, session):
+    lines = (extra / "README.md").read_text().splitlines()
+    shown = [(line, lines[number + 1]) for number, line in enumerate(lines) if line.startswith("curl ")]
+    assert len(shown) == 3
+    for command, answer in shown:
+        _, _, body, url = shlex.split(command)
+        body, answer = json.loads(body), json.loads(answer)
+        if url.endswith(":predict"):
+            assert session.predict(body) == answer
+            continue
+        assert url == "http://localhost:8501/v1/models/similar%20texts:regress"
+        example = tf.train.Example()
+        for name, value in body["examples"][0].items():
+            example.features.feature[name].bytes_list.value.append(value.encode())
+        assert (
+            session.run({"inputs": [example.SerializeToString()]}, "regress")["outputs"].tolist() == answer["results"]
+        )
+
+
+def test_the_card_says_what_the_model_learned_from_and_was_measured_at(extra):
+    page, card = (extra / "README.md").read_text(), json.loads((extra / "model_card.json").read_text())
+    assert "Trained by `finetune` from `models/base` on `data/similar` (format table): 678 updates, 12,345" in page
+    assert "| spearman | 0.8125 | 0 |" in page and "| loss | 0.25 | |" in page
+    assert card["training"]["final"] == RESULTS["final"]
+    assert card["versions"]["tensorflow"] == tf.__version__
+    assert card["signatures"]["serving_default"]["outputs"] == {"value": {"dtype": "float32", "shape": [None]}}
+    assert re.match("18 requests to 3 signatures", card["checked"])
+
+
+def test_measurements_that_are_not_numbers_are_left_out_of_the_page():
+    lost = {"steps": None, "final": {"loss": None, "f1": 0.5}, "floor": {"f1": None}, "config": None}
+    lines = _training_lines(_training(RESULTS | lost))
+    assert lines[-2:] == ["| f1 | 0.5 | |", ""]
+    assert _training_lines(_training({"final": [1], "floor": "x"}))
+
+
+def test_a_version_holds_its_task(regression, tmp_path):
+    task, path = regression
+    again = task_of_export(path)
+    assert (type(again), again.settings(), again.tokenizer.vocab) == (type(task), task.settings(), task.tokenizer.vocab)
+    with pytest.raises(DataError, match=r"no assets\.extra/model_card\.json; expected a version that"):
+        task_of_export(str(tmp_path))
+    (tmp_path / "assets.extra").mkdir()
+    for card, message in (
+        ("{}", "no task or no tokenizer; expected the file as"),
+        ('{"task": {"name": "vectors", "settings": {}}, "tokenizer": {}}', "a vectors model, which answers"),
+    ):
+        (tmp_path / "assets.extra/model_card.json").write_text(card)
+        with pytest.raises(DataError, match=message):
+            task_of_export(str(tmp_path))

@@ -1,0 +1,99 @@
+"""The signatures beside serving_default: attention against NumPy, token ids against texts."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.signatures import attention_signature, padded, unpadded
+from bert_tf.text import Tokenizer
+from tests.model.numpy_bert import softmax
+from tests.model.small import PIECES, randomize, small_config
+
+TEXTS, OTHERS = ["the good b!", "", "É a"], ["c. d", "the", "x " * 40]
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """A task of pairs and its model: LayerNorm first, so that a layer's input is not what it attends with."""
+    task = Classification(Tokenizer(PIECES), ClassificationConfig(max_length=24), labels=("a", "b"), pair=True)
+    return task, randomize(task.build(BertEncoder(small_config(norm="pre"))), scale=0.5)
+
+
+@pytest.fixture(scope="module")
+def attention(pairs):
+    answer = attention_signature(*pairs)(tf.constant(TEXTS), tf.constant(OTHERS))
+    return {name: value.numpy() for name, value in answer.items()}
+
+
+def test_tokens_are_those_that_the_model_reads_with_their_bytes_in_the_texts(pairs, attention):
+    task, _ = pairs
+    features = task.token_features({"text": tf.constant(TEXTS), "second_text": tf.constant(OTHERS)})
+    pieces = np.array(task.tokenizer.vocab)[features["input_word_ids"]]
+    there = features["input_mask"].numpy() > 0
+    assert np.char.decode(attention["tokens"].astype(bytes)).tolist() == np.where(there, pieces, "").tolist()
+    assert attention["token_count"].tolist() == there.sum(1).tolist()
+    for row, (text, other) in enumerate(zip(TEXTS, OTHERS, strict=True)):
+        columns = (attention[name][row] for name in ("tokens", "starts", "ends", "texts"))
+        for token, start, end, number in zip(*columns, strict=True):
+            if number < 0:
+                assert (token in (b"[CLS]", b"[SEP]", b""), start, end) == (True, 0, 0)
+            else:
+                found = (text, other)[number].encode()[start:end].decode()
+                assert found.lower().replace("é", "e") == token.decode()
+    assert set(attention["texts"][1]) == {-1, 1}
+
+
+def test_attention_is_that_of_numpy(pairs, attention):
+    task, model = pairs
+    features = task.token_features({"text": tf.constant(TEXTS), "second_text": tf.constant(OTHERS)})
+    encoder = model.get_layer("encoder")
+    outputs = encoder({name: features[name] for name in encoder.input})
+    states = [outputs["embedding_output"], outputs["encoder_outputs"][0]]
+    for row, count in enumerate(attention["token_count"]):
+        shape = attention["attention_shape"][row].tolist()
+        assert shape == [2, 4, count, count]
+        found = np.frombuffer(attention["attention_bytes"][row], np.uint8).reshape(shape)
+        for number, state in enumerate(states):
+            layer = encoder.get_layer(f"layer_{number}")
+            x = np.float64(state[row, :count])
+            x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+            x = x * layer.attention_norm.gamma.numpy() + layer.attention_norm.beta.numpy()
+            query, key, _ = np.split(x @ layer.attention.qkv.kernel.numpy() + layer.attention.qkv.bias.numpy(), 3, -1)
+            for head in range(4):
+                part = slice(8 * head, 8 * head + 8)
+                expected = softmax(query[:, part] @ key[:, part].T / np.sqrt(8))
+                np.testing.assert_allclose(found[number, head] / 255, expected, atol=0.51 / 255)
+    assert found.std() > 5  # the model does attend to some tokens more than to others
+
+
+def test_ids_are_answered_as_the_texts_that_they_are_of(pairs):
+    task, model = pairs
+    signatures = task.signatures(model)
+    columns = tf.constant(TEXTS), tf.constant(OTHERS)
+    features = task.token_features(dict(zip(("text", "second_text"), columns, strict=True)))
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    found = signatures["tokens"](*(features[name] for name in names))
+    for name, expected in signatures["serving_default"](*columns).items():
+        if expected.dtype.is_floating:
+            np.testing.assert_allclose(found[name], expected, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(found[name], expected)
+
+
+def test_what_is_filled_up_for_a_server_is_cut_off_again():
+    ragged = tf.ragged.constant([["a"], [], ["b", "", "c"]])
+    answers = {
+        "word": ragged,
+        "score": tf.ragged.constant([[0.5], [], [0.0, 0.25, 0.0]]),
+        "label": tf.constant(["x"] * 3),
+    }
+    counted = {"word_count": ("word", "score"), "entity_count": ("entity",)}
+    served = {name: value.numpy() for name, value in padded(answers, counted).items()}
+    assert served.keys() == {"word", "score", "label", "word_count"}
+    assert served["word"].shape == (3, 3) and served["word_count"].tolist() == [1, 0, 3]
+    again = unpadded(served, counted)
+    assert again.keys() == answers.keys()
+    assert [row.tolist() for row in again["word"]] == ragged.to_list()
+    assert [row.tolist() for row in again["score"]] == [[0.5], [], [0.0, 0.25, 0.0]]
