@@ -1,0 +1,320 @@
+"""`predict --runner`: rows through Apache Beam and an exported model, in shards."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import bundled
+from bert_tf.inputs.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, tagged
+from bert_tf.inputs.tables import read_table
+from bert_tf.serving import shards
+from bert_tf.serving.card import CARD, EXTRA
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.text import Tokenizer
+from tests.serving.exports import (
+    LENGTH,
+    VOCABULARY,
+    Exported,
+    by_predict,
+    check_same,
+    classifier,
+    examples_of,
+    exported,
+)
+
+beam = pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
+from apache_beam.ml.inference.base import RunInference  # noqa: E402
+from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
+from apache_beam.testing.util import assert_that  # noqa: E402
+
+from bert_tf.serving import beam as on_beam  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    return exported(classifier(), tmp_path_factory.mktemp("single") / "served")
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """61 texts: of many lengths, empty ones, line separators that end no line."""
+    real = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:55]
+    return [*real, "", " ", "\u200b", "a\u2028b\u0085c\ttab", "가나다 ÉÀ 😀", "the good " * 40]
+
+
+def run(exported, examples, output, batch_size=8):
+    """The shards that were made now, by the direct runner."""
+    task = on_beam.task_of(exported.path)
+    return on_beam.predict(exported.path, task, examples, str(output), batch_size, PipelineOptions([]))
+
+
+def written(output):
+    """The texts of all shards, in the order of their names."""
+    stem, ending = os.path.splitext(output.name)
+    return [path.read_text() for path in sorted(output.parent.glob(f"{stem}-*-of-*{ending}"))]
+
+
+@pytest.fixture
+def of_17_rows(monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_ROWS", 17)
+
+
+def test_shards_one_after_the_other_are_what_predict_writes(single, texts, tmp_path, of_17_rows):
+    examples, output = examples_of(texts), tmp_path / "labels.jsonl"
+    run(single, iter(examples), output)
+    parts = written(output)
+    assert [part.count("\n") for part in parts] == [17, 17, 17, 10]
+    found = [json.loads(line) for line in "".join(parts).strip().split("\n")]
+    expected = by_predict(single, examples)
+    check_same(found, expected)
+    assert np.ptp([one["probabilities"]["positive"] for one in expected]) > 0.1  # the model does tell texts apart
+    assert sorted(os.listdir(tmp_path)) == [
+        *(f"labels-{n:05d}-of-00004.jsonl" for n in range(4)),
+        "labels.jsonl.shards",
+    ]
+    assert sorted(os.listdir(f"{output}.shards")) == [f"{n:05d}.json" for n in range(4)]
+
+
+def test_tables_have_their_header_in_each_shard(single, texts, tmp_path, of_17_rows):
+    run(single, examples_of(texts), tmp_path / "labels.tsv")
+    whole = tmp_path / "whole.tsv"
+    examples = examples_of(texts)
+    single.task.writers()[".tsv"](whole, zip(examples, by_predict(single, examples), strict=True))
+    header, *rows = whole.read_text().splitlines()
+    parts = [part.splitlines() for part in written(tmp_path / "labels.tsv")]
+    assert [part[0] for part in parts] == [header] * 4
+    found, expected = (
+        [row.split("\t") for row in some] for some in ([row for part in parts for row in part[1:]], rows)
+    )
+    assert [label for label, *_ in found] == [label for label, *_ in expected]
+    shares = [np.array([row[1:] for row in some], float) for some in (found, expected)]
+    np.testing.assert_allclose(*shares, atol=1.1e-6)  # six decimals
+
+
+def test_rows_of_a_shard_that_come_back_apart_are_put_together(single, texts, tmp_path, of_17_rows, monkeypatch):
+    run(single, examples_of(texts), tmp_path / "fused.jsonl")
+    monkeypatch.setattr(on_beam, "_HELD", 200)  # two predictions
+    run(single, examples_of(texts), tmp_path / "grouped.jsonl")
+    assert written(tmp_path / "grouped.jsonl") == written(tmp_path / "fused.jsonl")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The rows that went through a model, as they go."""
+    rows, answer = [], on_beam._Answering.predictions
+
+    def noting(self, examples):
+        rows.extend(int(example.id) for example in examples)
+        return answer(self, examples)
+
+    monkeypatch.setattr(on_beam._Answering, "predictions", noting)
+    return rows
+
+
+def test_a_second_run_asks_only_for_what_is_missing(single, texts, tmp_path, of_17_rows, asked):
+    examples, output = examples_of(texts), tmp_path / "labels.jsonl"
+    run(single, examples, output)
+    before = written(output)
+    kept = tmp_path / "labels-00003-of-00004.jsonl"
+    changed = kept.stat().st_mtime_ns
+    # As after a kill, or a full disk: one is not there, one is cut off, one has its name and nothing that describes it.
+    (tmp_path / "labels-00000-of-00004.jsonl").unlink()
+    (tmp_path / "labels-00001-of-00004.jsonl").write_text(before[1][:99])
+    (tmp_path / "labels.jsonl.shards/00002.json").unlink()
+    for leftover in ("labels-00000-of-00009.jsonl", "labels-00001-of-00004.jsonl.abc123.part"):
+        (tmp_path / leftover).write_text("of an earlier attempt")
+    for other in ("labels-00000-of-00004.tsv", "labels-of-mine.jsonl", "labels.jsonl"):
+        (tmp_path / other).write_text("no shard of this output")
+    asked.clear()
+    _, made = run(single, examples, output)
+    assert made == [0, 1, 2] and sorted(asked) == list(range(51))
+    for other in ("labels-00000-of-00004.tsv", "labels-of-mine.jsonl", "labels.jsonl"):
+        (tmp_path / other).unlink()
+    assert written(output) == before and kept.stat().st_mtime_ns == changed
+    assert len(os.listdir(tmp_path)) == 5
+    asked.clear()
+    _, made = run(single, examples_of(texts, "elsewhere"), output)  # the rows are the same wherever they lie
+    assert (made, asked) == ([], [])
+
+
+def test_shards_of_other_rows_or_another_model_are_made_again(single, texts, tmp_path, of_17_rows, asked):
+    output, afresh = tmp_path / "labels.jsonl", tmp_path / "afresh.jsonl"
+    run(single, examples_of(texts), output)
+    texts = [*texts[:20], "another text", *texts[21:]]
+    asked.clear()
+    assert run(single, examples_of(texts), output)[1] == [1] and sorted(asked) == list(range(17, 34))
+    other = exported(classifier(), tmp_path / "other", seed=1)
+    assert run(other, examples_of(texts), output)[1] == [0, 1, 2, 3]
+    run(other, examples_of(texts), afresh)
+    assert written(output) == written(afresh)
+
+
+def test_input_with_an_error_leaves_the_shards_of_before(single, texts, tmp_path, of_17_rows):
+    output = tmp_path / "labels.jsonl"
+    run(single, examples_of(texts), output)
+    before = written(output)
+
+    def failing():
+        yield from examples_of(texts[:40])
+        raise DataError("rows:41: not UTF-8")
+
+    with pytest.raises(DataError, match="rows:41: not UTF-8"):
+        run(single, failing(), output)
+    assert written(output) == before
+
+
+def test_long_texts_make_shards_of_fewer_rows(single, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1000)
+    run(single, examples_of(["a " * 300] * 2 + ["b"] * 3 + ["a " * 2000]), tmp_path / "labels.jsonl")
+    assert [part.count("\n") for part in written(tmp_path / "labels.jsonl")] == [1, 4, 1]
+
+
+KINDS = [
+    TextExample("0", ("a\u2028b", "c\td\n"), ("x", "y"), "a\tb.tsv:1"),
+    TextExample("1", ("가 😀",), 2.5, "a:2"),
+    tagged("2", "가나", ["B-X", "I-X"], 3, "c:1", joiner=""),
+    TaggedExample("3", "a b", None, None, None, None, "c:2"),
+    QuestionExample("4", "q?", "a\r\nb", None, "d: data[3]"),
+    ChoiceExample("5", "a", "", ("b", ""), 1, "e:1"),
+]
+
+
+@pytest.mark.parametrize("example", KINDS)
+def test_rows_that_were_copied_are_the_rows(tmp_path, example):
+    copied = shards.stage(str(tmp_path / "x.jsonl"), [example] * 3, type(example), [], lambda examples: None)
+    assert copied.examples(0) == [example] * 3 and isinstance(copied.examples(0)[0], type(example))
+
+
+def test_what_fails_in_a_worker_is_one_line(single, texts, tmp_path, monkeypatch):
+    def failing(self, examples):
+        raise DataError("rows:7: wrong [here]")
+
+    monkeypatch.setattr(on_beam._Answering, "predictions", failing)
+    with pytest.raises(DataError, match=r"^rows:7: wrong \[here\]$"):
+        run(single, examples_of(texts), tmp_path / "labels.jsonl")
+    # As runners that are other processes put it.
+    text = "failed: Traceback ...\nbert_tf.errors.DataError: rows:7: wrong [while running 'Answer']\n\nmore"
+    with pytest.raises(DataError, match=r"^rows:7: wrong$"), on_beam._errors_in_one_line():
+        raise RuntimeError(text)
+
+
+def test_batches_have_little_padding(single, tmp_path):
+    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"]
+    staged = shards.stage(str(tmp_path / "x.jsonl"), examples_of(texts), TextExample, [], lambda examples: None)
+    batches = on_beam._Batches(staged, (single.path,), 32)
+    batches.setup()
+    filled = padded = 0
+    for batch in batches.process(0):
+        lengths = single.task.tokenizer.tokenize([example.texts[0] for _, example in batch]).row_lengths().numpy()
+        filled, padded = filled + lengths.sum(), padded + len(lengths) * lengths.max()
+    assert padded < 1.05 * filled
+
+
+def test_the_handler_serves_any_pipeline_of_examples(single, texts):
+    examples = examples_of(texts)
+    expected = dict(zip(texts, by_predict(single, examples), strict=True))
+
+    def check(results):
+        assert len(results) == len(examples)
+        for example, inference, _ in results:
+            check_same(inference, expected[example.texts[0]])
+
+    with beam.Pipeline() as pipeline:
+        results = pipeline | beam.Create(examples) | RunInference(on_beam.ExportHandler(single.path))
+        assert_that(results, check)
+
+
+def test_model_and_output_can_lie_where_only_tensorflow_reads(single, texts, tmp_path):
+    for folder, _, names in os.walk(single.path):
+        for name in names:
+            target = f"ram://served/7/{os.path.relpath(os.path.join(folder, name), single.path)}"
+            tf.io.gfile.makedirs(os.path.dirname(target))
+            tf.io.gfile.copy(os.path.join(folder, name), target)
+    version = on_beam.find_version("ram://served")
+    assert version == "ram://served/7"
+    there = Exported(single.task, single.model, version)
+    assert run(there, examples_of(texts), "ram://out/labels.jsonl")[1] == [0]
+    assert run(there, examples_of(texts), "ram://out/labels.jsonl")[1] == []
+    run(single, examples_of(texts), tmp_path / "labels.jsonl")
+    assert [tf.io.gfile.GFile("ram://out/labels-00000-of-00001.jsonl").read()] == written(tmp_path / "labels.jsonl")
+
+
+def test_words_that_the_file_gives_are_refused_with_their_place():
+    tokenizer = Tokenizer(VOCABULARY)
+    words = Tagging(tokenizer, TaggingConfig(max_length=24), labels=("O", "B-X"), unit="words")
+    given = tagged("1", ["a", "b"], None, None, "f:2")
+    alone = TaggedExample("0", "a b", None, None, None, None, "f:1")
+    on_beam._check(words, [alone])
+    with pytest.raises(DataError, match=r"^f:2: words, but an exported model takes the text alone"):
+        on_beam._check(words, [alone, given])
+    # Of characters the model needs only the text.
+    characters = Tagging(tokenizer, TaggingConfig(max_length=24), labels=("O", "B-X"), unit="characters")
+    on_beam._check(characters, [alone, tagged("1", "ab", None, None, "f:2", joiner="")])
+
+
+def test_a_pair_is_refused_by_a_model_of_one_text(single, tmp_path):
+    rows = [*examples_of(["a"]), TextExample("1", ("a", "b"), None, "rows:2")]
+    with pytest.raises(DataError, match=r"^rows:2: 2 text\(s\), and the model takes 1"):
+        run(single, rows, tmp_path / "labels.jsonl")
+
+
+def test_a_model_that_answers_no_examples_is_refused(single, tmp_path):
+    shutil.copytree(single.path, tmp_path / "1")
+    card = tmp_path / "1" / EXTRA / CARD
+    task = Pretraining(Tokenizer(VOCABULARY), LENGTH)
+    described = json.loads(card.read_text()) | {"task": {"name": task.name, "settings": task.settings()}}
+    card.write_text(json.dumps(described))
+    with pytest.raises(ConfigError, match="a pretraining model, which answers no examples"):
+        on_beam.task_of(str(tmp_path / "1"))
+
+
+def test_the_newest_version_is_taken_or_the_one_named(tmp_path):
+    for version in ("9", "10", "x"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "saved_model.pb").touch()
+    assert on_beam.find_version(str(tmp_path)) == str(tmp_path / "10")
+    assert on_beam.find_version(str(tmp_path / "9")) == str(tmp_path / "9")
+    for nothing in (tmp_path / "none", bundled("data/reviews")):
+        with pytest.raises(DataError, match="no exported model"):
+            on_beam.find_version(str(nothing))
+
+
+FLAGS = {
+    "no model": (["--output=x.jsonl"], "--model_dir is missing"),
+    "both": (["--model_dir=m", "--export_dir=e", "--runner=DirectRunner", "--output=x.jsonl"], "leave --model_dir out"),
+    "no runner": (["--export_dir=e", "--output=x.jsonl"], "--export_dir is for --runner, such as"),
+    "no export": (["--runner=DirectRunner", "--output=x.jsonl"], "--runner needs --export_dir"),
+    "a strategy": (["--runner=DirectRunner", "--export_dir=e", "--strategy=tpu", "--output=x"], "--strategy and --tpu"),
+    "arguments": (["--model_dir=m", "--output=x.jsonl", "more"], "unexpected argument 'more': all arguments are flags"),
+}
+
+
+@pytest.mark.parametrize("case", FLAGS)
+def test_flags_that_do_not_fit_are_one_line(programs, case):
+    arguments, message = FLAGS[case]
+    done = programs("predict", *arguments)
+    assert done.status == 2 and message in done.error_line
+
+
+def test_the_program_answers_standard_input_and_names_a_wrong_row(programs, single, texts, tmp_path):
+    served = os.path.dirname(single.path)
+    command = [f"--export_dir={served}", "--runner=DirectRunner", "--data_dir=-", f"--output={tmp_path}/labels.jsonl"]
+    command += ["--data.text=review", "--", "--direct_num_workers=1"]
+    lines = [json.dumps({"review": text, "id": f"n{row}"}) for row, text in enumerate(texts)]
+    done = programs.succeed("predict", *command, stdin="\n".join(lines))
+    assert done.output == f"{tmp_path}/labels-00000-of-00001.jsonl and on: 61 rows in 1 shards\n"
+    assert not done.errors.strip()
+    found = [json.loads(line) for line in (tmp_path / "labels-00000-of-00001.jsonl").read_text().strip().split("\n")]
+    expected = by_predict(single, examples_of(texts))
+    check_same(found, [one | {"id": f"n{one['id']}"} for one in expected])
+    lines[40] = '{"text": "a"}'
+    done = programs("predict", *command, stdin="\n".join(lines))
+    assert done.status == 1 and "-:41: no field 'review'" in done.error_line
+    done = programs("predict", *[one.replace(".jsonl", ".zip") for one in command], stdin="\n".join(lines[:3]))
+    assert done.status == 2 and "in shards a classification model writes .jsonl, .tsv" in done.error_line

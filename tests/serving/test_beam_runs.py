@@ -1,0 +1,154 @@
+"""`predict --runner` as a program: every task's answers, an interruption, and memory that does not grow."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bert_tf.config import ExampleData
+from bert_tf.files import bundled
+from bert_tf.inputs.tables import read_table
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
+from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
+from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
+from bert_tf.tasks.regression import Regression, RegressionConfig
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.text import Tokenizer
+from tests.serving.exports import LENGTH, VOCABULARY, check_same, classifier, exported
+
+pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
+pytestmark = pytest.mark.slow
+
+PAIRS = ExampleData(second_text="other")
+LABELS = ("O", "B-X", "I-X", "B-Y", "I-Y")
+TASKS = {
+    "one text": lambda tokenizer: classifier(),
+    "pairs in windows": lambda tokenizer: Classification(
+        tokenizer, ClassificationConfig(max_length=24, long_texts="window"), PAIRS, labels=("a", "b", "c"), pair=True
+    ),
+    "numbers of pairs": lambda tokenizer: Regression(
+        tokenizer, RegressionConfig(max_length=24), PAIRS, labels=("value",), pair=True, scale=(-9.0, 9.0)
+    ),
+    "several labels": lambda tokenizer: MultiLabel(
+        tokenizer, MultiLabelConfig(threshold=0.4, max_length=24, long_texts="head_tail"), labels=("x", "y"), pair=False
+    ),
+    "words": lambda tokenizer: Tagging(tokenizer, TaggingConfig(max_length=24), labels=LABELS, unit="words"),
+    "words of documents": lambda tokenizer: Tagging(
+        tokenizer, TaggingConfig(max_length=24, context="document"), labels=("NOUN", "VERB"), unit="words"
+    ),
+    "characters": lambda tokenizer: Tagging(tokenizer, TaggingConfig(max_length=24), labels=LABELS, unit="characters"),
+    "questions": lambda tokenizer: QuestionAnswering(
+        tokenizer,
+        QuestionAnsweringConfig(max_length=LENGTH, stride=10, n_best=3, unanswerable=True),
+        ExampleData(format="squad2"),
+        null_threshold=-0.5,
+    ),
+    "choices": lambda tokenizer: MultipleChoice(tokenizer, MultipleChoiceConfig(max_length=LENGTH)),
+}
+
+
+def lines():
+    """Rows with the fields of all tasks' inputs, of hundreds of real sentences and odd ones."""
+    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
+    texts += ["", " ", "\u200b", "a\u2028b\u0085c\td", "가나다 ÉÀ 😀", "the good " * 40, "e\u0301 नमस्ते"]
+    for row, text in enumerate(texts):
+        other = texts[row - 7]
+        choices = [other, text[::-1], text, other][: 2 + row % 3]
+        asked = {"question": text[:20], "context": f"{text} {other}", "choices": choices}
+        yield {"id": f"r{row}", "sentence": text, "text": text, "other": other} | asked
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_answers_of_every_task_are_those_of_predict(programs, tmp_path, kind):
+    served = exported(TASKS[kind](Tokenizer(VOCABULARY)), tmp_path / "served", model_dir=tmp_path / "model")
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines()))
+    ways = {
+        "plain": [f"--model_dir={tmp_path}/model", f"--data_dir={data}"],
+        "sharded": [f"--export_dir={tmp_path}/served", "--runner=DirectRunner", f"--data_dir={data}"],
+    }
+    for name, arguments in ways.items():
+        programs.succeed("predict", *arguments, f"--output={tmp_path}/{name}.jsonl")
+    expected, found = (
+        [json.loads(line) for line in (tmp_path / name).read_text().strip().split("\n")]
+        for name in ("plain.jsonl", "sharded-00000-of-00001.jsonl")
+    )
+    assert len(expected) == 307
+    check_same(found, expected)
+    answers = [json.dumps({name: value for name, value in one.items() if name != "id"}) for one in expected]
+    assert len(set(answers)) > 200  # the model does tell texts apart
+    for ending in set(served.task.writers()) - {
+        ".jsonl",
+        ".tsv",
+        ".zip",
+    }:  # a table of numbers differs in its last digit
+        for name, arguments in ways.items():
+            programs.succeed("predict", *arguments, f"--output={tmp_path}/{name}{ending}")
+        whole = (tmp_path / f"plain{ending}").read_text()
+        assert (tmp_path / f"sharded-00000-of-00001{ending}").read_text() == whole
+        if kind == "questions":
+            scores = (json.loads((tmp_path / name).read_text()) for name in (
+                "sharded-00000-of-00001.null_odds.json", "plain.null_odds.json"))  # fmt: skip
+            check_same(*scores)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Function of a number of rows to the command that answers them, and the folder of its output."""
+    folder = tmp_path_factory.mktemp("many")
+    exported(classifier(), folder / "served")
+    texts = read_table(bundled("data/reviews/train.tsv"), ["sentence"])["sentence"]
+
+    def command(rows):
+        data = folder / f"{rows}.tsv"
+        with open(data, "w") as file:
+            file.write("sentence\n")
+            file.writelines(f"{texts[row % len(texts)]} {row}\n" for row in range(rows))
+        (folder / str(rows)).mkdir()
+        arguments = [f"--export_dir={folder}/served", f"--data_dir={data}", "--runner=DirectRunner"]
+        arguments.append(f"--output={folder}/{rows}/labels.jsonl")
+        return [sys.executable, "-m", "bert_tf.predict", *arguments], folder / str(rows)
+
+    return command
+
+
+def test_a_killed_run_goes_on_with_the_shards_that_are_not_there(many):
+    command, folder = many(25_000)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(folder.glob("labels-*.jsonl")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    there = {path.name: path.stat().st_mtime_ns for path in folder.glob("labels-*.jsonl")}
+    assert 1 <= len(there) < 3  # each was written as soon as its rows were answered
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"25,000 rows in 3 shards, {len(there)} of which were there\n")
+    assert {name: (folder / name).stat().st_mtime_ns for name in there} == there
+    ids = [
+        json.loads(line)["id"]
+        for path in sorted(folder.glob("labels-*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    assert ids == [str(row) for row in range(25_000)]
+    assert sorted(os.listdir(folder / "labels.jsonl.shards")) == ["00000.json", "00001.json", "00002.json"]
+
+
+def test_memory_does_not_grow_with_the_rows(many):
+    """Peak resident memory of the process in which everything runs, of 200,000 rows as of 50,000."""
+    peaks = {}
+    for rows in (50_000, 200_000):
+        command, folder = many(rows)
+        began = time.time()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        assert status == 0
+        peaks[rows] = usage.ru_maxrss / 1024
+        print(f"{rows:,} rows: {peaks[rows]:,.0f} MB at most, {rows / (time.time() - began):,.0f} rows/s")
+        assert sum(path.read_text().count("\n") for path in folder.glob("labels-*.jsonl")) == rows
+    assert peaks[200_000] < peaks[50_000] + 50
