@@ -58,7 +58,7 @@ def main(_):
     embedder = Embedder(encoder, tokenizer, config)
     if _EXPORT_DIR.value:
         exported = export(embedder, embedder.model, _EXPORT_DIR.value, check=_CHECK.value)
-        print(summary(exported, f"a SavedModel of vectors per {config.per}"))
+        print(summary(exported))
         return
     with replacing(_OUTPUT.value) as temporary:
         embedded = extract(embedder, read_texts(_INPUT.value, _TEXT.value), _BATCH_SIZE.value)

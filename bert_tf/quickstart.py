@@ -14,16 +14,14 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.bundled import config, write_english_vocabulary
-from bert_tf.checkpoints.directory import load_task
 from bert_tf.errors import DataError
-from bert_tf.files import bundled, read_json_object, write_json, write_text
+from bert_tf.files import bundled, write_json, write_text
 from bert_tf.inputs.tables import read_table
 from bert_tf.report.quickstart import quickstart_page
-from bert_tf.serving.export import export, on_cpu, summary
+from bert_tf.serving.export import export_run, summary
 from bert_tf.training import runs, strategy
 from bert_tf.training.finetuning import finetune
 from bert_tf.training.record import remedy
-from bert_tf.training.run import RESULTS
 
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Gets models, exports, results.json and index.html.", required=True
@@ -126,14 +124,9 @@ def _finetune(name, init, model_dir, devices):
 
 
 def _export(models):
-    with on_cpu():
-        loaded = [(*load_task(model), target) for model, target in models.items()]
-    found = [
-        export(task, model, target, results=read_json_object(os.path.join(folder, RESULTS)))
-        for folder, (task, model, target) in zip(models, loaded, strict=True)
-    ]
+    found = [export_run(model, target) for model, target in models.items()]
     for exported in found:
-        print(summary(exported, "a SavedModel"))
+        print(summary(exported))
     return [exported.path for exported in found]
 
 

@@ -25,6 +25,7 @@ from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabular
 FORMAT = "bert_tf"
 VERSION = 1
 _STEP = "step"
+RESULTS = "results.json"  # what a run measured, beside its model
 
 
 def recognises(path):

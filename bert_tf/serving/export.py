@@ -9,8 +9,10 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from bert_tf.checkpoints.directory import RESULTS, load_task
 from bert_tf.errors import ConfigError
-from bert_tf.files import replacing_directory
+from bert_tf.files import read_json_object, replacing_directory
+from bert_tf.model.encoder import encoder_of
 from bert_tf.serving.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.serving.check import NotServable, ask_session, check_ops, compare
 from bert_tf.serving.samples import sample_requests
@@ -26,13 +28,36 @@ class Exported(NamedTuple):
 
     Attributes:
         path: of its folder.
+        task: name of the task.
         signatures: their names.
         checked: what was compared with the model in memory, in words; "" for nothing.
     """
 
     path: str
+    task: str
     signatures: tuple[str, ...]
     checked: str
+
+
+def export_run(model_dir, directory, *, attention=False, check=True):
+    """Exports the model that a run of `pretrain` or `finetune` wrote, with the run's metrics in its card.
+
+    Args:
+        model_dir: folder of the run.
+        directory, attention, check: as of `export`.
+
+    Returns:
+        Exported.
+
+    Raises:
+        DataError: `model_dir` has no model with a task.
+        ConfigError, NotServable: as `export`.
+    """
+    with on_cpu():
+        task, model = load_task(model_dir)
+    results = os.path.join(model_dir, RESULTS)
+    results = read_json_object(results) if os.path.exists(results) else None
+    return export(task, model, directory, attention=attention, check=check, results=results)
 
 
 def export(task, model, directory, *, attention=False, check=True, results=None):
@@ -54,9 +79,14 @@ def export(task, model, directory, *, attention=False, check=True, results=None)
         Exported.
 
     Raises:
-        ConfigError: `directory` is no folder that TF Serving can serve a model of this program's from.
+        ConfigError: `directory` is no folder that TF Serving can serve a model of this program's from, or the model
+            does not compute in float32.
         NotServable: the check failed.
     """
+    policy = encoder_of(model).policy
+    if policy.compute_dtype != "float32":  # fusions differ from processor to processor, and so do labels then
+        raise ConfigError(f"the model computes in {policy.name}, and an export in float32; save it and export the "
+                          "saved one (python -m bert_tf.export)")  # fmt: skip
     path = _next_version(directory)
     name = os.path.basename(os.path.dirname(path))
     for layer in model.layers:
@@ -72,7 +102,7 @@ def export(task, model, directory, *, attention=False, check=True, results=None)
         write_operations(temporary, name, requests)
         answers, checked = _checked(temporary, signatures, requests) if check else ([None] * len(requests), "")
         write_card(temporary, name, task, signatures, requests, answers, results or {}, checked)
-    return Exported(path, tuple(signatures), checked)
+    return Exported(path, task.name, tuple(signatures), checked)
 
 
 def on_cpu():
@@ -91,10 +121,11 @@ def _naming_full_disk(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path) from error
 
 
-def summary(exported, what):
-    """The lines that a program prints of a version that it wrote."""
+def summary(exported):
+    """The lines that a program prints about the version it wrote."""
     checked = f"checked: {exported.checked}" if exported.checked else "not checked"
-    return f"{exported.path}: {what} with the signatures {', '.join(exported.signatures)}\n{checked}"
+    names = ", ".join(exported.signatures)
+    return f"{exported.path}: {exported.task} SavedModel with the signatures {names}\n{checked}"
 
 
 def _save(model, signatures, path):
@@ -151,10 +182,10 @@ def _next_version(directory):
     if os.path.exists(os.path.join(directory, "saved_model.pb")):
         raise ConfigError(f"--export_dir={directory} is a SavedModel itself; expected a folder with a folder a version")
     # As TF Serving reads them: also 007, but no digits of other scripts.
-    versions = {int(found): found for found in os.listdir(directory) if re.fullmatch("[0-9]+", found)}
-    for found in versions.values():
+    versions = [found for found in os.listdir(directory) if re.fullmatch("[0-9]+", found)]
+    for found in versions:
         _check_ours(os.path.join(directory, found))
-    version = max(versions, default=0) + 1
+    version = max(map(int, versions), default=0) + 1
     if version > _LARGEST_VERSION:
         raise ConfigError(
             f"{directory} has version {version - 1}, the last that TF Serving reads; choose another folder"
@@ -163,7 +194,7 @@ def _next_version(directory):
 
 
 def _check_ours(path):
-    """Raises ConfigError for a version that another program wrote: a server would go over to this model at once."""
+    """Raises ConfigError for a version that another program wrote: a server would replace it by this model."""
     if os.path.exists(os.path.join(path, EXTRA, CARD)):
         return
     try:

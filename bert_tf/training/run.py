@@ -10,6 +10,7 @@ import keras
 from tensorflow.python.framework import ops
 
 from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import nan_for_null, read_json_object, write_json
@@ -20,7 +21,6 @@ from bert_tf.training.record import Record
 from bert_tf.training.speed import ceiling
 from bert_tf.training.strategy import is_chief
 
-RESULTS = "results.json"
 # Its parts that hold numbers alone: what has no number there was nan.
 _MEASURED = ("history", "evaluations", "final", "floor")
 

@@ -7,6 +7,7 @@ import os
 import shutil
 from typing import NamedTuple
 
+from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing, write_json, write_text
@@ -15,7 +16,7 @@ from bert_tf.report.markdown import table
 from bert_tf.report.statistics import mean_and_deviation
 from bert_tf.training import finetuning
 from bert_tf.training.record import Record
-from bert_tf.training.run import RESULTS, expect, forgetting, results_of
+from bert_tf.training.run import expect, forgetting, results_of
 from bert_tf.training.strategy import is_chief
 
 # Of the best run, into the model directory; what makes it a model comes last.
