@@ -5,7 +5,7 @@ from absl import flags
 from bert_tf.app import run
 from bert_tf.report.ablation import markdown
 from bert_tf.training import strategy
-from bert_tf.training.ablation import ablate
+from bert_tf.training.runs.ablation import ablate
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Gets models, results.json, ablation.md and ablation.png.")
 _SIZES = flags.DEFINE_list("sizes", ["tiny"], "Model sizes: all variants of the first, BERT alone of the others.")

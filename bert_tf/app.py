@@ -9,6 +9,7 @@ import sys
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from bert_tf import config
 from bert_tf.config import ExampleData
 from bert_tf.config.values import unknown_field
 from bert_tf.errors import BertTfError
@@ -103,7 +104,7 @@ def _parse(argv):
         _fail(f"--config: {error}", error.exit_status)
     except flags.Error as error:
         # From inside a config file comes a whole stack trace, as text.
-        inside = "Traceback" in str(error) and f"--config: {str(error).strip().splitlines()[-1]}"
+        inside = "Traceback" in str(error) and f"--config: {_wrong_field(str(error).strip().splitlines()[-1])}"
         _fail(inside or f"{error}; --help lists the flags", 2)
     except OSError as error:
         # The config library wraps the file's error in lines of its own; the last one is the file's.
@@ -118,11 +119,14 @@ def _parse(argv):
 
 
 def _wrong_field(error):
-    """What the config library's error says of a field."""
-    reason = error.args[0] if error.args else error
+    """The error of the config library, or of a dataclass in a config file, in the words of `unknown_field`."""
+    reason = (error.args[0] if error.args else error) if isinstance(error, Exception) else error
     found = re.search(r"Field (\w+) not found on dataclass <class '([\w.]+)'>", str(reason))
     if found:
-        reason = unknown_field(pydoc.locate(found[2]), found[1])
+        return unknown_field(pydoc.locate(found[2]), found[1])
+    found = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(reason))
+    if found and hasattr(config, found[1]):
+        return unknown_field(getattr(config, found[1]), found[2])
     return reason
 
 

@@ -5,16 +5,17 @@ import os
 from absl import flags
 
 from bert_tf.app import data_flags, run, strategy_flags
-from bert_tf.checkpoints.directory import load_downstream
+from bert_tf.checkpoints.directory import load_fine_tuned
 from bert_tf.files import write_json
-from bert_tf.inputs.examples import Skips
-from bert_tf.inputs.sources import Source
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import measures_line
-from bert_tf.training import finetuning, strategy
+from bert_tf.training import strategy
+from bert_tf.training.runs import finetuning
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "What finetune wrote.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Labelled examples: a file, or the folder with the task's files.")
-_SPLIT = flags.DEFINE_string("split", "evaluation", "Of a folder: train, evaluation, test, or a split's own name.")
+_SPLIT = flags.DEFINE_string("split", "validation", "Of a folder: train, validation, test, or a split's own name.")
 _OUTPUT = flags.DEFINE_string("output", None, "Folder for results.json and report.html.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows at once.", lower_bound=1)
 _DATA = data_flags()
@@ -25,18 +26,18 @@ flags.mark_flags_as_required(["model_dir", "output"])
 def main(_):
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
-        task, model = load_downstream(_MODEL_DIR.value)
+        task, model = load_fine_tuned(_MODEL_DIR.value)
     task.data = _DATA(task.data)
-    source, skips = Source(task.data, _DATA_DIR.value, task.example), Skips()
-    examples, where = finetuning.read(source, _SPLIT.value, skips), source.where(_SPLIT.value)
-    columns = task.columns(examples, labelled=True)
-    task.check(examples, skips)
-    finetuning.say(source, _SPLIT.value, skips)
+    source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
+    examples, where = finetuning.read(source, _SPLIT.value, read_report), source.where(_SPLIT.value)
+    columns = task.to_tensors(examples, labelled=True)
+    task.check(examples, read_report)
+    finetuning.print_report(source, _SPLIT.value, read_report)
     evaluation = finetuning.Evaluation(task, model, examples, columns, _BATCH_SIZE.value, devices)
     measured = evaluation()
     results = {"program": "evaluate", "model_dir": _MODEL_DIR.value, "data": where, "examples": len(examples)}
-    results |= {"skipped": skips.counts, "floor": task.floor(examples), "final": measured}
-    evaluation.report(os.path.join(_OUTPUT.value, finetuning.REPORT), where, skips, measured)
+    results |= {"skipped": read_report.counts, "baseline": task.baseline(examples), "final": measured}
+    evaluation.report(os.path.join(_OUTPUT.value, finetuning.REPORT), where, read_report, measured)
     write_json(os.path.join(_OUTPUT.value, "results.json"), results)
     print(f"{where}: {measures_line(measured)}")
 

@@ -5,8 +5,9 @@ from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
 from bert_tf.progress import measures_line
-from bert_tf.training import strategy, trials
-from bert_tf.training.signals import terminable
+from bert_tf.training import strategy
+from bert_tf.training.runs import sweep
+from bert_tf.training.state.signals import terminable
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/finetune/*.py.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Folder with the files that the config's data.format reads.")
@@ -21,7 +22,7 @@ def main(_):
     devices = strategy.create(*_STRATEGY())
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
-        results = trials.finetune(_CONFIG.value, *files, devices, accept_config_change=_ACCEPT.value)
+        results = sweep.finetune(_CONFIG.value, *files, devices, accept_config_change=_ACCEPT.value)
     measured = measures_line(results["final"])
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done, {measured}; the model and results.json are there")
 

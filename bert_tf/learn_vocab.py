@@ -5,7 +5,7 @@ import os
 from absl import flags
 
 from bert_tf.app import run
-from bert_tf.inputs.readers import find_files
+from bert_tf.inputs.corpus.readers import find_files
 from bert_tf.progress import bar
 from bert_tf.text import learn_vocabulary, write_vocabulary
 from bert_tf.text.learning import read_lines

@@ -10,12 +10,13 @@ import os
 from absl import flags
 
 from bert_tf.app import data_flags, run, strategy_flags
-from bert_tf.checkpoints.directory import load_downstream
+from bert_tf.checkpoints.directory import load_fine_tuned
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing_with_others
-from bert_tf.inputs.examples import Skips
-from bert_tf.inputs.sources import Source
-from bert_tf.training import finetuning, strategy
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.sources import Source
+from bert_tf.training import strategy
+from bert_tf.training.runs import finetuning
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "What finetune wrote.")
 _EXPORT_DIR = flags.DEFINE_string(
@@ -27,7 +28,7 @@ _RUNNER = flags.DEFINE_string("runner", None, "Where Beam runs, such as DirectRu
 _DATA_DIR = flags.DEFINE_string(
     "data_dir", "", "Examples, labelled or not: a file, the folder with the task's files, or - for JSON lines on stdin."
 )
-_SPLIT = flags.DEFINE_string("split", "test", "Of a folder: train, evaluation, test, or a split's own name.")
+_SPLIT = flags.DEFINE_string("split", "test", "Of a folder: train, validation, test, or a split's own name.")
 _OUTPUT = flags.DEFINE_string("output", None, "What is written; the ending says how: .jsonl, or one of the task's own.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows at once.", lower_bound=1)
 _DATA = data_flags()
@@ -63,19 +64,19 @@ def _check_flags(argv):
 def _predict():
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
-        task, model = load_downstream(_MODEL_DIR.value)
+        task, model = load_fine_tuned(_MODEL_DIR.value)
     task.data = _DATA(task.data)
     writers, ending = task.writers(), os.path.splitext(_OUTPUT.value)[1]
     if ending not in writers:
         raise ConfigError(
             f"--output={_OUTPUT.value}: a {task.name} model writes {', '.join(writers)}; choose an ending"
         )
-    source, skips = Source(task.data, _DATA_DIR.value, task.example), Skips()
-    examples = source.examples(skips, _SPLIT.value, labelled=False)
+    source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
+    examples = source.examples(read_report, _SPLIT.value, labelled=False)
     written = _Counted(finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
     with replacing_with_others(_OUTPUT.value, adding=ending == ".zip") as temporary:
         note = writers[ending](temporary, written)
-    finetuning.say(source, _SPLIT.value, skips)
+    finetuning.print_report(source, _SPLIT.value, read_report)
     print(f"{_OUTPUT.value}: {written.count:,} rows" + (f"; {note}" if note else ""))
 
 
@@ -91,11 +92,11 @@ def _predict_on_beam(arguments):
     version = beam.find_version(_EXPORT_DIR.value)
     task = beam.task_of(version)
     task.data = _DATA(task.data)
-    source, skips = Source(task.data, _DATA_DIR.value, task.example), Skips()
-    examples = source.examples(skips, _SPLIT.value, labelled=False)
+    source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
+    examples = source.examples(read_report, _SPLIT.value, labelled=False)
     options = PipelineOptions([f"--runner={_RUNNER.value}", *arguments])
     shards, made = beam.predict(version, task, examples, _OUTPUT.value, _BATCH_SIZE.value, options)
-    finetuning.say(source, _SPLIT.value, skips)
+    finetuning.print_report(source, _SPLIT.value, read_report)
     rows = sum(shards.rows(number) for number in range(len(shards)))
     there = f", {len(shards) - len(made)} of which were there" if len(made) < len(shards) else ""
     print(f"{shards.path(0)} and on: {rows:,} rows in {len(shards)} shards{there}")

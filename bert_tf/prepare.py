@@ -8,7 +8,7 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.errors import ConfigError
-from bert_tf.inputs.readers import LAYOUTS, check_text_file, find_files
+from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_file, find_files
 from bert_tf.text import read_vocabulary
 
 _INPUT = flags.DEFINE_string("input", None, "Text files, plain or .gz: names or patterns, separated by commas.")
@@ -32,7 +32,7 @@ def main(argv):
     try:
         from apache_beam.options.pipeline_options import PipelineOptions
 
-        from bert_tf.inputs.preparation import plan, prepare
+        from bert_tf.inputs.corpus.preparation import plan, prepare
     except ImportError as error:
         raise ConfigError(f"Apache Beam is not there ({error}); pip install 'bert_tf[beam]'") from None
 

@@ -4,8 +4,9 @@ from absl import flags
 from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
-from bert_tf.training import runs, strategy
-from bert_tf.training.signals import terminable
+from bert_tf.training import strategy
+from bert_tf.training.runs.pretraining import pretrain
+from bert_tf.training.state.signals import terminable
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/pretrain/*.py.")
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Gets model, checkpoints, curves and results.json.")
@@ -18,10 +19,10 @@ flags.mark_flags_as_required(["config", "model_dir"])
 def main(_):
     devices = strategy.create(*_STRATEGY())
     if _DRY_RUN.value:
-        print(runs.pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True))
+        print(pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True))
         return
     with terminable(_MODEL_DIR.value):
-        results = runs.pretrain(_CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value)
+        results = pretrain(_CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value)
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done; the model and results.json are there")
 
 

@@ -38,7 +38,7 @@ def bar(title, total, unit, *, done=0, leave=True, layout=None):
     )
 
 
-def tell(message):
+def log(message):
     """A line on standard error, above the progress bar if there is one."""
     tqdm.tqdm.write(f"bert_tf: {message}", file=sys.stderr)
 
@@ -59,21 +59,21 @@ class _Lines:
         self._stream.flush()
 
 
-def training_line(measures, rates, learning_rate, seconds_left):
+def training_line(metrics, rates, learning_rate, seconds_left):
     """What stands behind the step in the progress line of training, short enough for 120 columns.
 
     Args:
-        measures: dict name -> float; behind each NAME_loss stands its NAME_accuracy, if there is one. NaN where all
+        metrics: dict name -> float; behind each NAME_loss stands its NAME_accuracy, if there is one. NaN where all
             updates were skipped.
         rates: dict name -> float, as `training.speed.Speed.rates` gives.
         learning_rate: float.
         seconds_left: float, or None if not known yet.
     """
     shown = []
-    losses = [name for name in measures if name.endswith("_loss")] or ["loss"]
+    losses = [name for name in metrics if name.endswith("_loss")] or ["loss"]
     for name in losses:
-        accuracy = measures.get(name.replace("loss", "accuracy"))
-        shown.append(f"{name.removesuffix('_loss')} {_short(measures[name])}")
+        accuracy = metrics.get(name.replace("loss", "accuracy"))
+        shown.append(f"{name.removesuffix('_loss')} {_short(metrics[name])}")
         if accuracy is not None and math.isfinite(accuracy):
             shown[-1] += f" {accuracy:.1%}"
     shown.append(f"lr {learning_rate:.1e}".replace("e-0", "e-") if learning_rate else "lr 0")
@@ -81,19 +81,19 @@ def training_line(measures, rates, learning_rate, seconds_left):
     speeds = [f"{_short(rates[name])} {unit}" for name, unit in units.items() if name in rates]
     if speeds:
         shown.append(" ".join(speeds) + "/s")
-    if math.isfinite(measures.get("padding_share", math.nan)):
-        shown.append(f"pad {measures['padding_share']:.0%}")
-    if "utilisation" in rates:
-        shown.append(f"MFU {rates['utilisation']:.0%}")
+    if math.isfinite(metrics.get("padding_share", math.nan)):
+        shown.append(f"pad {metrics['padding_share']:.0%}")
+    if "mfu" in rates:
+        shown.append(f"MFU {rates['mfu']:.0%}")
     if seconds_left is not None:
         shown.append(f"{duration(seconds_left)} left")
     return ", ".join(shown)
 
 
-def measures_line(measures):
+def metrics_line(metrics):
     """Measures as text: "loss 0.1234, f1 0.9000"; of kinds, such as "PER/f1", there may be too many for a line."""
     return ", ".join(
-        f"{name} {value:.4f}" for name, value in measures.items() if isinstance(value, float) and "/" not in name
+        f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float) and "/" not in name
     )
 
 

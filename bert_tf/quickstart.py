@@ -16,12 +16,13 @@ from bert_tf.app import run
 from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.errors import DataError
 from bert_tf.files import bundled, write_json, write_text
-from bert_tf.inputs.tables import read_table
+from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.report.quickstart import quickstart_page
 from bert_tf.serving.export import export_run, summary
-from bert_tf.training import runs, strategy
-from bert_tf.training.finetuning import finetune
-from bert_tf.training.record import remedy
+from bert_tf.training import strategy
+from bert_tf.training.runs.finetuning import finetune
+from bert_tf.training.runs.pretraining import pretrain
+from bert_tf.training.state.run_manifest import remedy
 
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Gets models, exports, results.json and index.html.", required=True
@@ -62,7 +63,7 @@ def main(_):
     reviews = bundled("data/reviews")
     real = _packaged_model()
     vocabulary_size = timed("vocabulary", _learn_vocabulary, folder("vocab.txt"))
-    tiny = timed("pretraining", runs.pretrain, _pretraining(folder("vocab.txt")), folder("tiny"), devices)
+    tiny = timed("pretraining", pretrain, _pretraining(folder("vocab.txt")), folder("tiny"), devices)
     scores = {
         "tiny": timed("finetuning tiny", _finetune, "reviews_tiny.py", folder("tiny"), folder("reviews-tiny"), devices),
         "minilm": timed("finetuning minilm", _finetune, "reviews.py", real, folder("reviews-minilm"), devices),
@@ -89,7 +90,9 @@ def main(_):
     }
     write_json(folder("results.json"), results)
     write_text(folder("index.html"), quickstart_page(results))
-    print("\nheld-out accuracy: " + ", ".join(f"{row['model']} {row['accuracy']:.3f}" for row in results["comparison"]))
+    print(
+        "\nvalidation accuracy: " + ", ".join(f"{row['model']} {row['accuracy']:.3f}" for row in results["comparison"])
+    )
     print(f"{results['seconds']['total']:.0f} s; open {folder('index.html')}")
 
 

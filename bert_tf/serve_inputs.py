@@ -8,7 +8,7 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.errors import ConfigError
-from bert_tf.inputs.service import SERVICE
+from bert_tf.inputs.corpus.service import SERVICE
 
 _PORT = flags.DEFINE_integer("port", None, "Port to listen at.", lower_bound=0, upper_bound=65535, required=True)
 _WORKERS = flags.DEFINE_list("workers", [], "The dispatcher's: HOST:PORT of every worker, separated by commas.")

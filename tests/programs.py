@@ -72,7 +72,7 @@ def _serve():
     import tensorflow_text  # noqa: F401
     from ml_collections import config_flags  # noqa: F401
 
-    import bert_tf.training.finetuning  # noqa: F401
+    import bert_tf.training.runs.finetuning  # noqa: F401
 
     for line in sys.stdin:
         name, folder, *arguments = json.loads(line)

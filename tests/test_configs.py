@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
-from bert_tf.inputs.corpus import find_corpus
-from bert_tf.inputs.glue import GLUE
-from bert_tf.inputs.sources import FORMATS
+from bert_tf.inputs.corpus.tokenized import find_corpus
+from bert_tf.inputs.datasets.glue import GLUE
+from bert_tf.inputs.datasets.sources import FORMATS
 from bert_tf.tasks import RegressionConfig, task_of
 from bert_tf.training import phases
 
@@ -58,7 +58,7 @@ def test_the_phases_of_a_pretraining_config_fit_its_model_and_mask_what_the_rate
 @pytest.mark.parametrize("name", ["pretrain/tiny.py", "pretrain/mini.py"])
 def test_what_the_bundled_configs_read_is_there(name):
     config = load(name)
-    train, heldout = find_corpus(config.input), find_corpus(config.heldout)
+    train, heldout = find_corpus(config.input), find_corpus(config.validation)
     assert len(train) == len(heldout) > 0 and not set(train) & set(heldout)
 
 

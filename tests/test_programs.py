@@ -21,7 +21,7 @@ from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, Tokenize
 def get_config():
     return PretrainConfig(
         input="{0}/corpus.txt",
-        heldout="{0}/heldout.txt",
+        validation="{0}/heldout.txt",
         tokenizer=TokenizerConfig(vocab="{0}/vocab.txt"),
         model=BertConfig(vocab_size=0, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
                          max_position_embeddings=64),
@@ -36,7 +36,7 @@ from bert_tf.tasks import ClassificationConfig
 def get_config():
     return FinetuneConfig(
         task=ClassificationConfig(max_length=32),
-        data=ExampleData(train="train.tsv", evaluation="heldout.tsv", test="heldout.tsv"),
+        data=ExampleData(train="train.tsv", validation="heldout.tsv", test="heldout.tsv"),
         train=TrainConfig(batch_size=8, epochs=2, learning_rate=1e-3, dtype="float32"),
     )
 """
@@ -247,7 +247,7 @@ def test_a_missing_config_file_and_a_missing_flag_end_with_one_line(programs, fo
 def test_a_field_that_the_config_file_itself_has_wrong_ends_with_one_line(programs, folder):
     (folder / "wrong.py").write_text(PRETRAIN.format(folder).replace("hidden_size", "hiden_size"))
     done = programs("pretrain", f"--config={folder}/wrong.py", f"--model_dir={folder}/none")
-    assert done.status == 2 and "unexpected keyword argument 'hiden_size'" in done.error_line
+    assert done.status == 2 and "BertConfig has no field 'hiden_size'; did you mean 'hidden_size'?" in done.error_line
 
 
 def test_another_runs_directory_is_refused_by_the_program(programs, folder, pretrained):

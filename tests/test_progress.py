@@ -10,7 +10,7 @@ def test_the_line_of_pretraining_fits_into_120_columns():
         "steps_per_second": 1.0,
         "sequences_per_second": 12345.6,
         "tokens_per_second": 1234567.0,
-        "utilisation": 0.417,
+        "mfu": 0.417,
     }
     shown = training_line(measures, rates, 1.26e-4, 3 * 86400.0)
     assert shown == ("mlm 6.72 12.3%, nsp 0.693 99.9%, lr 1.3e-4, 12.3k seq 1.23M tok/s, pad 12%, MFU 42%, 3d 0h left")

@@ -40,7 +40,7 @@ def load_model(path, *, dtype=None, allow_pickle=False):
 
 
 def _warn(checkpoint, path):
-    for note in checkpoint.notes:
+    for note in checkpoint.warnings:
         logging.info("%s: %s", path, note)
-    if checkpoint.left_out:
-        logging.warning("%s: left out: %s", path, ", ".join(checkpoint.left_out))
+    if checkpoint.unused_tensors:
+        logging.warning("%s: left out: %s", path, ", ".join(checkpoint.unused_tensors))

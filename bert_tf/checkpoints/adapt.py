@@ -56,18 +56,22 @@ def add_pieces(checkpoint, pieces):
     changed = _with_rows(checkpoint, "embeddings/word_embeddings", count, _mean)
     changed = _with_rows(changed, "masked_lm/bias", count, _mean)
     config = dataclasses.replace(checkpoint.config, vocab_size=len(old) + count)
-    notes = [
+    warnings = [
         f"vocabulary: {count} added (ids {len(old)} to {len(old) + count - 1}), each with the mean of the {len(old)} "
         "word embeddings"
     ]
     result = dataclasses.replace(
-        changed, config=config, pieces=[*old, *pieces], notes=checkpoint.notes + notes, origin=dict(checkpoint.origin)
+        changed,
+        config=config,
+        pieces=[*old, *pieces],
+        warnings=checkpoint.warnings + warnings,
+        source_metadata=dict(checkpoint.source_metadata),
     )
     whole = [piece for piece in pieces if not piece.startswith("##")]
     found = result.tokenizer().tokenize(whole).to_list() if whole else []
     unseen = [piece for piece, ids in zip(whole, found, strict=True) if ids != [result.pieces.index(piece)]]
     if unseen:
-        result.notes.append(
+        result.warnings.append(
             f"the tokenizer never makes these of a text, which it lower-cases or cuts at punctuation first: "
             f"{' '.join(unseen[:10])}"
         )
@@ -92,17 +96,17 @@ def extend_positions(checkpoint, length):
         learned = table[config.position_offset :]
         return np.resize(learned, (count, table.shape[1]))  # from the start, as often as is needed
 
-    origin = dict(checkpoint.origin)
-    if "tokenizer_config" in origin:  # it says how long a text may be, which is no longer so
-        origin["tokenizer_config"] = {
-            name: value for name, value in origin["tokenizer_config"].items() if name != "model_max_length"
+    source_metadata = dict(checkpoint.source_metadata)
+    if "tokenizer_config" in source_metadata:  # it says how long a text may be, which is no longer so
+        source_metadata["tokenizer_config"] = {
+            name: value for name, value in source_metadata["tokenizer_config"].items() if name != "model_max_length"
         }
     return dataclasses.replace(
         _with_rows(checkpoint, path, more, repeated),
         config=dataclasses.replace(config, max_position_embeddings=length),
-        origin=origin,
-        notes=[
-            *checkpoint.notes,
+        source_metadata=source_metadata,
+        warnings=[
+            *checkpoint.warnings,
             f"positions: {config.max_position_embeddings} became {length}, the learned ones repeated from the start; "
             "train on long texts before you trust them",
         ],

@@ -7,8 +7,8 @@ import re
 
 import numpy as np
 
-from bert_tf.checkpoints import adapt, directory, google, huggingface
-from bert_tf.checkpoints.formats import local, open_checkpoint
+from bert_tf.checkpoints import adapt, directory
+from bert_tf.checkpoints.formats import google, huggingface, local, open_checkpoint
 from bert_tf.checkpoints.verification import compare
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing_directory, write_json
@@ -24,8 +24,8 @@ class Report:
         source, output, format: where from, where to, and in which format.
         model: the name of the task ("encoder" without a head) and the sizes.
         tensors: list of {"name", "shape", "dtype", "from", "to"}: our variable, and what it is called on either side.
-        left_out: dict tensor or setting -> why it is not in the output.
-        notes: what was guessed, made up or changed.
+        unused_tensors: dict tensor or setting -> why it is not in the output.
+        warnings: what was guessed, made up or changed.
         verification: what `verification.compare` measured, or None.
     """
 
@@ -34,8 +34,8 @@ class Report:
     format: str
     model: dict
     tensors: list
-    left_out: dict
-    notes: list
+    unused_tensors: dict
+    warnings: list
     verification: dict | None = None
 
 
@@ -73,7 +73,7 @@ def convert(
         checkpoint = adapt.cast(checkpoint, dtype)
     if checkpoint.head == "cosine" and format != "bert_tf":
         checkpoint.task = None
-        checkpoint.notes.append("the encoder alone is written: the head, a cosine of mean vectors, has no weights")
+        checkpoint.warnings.append("the encoder alone is written: the head, a cosine of mean vectors, has no weights")
     with replacing_directory(output) as temporary:
         names = WRITERS[format].write(checkpoint, temporary)
         report = Report(
@@ -82,8 +82,8 @@ def convert(
             format=format,
             model={"task": checkpoint.task["name"] if checkpoint.task else "encoder"} | _sizes(checkpoint),
             tensors=_rows(checkpoint, names),
-            left_out=dict(sorted(checkpoint.left_out.items())),
-            notes=checkpoint.notes,
+            unused_tensors=dict(sorted(checkpoint.unused_tensors.items())),
+            warnings=checkpoint.warnings,
         )
         if verify:
             report.verification = compare(path, temporary, allow_pickle=allow_pickle)
@@ -108,7 +108,7 @@ def _rows(checkpoint, names):
 
 
 def text(report):
-    """A Report as a person reads it: tensors, what was left out, notes, verification, result."""
+    """A Report as a person reads it: tensors, what was left out, warnings, verification, result."""
     model = report.model
     lines = [
         f"{report.source}: {model['task']}, {model['num_layers']} layers, hidden {model['hidden_size']}, "
@@ -118,10 +118,10 @@ def text(report):
         *_table(report.tensors),
         "",
     ]
-    if report.left_out:
-        lines += ["Left out:", *(f"  {name}: {why}" for name, why in _grouped(report.left_out)), ""]
-    if report.notes:
-        lines += ["Notes:", *(f"  {note}" for note in report.notes), ""]
+    if report.unused_tensors:
+        lines += ["Left out:", *(f"  {name}: {why}" for name, why in _grouped(report.unused_tensors)), ""]
+    if report.warnings:
+        lines += ["Notes:", *(f"  {note}" for note in report.warnings), ""]
     if report.verification:
         lines += [*_verified(report.verification), ""]
     size = sum(math.prod(row["shape"]) * np.dtype(row["dtype"]).itemsize for row in report.tensors)
@@ -152,10 +152,10 @@ def _short(names):
     return "".join(parts[0] if len(set(parts)) == 1 else f"{{{','.join(parts)}}}" for parts in columns)
 
 
-def _grouped(left_out):
+def _grouped(unused_tensors):
     """Names with the same reason on one line."""
     reasons = {}
-    for name, why in left_out.items():
+    for name, why in unused_tensors.items():
         starred = re.sub(r"(layers?[._])\d+(?=[./])", r"\1*", name)
         reasons.setdefault(why, {})[starred] = None  # each once, in order
     return [(_some(list(names)), why) for why, names in reasons.items()]

@@ -10,16 +10,17 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.checkpoint import Checkpoint, head_of
-from bert_tf.checkpoints.places import Place, collect
+from bert_tf.checkpoints.stored_model import Checkpoint, head_of
 from bert_tf.checkpoints.tensor import tensor_of, tensor_of_variable
 from bert_tf.checkpoints.tensor_files.bundles import open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
-from bert_tf.config import BertConfig, from_dict, to_dict
+from bert_tf.checkpoints.weight_map import TensorMapping, read_mapped
+from bert_tf.config import BertConfig, from_dict, run_with_new_names, to_dict
+from bert_tf.config.values import with_new_names
 from bert_tf.errors import BertTfError, DataError
 from bert_tf.files import read_json_object, write_json
 from bert_tf.model.variables import HEADS
-from bert_tf.tasks import TASKS, Downstream
+from bert_tf.tasks import TASKS, FineTuningTask
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
 
 FORMAT = "bert_tf"
@@ -58,11 +59,11 @@ def read(path, allow_pickle=False):
         check_size(checkpoint.pieces, checkpoint.config.vocab_size, vocab)
     weights = os.path.join(path, "model.safetensors")
     store, shapes = open_tensors(weights), checkpoint.shapes()
-    checkpoint.tensors = collect({name: Place((name,)) for name in shapes}, shapes, store, weights)
+    checkpoint.tensors = read_mapped({name: TensorMapping((name,)) for name in shapes}, shapes, store, weights)
     extra = sorted(store.keys() - shapes.keys())
     if checkpoint.task and not checkpoint.head:
         task = checkpoint.task["name"]
-        checkpoint.left_out = dict.fromkeys(extra, f"of the task {task!r}, which this version does not know")
+        checkpoint.unused_tensors = dict.fromkeys(extra, f"of the task {task!r}, which this version does not know")
     elif extra:
         raise DataError(f"{weights} does not hold the model that config.json describes: unknown {', '.join(extra)}")
     checkpoint.slots, checkpoint.step = _optimizer(path, checkpoint)
@@ -76,7 +77,7 @@ def _optimizer(path, checkpoint):
     if os.path.exists(file):
         store = open_tensors(file)
         there = {name: shape for name, shape in shapes.items() if name in store}
-        slots = collect({name: Place((name,)) for name in there}, there, store, file)
+        slots = read_mapped({name: TensorMapping((name,)) for name in there}, there, store, file)
         return slots, int(store[_STEP].read()[0]) if _STEP in store else None
     prefix = tf.train.latest_checkpoint(os.path.join(path, "checkpoints"))
     if not prefix:
@@ -84,23 +85,25 @@ def _optimizer(path, checkpoint):
     try:
         return _optimizer_of_run(prefix, shapes, checkpoint.tensors)
     except DataError as error:  # the model itself is whole
-        checkpoint.notes.append(f"without the optimizer's state: {error}")
+        checkpoint.warnings.append(f"without the optimizer's state: {error}")
         return {}, None
 
 
 def _optimizer_of_run(prefix, shapes, tensors):
     """The same from a training run's newest checkpoint, if the model is of that step."""
     store = open_bundle(prefix)
-    table = {name: Place((_in_run(f"slots/{name}"),)) for name in shapes}
+    table = {name: TensorMapping((_in_run(f"slots/{name}"),)) for name in shapes}
     weight, step = "embeddings/norm/gamma", _in_run("state")
-    same = collect({weight: Place((_in_run(f"weights/{weight}"),))}, {weight: tensors[weight].shape}, store, prefix)
+    same = read_mapped(
+        {weight: TensorMapping((_in_run(f"weights/{weight}"),))}, {weight: tensors[weight].shape}, store, prefix
+    )
     if step not in store or not np.array_equal(same[weight].read(), tensors[weight].read()):
         raise DataError(f"{prefix} is of another step than the model; let the run come to its end")
-    return collect(table, shapes, store, prefix), int(store[step].read()[0])
+    return read_mapped(table, shapes, store, prefix), int(store[step].read()[0])
 
 
 def _in_run(name):
-    """What `training.checkpoints` calls a variable; tf.train.Checkpoint doubles its dots."""
+    """What `training.state.checkpoints` calls a variable; tf.train.Checkpoint doubles its dots."""
     return f"{name.replace('/', '..')}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -128,7 +131,7 @@ def description(checkpoint):
         "model": to_dict(checkpoint.config),
         "tokenizer": checkpoint.tokenizer_settings,
         "task": checkpoint.task,
-    } | ({"origin": checkpoint.origin} if checkpoint.origin else {})
+    } | ({"origin": checkpoint.source_metadata} if checkpoint.source_metadata else {})
 
 
 def described(config, where):
@@ -137,7 +140,7 @@ def described(config, where):
     if not isinstance(version, int) or version > VERSION:
         raise DataError(f"{where}: format version {version}; this program reads up to {VERSION}: update bert_tf")
     try:
-        model = from_dict(BertConfig, _part(where, config, "model")).check()
+        model = from_dict(BertConfig, with_new_names(BertConfig, _part(where, config, "model"))).check()
     except (BertTfError, TypeError, AttributeError) as error:
         raise DataError(f"{where}: {error}") from None
     task = _part(where, config, "task")
@@ -147,7 +150,7 @@ def described(config, where):
         "config": model,
         "tokenizer_settings": _part(where, config, "tokenizer"),
         "task": task,
-        "origin": config.get("origin", {}),
+        "source_metadata": config.get("origin", {}),
     }
 
 
@@ -168,6 +171,16 @@ def save(path, model, encoder, task):
         tokenizer_settings=task.tokenizer.get_config(),
     )
     write(checkpoint, path)
+
+
+def read_results(folder):
+    """The results.json of a run's folder: a dict, empty if the run has not ended.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    path = os.path.join(folder, RESULTS)
+    return run_with_new_names(read_json_object(path)) if os.path.exists(path) else {}
 
 
 def load_task(path, dtype=None):
@@ -191,14 +204,14 @@ def load_task(path, dtype=None):
     return task, checkpoint.model(dtype)
 
 
-def load_downstream(path):
+def load_fine_tuned(path):
     """The same, of a task that has been fine-tuned.
 
     Raises:
         DataError: as `load_task`, and for a model that was only pre-trained.
     """
     task, model = load_task(path)
-    if not isinstance(task, Downstream):
+    if not isinstance(task, FineTuningTask):
         raise DataError(f"{path}: a {task.name} model answers no examples; fine-tune it: python -m bert_tf.finetune")
     return task, model
 

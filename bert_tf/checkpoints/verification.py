@@ -10,12 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 import bert_tf
-from bert_tf.checkpoints import huggingface
-from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.checkpoints.formats import huggingface, open_checkpoint
 from bert_tf.errors import DataError
 from bert_tf.files import bundled
+from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.inputs.packing import dense_features, pack, truncate
-from bert_tf.inputs.tables import read_table
 from bert_tf.model.heads import POSITIONS
 
 _SENTENCES = 16

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+from bert_tf.config.values import check_renamed
 from bert_tf.errors import ConfigError
 
 
@@ -20,7 +21,7 @@ class PretrainingData:
             at even odds (ALBERT); "none": full sentences across documents, masked language model alone (RoBERTa).
         max_length: tokens of a sequence, at most, [CLS] and [SEP] counted.
         masking: "token" (BERT), "whole_word" (its later models) or "span" (SpanBERT): what is masked together. Or
-            "next_token": nothing is, and at each place the next token is predicted; for model.attention "left".
+            "causal_lm": nothing is, and at each position the next token is predicted; for model.attention "causal".
         words: for "whole_word" and "span", "pieces" (a piece without ## begins a word) or "spaces" (a word is what
             stands between white space, punctuation apart: for Korean with Chinese characters in it, or segmented text).
         mask_on: "host" (in the input pipeline) or "device" (in the training step); the same masks either way.
@@ -65,6 +66,7 @@ class PretrainingData:
 
     def check(self):
         """Raises ConfigError for values that no run can have."""
+        check_renamed(self, "masking")
         if self.layout not in ("sentences", "documents"):
             raise ConfigError(f"data.layout {self.layout!r} is unknown; choose sentences or documents")
         if self.pairs not in ("nsp", "sop", "none"):
@@ -79,7 +81,7 @@ class PretrainingData:
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"data.{field} is {getattr(self, field)}; it is a share, in [0, 1]")
         for field, choices in (
-            ("masking", ("token", "whole_word", "span", "next_token")),
+            ("masking", ("token", "whole_word", "span", "causal_lm")),
             ("words", ("pieces", "spaces")),
             ("mask_on", ("host", "device")),
         ):
@@ -87,13 +89,13 @@ class PretrainingData:
                 raise ConfigError(
                     f"data.{field} {getattr(self, field)!r} is unknown; choose one of {', '.join(choices)}"
                 )
-        if self.masking == "next_token" and (self.pairs != "none" or self.max_predictions < self.max_length - 1):
+        if self.masking == "causal_lm" and (self.pairs != "none" or self.max_predictions < self.max_length - 1):
             raise ConfigError(
-                f"data.masking is 'next_token', data.pairs {self.pairs!r} and data.max_predictions "
+                f"data.masking is 'causal_lm', data.pairs {self.pairs!r} and data.max_predictions "
                 f"{self.max_predictions}; set data.pairs=none and data.max_predictions={self.max_length - 1}, for each "
                 "token but the first"
             )
-        if self.masking in ("token", "next_token") and self.words != "pieces":
+        if self.masking in ("token", "causal_lm") and self.words != "pieces":
             raise ConfigError(
                 f"data.words is {self.words!r}, but data.masking {self.masking!r} looks at no words; set data.masking "
                 "to whole_word or span, or leave data.words out"
@@ -119,9 +121,9 @@ class ExampleData:
 
     Attributes:
         source: "" for the files of --data_dir; "tfds:NAME" for a data set of TensorFlow Datasets, as "tfds:glue/mrpc".
-        format: how the files are laid out, a key of `inputs.sources.FORMATS`: "table" for anybody's own TSV, CSV or
+        format: how the files are laid out, a key of `inputs.datasets.sources.FORMATS`: "table" for anybody's own TSV, CSV or
             JSON lines, "glue/mrpc" and its like for files as their authors publish them.
-        train, evaluation, test: names of files in --data_dir, or of the data set's own splits; "" for those that the
+        train, validation, test: names of files in --data_dir, or of the data set's own splits; "" for those that the
             format has. `evaluate` takes the second, `predict` the third.
         text, second_text, label: names of a table's columns (TFDS: of features); second_text "" for single texts.
         column: of tagged words, which column holds the tags, such as "-1" or "upos"; "" for the format's usual one.
@@ -130,7 +132,7 @@ class ExampleData:
     source: str = ""
     format: str = "table"
     train: str = ""
-    evaluation: str = ""
+    validation: str = ""
     test: str = ""
     text: str = "sentence"
     second_text: str = ""

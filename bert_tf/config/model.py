@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bert_tf.config.values import from_dict
+from bert_tf.config.values import check_renamed, from_dict
 from bert_tf.errors import ConfigError
 
 ACTIVATIONS = ("tanh_gelu", "erf_gelu", "relu")
@@ -34,7 +34,7 @@ class BertConfig:
         dropout: rate on embeddings, sublayer outputs and the classifier's input.
         attention_dropout: rate on attention probabilities.
         activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints) or "relu".
-        attention: "both" (BERT: each token sees all of its row) or "left" (itself and what stands before it, as in the
+        attention: "bidirectional" (BERT: each token sees all of its row) or "causal" (itself and what stands before it, as in the
             ablation of section 5.1; the pooled output is then that of the last token, which has seen all).
         norm: "post" (BERT) or "pre" (LayerNorm before each sublayer and once at the end).
         layer_norm_epsilon: added to the variance.
@@ -53,7 +53,7 @@ class BertConfig:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     activation: str = "tanh_gelu"
-    attention: str = "both"
+    attention: str = "bidirectional"
     norm: str = "post"
     layer_norm_epsilon: float = 1e-12
     initializer_range: float = 0.02
@@ -103,8 +103,9 @@ class BertConfig:
             raise ConfigError(
                 f"model.activation {self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
             )
-        if self.attention not in ("both", "left"):
-            raise ConfigError(f"model.attention {self.attention!r} is unknown; choose 'both' or 'left'")
+        check_renamed(self, "attention")
+        if self.attention not in ("bidirectional", "causal"):
+            raise ConfigError(f"model.attention {self.attention!r} is unknown; choose 'bidirectional' or 'causal'")
         if self.norm not in ("post", "pre"):
             raise ConfigError(f"model.norm {self.norm!r} is unknown; choose 'post' or 'pre'")
         return self

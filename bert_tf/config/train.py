@@ -113,7 +113,7 @@ class TrainConfig:
         keep: checkpoints kept.
         on_save_error: what happens where a checkpoint or the curves can not be written, e.g. because the disk is full:
             "stop", or "go_on", with a warning for each checkpoint.
-        max_bad_steps: updates in a row with a non-finite gradient, each skipped, before the run stops.
+        max_nonfinite_steps: updates in a row with a non-finite gradient, each skipped, before the run stops.
         keep_best: whether the model that is saved is that of the best evaluation, by the task's own measure, instead
             of the last one.
         patience: evaluations in a row without a better one after which the run stops; 0: it never does. It implies
@@ -155,14 +155,22 @@ class TrainConfig:
     save_every: int = 0
     keep: int = 2
     on_save_error: str = "stop"
-    max_bad_steps: int = 20
+    max_nonfinite_steps: int = 20
     keep_best: bool = False
     patience: int = 0
     seeds: int = 1
 
     def check(self):
         """Raises ConfigError for values that no run can have."""
-        least_one = ("batch_size", "accumulation", "steps_per_call", "log_every", "keep", "max_bad_steps", "seeds")
+        least_one = (
+            "batch_size",
+            "accumulation",
+            "steps_per_call",
+            "log_every",
+            "keep",
+            "max_nonfinite_steps",
+            "seeds",
+        )
         for field in (*least_one, "loss_scale_growth"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be at least 1")

@@ -73,16 +73,16 @@ def stream(epoch_batches, start=(0, 0)):
     return epochs.flat_map(one_epoch).prefetch(tf.data.AUTOTUNE)
 
 
-def piece(features, index, pieces):
-    """The rows of one of so many equal pieces of a batch; a last, partial batch is cut as evenly as it goes.
+def microbatch(features, index, parts):
+    """The rows of one of so many equal parts of a batch; a last, partial batch is cut as evenly as it goes.
 
-    What a batch holds does not depend on how many pieces it is cut into: so a run on eight replicas sees what a run on
+    What a batch holds does not depend on how many parts it is cut into: so a run on eight replicas sees what a run on
     one replica saw.
 
     Args:
         features: dict of tensors with one first dimension.
-        index: int, below `pieces`.
-        pieces: int, replicas times micro-batches.
+        index: int, below `parts`.
+        parts: int, replicas times micro-batches.
 
     Returns:
         dict of the same; their first dimensions are known where those of `features` are.
@@ -90,6 +90,6 @@ def piece(features, index, pieces):
 
     def rows(value):
         count = value.shape[0] if value.shape[0] is not None else tf.shape(value, out_type=tf.int64)[0]
-        return value[index * count // pieces : (index + 1) * count // pieces]
+        return value[index * count // parts : (index + 1) * count // parts]
 
     return {name: rows(value) for name, value in features.items()}

@@ -6,7 +6,7 @@ import zlib
 
 import tensorflow as tf
 
-from bert_tf.inputs.records import DESCRIPTION, are_shards, digest
+from bert_tf.inputs.corpus.shards import DESCRIPTION, are_shards, digest
 
 
 def corpus_identity(files):

@@ -55,7 +55,7 @@ class Masker:
             and masked_lm_ids int32, masked_lm_weights float32, each [batch, max_predictions].
         """
         features = dict(features)
-        if self._masking == "next_token":
+        if self._masking == "causal_lm":
             del features[SEED]
             return features | next_tokens(features["input_word_ids"], features["input_mask"], self._most)
         ids, tokens = features["input_word_ids"], features["input_mask"] > 0
@@ -140,7 +140,7 @@ def mask_tokens(
 
     Returns:
         Masked: input_ids int32 [batch, length]; positions (ascending), labels int32 and weights float32, each
-        [batch, max_predictions]. Weight 1.0 marks a prediction; unused places hold position 0, label 0, weight 0.0.
+        [batch, max_predictions]. Weight 1.0 marks a prediction; unused slots hold position 0, label 0, weight 0.0.
     """
     batch, length = tf.unstack(tf.shape(token_ids))
     budgets = prediction_budgets(lengths, rate, max_predictions)
@@ -163,7 +163,7 @@ def mask_tokens(
     kind_draw, id_draw = draw(seeds, [_KIND, _PIECE], tf.stack([drawn_at, positions]))
     kind = kind_draw % 10  # 0 to 7: [MASK], 8: unchanged, 9: random
     replacements = tf.where(kind < 8, mask_id, tf.where(kind == 8, labels, id_draw % vocab_size))
-    # Added as differences, so that the unused places, which all point to position 0, change nothing there.
+    # Added as differences, so that the unused slots, which all point to position 0, change nothing there.
     differences = tf.where(chosen, replacements - labels, 0)
     rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))
     input_ids = tf.tensor_scatter_nd_add(token_ids, tf.stack([rows, positions], axis=-1), differences)
@@ -178,7 +178,7 @@ def mask_tokens(
 
 
 def next_tokens(token_ids, mask, max_predictions):
-    """What a language model from left to right predicts: at each place the token behind it; nothing is hidden.
+    """What a language model from left to right predicts: at each position the next token; nothing is hidden.
 
     Args:
         token_ids, mask: int32 [batch, length]; mask 0 at padding.

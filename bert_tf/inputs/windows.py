@@ -30,8 +30,8 @@ def windows(lengths, budget, stride):
 def cut(ragged, rows, starts, ends):
     """The windows of a RaggedTensor [n, None]: RaggedTensor [windows, None]; arguments as `windows` returns."""
     first = tf.gather(tf.cast(ragged.row_starts(), tf.int64), rows)
-    places = tf.ragged.range(first + starts, first + ends)
-    return places.with_values(tf.gather(ragged.values, places.values))
+    positions = tf.ragged.range(first + starts, first + ends)
+    return positions.with_values(tf.gather(ragged.values, positions.values))
 
 
 def most_context(rows, starts, ends):
@@ -52,12 +52,12 @@ def most_context(rows, starts, ends):
     # In hundredths: a whole number has no rounding, which equal windows would differ by.
     score = 100 * tf.minimum(positions.values - begin, end - 1 - positions.values) + end - begin
     offsets = tf.cumsum(tf.math.unsorted_segment_max(ends, rows, _above(rows)), exclusive=True)
-    place = tf.gather(offsets, tf.gather(rows, window)) + positions.values
-    places = _above(place)
-    best = tf.math.unsorted_segment_max(score, place, places)
-    winners = tf.where(score == tf.gather(best, place), window, tf.int64.max)
-    chosen = tf.math.unsorted_segment_min(winners, place, places)
-    return positions.with_values(tf.gather(chosen, place) == window)
+    token = tf.gather(offsets, tf.gather(rows, window)) + positions.values
+    tokens = _above(token)
+    best = tf.math.unsorted_segment_max(score, token, tokens)
+    winners = tf.where(score == tf.gather(best, token), window, tf.int64.max)
+    chosen = tf.math.unsorted_segment_min(winners, token, tokens)
+    return positions.with_values(tf.gather(chosen, token) == window)
 
 
 def _above(numbers):

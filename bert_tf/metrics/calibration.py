@@ -27,9 +27,9 @@ def reliability(confidences, correct, bins=15):
     if outside.any():
         raise DataError(f"confidence {confidences[outside][0]}; expected a probability, from 0 to 1")
     borders = np.linspace(0, 1, bins + 1)
-    place = np.maximum(np.searchsorted(borders, confidences) - 1, 0)  # 0 itself is in the first
+    index = np.maximum(np.searchsorted(borders, confidences) - 1, 0)  # 0 itself is in the first
     counts, said, right = (
-        np.bincount(place, weights, minlength=bins) for weights in (None, confidences, correct.astype(np.float64))
+        np.bincount(index, weights, minlength=bins) for weights in (None, confidences, correct.astype(np.float64))
     )
     with np.errstate(invalid="ignore"):
         said, right = said / counts, right / counts

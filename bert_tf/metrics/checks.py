@@ -36,11 +36,11 @@ def check_names(names, known, what):
         what: what the error calls such a name, "label" for example.
 
     Raises:
-        DataError: with the first such name and its place, counted from 1.
+        DataError: with the first such name and its index, counted from 1.
     """
-    for place, name in enumerate(names, 1):
+    for index, name in enumerate(names, 1):
         if name not in known:
-            raise DataError(f"{what} {place} is {name!r}; expected one of {', '.join(map(repr, known))}")
+            raise DataError(f"{what} {index} is {name!r}; expected one of {', '.join(map(repr, known))}")
 
 
 def numbers(values, what):
@@ -54,13 +54,13 @@ def numbers(values, what):
         float64 [examples].
 
     Raises:
-        DataError: with the first that is not a finite number and its place, counted from 1.
+        DataError: with the first that is not a finite number and its index, counted from 1.
     """
-    for place, value in enumerate(values, 1):
+    for index, value in enumerate(values, 1):
         try:
             is_number = np.isfinite(float(value))
         except (TypeError, ValueError):
             is_number = False
         if not is_number:
-            raise DataError(f"{what} {place} is {value!r}; expected a finite number")
+            raise DataError(f"{what} {index} is {value!r}; expected a finite number")
     return np.asarray(values, np.float64)

@@ -14,7 +14,7 @@ from bert_tf.metrics.counts import precision_recall_f1
 
 
 class ClassCounts(NamedTuple):
-    """How often each class comes: all that the scores of classes are made of, of one set of examples or of many draws.
+    """How often each class comes: all that the scores of classes are made of, of one set of examples or of many resamples.
 
     Attributes:
         classes: list of the ids or names.
@@ -87,7 +87,7 @@ def class_intervals(metric, classes, labels, predictions):
     """95% bootstrap intervals of scores of classes.
 
     Args:
-        metric: function of ClassCounts of [draws, classes] to a dict of [draws].
+        metric: function of ClassCounts of [resamples, classes] to a dict of [resamples].
         classes: list of the ids or names.
         labels, predictions: int [examples], places in `classes`.
 
@@ -217,15 +217,15 @@ def correlations(labels, predictions):
     return {"pearson": float(pearson), "spearman": float(scipy.stats.spearmanr(labels, predictions).statistic)}
 
 
-def correlations_of_draws(labels, predictions):
-    """`correlations` of examples that are drawn again and again, of all draws at once.
+def correlations_of_resamples(labels, predictions):
+    """`correlations` of examples that are drawn again and again, of all resamples at once.
 
     Args:
         labels, predictions: as for `correlations`.
 
     Returns:
-        function of int [draws, examples], how often each example is drawn, to a dict of "pearson" and "spearman",
-        [draws].
+        function of int [resamples, examples], how often each example is drawn, to a dict of "pearson" and "spearman",
+        [resamples].
 
     Raises:
         DataError: as `correlations`.
@@ -245,7 +245,7 @@ def correlations_of_draws(labels, predictions):
 
 
 def _ranking(values):
-    """A function of counts [draws, examples] to ranks of the drawn values, the same shape; equal ones share theirs."""
+    """A function of counts [resamples, examples] to ranks of the drawn values, the same shape; equal ones share theirs."""
     order = np.argsort(values)
     _, starts = np.unique(values[order], return_index=True)
     _, group = np.unique(values, return_inverse=True)
@@ -258,7 +258,7 @@ def _ranking(values):
 
 
 def _correlation(counts, one, other):
-    """Pearson's coefficient of values, [examples] or [draws, examples], drawn so often; and whether there is one."""
+    """Pearson's coefficient of values, [examples] or [resamples, examples], drawn so often; and whether there is one."""
     examples = counts.sum(1)
 
     def mean(*factors):

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.glue import GLUE
-from bert_tf.inputs.labelled import Scale
+from bert_tf.inputs.datasets.glue import GLUE
+from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.metrics.checks import check_names, numbers
 from bert_tf.metrics.classification import correlations, count_classes
 
@@ -19,7 +19,7 @@ class GlueSet:
         file: name in a submission, without ".tsv" (jiant/scripts/postproc/benchmarks.py of nyu-mll/jiant).
         test_rows: of the test set (huggingface/datasets, datasets/glue/README.md, counted from the files).
         metrics: of its classes, names in `_METRICS`; of STS-B the correlations.
-        task: whose models answer it, a key of `inputs.glue.GLUE`.
+        task: whose models answer it, a key of `inputs.datasets.glue.GLUE`.
     """
 
     file: str
@@ -82,7 +82,7 @@ def glue_scores(name, labels, predictions):
 
 
 def glue_class_scores(name, counts):
-    """The metrics of a GLUE task with classes, of one set of examples or of many draws.
+    """The metrics of a GLUE task with classes, of one set of examples or of many resamples.
 
     Args:
         name: one of `GLUE_SETS`, not STS-B.
@@ -128,7 +128,7 @@ def sets_of(task):
     """Names of the sets that a task's data may be: of MNLI three, as its models answer AX too, else one.
 
     Args:
-        task: a key of `inputs.glue.GLUE`.
+        task: a key of `inputs.datasets.glue.GLUE`.
     """
     return tuple(name for name, one in GLUE_SETS.items() if task in (one.task, name))
 

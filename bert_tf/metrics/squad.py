@@ -177,14 +177,14 @@ def best_threshold(answers, predictions, scores, null_scores):
     return float(best / len(scores)), float(threshold)
 
 
-def best_of_draws(answers, predictions, scores, null_scores):
-    """The best mean score of draws of the questions, each at its own best threshold.
+def best_of_resamples(answers, predictions, scores, null_scores):
+    """The best mean score of resamples of the questions, each at its own best threshold.
 
     Args:
         answers, predictions, scores, null_scores: as for `best_threshold`.
 
     Returns:
-        function of int [draws, questions], how often each is drawn, to float64 [draws].
+        function of int [resamples, questions], how often each is drawn, to float64 [resamples].
     """
     order = np.argsort(_null_scores(answers, null_scores), kind="stable")
     has_answer = np.array([bool(golds) for golds in answers.values()])

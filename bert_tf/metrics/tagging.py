@@ -35,14 +35,14 @@ def entities(tags):
         DataError: a tag is none of these.
     """
     spans, start, last_prefix, last_kind = [], None, "O", ""
-    for place, tag in enumerate((*tags, "O")):
+    for index, tag in enumerate((*tags, "O")):
         prefix, kind = _split(tag)
         is_start = prefix != "O" and (prefix in "BS" or last_prefix in "OES" or kind != last_kind)
         if start is not None and (is_start or prefix == "O"):
-            spans.append((start, place, last_kind))
+            spans.append((start, index, last_kind))
             start = None
         if is_start:
-            start = place
+            start = index
         last_prefix, last_kind = prefix, kind
     return spans
 
@@ -214,9 +214,9 @@ def _counts_by_type(labels, predictions):
     """dict type -> int [3]: right, predicted, true entities; and the sum over all types."""
     counts = collections.defaultdict(lambda: np.zeros(3, int))
     for true, found in _pairs(labels, predictions):
-        for place, spans in enumerate((true & found, found, true)):
+        for index, spans in enumerate((true & found, found, true)):
             for _, _, kind in spans:
-                counts[kind][place] += 1
+                counts[kind][index] += 1
     return counts, sum(counts.values(), start=np.zeros(3, int))
 
 
@@ -257,10 +257,10 @@ def _shares(correct, found, true):
 def _strict_entities(tags):
     """(start, end, type) of each B and the I of its type that follow."""
     spans = []
-    for place, tag in enumerate(tags):
+    for index, tag in enumerate(tags):
         prefix, kind = _split(tag)
         if prefix == "B":
-            spans.append((place, place + 1, kind))
-        elif prefix == "I" and spans and spans[-1][1:] == (place, kind):
-            spans[-1] = (spans[-1][0], place + 1, kind)
+            spans.append((index, index + 1, kind))
+        elif prefix == "I" and spans and spans[-1][1:] == (index, kind):
+            spans[-1] = (spans[-1][0], index + 1, kind)
     return spans

@@ -3,6 +3,7 @@
 import keras
 
 from bert_tf.config import BertConfig, from_dict, to_dict
+from bert_tf.config.values import with_new_names
 from bert_tf.errors import ConfigError
 from bert_tf.model.layers import (
     AttentionBias,
@@ -63,8 +64,10 @@ class BertEncoder(keras.Model):
 
     def __init__(self, config, *, dtype=None, packed=False, name="encoder", **kwargs):
         config.check()
-        if packed and config.attention == "left":
-            raise ConfigError("model.attention is 'left', but packed rows are for 'both'; set data.pairs=none")
+        if packed and config.attention == "causal":
+            raise ConfigError(
+                "model.attention is 'causal', but packed rows are for 'bidirectional'; set data.pairs=none"
+            )
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         embeddings = Embeddings(config, name="embeddings", dtype=policy)
         inputs = encoder_inputs()
@@ -72,7 +75,7 @@ class BertEncoder(keras.Model):
         if packed:
             embedded.append(PackedPositions(name="positions")(mask))
         x = embedded_tokens = embeddings(*embedded)
-        left = config.attention == "left"
+        left = config.attention == "causal"
         bias = PackedAttentionBias if packed else LeftAttentionBias if left else AttentionBias
         bias = bias(name="attention_bias", dtype="float32")(mask)
         outputs = []
@@ -106,4 +109,4 @@ class BertEncoder(keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The encoder that `get_config` described."""
-        return cls(**(config | {"config": from_dict(BertConfig, config["config"])}))
+        return cls(**(config | {"config": from_dict(BertConfig, with_new_names(BertConfig, config["config"]))}))

@@ -188,7 +188,7 @@ def _on_bilstm(encoder, labels, *, sequences, features=None, frozen=False):
     return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, states))})
 
 
-def question_answerer(encoder):
+def span_head(encoder):
     """Scores of each token to begin and to end the answer (section 4.2).
 
     Returns:
@@ -199,7 +199,7 @@ def question_answerer(encoder):
     return keras.Model(inputs, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
 
 
-def chooser(encoder):
+def multiple_choice_head(encoder):
     """One score a choice, from the pooled output of the question with that choice (section 4.4).
 
     Returns:

@@ -89,7 +89,7 @@ class Embeddings(keras.layers.Layer):
     def call(self, ids, type_ids, positions=None, training=False):
         offset = self.config.position_offset
         if positions is None:
-            # Tokens stand at the start of a row and padding behind them, so the position is the place in the row.
+            # Tokens stand at the start of a row and padding behind them, so the position is the index in the row.
             positions = self.position_embeddings[offset : offset + tf.shape(ids)[1]]
         else:
             positions = tf.gather(self.position_embeddings, offset + positions)
@@ -257,7 +257,7 @@ class LastToken(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class PackedPositions(keras.layers.Layer):
-    """input_mask as for `PackedAttentionBias` -> int32 [batch, length]: each token's place in its own sequence."""
+    """input_mask as for `PackedAttentionBias` -> int32 [batch, length]: each token's position in its own sequence."""
 
     def call(self, mask):
         # The tokens of the same sequence up to this one, counted: no loop and no cumulative maximum, which XLA lacks.

@@ -14,7 +14,7 @@ def markdown(rows):
     """A Markdown table.
 
     Args:
-        rows: as `training.ablation.ablate` returns.
+        rows: as `training.runs.ablation.ablate` returns.
 
     Returns:
         str.
@@ -48,13 +48,13 @@ def draw_ablation(path, rows):
         figure = Figure(figsize=(7.0, 1.1 + 0.42 * len(rows)), layout="constrained", dpi=160)
         FigureCanvasAgg(figure)
         axes = figure.subplots()
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             accuracies = [100 * accuracy for accuracy in row["accuracies"]]
-            axes.plot(accuracies, [place] * len(accuracies), "o", color=LIGHT["series-1"], alpha=0.55)
-            axes.plot([100 * row["mean"]] * 2, [place - 0.28, place + 0.28], color=LIGHT["series-2"], linewidth=2)
+            axes.plot(accuracies, [index] * len(accuracies), "o", color=LIGHT["series-1"], alpha=0.55)
+            axes.plot([100 * row["mean"]] * 2, [index - 0.28, index + 0.28], color=LIGHT["series-2"], linewidth=2)
         axes.set_yticks(range(len(rows)), [f"{row['name']}, {row['size']}" for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlabel("held-out accuracy in %; a dot a seed, the stroke is their mean")
+        axes.set_xlabel("validation accuracy in %; a dot a seed, the stroke is their mean")
         axes.grid(axis="x", color=LIGHT["rule"])
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", facecolor=LIGHT["ground"])

@@ -10,22 +10,22 @@ from bert_tf.report.reliability import reliability_plot
 # More classes than this make a matrix that nobody can read; then the pairs most often confused are listed.
 _MATRIX = 12
 _PAIRS = 25
-_PLACES = 20  # places of skipped examples that are shown, a reason
+_LOCATIONS = 20  # places of skipped examples that are shown, a reason
 _CHARACTERS = 600  # of a text or an answer that are shown
 
 
-def evaluation_page(title, data, examples, best, measured, floor, findings, skips):
+def evaluation_page(title, data, examples, monitor, measured, baseline, error_analysis, read_report):
     """Makes the page.
 
     Args:
         title: what was measured.
         data: where the examples come from.
         examples: how many there were.
-        best: name of the score that counts.
+        monitor: name of the metric that counts.
         measured: dict name -> float: losses, measures and scores.
-        floor: dict name of a score -> float, what answers given without reading score.
-        findings: tasks.findings.Findings.
-        skips: inputs.examples.Skips, what was left out or changed in reading.
+        baseline: dict name of a score -> float, what answers given without reading score.
+        error_analysis: tasks.error_analysis.ErrorAnalysis.
+        read_report: inputs.examples.ReadReport, what was left out or changed in reading.
 
     Returns:
         The page as `Html`.
@@ -33,20 +33,20 @@ def evaluation_page(title, data, examples, best, measured, floor, findings, skip
     return page(
         title,
         [
-            _scores(best, measured, floor, findings.intervals),
-            _confusion(findings.confusion),
-            _table(findings.table),
-            _calibration(findings.confidences, findings.correct),
+            _scores(monitor, measured, baseline, error_analysis.intervals),
+            _confusion(error_analysis.confusion),
+            _table(error_analysis.table),
+            _calibration(error_analysis.confidences, error_analysis.correct),
             _cases(
                 "The worst mistakes",
                 "Surest first, where the model says how sure it is. Some of them may be mistakes of the labels.",
-                findings.errors,
+                error_analysis.errors,
             ),
-            _cases("Answers", "", findings.examples),
-            _left_out(skips),
+            _cases("Answers", "", error_analysis.examples),
+            _left_out(read_report),
         ],
         subtitle=f"{examples:,} examples of {data}",
-        summary=_key_figures(best, measured, floor, findings, skips),
+        summary=_key_figures(monitor, measured, baseline, error_analysis, read_report),
     )
 
 
@@ -60,41 +60,41 @@ def _range(low, high, unit):
     return f"{low.removesuffix('%') if high.endswith('%') else low}{dash}{high}"
 
 
-def _key_figures(best, measured, floor, findings, skips):
-    unit = unit_of(best, measured)
-    items = [(_text(measured[best], unit), best)]
-    if best in findings.intervals:
-        items.append((_range(*findings.intervals[best], unit), f"95% interval of {best}"))
-    if best in floor:
-        items.append((_text(floor[best], unit), "floor: answers given without reading"))
+def _key_figures(monitor, measured, baseline, error_analysis, read_report):
+    unit = unit_of(monitor, measured)
+    items = [(_text(measured[monitor], unit), monitor)]
+    if monitor in error_analysis.intervals:
+        items.append((_range(*error_analysis.intervals[monitor], unit), f"95% interval of {monitor}"))
+    if monitor in baseline:
+        items.append((_text(baseline[monitor], unit), "baseline: answers given without reading"))
     if "truncated_share" in measured:
         items.append((_text(measured["truncated_share"]), "of the inputs were too long and cut"))
-    if skips.counts:
-        items.append((f"{skips.counts.total():,}", "examples skipped or mended"))
+    if read_report.counts:
+        items.append((f"{read_report.counts.total():,}", "examples skipped or mended"))
     return figures(items)
 
 
-def _scores(best, measured, floor, intervals):
+def _scores(monitor, measured, baseline, intervals):
     # Scores of parts, such as PER/f1, stand in the task's own table.
-    names = [name for name in measured if "/" not in name and name not in (best, "truncated_share")]
-    scored = [name for name in names if name in floor]
+    names = [name for name in measured if "/" not in name and name not in (monitor, "truncated_share")]
+    scored = [name for name in names if name in baseline]
     lines = []
-    for name in (best, *scored, *(name for name in names if name not in floor)):
+    for name in (monitor, *scored, *(name for name in names if name not in baseline)):
         interval, value, unit = intervals.get(name), measured[name], unit_of(name, measured)
         text = _text(value, unit)
         lines.append(
             (
-                Html(f"<strong>{escape(name)}</strong>") if name == best else name,
-                measure(text, value, interval) if name in floor and unit.is_part and 0 <= value <= 1 else text,
+                Html(f"<strong>{escape(name)}</strong>") if name == monitor else name,
+                measure(text, value, interval) if name in baseline and unit.is_part and 0 <= value <= 1 else text,
                 _range(*interval, unit) if interval else "",
-                _text(floor[name], unit) if name in floor else "",
+                _text(baseline[name], unit) if name in baseline else "",
             )
         )
     return section(
         "Scores",
         paragraph(
             "The paler end of a bar is the 95% interval: how far the score moves when the examples are drawn again "
-            "(bootstrap). The floor is what answers given without reading score: a model must be above it."
+            "(bootstrap). The baseline is what answers given without reading score: a model must be above it."
         ),
         table(lines, ("Score", "Value", "95% interval", "Floor"), numbers=(2, 3)),
     )
@@ -138,8 +138,8 @@ def _table(shown):
     if not shown:
         return ""
     rows = [
-        tuple(_text(value) if isinstance(value, float) else f"{value:,}" if place else value
-              for place, value in enumerate(row))
+        tuple(_text(value) if isinstance(value, float) else f"{value:,}" if index else value
+              for index, value in enumerate(row))
         for row in shown.rows
     ]  # fmt: skip
     return section(shown.title, table(rows, shown.header, numbers=range(1, len(shown.header))))
@@ -170,7 +170,7 @@ def _cases(heading, explanation, cases):
             join(Html(f'<p class="text">{escape(_short(text))}</p>') for text in case.texts),
             *(Html(f'<p class="answer">{escape(_short(text))}</p>') for text in (case.expected, case.answered)),
             *([_text(case.confidence) if case.confidence is not None else ""] if sure else []),
-            Html(f'<span class="muted">{escape(_in_file(case.place))}</span>'),
+            Html(f'<span class="muted">{escape(_in_file(case.location))}</span>'),
         )
         for case in cases
     ]
@@ -185,19 +185,20 @@ def _short(text):
     return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
 
 
-def _in_file(place):
-    """A place without the folders, which the page's first lines tell."""
-    return place.rpartition("/")[2]
+def _in_file(location):
+    """A location without the folders, which the page's first lines tell."""
+    return location.rpartition("/")[2]
 
 
-def _left_out(skips):
+def _left_out(read_report):
     rows = [
         (
             reason,
             f"{count:,}",
-            ", ".join(map(_in_file, skips.places[reason][:_PLACES])) + (", …" if count > _PLACES else ""),
+            ", ".join(map(_in_file, read_report.locations[reason][:_LOCATIONS]))
+            + (", …" if count > _LOCATIONS else ""),
         )
-        for reason, count in skips.counts.most_common()
+        for reason, count in read_report.counts.most_common()
     ]
     return section(
         "What was left out or mended", table(rows, ("Reason", "How often", "Where"), numbers=(1,)) if rows else ""

@@ -71,11 +71,11 @@ def _key_figures(results):
     items = []
     if comparison := results.get("comparison"):
         best = max(comparison, key=lambda row: row["accuracy"])
-        items.append((_percent(best["accuracy"]), f"held-out accuracy, {best['model']}"))
+        items.append((_percent(best["accuracy"]), f"validation accuracy, {best['model']}"))
     pretraining = results.get("pretraining") or {}
     evaluations = [e for e in pretraining.get("evaluations") or [] if e.get("mlm_accuracy") is not None]
     if evaluations:
-        items.append((_percent(evaluations[-1]["mlm_accuracy"]), "of hidden words found by tiny, held-out documents"))
+        items.append((_percent(evaluations[-1]["mlm_accuracy"]), "of hidden words found by tiny, validation documents"))
     speeds = [r["sequences_per_second"] for r in pretraining.get("history") or [] if r.get("sequences_per_second")]
     if speeds:
         items.append((f"{statistics.median(speeds):,.0f}", "sequences a second in pre-training, median"))
@@ -100,7 +100,9 @@ def _comparison(rows):
         )
     return section(
         "Movie reviews: positive or negative",
-        paragraph("The same held-out sentences for every model. The paler end of a bar is the 95% interval (Wilson)."),
+        paragraph(
+            "The same validation sentences for every model. The paler end of a bar is the 95% interval (Wilson)."
+        ),
         table(lines, ("Model", "Accuracy", "95% interval", "Correct"), numbers=(2, 3)),
     )
 
@@ -138,12 +140,12 @@ def _fill_mask(rows):
 
 
 def _curves(part, curves):
-    """Draws (key, title, y label, percent), training and held-out together."""
+    """Draws (key, title, y label, percent), training and validation together."""
     history, evaluations = part.get("history") or [], part.get("evaluations") or []
     return plots(
         *(
             curve_plot(
-                [series_of("training", history, key), series_of("held out", evaluations, key, sparse=True)],
+                [series_of("training", history, key), series_of("validation", evaluations, key, sparse=True)],
                 title,
                 "step",
                 label,

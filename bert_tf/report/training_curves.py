@@ -14,13 +14,13 @@ from bert_tf.metrics.units import SHARE, unit_of
 from bert_tf.report.curves import axes_style, scientific
 from bert_tf.report.style import LIGHT
 
-_TRAINING, _HELDOUT = LIGHT["series-1"], LIGHT["series-2"]
+_TRAINING, _VALIDATION = LIGHT["series-1"], LIGHT["series-2"]
 _MANY = 80  # points of a curve from which on it is shown as a running mean, too
 _CHANGE = {"linewidth": 1.0, "linestyle": (0, (1, 2))}
 _TITLES = {"mlm": "Masked tokens", "nsp": "Sentence pairs"}
 
 
-def draw_curves(path, points, evaluations, resumes, *, title, best="loss"):
+def draw_curves(path, points, evaluations, resumes, *, title, monitor="loss"):
     """Writes curves.png, whole or not at all.
 
     A column a loss, with its accuracy below or, if the loss is the only one, the measure that counts; and one for
@@ -29,10 +29,10 @@ def draw_curves(path, points, evaluations, resumes, *, title, best="loss"):
 
     Args:
         path: of the PNG.
-        points, evaluations: as in `training.history.History`; at least one point or evaluation.
+        points, evaluations: as in `training.state.history.History`; at least one point or evaluation.
         resumes: list of int, steps.
         title: text above.
-        best: name of the measure that tells models apart in evaluations.
+        monitor: name of the metric by which evaluations are compared in evaluations.
     """
     losses = [name for name in (points or evaluations)[0] if name.endswith("_loss")] or ["loss"]
     with rc_context(
@@ -47,7 +47,7 @@ def draw_curves(path, points, evaluations, resumes, *, title, best="loss"):
             subject = "" if key == "loss" else f"{_TITLES.get(key, key)}: "
             _both(top, points, evaluations, name)
             top.set_title(_capital(f"{subject}loss"))
-            measure = best if key == "loss" and best != "loss" else name.replace("loss", "accuracy")
+            measure = monitor if key == "loss" and monitor != "loss" else name.replace("loss", "accuracy")
             _both(bottom, points, evaluations, measure)
             bottom.set_title(_capital(subject + measure.removeprefix(f"{key}_").replace("_", " ")))
             if unit_of(measure, (evaluations or points)[-1]) is SHARE:
@@ -96,7 +96,7 @@ def _both(axes, points, evaluations, name):
     found = [(row["step"], row[name]) for row in evaluations if name in row]
     if found:
         marks = {"marker": "o", "markersize": 3, "linestyle": (0, (4, 2)), "linewidth": 1.2}
-        axes.plot(*zip(*found, strict=True), color=_HELDOUT, label="held out", **marks)
+        axes.plot(*zip(*found, strict=True), color=_VALIDATION, label="validation", **marks)
 
 
 def _curve(axes, points, name, label):
@@ -131,7 +131,7 @@ def _speed(axes, points):
     """Tokens a second, or sequences where tokens are not counted, and the share of the ceiling in the title."""
     unit = "tokens" if any("tokens_per_second" in row for row in points) else "sequences"
     _curve(axes, points, f"{unit}_per_second", "training")
-    shares = [row["utilisation"] for row in points if "utilisation" in row]
+    shares = [row["mfu"] for row in points if "mfu" in row]
     share = f" (MFU {np.median(shares):.0%})" if shares else ""
     axes.set_title(f"{_capital(unit)} a second{share}")
     axes.set_ylim(bottom=0.0)

@@ -31,7 +31,7 @@ from bert_tf.inputs.identity import file_identity
 from bert_tf.serving import ask
 from bert_tf.serving.card import CARD, EXTRA, task_of_export
 from bert_tf.serving.shards import stage
-from bert_tf.tasks import Downstream
+from bert_tf.tasks import FineTuningTask
 from bert_tf.tasks.signatures import unpadded
 from bert_tf.tasks.tagging import Tagging
 
@@ -95,13 +95,13 @@ class _Answering:
                 raise DataError(f"{error}; export it again") from None
 
     def predictions(self, examples):
-        columns = self._task.columns(examples, labelled=False)
+        columns = self._task.to_tensors(examples, labelled=False)
         inputs = self._task.sent({spec.name: _dense(columns[spec.name]) for spec in self._task.inputs()})
         try:
             answers = self._model.run(inputs)
         except (ValueError, tf.errors.OpError) as error:
-            place = f"{examples[0].place} and rows of similar length"
-            raise DataError(f"{place}: the model failed: {ask.reason(error)}") from None
+            location = f"{examples[0].location} and rows of similar length"
+            raise DataError(f"{location}: the model failed: {ask.reason(error)}") from None
         answers = self._task.returned(unpadded(answers, self._task.counted))
         return self._task.predictions(examples, answers)
 
@@ -139,7 +139,7 @@ def task_of(version, data=None):
     """
     with _local(version, EXTRA) as path:
         task = task_of_export(path)
-    if not isinstance(task, Downstream):
+    if not isinstance(task, FineTuningTask):
         raise ConfigError(f"{version}: a {task.name} model, which answers no examples; expected a fine-tuned one")
     if getattr(task, "pair", False) is None:
         task.pair = False  # what the signature takes of a model that has seen no example
@@ -181,7 +181,7 @@ def predict(version, task, examples, output, batch_size, options):
 
     Raises:
         ConfigError: the task can not write that kind of file in shards.
-        DataError: for examples that the model can not answer, with their place.
+        DataError: for examples that the model can not answer, with their location.
     """
     ending = os.path.splitext(output)[1]
     writers = [name for name in task.writers() if name != ".zip"]
@@ -229,10 +229,10 @@ def _check(task, examples):
         given = (one for one in examples if one.words and (task.unit == "words" or one.document is not None))
         if example := next(given, None):
             raise DataError(
-                f"{example.place}: words, but an exported model takes the text alone; give it as "
+                f"{example.location}: words, but an exported model takes the text alone; give it as "
                 '{"text": "..."}, or predict without --runner'
             )
-    task.columns(examples, labelled=False)
+    task.to_tensors(examples, labelled=False)
 
 
 @contextlib.contextmanager
@@ -282,7 +282,7 @@ class _Batches(beam.DoFn):
 
         Batches of equal bytes have five times as much padding, and counting tokens takes a hundredth of answering.
         """
-        columns, lengths = self._task.columns(examples, labelled=False), 0
+        columns, lengths = self._task.to_tensors(examples, labelled=False), 0
         for spec in self._task.inputs():
             column = columns[spec.name]
             if isinstance(column, tf.RaggedTensor):

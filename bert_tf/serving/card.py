@@ -151,7 +151,7 @@ def task_of_export(path):
 
 def _training(results):
     """What of results.json belongs into a card."""
-    names = ("program", "init", "data_dir", "parameters", "steps", "computes_in", "final", "floor")
+    names = ("program", "init", "data_dir", "parameters", "steps", "computes_in", "final", "baseline")
     found = {name: results[name] for name in names if name in results}
     if isinstance(results.get("config"), dict):
         found["data"] = results["config"].get("data")
@@ -234,8 +234,8 @@ def _page(card):
 def _training_lines(training):
     if not training:
         return []
-    data, final, floor = (training.get(name) for name in ("data", "final", "floor"))
-    data, final, floor = (value if isinstance(value, dict) else {} for value in (data, final, floor))
+    data, final, baseline = (training.get(name) for name in ("data", "final", "baseline"))
+    data, final, baseline = (value if isinstance(value, dict) else {} for value in (data, final, baseline))
     steps, parameters = (_number(training.get(name)) or 0 for name in ("steps", "parameters"))
     source = data.get("source") or training.get("data_dir") or ""
     lines = [
@@ -248,7 +248,8 @@ def _training_lines(training):
     if rows:
         lines += ["| metric | value | baseline |", "|---|---|---|"]
         lines += [
-            f"| {name} | {value:.4g} | " + (f"{floor[name]:.4g} |" if _number(floor.get(name)) is not None else "|")
+            f"| {name} | {value:.4g} | "
+            + (f"{baseline[name]:.4g} |" if _number(baseline.get(name)) is not None else "|")
             for name, value in rows.items()
         ]
         lines.append("")

@@ -8,10 +8,10 @@ from bert_tf.config import FeatureConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack
 from bert_tf.inputs.windows import cut, most_context, windows
+from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.features import feature_model
-from bert_tf.model.parts import by_parts, in_parts
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, padded, signature, token_signature
-from bert_tf.text.words import extents, pieces_with_accents, place_of, spans, word_numbers
+from bert_tf.text.words import extents, pieces_with_accents, spans, word_numbers, word_of
 
 # What a vector is of -> how it can be made of tokens' vectors.
 POOLS = {"sentence": ("mean", "cls", "max"), "word": ("first", "mean", "max"), "token": ("",)}
@@ -81,7 +81,7 @@ class Embedder:
         """
 
         def from_tokens(features):
-            return by_parts(lambda part: {"vector": self._of_tokens(model(part, training=False), part)}, features)
+            return map_in_chunks(lambda part: {"vector": self._of_tokens(model(part, training=False), part)}, features)
 
         from_text = signature(lambda text: padded(self(text), self.counted), self.inputs())
         return {DEFAULT: from_text, TOKENS: token_signature(model, from_tokens)}
@@ -123,7 +123,7 @@ class Embedder:
         if self._per == "word":
             if word_starts is None:
                 word_starts, word_ends = extents(word_numbers(self.tokenizer, text, ids, starts, ends), starts, ends)
-            found = self._words(found, place_of(starts, word_starts, text), tf.size(word_starts.values))
+            found = self._words(found, word_of(starts, word_starts, text), tf.size(word_starts.values))
             starts, ends = word_starts, word_ends
         values = spans(text, starts.value_rowids(), starts.values, ends.values) | {"vector": found}
         return {name: starts.with_values(value) for name, value in values.items()}
@@ -144,7 +144,7 @@ class Embedder:
             features = dense_features(ids[first:last], types[first:last], length_multiple=4, max_length=self._length)
             return {"kept": self._kept(self.model(features, training=False), chosen[first:last])}
 
-        return in_parts(compute, ids.nrows(), ids.bounding_shape(axis=1))["kept"]
+        return chunked_map(compute, ids.nrows(), ids.bounding_shape(axis=1))["kept"]
 
     def _kept(self, states, chosen):
         """What `_computed` returns of some windows: float32 [tokens or windows, size]."""
@@ -170,14 +170,14 @@ class Embedder:
         counted = tf.reduce_sum(tf.cast(chosen, tf.float32), 1)[:, tf.newaxis] + 2.0
         return tf.math.unsorted_segment_sum(found, row, count) / tf.math.unsorted_segment_sum(counted, row, count)
 
-    def _words(self, tokens, place, count):
+    def _words(self, tokens, word, count):
         """float32 [count, size] from those of tokens, each in the word of that place."""
         if self._pool == "first":
-            first = tf.concat([place[:1] >= 0, place[1:] != place[:-1]], 0)
-            tokens, place = tf.boolean_mask(tokens, first), tf.boolean_mask(place, first)
+            first = tf.concat([word[:1] >= 0, word[1:] != word[:-1]], 0)
+            tokens, word = tf.boolean_mask(tokens, first), tf.boolean_mask(word, first)
         if self._pool != "max":
-            return tf.math.unsorted_segment_mean(tokens, place, count)
-        best = tf.math.unsorted_segment_max(tokens, place, count)
+            return tf.math.unsorted_segment_mean(tokens, word, count)
+        best = tf.math.unsorted_segment_max(tokens, word, count)
         return tf.where(best > best.dtype.min, best, 0.0)
 
 

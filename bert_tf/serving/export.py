@@ -9,9 +9,9 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.checkpoints.directory import RESULTS, load_task
+from bert_tf.checkpoints.directory import load_task, read_results
 from bert_tf.errors import ConfigError
-from bert_tf.files import read_json_object, replacing_directory
+from bert_tf.files import replacing_directory
 from bert_tf.model.encoder import encoder_of
 from bert_tf.serving.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.serving.check import NotServable, ask_session, check_ops, compare
@@ -55,9 +55,7 @@ def export_run(model_dir, directory, *, attention=False, check=True):
     """
     with on_cpu():
         task, model = load_task(model_dir)
-    results = os.path.join(model_dir, RESULTS)
-    results = read_json_object(results) if os.path.exists(results) else None
-    return export(task, model, directory, attention=attention, check=check, results=results)
+    return export(task, model, directory, attention=attention, check=check, results=read_results(model_dir))
 
 
 def export(task, model, directory, *, attention=False, check=True, results=None):

@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import DataError
-from bert_tf.inputs import tables
-from bert_tf.inputs.conll import read_tagged_lines
-from bert_tf.inputs.examples import TaggedExample
-from bert_tf.inputs.tagged import word_columns
-from bert_tf.inputs.text_files import STDIN, read_lines
+from bert_tf.inputs.datasets import tables
+from bert_tf.inputs.datasets.conll import read_tagged_lines
+from bert_tf.inputs.datasets.examples import TaggedExample
+from bert_tf.inputs.datasets.tagged import word_columns
+from bert_tf.inputs.datasets.text_files import STDIN, read_lines
 from bert_tf.progress import bar
-from bert_tf.tasks.downstream import strings
+from bert_tf.tasks.fine_tuning_task import strings
 
 # Characters that a text of a batch has on average at most: about what a window of 512 tokens holds.
 _CHARACTERS = 2048
@@ -71,10 +71,10 @@ def extract(embedder, examples, batch_size):
             ordered = sorted(enumerate(chunk), key=lambda numbered: len(numbered[1].text))
             found = [None] * len(chunk)
             for batch in _cut(ordered, batch_size, characters, lambda numbered: numbered[1].text):
-                places, some = zip(*batch, strict=True)
+                indices, some = zip(*batch, strict=True)
                 answer = embed(tf.constant([example.text for example in some]), **_given_words(some))
-                for place, *values in zip(places, *map(_rows, answer.values()), strict=True):
-                    found[place] = dict(zip(answer, values, strict=True))
+                for index, *values in zip(indices, *map(_rows, answer.values()), strict=True):
+                    found[index] = dict(zip(answer, values, strict=True))
                 line.update(len(some))
             yield from zip(chunk, found, strict=True)
 
@@ -86,7 +86,7 @@ def _alike(examples):
         first = first or example
         if (example.words is None) != (first.words is None):
             found, others = ("no words", "has") if example.words is None else ("words", "has not")
-            raise DataError(f"{example.place}: {found}, which {first.place} {others}; give all of them or none")
+            raise DataError(f"{example.location}: {found}, which {first.location} {others}; give all of them or none")
         yield example
 
 

@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.gfiles import PARTIAL, read_json, replacing, write_json
-from bert_tf.inputs.examples import QuestionExample
-from bert_tf.inputs.records import digest
+from bert_tf.inputs.corpus.shards import digest
+from bert_tf.inputs.datasets.examples import QuestionExample
 
 # A shard is minutes of work, so that a restart repeats little, and small enough to be held in memory with its answers,
 # which are ten times as long as the text where each word has one.
@@ -91,7 +91,7 @@ class Shards:
         Args:
             number: of the shard.
             predictions: iterable of dicts, one a row, in order.
-            writer: function of (path, iterable of (example, prediction)), as in `Downstream.writers`.
+            writer: function of (path, iterable of (example, prediction)), as in `FineTuningTask.writers`.
 
         Raises:
             DataError: a file could not be written.
@@ -197,17 +197,17 @@ def _ranges(examples):
 
 
 def _packed(example):
-    """A line of JSON, bytes; after a tab the example's place, which says nothing of what the answer is."""
+    """A line of JSON, bytes; after a tab the example's location, which says nothing of what the answer is."""
     if isinstance(example, QuestionExample):
         example = example._replace(answers=None)  # nothing that is written depends on them
-    *fields, place = example
-    return "\t".join(json.dumps(part, ensure_ascii=False) for part in (fields, place)).encode()
+    *fields, location = example
+    return "\t".join(json.dumps(part, ensure_ascii=False) for part in (fields, location)).encode()
 
 
 def _unpacked(line, kind):
-    fields, _, place = line.partition("\t")
+    fields, _, location = line.partition("\t")
     return kind(
-        *(tuple(value) if isinstance(value, list) else value for value in json.loads(fields)), json.loads(place)
+        *(tuple(value) if isinstance(value, list) else value for value in json.loads(fields)), json.loads(location)
     )
 
 

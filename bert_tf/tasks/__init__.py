@@ -2,7 +2,7 @@
 
 from bert_tf.errors import ConfigError
 from bert_tf.tasks.classification import Classification, ClassificationConfig
-from bert_tf.tasks.downstream import Downstream
+from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
@@ -11,7 +11,7 @@ from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnswerin
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 
-__all__ = ["ClassificationConfig", "Downstream", "MultiLabelConfig", "MultipleChoiceConfig"]
+__all__ = ["ClassificationConfig", "FineTuningTask", "MultiLabelConfig", "MultipleChoiceConfig"]
 __all__ += ["QuestionAnsweringConfig", "RegressionConfig", "TaggingConfig", "task_of"]
 
 _PRETRAINED = (Pretraining, MaskedLM)

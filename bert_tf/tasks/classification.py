@@ -8,11 +8,11 @@ import sklearn.metrics
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.labelled import OUT_OF_SCOPE, Scale
+from bert_tf.inputs.datasets.labelled import OUT_OF_SCOPE, Scale
 from bert_tf.metrics.classification import accuracy, class_intervals, macro_f1, scope
 from bert_tf.metrics.glue import glue_class_scores, glue_scores, sets_of
-from bert_tf.tasks.downstream import strings, truncated_share
-from bert_tf.tasks.findings import Case, Confusion, Findings, surest_errors
+from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, surest_errors
+from bert_tf.tasks.fine_tuning_task import strings, truncated_share
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
 
@@ -52,11 +52,11 @@ class Classification(TextTask):
     class_weights = ()
     example_api = "classify"
     losses = ("loss",)
-    metrics = ("accuracy", "truncated_share")
+    metric_names = ("accuracy", "truncated_share")
 
     @property
-    def best(self):
-        return ("score" if self.glue else "macro_f1" if self.data.format == "klue/ynat" else "accuracy", "max")
+    def monitor(self):
+        return "score" if self.glue else "macro_f1" if self.data.format == "klue/ynat" else "accuracy"
 
     @classmethod
     def head(cls, settings):
@@ -68,7 +68,7 @@ class Classification(TextTask):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
         several = next((example for example in examples if isinstance(example.label, tuple)), None)
         if several:
-            raise DataError(f"{several.place}: a list of labels; expected one, or take MultiLabelConfig")
+            raise DataError(f"{several.location}: a list of labels; expected one, or take MultiLabelConfig")
         _check_filled(examples)
         counts = collections.Counter(example.label for example in examples)
         labels = config.labels or labels or labels_of(counts, examples[0], data)
@@ -77,12 +77,12 @@ class Classification(TextTask):
         )
         return cls(tokenizer, config, data, labels=tuple(labels), class_weights=weights)
 
-    def columns(self, examples, *, labelled):
+    def to_tensors(self, examples, *, labelled):
         columns = self.text_columns(examples)
         if labelled:
             _check_filled(examples)
             numbers = {label: number for number, label in enumerate(self.labels)}
-            found = [number_of(example.label, numbers, example.place) for example in examples]
+            found = [number_of(example.label, numbers, example.location) for example in examples]
             columns["labels"] = tf.constant(found, tf.int32)
         return columns
 
@@ -93,7 +93,7 @@ class Classification(TextTask):
         """float32 [rows]: the weight of each row's class."""
         return tf.gather(tf.constant(self.class_weights or [1.0] * len(self.labels)), labels)
 
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         labels = features["labels"]
         weights = self._weights_of(labels)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs["logits"])
@@ -104,10 +104,10 @@ class Classification(TextTask):
             "truncated_share": truncated_share(features),
         }
 
-    def decode(self, features, outputs):
+    def postprocess(self, features, outputs):
         return {"logits": outputs["logits"]}
 
-    def merge(self, columns, rows, decoded):
+    def aggregate_windows(self, columns, rows, decoded):
         examples = tf.shape(columns["text"])[0]
         probabilities = tf.nn.softmax(pooled(decoded["logits"], rows, examples))
         labels = tf.constant(self.labels)
@@ -127,7 +127,7 @@ class Classification(TextTask):
             for example, label, shares in zip(examples, found, probabilities, strict=True)
         ]
 
-    def scores(self, examples, predictions):
+    def official_metrics(self, examples, predictions):
         gold, found = [example.label for example in examples], [prediction["label"] for prediction in predictions]
         if self.glue:
             return glue_scores(sets_of(self.glue)[0], gold, found)  # MNLI's halves have the same metric
@@ -135,22 +135,22 @@ class Classification(TextTask):
         return scores | scope(gold, found, OUT_OF_SCOPE) if self.data.format == "clinc150" else scores
 
     def _scores_of_counts(self, counts):
-        """The same, dict of [draws], of ClassCounts of [draws, classes]."""
+        """The same, dict of [resamples], of ClassCounts of [resamples, classes]."""
         if self.glue:
             return glue_class_scores(sets_of(self.glue)[0], counts)
         scores = {"accuracy": counts.accuracy(), "macro_f1": counts.macro_f1()}
         return scores | counts.scope(OUT_OF_SCOPE) if self.data.format == "clinc150" else scores
 
-    def floor(self, examples):
+    def baseline(self, examples):
         commonest = collections.Counter(example.label for example in examples).most_common(1)[0][0]
-        return self.scores(examples, [{"label": commonest}] * len(examples))
+        return self.official_metrics(examples, [{"label": commonest}] * len(examples))
 
-    def findings(self, examples, predictions):
+    def error_analysis(self, examples, predictions):
         ids = {label: index for index, label in enumerate(self.labels)}
         gold = np.array([ids[example.label] for example in examples])
         found = np.array([ids[prediction["label"]] for prediction in predictions])
         sure = np.array([prediction["probabilities"][prediction["label"]] for prediction in predictions])
-        return Findings(
+        return ErrorAnalysis(
             intervals=class_intervals(self._scores_of_counts, self.labels, gold, found),
             confusion=Confusion(
                 self.labels, sklearn.metrics.confusion_matrix(gold, found, labels=range(len(ids))).tolist()
@@ -158,9 +158,9 @@ class Classification(TextTask):
             confidences=sure.tolist(),
             correct=(gold == found).tolist(),
             errors=[
-                Case(one.texts, one.label, self.labels[found[place]], one.place, float(sure[place]))
-                for place in surest_errors(sure, gold == found)
-                for one in (examples[place],)
+                ErrorExample(one.texts, one.label, self.labels[found[index]], one.location, float(sure[index]))
+                for index in surest_errors(sure, gold == found)
+                for one in (examples[index],)
             ],
         )
 
@@ -177,4 +177,4 @@ def _check_filled(examples):
     """Raises DataError where a label is empty: a cell that somebody forgot, no class of its own."""
     empty = next((example for example in examples if not str(example.label).strip()), None)
     if empty:
-        raise DataError(f"{empty.place}: the label is empty; expected a class (MultiLabelConfig takes it for none)")
+        raise DataError(f"{empty.location}: the label is empty; expected a class (MultiLabelConfig takes it for none)")

@@ -77,24 +77,24 @@ def labels_of(labels, example, data):
     if len(found) < 2:
         every = f"every label is {found[0]!r}" if found else "there is no label"
         raise DataError(
-            f"{example.place} and all that follows: {every}; expected at least two: is data.label (now "
+            f"{example.location} and all that follows: {every}; expected at least two: is data.label (now "
             f"{data.label!r}) the right column?"
         )
     return tuple(found)
 
 
-def number_of(label, numbers, place):
+def number_of(label, numbers, location):
     """The number of a label.
 
     Args:
         label: str, or what a file has instead.
         numbers: dict label -> its number, in their order.
-        place: where it stands.
+        location: where it stands.
 
     Raises:
         DataError: the model does not have it.
     """
     if label not in numbers:
         known = ", ".join(map(repr, list(numbers)[:20]))
-        raise DataError(f"{place}: label {label!r} is not one of the model's: {known}")
+        raise DataError(f"{location}: label {label!r} is not one of the model's: {known}")
     return numbers[label]

@@ -5,8 +5,8 @@ import tensorflow as tf
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack, truncate
 from bert_tf.model.build import build
+from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import encoder_of
-from bert_tf.model.parts import by_parts
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
 
@@ -15,7 +15,7 @@ _FILLINGS = 5
 
 
 class MaskedLM(Task):
-    """Predicts masked tokens; features as `inputs.pretraining` makes them.
+    """Predicts masked tokens; features as `inputs.corpus.pretraining` makes them.
 
     Args:
         tokenizer: Tokenizer.
@@ -24,7 +24,7 @@ class MaskedLM(Task):
 
     name = "masked_lm"
     losses = ("mlm_loss",)
-    metrics = ("mlm_accuracy", "padding_share")
+    metric_names = ("mlm_accuracy", "padding_share")
 
     def __init__(self, tokenizer, max_length):
         self.tokenizer = tokenizer
@@ -45,7 +45,7 @@ class MaskedLM(Task):
         # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.
         return {"mlm_loss": tf.reduce_sum(features["masked_lm_weights"]) + 1e-5}
 
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         masks, masked = features["masked_lm_weights"], features["masked_lm_ids"]
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(masked, outputs["mlm_logits"])
         found = tf.cast(tf.argmax(outputs["mlm_logits"], -1, tf.int32) == masked, tf.float32)
@@ -79,7 +79,7 @@ class MaskedLM(Task):
         return dense_features(*pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
 
     def signatures(self, model):
-        if encoder_of(model).config.attention == "left":
+        if encoder_of(model).config.attention == "causal":
             raise ConfigError("a model from left to right fills no [MASK]; fine-tune it and export that")
 
         def fill(features):
@@ -113,7 +113,7 @@ class MaskedLM(Task):
             probabilities, best = tf.math.top_k(tf.nn.softmax(logits), min(_FILLINGS, logits.shape[-1]))
             return {"probabilities": probabilities, "ids": best}
 
-        best = by_parts(likeliest, features | {"masked_lm_positions": positions.to_tensor()})
+        best = map_in_chunks(likeliest, features | {"masked_lm_positions": positions.to_tensor()})
         return {
             "tokens": tf.where(shown, tf.gather(tf.constant(self.tokenizer.vocab), best["ids"]), ""),
             "ids": tf.where(shown, best["ids"], 0),
@@ -125,6 +125,6 @@ class MaskedLM(Task):
 def _a_sequence(numbers, values, most):
     """Sums of `values` by sequence: float32 [batch * most], from numbers int32 and values float32 [batch, n]."""
     rows = tf.shape(numbers)[0]
-    places = tf.range(rows)[:, tf.newaxis] * (most + 1) + numbers
-    sums = tf.math.unsorted_segment_sum(tf.reshape(values, [-1]), tf.reshape(places, [-1]), rows * (most + 1))
+    indices = tf.range(rows)[:, tf.newaxis] * (most + 1) + numbers
+    sums = tf.math.unsorted_segment_sum(tf.reshape(values, [-1]), tf.reshape(indices, [-1]), rows * (most + 1))
     return tf.reshape(tf.reshape(sums, [rows, most + 1])[:, 1:], [-1])

@@ -7,12 +7,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.labelled import Scale
+from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
 from bert_tf.metrics.counts import precision_recall_f1
-from bert_tf.tasks.downstream import truncated_share
-from bert_tf.tasks.findings import LISTED, Case, Findings, Table
+from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample, Table
+from bert_tf.tasks.fine_tuning_task import truncated_share
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
 
@@ -60,8 +60,8 @@ class MultiLabel(TextTask):
     class_weights = ()
     example_api = "classify"
     losses = ("loss",)
-    metrics = ("truncated_share",)
-    best = ("micro_f1", "max")
+    metric_names = ("truncated_share",)
+    monitor = "micro_f1"
     glue = None  # none of its tasks is of this kind
 
     @classmethod
@@ -82,7 +82,7 @@ class MultiLabel(TextTask):
         )
         return cls(tokenizer, config, data, labels=labels, class_weights=weights)
 
-    def columns(self, examples, *, labelled):
+    def to_tensors(self, examples, *, labelled):
         columns = self.text_columns(examples)
         if labelled:
             columns["labels"] = tf.constant(self._given(examples), tf.float32)
@@ -94,13 +94,13 @@ class MultiLabel(TextTask):
         given = np.zeros([len(examples), len(numbers)], bool)
         for row, example in enumerate(examples):
             for label in split(example, self.config.separator):
-                given[row, number_of(label, numbers, example.place)] = True
+                given[row, number_of(label, numbers, example.location)] = True
         return given
 
     def weights(self, features):
         return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
 
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         weights = tf.constant(self.class_weights or [1.0] * len(self.labels))
         loss = tf.nn.weighted_cross_entropy_with_logits(features["labels"], outputs["logits"], weights)
         return {
@@ -108,10 +108,10 @@ class MultiLabel(TextTask):
             "truncated_share": truncated_share(features),
         }
 
-    def decode(self, features, outputs):
+    def postprocess(self, features, outputs):
         return {"logits": outputs["logits"]}
 
-    def merge(self, columns, rows, decoded):
+    def aggregate_windows(self, columns, rows, decoded):
         """`given` bool and `probabilities` float32 [examples, labels], `labels` their names of the same shape."""
         examples = tf.shape(columns["text"])[0]
         probabilities = tf.nn.sigmoid(pooled(decoded["logits"], rows, examples))
@@ -135,41 +135,41 @@ class MultiLabel(TextTask):
             for example, given, shares in zip(examples, answers["given"], answers["probabilities"], strict=True)
         ]
 
-    def scores(self, examples, predictions):
+    def official_metrics(self, examples, predictions):
         return multi_label(self._given(examples), self._found(predictions))
 
     def _found(self, predictions):
         return np.array([[label in one["labels"] for label in self.labels] for one in predictions])
 
-    def floor(self, examples):
+    def baseline(self, examples):
         """Of giving each label that at least half of the examples have, or else the commonest alone, if any has one."""
         shares = self._given(examples).mean(0)
         common = np.flatnonzero(shares >= 0.5)
         if not common.size and shares.max() > 0:
             common = [shares.argmax()]
-        return self.scores(examples, [{"labels": [self.labels[label] for label in common]}] * len(examples))
+        return self.official_metrics(examples, [{"labels": [self.labels[label] for label in common]}] * len(examples))
 
-    def findings(self, examples, predictions):
+    def error_analysis(self, examples, predictions):
         gold, found = self._given(examples), self._found(predictions)
         probabilities = np.array([list(one["probabilities"].values()) for one in predictions])
         wrong = (gold != found).sum(1)
         true = gold.sum(0)
         shares = precision_recall_f1((gold & found).sum(0), found.sum(0), true)
         rows = list(zip(self.labels, *(values.tolist() for values in (*shares, true)), strict=True))
-        return Findings(
+        return ErrorAnalysis(
             intervals=_intervals(gold, found),
             confidences=np.where(found, probabilities, 1 - probabilities).ravel(),
             correct=(gold == found).ravel(),
             table=Table("Labels", ("label", "precision", "recall", "f1", "examples"), rows),
             errors=[
-                Case(
-                    examples[place].texts,
-                    ", ".join(np.array(self.labels)[gold[place]]),
-                    ", ".join(predictions[place]["labels"]),
-                    examples[place].place,
+                ErrorExample(
+                    examples[index].texts,
+                    ", ".join(np.array(self.labels)[gold[index]]),
+                    ", ".join(predictions[index]["labels"]),
+                    examples[index].location,
                 )
-                for place in np.argsort(-wrong, kind="stable")[:LISTED]
-                if wrong[place]
+                for index in np.argsort(-wrong, kind="stable")[:LISTED]
+                if wrong[index]
             ],
         )
 
@@ -195,7 +195,7 @@ def split(example, separator):
         parts = [part.strip() for part in example.label.split(separator)]
         return [part for part in parts if part]
     if not isinstance(example.label, tuple):
-        raise DataError(f"{example.place}: label {example.label!r}; expected names, or a list of them")
+        raise DataError(f"{example.location}: label {example.label!r}; expected names, or a list of them")
     return list(example.label)
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError
-from bert_tf.inputs.examples import ChoiceExample
+from bert_tf.inputs.datasets.examples import ChoiceExample
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy
-from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings, truncated_share
-from bert_tf.tasks.findings import Case, Findings, surest_errors
+from bert_tf.tasks.error_analysis import ErrorAnalysis, ErrorExample, surest_errors
+from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings, truncated_share
 from bert_tf.tasks.texts import LONG_TEXTS
 
 # Added to the logits of choices that are not there.
@@ -19,7 +19,7 @@ _ABSENT = -1e9
 
 
 @dataclasses.dataclass
-class MultipleChoiceConfig(DownstreamConfig):
+class MultipleChoiceConfig(TaskConfig):
     """One of several texts.
 
     Attributes:
@@ -37,7 +37,7 @@ class MultipleChoiceConfig(DownstreamConfig):
         return super().check()
 
 
-class MultipleChoice(Downstream):
+class MultipleChoice(FineTuningTask):
     """One of several texts, as many as there are: their number may differ from example to example.
 
     A row of features is an example, [choices, length]. The exported model takes `context`, string [batch], and
@@ -48,8 +48,8 @@ class MultipleChoice(Downstream):
     Config = MultipleChoiceConfig
     example = ChoiceExample
     losses = ("loss",)
-    metrics = ("accuracy", "truncated_share")
-    best = ("accuracy", "max")
+    metric_names = ("accuracy", "truncated_share")
+    monitor = "accuracy"
     example_api = "classify"
 
     @classmethod
@@ -65,10 +65,10 @@ class MultipleChoice(Downstream):
         A server that batches requests may fill shorter lists up with the first element of their request's tensor.
         """
         choices = columns["choices"]
-        places = tf.range(tf.shape(choices)[1])
+        indices = tf.range(tf.shape(choices)[1])
         others = tf.cast(choices != choices[:, :1], tf.int32)
-        last = tf.reduce_max(places * others, 1, keepdims=True)  # that is not the first; 0 if there is none
-        return columns | {"choices": tf.where(places > tf.maximum(last, 0), "", choices)}
+        last = tf.reduce_max(indices * others, 1, keepdims=True)  # that is not the first; 0 if there is none
+        return columns | {"choices": tf.where(indices > tf.maximum(last, 0), "", choices)}
 
     def sent(self, columns):
         """With "" as the first choice of each row: then no choice is a copy of it, and `received` takes none out."""
@@ -78,7 +78,7 @@ class MultipleChoice(Downstream):
         shifted = {name: np.maximum(answers[name] - 1, 0) for name in ("choice", "choice_count")}
         return answers | shifted | {"probabilities": answers["probabilities"][:, 1:]}
 
-    def columns(self, examples, *, labelled):
+    def to_tensors(self, examples, *, labelled):
         columns = {
             "context": tf.constant([" ".join(filter(None, (one.context, one.question))) for one in examples]),
             "choices": tf.ragged.constant([one.choices for one in examples], tf.string, ragged_rank=1),
@@ -87,7 +87,7 @@ class MultipleChoice(Downstream):
             columns["labels"] = tf.constant([example.label for example in examples], tf.int32)
         return columns
 
-    def encode(self, columns):
+    def preprocess(self, columns):
         choices = _ragged(columns["choices"])
         contexts = self.tokenizer.tokenize(columns["context"])
         texts = self.tokenizer.tokenize(choices.values)
@@ -108,7 +108,7 @@ class MultipleChoice(Downstream):
         return features | {name: columns[name] for name in ("labels",) if name in columns}
 
     def pad(self, features):
-        """As `Downstream.pad`: the model's inputs are [rows, choices, length], `there` is [rows, choices]."""
+        """As `FineTuningTask.pad`: the model's inputs are [rows, choices, length], `there` is [rows, choices]."""
         features = dict(features)
         there = features.pop("there")
         return super().pad(features) | {"there": there.to_tensor()}
@@ -116,7 +116,7 @@ class MultipleChoice(Downstream):
     def weights(self, features):
         return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
 
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         rows, labels = self.weights(features)["loss"], features["labels"]
         logits = outputs["logits"] + _ABSENT * tf.cast(~features["there"], tf.float32)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
@@ -127,10 +127,10 @@ class MultipleChoice(Downstream):
             "truncated_share": truncated_share(features),
         }
 
-    def decode(self, features, outputs):
+    def postprocess(self, features, outputs):
         return {"logits": tf.where(features["there"], outputs["logits"], 0.0)}
 
-    def merge(self, columns, rows, decoded):
+    def aggregate_windows(self, columns, rows, decoded):
         """The answers.
 
         Returns:
@@ -161,43 +161,43 @@ class MultipleChoice(Downstream):
             for one, (choice, label, shares) in zip(examples, found, strict=True)
         ]
 
-    def scores(self, examples, predictions):
+    def official_metrics(self, examples, predictions):
         return accuracy([example.label for example in examples], [prediction["choice"] for prediction in predictions])
 
-    def floor(self, examples):
+    def baseline(self, examples):
         """What choosing by lot scores: the order of the choices says nothing."""
         return {"accuracy": float(np.mean([1 / len(example.choices) for example in examples]))}
 
-    def findings(self, examples, predictions):
+    def error_analysis(self, examples, predictions):
         gold = np.array([example.label for example in examples])
         found = np.array([prediction["choice"] for prediction in predictions])
         sure = np.array([max(prediction["probabilities"]) for prediction in predictions])
-        return Findings(
+        return ErrorAnalysis(
             intervals={"accuracy": bootstrap.interval_of_mean(gold == found)},
             confidences=sure.tolist(),
             correct=(gold == found).tolist(),
             errors=[
-                Case(
+                ErrorExample(
                     tuple(filter(None, (one.context, one.question))),
                     one.choices[one.label],
-                    one.choices[found[place]],
-                    one.place,
-                    float(sure[place]),
+                    one.choices[found[index]],
+                    one.location,
+                    float(sure[index]),
                 )
-                for place in surest_errors(sure, gold == found)
-                for one in (examples[place],)
+                for index in surest_errors(sure, gold == found)
+                for one in (examples[index],)
             ],
         )
 
 
 def _chosen(logits, there):
-    """`choice` and `choice_count` int32 [examples], `probabilities` float32 [examples, choices], as `merge` says."""
+    """`choice` and `choice_count` int32 [examples], `probabilities` float32 [examples, choices], as `aggregate_windows` says."""
     logits += _ABSENT * tf.cast(~there, tf.float32)
-    places = tf.range(1, tf.shape(there)[1] + 1) * tf.cast(there, tf.int32)
+    indices = tf.range(1, tf.shape(there)[1] + 1) * tf.cast(there, tf.int32)
     return {
         "choice": tf.argmax(logits, -1, tf.int32),
         "probabilities": tf.where(there, tf.nn.softmax(logits), 0.0),
-        "choice_count": tf.reduce_max(places, 1),
+        "choice_count": tf.reduce_max(indices, 1),
     }
 
 

@@ -10,17 +10,17 @@ class Pretraining(MaskedLM):
 
     name = "pretraining"
     losses = (*MaskedLM.losses, "nsp_loss")
-    metrics = (*MaskedLM.metrics, "nsp_accuracy")
+    metric_names = (*MaskedLM.metric_names, "nsp_accuracy")
 
     def weights(self, features):
         return super().weights(features) | {"nsp_loss": tf.reduce_sum(_pairs(features))}
 
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         following, counted = features["next_sentence_labels"], _pairs(features)
         pairs = tf.reduce_sum(counted)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(following, outputs["nsp_logits"])
         told = tf.cast(tf.argmax(outputs["nsp_logits"], -1, tf.int32) == following, tf.float32)
-        return super().measures(features, outputs) | {
+        return super().loss_and_metrics(features, outputs) | {
             "nsp_loss": (tf.reduce_sum(loss * counted), pairs),
             "nsp_accuracy": (tf.reduce_sum(told * counted), pairs),
         }

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import QuestionExample
+from bert_tf.inputs.datasets.examples import QuestionExample
 from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics.squad import (
@@ -20,11 +20,11 @@ from bert_tf.metrics.squad import (
     squad_2_question_scores,
     squad_2_scores,
 )
-from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings, truncated_share
-from bert_tf.tasks.question_findings import by_id, question_findings
+from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings, truncated_share
+from bert_tf.tasks.question_errors import by_id, question_errors
 from bert_tf.text.words import pieces_with_accents, spans
 
-NOT_LEARNED = "left out of the loss: question whose answers have no place in its context"
+NOT_LEARNED = "left out of the loss: question whose answers have no index in its context"
 _SPECIALS = 3  # [CLS] question [SEP] context [SEP]
 _NOWHERE = -1  # the byte where an answer begins that is not there
 # Added to the logits of padding, so that a row's loss does not depend on what it is padded to.
@@ -32,7 +32,7 @@ _PADDING = -1e9
 
 
 @dataclasses.dataclass
-class QuestionAnsweringConfig(DownstreamConfig):
+class QuestionAnsweringConfig(TaskConfig):
     """Questions about texts; the numbers are those of google-research/bert's run_squad.py.
 
     Attributes:
@@ -70,10 +70,10 @@ class QuestionAnsweringConfig(DownstreamConfig):
         return min(self.max_question_length, (self.max_length - _SPECIALS) // 2)
 
 
-class QuestionAnswering(Downstream):
+class QuestionAnswering(FineTuningTask):
     """Questions about texts of any length: a context becomes windows, of which the best span is the answer.
 
-    The exported model takes `question` and `context`, string [batch], and returns `merge`'s dict.
+    The exported model takes `question` and `context`, string [batch], and returns `aggregate_windows`'s dict.
 
     Attributes:
         null_threshold: there is no answer where the null odds are above it: the score of having none (in the window
@@ -86,8 +86,8 @@ class QuestionAnswering(Downstream):
     state = ("null_threshold",)
     null_threshold = 0.0
     losses = ("loss",)
-    metrics = ("span_accuracy", "truncated_share")
-    best = ("f1", "max")
+    metric_names = ("span_accuracy", "truncated_share")
+    monitor = "f1"
     windows = True
     counted = types.MappingProxyType({
         "nbest_count": ("nbest_answers", "nbest_starts", "nbest_ends", "nbest_scores", "nbest_probabilities")
@@ -97,28 +97,28 @@ class QuestionAnswering(Downstream):
     def create(cls, tokenizer, config, data, examples, labels):
         if not any(map(_is_learned, examples)):
             raise DataError(
-                f"{examples[0].place}: neither this question nor any other has an answer that stands in its context; "
+                f"{examples[0].location}: neither this question nor any other has an answer that stands in its context; "
                 "expected one at least, to learn from"
             )
         return cls(tokenizer, config, data)
 
-    def check(self, examples, skips):
+    def check(self, examples, read_report):
         for example in examples:
             if not _is_learned(example):
-                skips.add(NOT_LEARNED, example.place)
+                read_report.add(NOT_LEARNED, example.location)
 
     def build(self, encoder):
-        if self.config.unanswerable and encoder.config.attention == "left":
+        if self.config.unanswerable and encoder.config.attention == "causal":
             raise ConfigError(
                 "task.unanswerable is True, and then [CLS] says whether there is an answer, but in this model it sees "
-                "no other token (model.attention is left); train on questions that all have one"
+                "no other token (model.attention is causal); train on questions that all have one"
             )
         return super().build(encoder)
 
     def inputs(self):
         return tuple(tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context"))
 
-    def columns(self, examples, *, labelled):
+    def to_tensors(self, examples, *, labelled):
         """Learned is the first answer that the context holds, as in google-research/bert.
 
         `answer` int32 [examples, 2] says where it begins and ends, in bytes, -1 for none; `weight` float32 [examples]
@@ -130,7 +130,7 @@ class QuestionAnswering(Downstream):
         without = next((one for one in examples if labelled and not one.answers), None)
         if without and not self.config.unanswerable:
             raise ConfigError(
-                f"{without.place}: no answer, but task.unanswerable is False; train with True, or leave such questions "
+                f"{without.location}: no answer, but task.unanswerable is False; train with True, or leave such questions "
                 "out"
             )
         columns = {name: tf.constant([getattr(one, name) for one in examples]) for name in ("question", "context")}
@@ -139,7 +139,7 @@ class QuestionAnswering(Downstream):
             columns["weight"] = tf.constant([_is_learned(example) for example in examples], tf.float32)
         return columns
 
-    def encode(self, columns):
+    def preprocess(self, columns):
         tokenizer, config = self.tokenizer, self.config
         questions = tokenizer.tokenize(columns["question"])
         most = config.kept_of_question
@@ -156,11 +156,11 @@ class QuestionAnswering(Downstream):
         packed, types = pack(questions, context, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
         before = questions.row_lengths() + 2  # [CLS] and [SEP]
         window = context.value_rowids()
-        places = tf.gather(packed.row_starts() + before - context.row_starts(), window)
-        places += tf.range(tf.size(context.values, tf.int64))
+        indices = tf.gather(packed.row_starts() + before - context.row_starts(), window)
+        indices += tf.range(tf.size(context.values, tf.int64))
         chosen = tf.cast(most_context(*spans).values, tf.int32)
         of_piece = tf.stack([cut(starts, *spans).values, cut(ends, *spans).values, chosen], axis=1)
-        of_token = tf.scatter_nd(places[:, tf.newaxis], of_piece, [tf.size(packed.values, tf.int64), 3])
+        of_token = tf.scatter_nd(indices[:, tf.newaxis], of_piece, [tf.size(packed.values, tf.int64), 3])
         starts_of_token, ends_of_token, may_start = tf.unstack(of_token, axis=1)
         features = {
             "input_word_ids": packed,
@@ -179,11 +179,11 @@ class QuestionAnswering(Downstream):
     def weights(self, features):
         return {"loss": tf.reduce_sum(features["weight"])}
 
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         padding = _PADDING * tf.cast(features["input_mask"] == 0, tf.float32)
         loss, right = 0.0, True
-        for place, name in enumerate(("start_logits", "end_logits")):
-            logits, positions = outputs[name] + padding, features["positions"][:, place]
+        for index, name in enumerate(("start_logits", "end_logits")):
+            logits, positions = outputs[name] + padding, features["positions"][:, index]
             loss += tf.nn.sparse_softmax_cross_entropy_with_logits(positions, logits) / 2
             right &= tf.argmax(logits, -1, tf.int32) == positions
         weight = features["weight"]
@@ -194,7 +194,7 @@ class QuestionAnswering(Downstream):
             "truncated_share": truncated_share(features),
         }
 
-    def decode(self, features, outputs):
+    def postprocess(self, features, outputs):
         """The best spans of each row, best first; google-research/bert looks at its 20 best starts and ends only.
 
         Returns:
@@ -219,7 +219,7 @@ class QuestionAnswering(Downstream):
             "null_scores": outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0],
         }
 
-    def merge(self, columns, rows, decoded):
+    def aggregate_windows(self, columns, rows, decoded):
         """The answers.
 
         Returns:
@@ -324,22 +324,22 @@ class QuestionAnswering(Downstream):
             # No answer helps. The official search then says 0, which is right for probabilities, but not for odds.
             self.null_threshold = min(odds.values()) - 1.0
 
-    def scores(self, examples, predictions):
+    def official_metrics(self, examples, predictions):
         gold, found, odds = by_id(examples, predictions)
         if self.config.unanswerable:
             return squad_2_scores(gold, found, odds, self.null_threshold)
         return (korquad_scores if self.data.format == "korquad" else squad_1_scores)(gold, found)
 
-    def floor(self, examples):
+    def baseline(self, examples):
         """What "" scores where there may be no answer, else what the whole context does."""
         if self.config.unanswerable:
             nothing = {"nbest": [], "null_odds": float(np.finfo(np.float32).max)}
-            return self.scores(examples, [{"id": one.id} | nothing for one in examples])
-        return self.scores(examples, [{"id": one.id, "nbest": [{"answer": one.context}]} for one in examples])
+            return self.official_metrics(examples, [{"id": one.id} | nothing for one in examples])
+        return self.official_metrics(examples, [{"id": one.id, "nbest": [{"answer": one.context}]} for one in examples])
 
-    def findings(self, examples, predictions):
+    def error_analysis(self, examples, predictions):
         threshold = self.null_threshold if self.config.unanswerable else None
-        return question_findings(examples, predictions, threshold, korean=self.data.format == "korquad")
+        return question_errors(examples, predictions, threshold, korean=self.data.format == "korquad")
 
     def writers(self):
         return super().writers() | {".json": self._write_official}
@@ -402,5 +402,5 @@ def _positions(answers, starts, ends, spans, before):
     rows, begin, end = spans
     first, last = tf.gather(first, rows), tf.gather(last, rows)
     whole = (first >= begin) & (last < end) & (first <= last)
-    places = tf.stack([first, last], 1) + (before - begin)[:, tf.newaxis]
-    return tf.cast(tf.where(whole[:, tf.newaxis], places, 0), tf.int32)
+    indices = tf.stack([first, last], 1) + (before - begin)[:, tf.newaxis]
+    return tf.cast(tf.where(whole[:, tf.newaxis], indices, 0), tf.int32)

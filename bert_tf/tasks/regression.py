@@ -7,13 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.labelled import Scale
+from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.classification import binary_f1, class_intervals, correlations, correlations_of_draws
+from bert_tf.metrics.classification import binary_f1, class_intervals, correlations, correlations_of_resamples
 from bert_tf.metrics.glue import glue_scores, with_score
-from bert_tf.tasks.downstream import truncated_share
-from bert_tf.tasks.findings import LISTED, Case, Findings
+from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
+from bert_tf.tasks.fine_tuning_task import truncated_share
 from bert_tf.tasks.texts import TextConfig, TextTask, pooled, write_table
 
 # KLUE takes two sentences for paraphrases from this score on (Park et al., 2021, section 3.2).
@@ -60,13 +60,13 @@ class Regression(TextTask):
     scale = None
     example_api = "regress"
     losses = ("loss",)
-    metrics = ("truncated_share",)
+    metric_names = ("truncated_share",)
     # What the head begins with, mean and deviation of the training examples' numbers: of no use once it is trained.
     _start = (0.0, 1.0)
 
     @property
-    def best(self):
-        return ("score" if self.glue else "pearson" if self.data.format == "klue/sts" else "spearman", "max")
+    def monitor(self):
+        return "score" if self.glue else "pearson" if self.data.format == "klue/sts" else "spearman"
 
     @classmethod
     def head(cls, settings):
@@ -84,7 +84,7 @@ class Regression(TextTask):
                                   "task.head out, or name the column of the other by data.second_text")  # fmt: skip
             scale = scale or (min(values), max(values))
             if scale[0] == scale[1]:
-                raise DataError(f"{examples[0].place}: here and in all other examples the number is {scale[0]:g}; a "
+                raise DataError(f"{examples[0].location}: here and in all other examples the number is {scale[0]:g}; a "
                                 "cosine stands for numbers between the lowest and the highest")  # fmt: skip
         task = cls(tokenizer, config, data, labels=("value",), scale=scale)
         task._start = float(np.mean(values)), float(np.std(values)) or 1.0
@@ -99,11 +99,11 @@ class Regression(TextTask):
             )
         return task
 
-    def columns(self, examples, *, labelled):
+    def to_tensors(self, examples, *, labelled):
         columns = self.text_columns(examples)
         if labelled:
             if len(examples) < 2:
-                raise DataError(f"{examples[0].place}: the only example; a correlation needs two at least")
+                raise DataError(f"{examples[0].location}: the only example; a correlation needs two at least")
             columns["labels"] = tf.constant([number(example) for example in examples], tf.float32)
         return columns
 
@@ -122,9 +122,9 @@ class Regression(TextTask):
     def _apart(self):
         return self.config.head == "cosine"
 
-    def encode(self, columns):
+    def preprocess(self, columns):
         if not self._apart:
-            return super().encode(columns)
+            return super().preprocess(columns)
         made, truncated = [], []
         for text in (columns[spec.name] for spec in self.inputs()):
             ids, _, lost = truncate(
@@ -155,17 +155,17 @@ class Regression(TextTask):
     def weights(self, features):
         return {"loss": tf.cast(tf.size(features["labels"]), tf.float32)}
 
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         errors = self._numbers(outputs) - features["labels"]
         return {
             "loss": (tf.reduce_sum(tf.square(errors)), self.weights(features)["loss"]),
             "truncated_share": truncated_share(features),
         }
 
-    def decode(self, features, outputs):
+    def postprocess(self, features, outputs):
         return {"values": self._numbers(outputs)[:, tf.newaxis]}
 
-    def merge(self, columns, rows, decoded):
+    def aggregate_windows(self, columns, rows, decoded):
         values = pooled(decoded["values"], rows, tf.shape(columns["text"])[0])[:, 0]
         return {"value": tf.clip_by_value(values, *self.scale) if self.scale else values}
 
@@ -176,7 +176,7 @@ class Regression(TextTask):
         values = answers["value"].tolist()
         return [{"id": example.id, "value": value} for example, value in zip(examples, values, strict=True)]
 
-    def scores(self, examples, predictions):
+    def official_metrics(self, examples, predictions):
         gold, found = _values(examples, predictions)
         if self.glue:
             return glue_scores(self.glue, gold, found)
@@ -184,7 +184,7 @@ class Regression(TextTask):
         return scores | binary_f1(gold >= _PARAPHRASE, found >= _PARAPHRASE) if self._of_klue() else scores
 
     def _intervals(self, gold, found):
-        measure = correlations_of_draws(gold, found)
+        measure = correlations_of_resamples(gold, found)
         metric = (lambda counts: with_score(measure(counts))) if self.glue else measure
         intervals = bootstrap.intervals_of_counts(metric, [np.arange(len(gold))], [len(gold)])
         if not self._of_klue():
@@ -195,18 +195,18 @@ class Regression(TextTask):
     def _of_klue(self):
         return self.data.format == "klue/sts"
 
-    def floor(self, examples):
+    def baseline(self, examples):
         mean = float(np.mean([number(example) for example in examples]))
-        return self.scores(examples, [{"value": mean}] * len(examples))
+        return self.official_metrics(examples, [{"value": mean}] * len(examples))
 
-    def findings(self, examples, predictions):
+    def error_analysis(self, examples, predictions):
         gold, found = _values(examples, predictions)
         worst = np.argsort(-np.abs(gold - found), kind="stable")[:LISTED]
-        return Findings(
+        return ErrorAnalysis(
             intervals=self._intervals(gold, found),
             errors=[
-                Case(examples[place].texts, f"{gold[place]:g}", f"{found[place]:.3g}", examples[place].place)
-                for place in worst
+                ErrorExample(examples[index].texts, f"{gold[index]:g}", f"{found[index]:.3g}", examples[index].location)
+                for index in worst
             ],
         )
 
@@ -225,9 +225,9 @@ def number(example):
     except (TypeError, ValueError):
         value = math.nan
     if not str(example.label).strip():
-        raise DataError(f"{example.place}: the label is empty; expected a number")
+        raise DataError(f"{example.location}: the label is empty; expected a number")
     if not math.isfinite(value):
-        raise DataError(f"{example.place}: label {example.label!r}; expected a number")
+        raise DataError(f"{example.location}: label {example.label!r}; expected a number")
     return value
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.model.attention import attention_probabilities
+from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.encoder import encoder_inputs, encoder_of
-from bert_tf.model.parts import by_parts, in_parts
 
 DEFAULT, TOKENS, CLASSIFY, REGRESS, ATTENTION = "serving_default", "tokens", "classify", "regress", "attention"
 
@@ -50,7 +50,7 @@ def text_signature(task, model):
     """From the task's texts to its answers; of many rows, or windows, some go through the model at a time.
 
     Args:
-        task: Downstream.
+        task: FineTuningTask.
         model: what its `build` made.
     """
     names = [spec.name for spec in task.inputs()]
@@ -58,13 +58,13 @@ def text_signature(task, model):
 
     def serve(*values):
         columns = task.received(dict(zip(names, values, strict=True)))
-        features = task.encode(columns)
+        features = task.preprocess(columns)
         rows = features["row"]
 
         def decoded(part):
-            return task.decode(part, model({name: part[name] for name in inputs}, training=False))
+            return task.postprocess(part, model({name: part[name] for name in inputs}, training=False))
 
-        return padded(task.merge(columns, rows, by_parts(decoded, task.pad(features))), task.counted)
+        return padded(task.aggregate_windows(columns, rows, map_in_chunks(decoded, task.pad(features))), task.counted)
 
     return signature(serve, task.inputs())
 
@@ -116,7 +116,7 @@ def example_signature(task, from_text):
     """TF Serving's Classify or Regress API: serialized tf.train.Examples with the task's inputs as features.
 
     Args:
-        task: Downstream with an `example_outputs`.
+        task: FineTuningTask with an `example_outputs`.
         from_text: its `text_signature`.
     """
 
@@ -171,7 +171,7 @@ def attention_signature(task, model):
 
         rows = tf.shape(flat["input_word_ids"])[0]
         # Memory is that of the probabilities, which are many more than the tokens.
-        found = in_parts(computed, rows, length * length // 8 + length)
+        found = chunked_map(computed, rows, length * length // 8 + length)
         counts = found["token_count"]
         shape = [tf.fill([rows], size) for size in (encoder.config.num_layers, encoder.config.num_heads)]
         found["attention_shape"] = tf.stack([*shape, counts, counts], 1)
@@ -248,7 +248,7 @@ def padded(answers, counted=None):
 
     Args:
         answers: dict of tensors and RaggedTensors [examples, ...].
-        counted: as `Downstream.counted`; None to count nothing.
+        counted: as `FineTuningTask.counted`; None to count nothing.
 
     Returns:
         dict of dense tensors.
@@ -274,7 +274,7 @@ def unpadded(answers, counted):
         if name in counts:
             rows = [row[:count] for row, count in zip(values, counts[name], strict=True)]
             values = np.empty(len(rows), object)
-            for place, row in enumerate(rows):
-                values[place] = row
+            for index, row in enumerate(rows):
+                values[index] = row
         found[name] = values
     return found

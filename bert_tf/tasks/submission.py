@@ -4,8 +4,8 @@ import os
 import zipfile
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.glue import GLUE
-from bert_tf.inputs.labelled import Scale
+from bert_tf.inputs.datasets.glue import GLUE
+from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.metrics.glue import GLUE_SETS, check_submission, sets_of
 
 
@@ -16,7 +16,7 @@ def write_submission(task, path, predicted):
     they differ.
 
     Args:
-        task: a key of `inputs.glue.GLUE`.
+        task: a key of `inputs.datasets.glue.GLUE`.
         path: a zip that may exist; an empty file is none.
         predicted: iterable of (example, prediction), all of the test set; the example's id is the set's index.
 
@@ -30,7 +30,9 @@ def write_submission(task, path, predicted):
     answers = {}
     for example, prediction in predicted:
         if not example.id.isdecimal():
-            raise DataError(f"{example.place}: the index is {example.id!r}; expected a number, as in GLUE's test files")
+            raise DataError(
+                f"{example.location}: the index is {example.id!r}; expected a number, as in GLUE's test files"
+            )
         answers[int(example.id)] = prediction["value" if is_scale else "label"]
     sets = {GLUE_SETS[name].test_rows: name for name in sets_of(task)}
     if len(answers) not in sets:

@@ -10,25 +10,25 @@ import tensorflow as tf
 
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import TaggedExample
+from bert_tf.inputs.datasets.examples import TaggedExample
+from bert_tf.inputs.datasets.tagged import adjoin, document_of, joined, with_words, word_columns
 from bert_tf.inputs.packing import pack
-from bert_tf.inputs.tagged import adjoin, document_of, joined, with_words, word_columns
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
 from bert_tf.model.build import build
-from bert_tf.tasks.downstream import Downstream, DownstreamConfig, strings
 from bert_tf.tasks.entity_spans import entity_spans
-from bert_tf.tasks.tagging_findings import tagging_findings
+from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings
+from bert_tf.tasks.tagging_errors import tagging_errors
 from bert_tf.tasks.tags import are_entities, closed, learned, onto_characters, scheme_of, scored, write_columns
-from bert_tf.text.words import character_groups, characters, extents, pieces_with_accents, place_of, spans, word_numbers
+from bert_tf.text.words import character_groups, characters, extents, pieces_with_accents, spans, word_numbers, word_of
 
 # Sentences whose words are looked through at once.
 _CHECKED = 1024
 
 
 @dataclasses.dataclass
-class TaggingConfig(DownstreamConfig):
+class TaggingConfig(TaskConfig):
     """Labels for words.
 
     Attributes:
@@ -68,7 +68,7 @@ class TaggingConfig(DownstreamConfig):
         return super().check()
 
 
-class Tagging(Downstream):
+class Tagging(FineTuningTask):
     """Labels for words.
 
     Words are learned and answered at their first piece, as in the paper. Where the data labels characters (KLUE), each
@@ -93,7 +93,7 @@ class Tagging(Downstream):
         "entity_count": ("entity", "label", "start", "end", "score"),
     })  # fmt: skip
     losses = ("loss",)
-    metrics = ("accuracy",)
+    metric_names = ("accuracy",)
 
     @classmethod
     def head(cls, settings):
@@ -119,7 +119,7 @@ class Tagging(Downstream):
         if len(tags) < 2:
             every = f"every tag is {next(iter(tags))!r}" if tags else "there is no tag"
             raise DataError(
-                f"{examples[0].place} and all that follows: {every}; expected at least two: is data.column (now "
+                f"{examples[0].location} and all that follows: {every}; expected at least two: is data.column (now "
                 f"{data.column!r}) that of the tags?"
             )
         return cls(tokenizer, config, data, labels=closed(tags, config.scheme), unit=unit, written=written)
@@ -132,10 +132,10 @@ class Tagging(Downstream):
         return self.config.scheme or ("BIOES" if any(label[0] in "ES" for label in self.labels) else "BIO")
 
     @property
-    def best(self):
+    def monitor(self):
         if self._is_klue:
-            return "entity_macro_f1", "max"
-        return "f1" if self.scheme else "accuracy", "max"
+            return "entity_macro_f1"
+        return "f1" if self.scheme else "accuracy"
 
     @property
     def _is_klue(self):
@@ -155,7 +155,7 @@ class Tagging(Downstream):
         return [list(group) for _, group in itertools.groupby(examples, document_of)]
 
     def chunks(self, examples, size):
-        """As in Downstream; a document stays whole unless it has more than `size` sentences."""
+        """As in FineTuningTask; a document stays whole unless it has more than `size` sentences."""
         chunk = []
         for example in examples:
             divides = not chunk or self.config.context == "sentence" or document_of(example) != document_of(chunk[-1])
@@ -166,23 +166,23 @@ class Tagging(Downstream):
         if chunk:
             yield chunk
 
-    def check(self, examples, skips):
+    def check(self, examples, read_report):
         known, scheme = set(self.labels), self.scheme and scheme_of(example.tags for example in examples)
         if scheme == "IOB1":  # or one that asks for a B where this file has none
             scheme = self.written or scheme
         for example in examples:
             for tag, mended in zip(example.tags, learned(example, scheme), strict=True):
                 if tag != mended:
-                    skips.add("mended: tag of a broken sequence of entities", example.place)
+                    read_report.add("mended: tag of a broken sequence of entities", example.location)
             for tag in learned(example, self.scheme):
                 if tag not in known:
-                    skips.add(f"never predicted: tag {tag!r}, which training has not", example.place)
+                    read_report.add(f"never predicted: tag {tag!r}, which training has not", example.location)
         if self.unit == "words":
             for first in range(0, len(examples), _CHECKED):
-                for place in self._without_piece(examples[first : first + _CHECKED]):
-                    skips.add(f"always {self._commonest!r}: word of characters that are deleted", place)
+                for location in self._without_piece(examples[first : first + _CHECKED]):
+                    read_report.add(f"always {self._commonest!r}: word of characters that are deleted", location)
 
-    def columns(self, examples, *, labelled):
+    def to_tensors(self, examples, *, labelled):
         """Each document is an entry, or each sentence if `context` is "sentence".
 
         `word_starts` and `word_ends`, in bytes of the text, and `targets` are RaggedTensors int32 [entries, None]: a
@@ -207,16 +207,16 @@ class Tagging(Downstream):
             return
         if self.unit == "characters" and example.words != tuple(example.text):
             raise DataError(
-                f"{example.place}: {len(example.words)} words of {len(example.text)} characters, but the model tags "
+                f"{example.location}: {len(example.words)} words of {len(example.text)} characters, but the model tags "
                 'characters; give the text alone, as {"text": "..."}, or data that tags them (data.format=klue/ner)'
             )
         if self.unit == "words" and adjoin(example):
             raise DataError(
-                f"{example.place}: characters, but the model tags words; give data that tags words, or the text alone, "
+                f"{example.location}: characters, but the model tags words; give data that tags words, or the text alone, "
                 'as {"text": "..."}'
             )
 
-    def encode(self, columns):
+    def preprocess(self, columns):
         text = columns["text"]
         ids, starts, ends = pieces_with_accents(self.tokenizer, text)
         if self.unit == "characters":
@@ -225,15 +225,15 @@ class Tagging(Downstream):
             word_starts, word_ends = columns["word_starts"], columns["word_ends"]
         else:
             word_starts, word_ends = extents(word_numbers(self.tokenizer, text, ids, starts, ends), starts, ends)
-        place = place_of(starts, word_starts, text)  # [pieces]
-        is_head = tf.concat([place[:1] >= 0, place[1:] != place[:-1]], 0)
+        word = word_of(starts, word_starts, text)  # [pieces]
+        is_head = tf.concat([word[:1] >= 0, word[1:] != word[:-1]], 0)
         features = {
-            "word": place - tf.gather(word_starts.row_starts(), starts.value_rowids()) + 1,
-            "start": tf.gather(word_starts.values, place),
-            "end": tf.gather(word_ends.values, place),
+            "word": word - tf.gather(word_starts.row_starts(), starts.value_rowids()) + 1,
+            "start": tf.gather(word_starts.values, word),
+            "end": tf.gather(word_ends.values, word),
         }
         if "targets" in columns:
-            features["target"] = tf.gather(columns["targets"].values, place_of(starts, columns["word_starts"], text))
+            features["target"] = tf.gather(columns["targets"].values, word_of(starts, columns["word_starts"], text))
         rows = windows(ids.row_lengths(), self.config.max_length - 2, self.config.stride or self._half)
         chosen = most_context(*rows).values & cut(ids.with_values(is_head), *rows).values
         zero = tf.zeros([tf.size(rows[0]), 1], tf.int32)
@@ -264,7 +264,7 @@ class Tagging(Downstream):
     def weights(self, features):
         return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}
 
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         has_target = tf.cast(features["target"] > 0, tf.float32)
         target = tf.maximum(features["target"] - 1, 0)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(target, outputs["logits"])
@@ -275,7 +275,7 @@ class Tagging(Downstream):
             "accuracy": (tf.reduce_sum(right * has_target), words),
         }
 
-    def decode(self, features, outputs):
+    def postprocess(self, features, outputs):
         """`word` int32 [rows, length]: number of the word from 1, where it is answered; else 0."""
         answered = features["word"] > 0
         score = tf.reduce_max(tf.nn.softmax(outputs["logits"]), -1)
@@ -283,7 +283,7 @@ class Tagging(Downstream):
         offsets = {name: features[name] for name in ("word", "start", "end")}
         return offsets | {"label": tf.where(answered, label, 0), "score": tf.where(answered, score, 0.0)}
 
-    def merge(self, columns, rows, decoded):
+    def aggregate_windows(self, columns, rows, decoded):
         """The words and the entities of each text; what a text has fewer of than others is filled up when served.
 
         Returns:
@@ -362,7 +362,7 @@ class Tagging(Downstream):
             ]
         return prediction
 
-    def scores(self, examples, predictions):
+    def official_metrics(self, examples, predictions):
         """Of entities precision, recall and F1 as conlleval.pl counts them, KLUE's two figures; else accuracy."""
         gold, found = self._measured(examples, predictions)
         if not self.scheme:
@@ -370,13 +370,13 @@ class Tagging(Downstream):
         scores = metrics.entity_scores(gold, found)
         return scores | (metrics.klue_scores(gold, found) if self._is_klue else {})
 
-    def floor(self, examples):
+    def baseline(self, examples):
         counts = collections.Counter(tag for example in examples for tag in learned(example, self.scheme))
         commonest = counts.most_common(1)[0][0]
-        return self.scores(examples, [{"tags": [commonest] * len(example.words)} for example in examples])
+        return self.official_metrics(examples, [{"tags": [commonest] * len(example.words)} for example in examples])
 
-    def findings(self, examples, predictions):
-        return tagging_findings(self.scheme, self.unit, examples, predictions, klue=self._is_klue)
+    def error_analysis(self, examples, predictions):
+        return tagging_errors(self.scheme, self.unit, examples, predictions, klue=self._is_klue)
 
     def _measured(self, examples, predictions):
         """True and predicted tags of each sentence, lists of lists."""
@@ -411,14 +411,14 @@ class Tagging(Downstream):
         return [example if example.words is not None else with_words(example, *next(cuts)) for example in examples]
 
     def _without_piece(self, examples):
-        """The place of each word that no piece is made of."""
+        """The location of each word that no piece is made of."""
         groups = [[example] for example in examples]
         columns = {"text": tf.constant([example.text for example in examples])} | word_columns(groups)
         _, starts, _ = self.tokenizer.tokenize_with_offsets(columns["text"])
         missing = np.ones(int(columns["word_starts"].values.shape[0]), bool)
-        missing[place_of(starts, columns["word_starts"], columns["text"]).numpy()] = False
+        missing[word_of(starts, columns["word_starts"], columns["text"]).numpy()] = False
         rows = columns["word_starts"].value_rowids().numpy()
-        return [examples[row].place for row in rows[missing]]
+        return [examples[row].location for row in rows[missing]]
 
 
 def _of_texts(values, row, texts):

@@ -10,7 +10,7 @@ def are_entities(tags):
     """Whether these are tags of entities: some begin or continue one, and there is O, or all do.
 
     Parts of speech may look like it, such as the "S----3MS2-" of the Prague Arabic treebank. Beside O and tags of
-    entities there may be others here, which are mistakes; who reads the sentences says so, with the place.
+    entities there may be others here, which are mistakes; who reads the sentences says so, with the location.
     """
     tags = set(tags)
     prefixed = {tag for tag in tags if len(tag) > 2 and tag[:2] in ("B-", "I-", "E-", "S-")}
@@ -51,7 +51,7 @@ def learned(example, scheme):
     try:
         return metrics.repair(example.tags, scheme)
     except DataError as error:
-        raise DataError(f"{example.place}: {error}") from None
+        raise DataError(f"{example.location}: {error}") from None
 
 
 def scored(example, tags, unit):

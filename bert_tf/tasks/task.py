@@ -14,16 +14,18 @@ class Task(abc.ABC):
     Attributes:
         name: what configs and saved models call it.
         tokenizer: Tokenizer that its texts go through.
-        losses: names of the measures that training minimises the sum of.
-        metrics: names of the other measures.
-        best: what tells models apart in evaluations, a (name, "max" or "min").
+        losses: names of the losses, whose sum training minimizes.
+        metric_names: names of the other metrics that `loss_and_metrics` returns.
+        monitor: name of the metric by which evaluations are compared.
+        mode: "max" if a higher value is better, else "min".
         histograms: dict name -> length of what `counts` gives under that name, for TensorBoard.
     """
 
     name: str
     losses: tuple[str, ...]
-    metrics: tuple[str, ...]
-    best: tuple[str, str] = ("loss", "min")
+    metric_names: tuple[str, ...]
+    monitor: str = "loss"
+    mode: str = "min"
     histograms: Mapping[str, int] = types.MappingProxyType({})
 
     @abc.abstractmethod
@@ -57,7 +59,7 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         """dict name -> (float32 sum, float32 weight) of losses and simple metrics of one batch."""
 
     def counts(self, features):

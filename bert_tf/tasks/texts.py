@@ -7,11 +7,11 @@ import re
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import TextExample
+from bert_tf.inputs.datasets.examples import TextExample
+from bert_tf.inputs.datasets.sources import glue_task_of
 from bert_tf.inputs.packing import pack, truncate
-from bert_tf.inputs.sources import glue_task_of
 from bert_tf.inputs.windows import cut, windows
-from bert_tf.tasks.downstream import Downstream, DownstreamConfig
+from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig
 from bert_tf.tasks.submission import write_submission
 
 _BREAKS = re.compile(r"[\t\r\n]")
@@ -19,7 +19,7 @@ LONG_TEXTS = ("head", "tail", "head_tail", "window")
 
 
 @dataclasses.dataclass
-class TextConfig(DownstreamConfig):
+class TextConfig(TaskConfig):
     """What every task on texts can be told.
 
     Attributes:
@@ -36,11 +36,11 @@ class TextConfig(DownstreamConfig):
         return super().check()
 
 
-class TextTask(Downstream):
+class TextTask(FineTuningTask):
     """Whatever is said of one text or a pair.
 
     Attributes:
-        pair: whether there are two texts; None until `columns` has seen the first example, as of a converted
+        pair: whether there are two texts; None until `to_tensors` has seen the first example, as of a converted
             checkpoint: a model that is exported before takes one.
     """
 
@@ -54,7 +54,7 @@ class TextTask(Downstream):
 
     @property
     def glue(self):
-        """The key of `inputs.glue.GLUE` whose examples it learned from; None for other data."""
+        """The key of `inputs.datasets.glue.GLUE` whose examples it learned from; None for other data."""
         return glue_task_of(self.data)
 
     def inputs(self):
@@ -73,12 +73,12 @@ class TextTask(Downstream):
         for example in examples:
             if len(example.texts) != len(names):
                 raise DataError(
-                    f"{example.place}: {len(example.texts)} text(s), and the model takes {len(names)}; data.text and "
+                    f"{example.location}: {len(example.texts)} text(s), and the model takes {len(names)}; data.text and "
                     "data.second_text name their columns"
                 )
-        return {name: tf.constant([example.texts[place] for example in examples]) for place, name in enumerate(names)}
+        return {name: tf.constant([example.texts[index] for example in examples]) for index, name in enumerate(names)}
 
-    def encode(self, columns):
+    def preprocess(self, columns):
         texts = [columns[spec.name] for spec in self.inputs()]
         ids = [self.tokenizer.tokenize(text) for text in texts]
         budget = self.config.max_length - 1 - len(ids)
@@ -105,8 +105,8 @@ class TextTask(Downstream):
 
     def answer_tokens(self, features, outputs):
         rows = tf.shape(features["input_word_ids"])[0]
-        decoded = self.decode(features, outputs)
-        return self.merge({"text": tf.fill([rows], "")}, tf.range(rows), decoded)  # each row is an example
+        decoded = self.postprocess(features, outputs)
+        return self.aggregate_windows({"text": tf.fill([rows], "")}, tf.range(rows), decoded)  # each row is an example
 
     def writers(self):
         if not self.glue:

@@ -27,7 +27,7 @@ def pieces_with_accents(tokenizer, text):
         codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
         others = tf.ragged.boolean_mask(offsets, codes.with_values(~_is_among(codes.values, accent_codes())))
         others = tf.concat([tf.cast(others, tf.int32), tf.strings.length(text)[:, tf.newaxis]], 1)
-        return tf.gather(others.values, place_of(ends - 1, others, text) + 1)
+        return tf.gather(others.values, word_of(ends - 1, others, text) + 1)
 
     # At the end of a text this is the next one's first character: it costs time, and moves nothing.
     some = tf.reduce_any(_is_among(_code_points(text, ends), accent_codes()))
@@ -59,11 +59,11 @@ def word_numbers(tokenizer, text, ids, starts, ends):
     first_of_chunk = first | gap & _holds_space(text, starts.with_values(before), starts, gap)
     chunk = tf.cumsum(tf.cast(first_of_chunk, tf.int64)) - 1  # [pieces]
     none = tf.size(chunk, tf.int64)
-    place = tf.range(none)
+    position = tf.range(none)
     chunks = tf.reduce_max(tf.concat([chunk, [-1]], 0)) + 1
-    inner_first = tf.math.unsorted_segment_min(tf.where(mark, none, place), chunk, chunks)
-    inner_last = tf.math.unsorted_segment_max(tf.where(mark, tf.constant(-1, tf.int64), place), chunk, chunks)
-    alone = (place < tf.gather(inner_first, chunk)) | (place > tf.gather(inner_last, chunk))
+    inner_first = tf.math.unsorted_segment_min(tf.where(mark, none, position), chunk, chunks)
+    inner_last = tf.math.unsorted_segment_max(tf.where(mark, tf.constant(-1, tf.int64), position), chunk, chunks)
+    alone = (position < tf.gather(inner_first, chunk)) | (position > tf.gather(inner_last, chunk))
     if tokenizer.split_cjk:
         alone |= _is_ideograph(opening)
     begins = first_of_chunk | (alone | _shifted(alone, False)) & ~continues
@@ -101,7 +101,7 @@ def extents(numbers, starts, ends):
     return tuple(tf.RaggedTensor.from_row_lengths(values, counts, validate=False) for values in (first, last))
 
 
-def place_of(starts, word_starts, text):
+def word_of(starts, word_starts, text):
     """Which of some given words each piece is in: the last that does not begin after it.
 
     Args:
@@ -161,7 +161,7 @@ def _code_points(text, offsets):
     begins = tf.cumsum(tf.strings.length(text), exclusive=True)
     data = tf.io.decode_raw(tf.strings.reduce_join(text) + "\0\0\0\0", tf.uint8)
     at = offsets.values + tf.gather(begins, offsets.value_rowids())
-    first, *rest = (tf.cast(tf.gather(data, at + place), tf.int32) for place in range(4))
+    first, *rest = (tf.cast(tf.gather(data, at + position), tf.int32) for position in range(4))
     one, two, three = (byte % 64 for byte in rest)
     return tf.where(
         first < 0xC0,
@@ -200,11 +200,11 @@ def spans(text, rows, starts, ends):
     """
     # Not tf.strings.substr: it would copy the whole text for every part. Nor bytes_split: a string is 24 bytes.
     begins = tf.gather(tf.cumsum(tf.strings.length(text), exclusive=True), rows)
-    places = tf.ragged.range(begins + starts, begins + ends)
+    offsets = tf.ragged.range(begins + starts, begins + ends)
     data = tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8)
-    letters = tf.gather(tf.constant(_BYTES), tf.cast(tf.gather(data, places.values), tf.int32))
+    letters = tf.gather(tf.constant(_BYTES), tf.cast(tf.gather(data, offsets.values), tf.int32))
     start, end = tf.split(characters(text, tf.tile(rows, [2]), tf.concat([starts, ends], 0)), 2)
-    found = tf.strings.unsorted_segment_join(letters, places.value_rowids(), tf.size(rows))
+    found = tf.strings.unsorted_segment_join(letters, offsets.value_rowids(), tf.size(rows))
     return {"text": found, "start": start, "end": end}
 
 

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.inputs.batching import piece
+from bert_tf.inputs.batching import microbatch
 from bert_tf.progress import bar
 
 
 def means(task, names, totals):
-    """Means of a task's measures.
+    """Means of a task's metrics.
 
     Args:
         task: Task.
-        names: of the measures, the task's losses among them.
+        names: of the metrics, the task's losses among them.
         totals: a (sum, weight) for each.
 
     Returns:
@@ -26,7 +26,7 @@ def means(task, names, totals):
 
 
 def evaluator(task, model, batches, strategy, prepare=lambda features: features):
-    """A function that measures the model as it is when called; it is traced once, however often it is called.
+    """A function that metrics the model as it is when called; it is traced once, however often it is called.
 
     Args:
         task: Task.
@@ -38,13 +38,13 @@ def evaluator(task, model, batches, strategy, prepare=lambda features: features)
     Returns:
         function without arguments to dict name -> float; "loss" is the sum of the task's losses.
     """
-    names = (*task.losses, *task.metrics)
+    names = (*task.losses, *task.metric_names)
     inputs = [tensor.name for tensor in model.inputs]
 
     def measure(features):
         features = prepare(features)
         outputs = model({name: features[name] for name in inputs}, training=False)
-        return _measures(task, names, features, outputs)
+        return _loss_and_metrics(task, names, features, outputs)
 
     @tf.function(reduce_retracing=True)
     def measure_all(features):
@@ -73,54 +73,54 @@ def answering(task, model, strategy, *, labelled):
     to the same figures without a word.
 
     Args:
-        task: Downstream.
+        task: FineTuningTask.
         model: what `task.build` made.
         strategy: tf.distribute.Strategy.
         labelled: whether to measure, too.
 
     Returns:
-        function of (columns, as `task.columns` makes them; batch_size) to (answers, dict of arrays [examples, ...] as
-        `task.merge` gives; dict name -> float, the task's losses and metrics over all rows, empty unless `labelled`).
+        function of (columns, as `task.to_tensors` makes them; batch_size) to (answers, dict of arrays [examples, ...] as
+        `task.aggregate_windows` gives; dict name -> float, the task's losses and metrics over all rows, empty unless `labelled`).
     """
-    names = (*task.losses, *task.metrics) if labelled else ()
+    names = (*task.losses, *task.metric_names) if labelled else ()
     inputs = [tensor.name for tensor in model.inputs]
     replicas = len(strategy.extended.worker_devices)
 
     def on_replica(features):
         outputs = model({name: features[name] for name in inputs}, training=False)
-        return task.decode(features, outputs), _measures(task, names, features, outputs)
+        return task.postprocess(features, outputs), _loss_and_metrics(task, names, features, outputs)
 
     @tf.function(reduce_retracing=True)
     def answer(features):
         def share(context):
-            return piece(features, context.replica_id_in_sync_group % replicas, replicas)
+            return microbatch(features, context.replica_id_in_sync_group % replicas, replicas)
 
-        decoded, measures = strategy.run(on_replica, (strategy.experimental_distribute_values_from_function(share),))
+        decoded, metrics = strategy.run(on_replica, (strategy.experimental_distribute_values_from_function(share),))
         local = strategy.experimental_local_results
-        return {name: tf.concat(local(value), 0) for name, value in decoded.items()}, tf.add_n(local(measures))
+        return {name: tf.concat(local(value), 0) for name, value in decoded.items()}, tf.add_n(local(metrics))
 
     def answers(columns, batch_size):
-        places, found, totals = [], [], np.zeros([len(names), 2])
+        origins, found, totals = [], [], np.zeros([len(names), 2])
         with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
             for features in task.batches(columns, batch_size):
-                decoded, measures = answer(features)
-                places.append(np.stack([features["row"], features["window"]], 1))
+                decoded, metrics = answer(features)
+                origins.append(np.stack([features["row"], features["window"]], 1))
                 found.append({name: value.numpy() for name, value in decoded.items()})
-                totals += measures.numpy()
+                totals += metrics.numpy()
                 line.update()
-        places = np.concatenate(places)
-        order = np.lexsort(places.T[::-1])
+        origins = np.concatenate(origins)
+        order = np.lexsort(origins.T[::-1])
         decoded = {name: _stacked([some[name] for some in found])[order] for name in found[0]}
-        merged = task.merge(columns, tf.constant(places[order, 0]), decoded)
+        merged = task.aggregate_windows(columns, tf.constant(origins[order, 0]), decoded)
         return {name: value.numpy() for name, value in merged.items()}, means(task, names, totals) if labelled else {}
 
     return answers
 
 
-def _measures(task, names, features, outputs):
+def _loss_and_metrics(task, names, features, outputs):
     """float32 [names, 2]: the (sum, weight) of each."""
-    measures = task.measures(features, outputs) if names else {}
-    return tf.reshape([measures[name] for name in names], [len(names), 2])
+    metrics = task.loss_and_metrics(features, outputs) if names else {}
+    return tf.reshape([metrics[name] for name in names], [len(names), 2])
 
 
 def _stacked(arrays):

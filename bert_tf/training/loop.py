@@ -9,14 +9,14 @@ from bert_tf.errors import BertTfError
 from bert_tf.inputs.batching import stream
 from bert_tf.progress import TRAINING, bar, training_line
 from bert_tf.training import optimizers, phases
-from bert_tf.training.best import Best
-from bert_tf.training.checkpoints import Checkpoints
 from bert_tf.training.evaluation import means
-from bert_tf.training.history import History, by_phase
-from bert_tf.training.input_state import InputState
 from bert_tf.training.loss_scale import LossScale
-from bert_tf.training.signals import Interrupted, Signals
 from bert_tf.training.speed import Speed, Work
+from bert_tf.training.state.best_weights import Best
+from bert_tf.training.state.checkpoints import Checkpoints
+from bert_tf.training.state.history import History, by_phase
+from bert_tf.training.state.input_state import InputState
+from bert_tf.training.state.signals import Interrupted, Signals
 from bert_tf.training.step import Step
 from bert_tf.training.strategy import is_chief
 
@@ -86,7 +86,7 @@ class Trainer:
         evaluate_first=True,
         started=None,
         pipeline="",
-        ceiling=None,
+        peak_flops=None,
     ):
         """Trains to the end, from the newest checkpoint in `directory` if there is one.
 
@@ -98,7 +98,7 @@ class Trainer:
             evaluate_first: whether the model is evaluated before its first update.
             started: function of the step that the run begins at or goes on from, called as soon as that is known.
             pipeline: a name for what decides the batches and how they are made, see `InputState`.
-            ceiling: FLOP/s (`speed.ceiling`) that the utilisation is a share of; None leaves that out.
+            peak_flops: FLOP/s (`speed.peak_flops`) that the mfu is a share of; None leaves that out.
 
         Returns:
             History.
@@ -116,23 +116,23 @@ class Trainer:
         if started:
             started(self.step)
         history = History(
-            directory, self.step, title=title, best=self.task.best[0], write=chief, on_error=config.on_save_error
+            directory, self.step, title=title, monitor=self.task.monitor, write=chief, on_error=config.on_save_error
         )
-        self.best = best = Best(folder, self.model, self.task.best, config, write=chief)
+        self.best = best = Best(folder, self.model, self.task.monitor, self.task.mode, config, write=chief)
         best.forget(self.step)
-        speed = Speed(self.work(inputs), ceiling)
+        speed = Speed(self.work(inputs), peak_flops)
         save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
         intervals = (evaluate_every, save_every, config.log_every)
         always = {phase.end for phase in self.phases}  # evaluated there, whatever evaluate_every is
 
-        def evaluate(phase, say=print):
+        def evaluate(phase, print_line=print):
             check = inputs[phase.number].evaluate
             due = self.step in always or _due(self.step, evaluate_every) if self.step else evaluate_first
             if check and due:
                 with speed.spending("evaluation"):
                     measured = check()
                     best.offer(history.evaluations, self.step, measured, checkpoints.steps)
-                    history.evaluation(self.step, measured, say)
+                    history.evaluation(self.step, measured, print_line)
 
         def save(iterator):
             with speed.spending("saving"):
@@ -198,7 +198,7 @@ class Trainer:
             for phase, source in zip(self.phases, inputs, strict=True)
         ]
 
-    def rehearse(self, number, source, steps):
+    def benchmark(self, number, source, steps):
         """Trains for `steps` updates of a phase, after a first one that compiles; saves nothing.
 
         Args:
@@ -233,7 +233,7 @@ class Trainer:
         return self.train_step.compiled(iterator, source.prepare, phase.config.accumulation), iterator
 
     def _advance(self, call, steps, checkpoints=None):
-        """Runs `steps` updates; sums and weights of the measures over them, float32 array [measures, 2]."""
+        """Runs `steps` updates; sums and weights of the metrics over them, float32 array [metrics, 2]."""
         step, _, _, bad = self._state.numpy()
         scale = self.loss_scale.variable
         done, totals, histograms, position, bad, fingerprint, scale_state = call(
@@ -241,7 +241,7 @@ class Trainer:
         )
         self._state.assign([step + done, *position, bad])
         scale.assign(scale_state)
-        if bad >= self.config.max_bad_steps:
+        if bad >= self.config.max_nonfinite_steps:
             raise self._too_many_bad(int(bad), bytes(fingerprint.numpy()).hex(), checkpoints)
         self._totals.assign_add(totals)
         for name, counts in histograms.items():

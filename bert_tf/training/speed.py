@@ -64,7 +64,7 @@ def row_flops(length, config, *, predictions=0, pooled=0):
     return 3.0 * forward
 
 
-def ceiling(strategy, dtype):
+def peak_flops(strategy, dtype):
     """The most floating-point operations a second that matrix products reach here, measured in some seconds.
 
     Args:
@@ -119,11 +119,11 @@ class Speed:
 
     Args:
         work: list of Work, the phases in their order.
-        ceiling: FLOP/s, or None if not known.
+        peak_flops: FLOP/s, or None if not known.
     """
 
-    def __init__(self, work, ceiling=None):
-        self._work, self._ceiling = work, ceiling
+    def __init__(self, work, peak_flops=None):
+        self._work, self._peak_flops = work, peak_flops
         self._since = None  # when the last call ended, if what comes next is to be timed
         self._warm = set()  # phases whose step is compiled
         self._timed = collections.deque()  # of `update`: (seconds, steps, phase, positions, padding) since the point
@@ -135,13 +135,13 @@ class Speed:
         """What comes now is a call of the compiled step."""
         self._since = time.perf_counter()
 
-    def update(self, phase, steps, measures):
+    def update(self, phase, steps, metrics):
         """Notes that a call of the compiled step has ended.
 
         Args:
             phase: index of the phase whose step it was.
             steps: updates that it did.
-            measures: dict name -> (sum, weight); of it counts padding_share, where there is one.
+            metrics: dict name -> (sum, weight); of it counts padding_share, where there is one.
         """
         seconds = time.perf_counter() - self._since
         self._since = None
@@ -150,7 +150,7 @@ class Speed:
             self._warm.add(phase)
             self._spent["start"] += seconds
             return
-        padding, positions = measures.get("padding_share", (0.0, 0.0))
+        padding, positions = metrics.get("padding_share", (0.0, 0.0))
         self._timed.append((seconds, steps, phase, float(positions), float(padding)))
         self._spent["training"] += seconds
         self._wall += seconds
@@ -172,7 +172,7 @@ class Speed:
         """The rates since the last point: dict name -> float, without what is not known.
 
         Names: steps_per_second, sequences_per_second (rows, in packed runs), tokens_per_second (padding not counted)
-        and utilisation, the share of the ceiling that the model's operations (`row_flops`) are.
+        and mfu, the share of the peak_flops that the model's operations (`row_flops`) are.
         """
         seconds = sum(timed[0] for timed in self._timed)
         if not seconds:
@@ -187,8 +187,8 @@ class Speed:
         if positions:
             rates["tokens_per_second"] = positions - padding
         rates = {name: count / seconds for name, count in rates.items()}
-        if self._ceiling and positions and all(self._work[timed[2]].row_flops for timed in self._timed):
-            rates["utilisation"] = flops / seconds / self._ceiling
+        if self._peak_flops and positions and all(self._work[timed[2]].row_flops for timed in self._timed):
+            rates["mfu"] = flops / seconds / self._peak_flops
         return rates
 
     def point(self):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from bert_tf.inputs.batching import piece
+from bert_tf.inputs.batching import microbatch
 from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.remat import remat_scope
@@ -23,7 +23,7 @@ class Step:
         strategy: tf.distribute.Strategy under whose scope model and optimizer were made.
 
     Attributes:
-        names: of the measures, in the order of the rows of all sums and weights: losses, metrics, gradient_norm.
+        names: of the metrics, in the order of the rows of all sums and weights: losses, metrics, gradient_norm.
     """
 
     def __init__(self, task, model, optimizer, learning_rate, loss_scale, config, strategy):
@@ -31,7 +31,7 @@ class Step:
         self._learning_rate, self._loss_scale = learning_rate, loss_scale
         self._config, self._strategy = config, strategy
         self._inputs = [tensor.name for tensor in model.inputs]
-        self.names = (*task.losses, *task.metrics, "gradient_norm")
+        self.names = (*task.losses, *task.metric_names, "gradient_norm")
 
     def compiled(self, iterator, prepare, accumulation):
         """A tf.function that trains on the next batches of `iterator`.
@@ -44,8 +44,8 @@ class Step:
         Returns:
             tf.function of (first, steps, bad, scale): int64 scalars, the updates done before, how many to do, and bad
             ones in a row before; and the loss scale's state, float32 [2]. It returns, and stops early after
-            config.max_bad_steps bad ones in a row: the updates done, int64; sums and weights of the measures over all
-            that were not bad, float32 [measures, 2]; dict name -> float32, the task's counts likewise; the position
+            config.max_nonfinite_steps bad ones in a row: the updates done, int64; sums and weights of the metrics over all
+            that were not bad, float32 [metrics, 2]; dict name -> float32, the task's counts likewise; the position
             after the last batch, int64 [2]; bad ones in a row, int64; the fingerprint of the last bad batch, uint8 [8];
             the loss scale's state.
         """
@@ -59,7 +59,7 @@ class Step:
             position = tf.zeros([2], tf.int64)
             fingerprint = tf.zeros([8], tf.uint8)
             step = first
-            while step < first + steps and bad < self._config.max_bad_steps:
+            while step < first + steps and bad < self._config.max_nonfinite_steps:
                 features, position = next(iterator)
                 results = self._strategy.run(replica_step, (self._cut(features, accumulation), step, scale_state[0]))
                 measured, counts, finite = (self._local(result) for result in results)
@@ -85,7 +85,7 @@ class Step:
             scale: float32 scalar, the loss scale.
 
         Returns:
-            (sums and weights of the measures, float32 [measures, 2]; dict name -> the task's counts, float32; bool
+            (sums and weights of the metrics, float32 [metrics, 2]; dict name -> the task's counts, float32; bool
             scalar, whether losses and gradient were finite: if not, nothing was updated). Of the whole batch.
         """
         context, config = tf.distribute.get_replica_context(), self._config
@@ -93,16 +93,16 @@ class Step:
         seed = tf.stack([tf.cast(config.seed, tf.int64), step])
         gradients, measured, counts = [], 0.0, []
         for index, features in enumerate(batches):
-            place = context.replica_id_in_sync_group * len(batches) + index
+            number = context.replica_id_in_sync_group * len(batches) + index
             with tf.control_dependencies(gradients):  # one micro-batch after the other, or they all hold memory at once
-                added, measures = self._gradients(
-                    features, divisors[index], tf.random.experimental.stateless_fold_in(seed, place), scale
+                added, metrics = self._gradients(
+                    features, divisors[index], tf.random.experimental.stateless_fold_in(seed, number), scale
                 )
             if config.clip_on == "replica":
                 factor = _clipping(tf.linalg.global_norm(added) / scale, config.clip_norm)
                 added = [gradient * factor for gradient in added]
             gradients = [total + gradient for total, gradient in zip(gradients, added, strict=True)] if index else added
-            measured += measures
+            measured += metrics
             counts.append(self._task.counts(features))
         gradients = context.all_reduce("SUM", gradients)
         norm = tf.linalg.global_norm(gradients) / scale
@@ -123,28 +123,28 @@ class Step:
         if self._config.normalization == "global":
             whole = {name: context.all_reduce("SUM", sum(weight[name] for weight in weights)) for name in losses}
             return [whole] * len(batches)
-        pieces = context.num_replicas_in_sync * len(batches) if self._config.normalization == "replica_mean" else 1.0
-        return [{name: weight[name] * pieces for name in losses} for weight in weights]
+        parts = context.num_replicas_in_sync * len(batches) if self._config.normalization == "replica_mean" else 1.0
+        return [{name: weight[name] * parts for name in losses} for weight in weights]
 
     def _gradients(self, features, divisors, seed, scale):
-        """Of one micro-batch: gradients of the scaled loss, a list of tensors; the measures, float32 [measures, 2]."""
+        """Of one micro-batch: gradients of the scaled loss, a list of tensors; the metrics, float32 [metrics, 2]."""
         task = self._task
         with tf.GradientTape() as tape, seed_scope(seed), remat_scope(self._config.remat):
             outputs = self._model({name: features[name] for name in self._inputs}, training=True)
-            measures = task.measures(features, outputs)
-            loss = scale * sum(measures[name][0] / tf.maximum(divisors[name], 1e-5) for name in task.losses)
+            metrics = task.loss_and_metrics(features, outputs)
+            loss = scale * sum(metrics[name][0] / tf.maximum(divisors[name], 1e-5) for name in task.losses)
         variables = [variable.value for variable in self._model.trainable_variables]
         gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
-        measured = tf.stack([tf.stack(measures[name]) for name in (*task.losses, *task.metrics)])
+        measured = tf.stack([tf.stack(metrics[name]) for name in (*task.losses, *task.metric_names)])
         return [tf.convert_to_tensor(gradient) for gradient in gradients], measured
 
     def _cut(self, features, accumulation):
         """A whole batch -> for each replica of this process its micro-batches."""
-        pieces = self._strategy.num_replicas_in_sync * accumulation
+        parts = self._strategy.num_replicas_in_sync * accumulation
 
         def share(context):
             first = context.replica_id_in_sync_group * accumulation
-            return [piece(features, first + index, pieces) for index in range(accumulation)]
+            return [microbatch(features, first + index, parts) for index in range(accumulation)]
 
         return self._strategy.experimental_distribute_values_from_function(share)
 

@@ -7,7 +7,7 @@ from bert_tf.tasks import ClassificationConfig
 def get_config():
     return FinetuneConfig(
         task=ClassificationConfig(),
-        data=ExampleData(train="train.tsv", evaluation="heldout.tsv", text="sentence", label="label"),
+        data=ExampleData(train="train.tsv", validation="heldout.tsv", text="sentence", label="label"),
         # Over three seeds of pre-training and two of fine-tuning: accuracy 0.69 to 0.75. With one pass at 3e-4 and
         # without bias correction it was 0.60 to 0.72: fine-tuning had not arrived yet.
         train=TrainConfig(batch_size=32, epochs=2, learning_rate=1e-3),

@@ -13,7 +13,7 @@ def get_config():
         data=ExampleData(
             format="conllu",
             train="en_ewt-ud-train.conllu",
-            evaluation="en_ewt-ud-dev.conllu",
+            validation="en_ewt-ud-dev.conllu",
             test="en_ewt-ud-test.conllu",
             column="upos",
         ),

@@ -7,7 +7,7 @@ from bert_tf.tasks import TaggingConfig
 def get_config():
     return FinetuneConfig(
         task=TaggingConfig(max_length=128),
-        data=ExampleData(format="conll", train="train", evaluation="dev", test="test"),
+        data=ExampleData(format="conll", train="train", validation="dev", test="test"),
         # Two thousand tweets, one word in fifteen of an entity: it takes more passes than a large set.
         train=TrainConfig(batch_size=32, epochs=8, learning_rate=1e-4),
     )

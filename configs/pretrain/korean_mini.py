@@ -10,7 +10,7 @@ from bert_tf.files import bundled
 def get_config():
     return PretrainConfig(
         input=f"nsmc_train.txt,{bundled('data/korean')}/*_train.txt.gz",
-        heldout="nsmc_heldout.txt",
+        validation="nsmc_heldout.txt",
         # Stripping accents would take Hangul syllables apart into single letters.
         tokenizer=TokenizerConfig(vocab="vocab.txt", lower_case=True, strip_accents=False),
         # 0.035: 0.02 at 768 units in proportion to 1 / sqrt(width).

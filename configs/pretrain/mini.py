@@ -13,7 +13,7 @@ from bert_tf.files import bundled
 def get_config():
     return PretrainConfig(
         input=f"{bundled('data/sotu/train.txt.gz')},{bundled('data/korean')}/*_train.txt.gz",
-        heldout=f"{bundled('data/sotu/heldout.txt.gz')},{bundled('data/korean')}/*_heldout.txt.gz",
+        validation=f"{bundled('data/sotu/heldout.txt.gz')},{bundled('data/korean')}/*_heldout.txt.gz",
         # Stripping accents would take Hangul syllables apart into single letters.
         tokenizer=TokenizerConfig(vocab="vocab.txt", lower_case=True, strip_accents=False),
         # As in tiny.py: no dropout in so short a run, and 0.02 at 768 units in proportion to 1 / sqrt(width).

@@ -7,7 +7,7 @@ from bert_tf.files import bundled
 def get_config():
     return PretrainConfig(
         input=bundled("data/sotu/train.txt.gz"),
-        heldout=bundled("data/sotu/heldout.txt.gz"),
+        validation=bundled("data/sotu/heldout.txt.gz"),
         tokenizer=TokenizerConfig(vocab="vocab.txt"),
         # vocab_size 0: as many as the vocabulary has. No dropout: in so short a run no text is seen often enough to be
         # learned by heart. 0.05: what 0.02 is to 768 units, in proportion to 1 / sqrt(width).

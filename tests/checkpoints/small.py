@@ -3,7 +3,7 @@
 import numpy as np
 
 import bert_tf
-from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.model.build import build
 from bert_tf.model.variables import HEADS, OWN

@@ -55,8 +55,8 @@ def test_a_model_answers_for_the_old_pieces_as_before_and_knows_the_new_ones():
 def test_the_report_says_what_was_added_and_what_no_text_can_become():
     changed = adapt.add_pieces(small_checkpoint()[0], NEW)
     count = len(PIECES)
-    assert any(f"3 added (ids {count} to {count + 2})" in note for note in changed.notes)
-    (unseen,) = [note for note in changed.notes if "never makes" in note]
+    assert any(f"3 added (ids {count} to {count + 2})" in note for note in changed.warnings)
+    (unseen,) = [note for note in changed.warnings if "never makes" in note]
     assert "[E1]" in unseen and "covid" not in unseen
 
 
@@ -88,7 +88,7 @@ def test_longer_positions_repeat_the_learned_ones(offset):
         changed.encoder()(inputs)["sequence_output"], model(inputs)["sequence_output"].numpy()
     )
     assert changed.config.max_position_embeddings == 60
-    assert any("24 became 60" in note for note in changed.notes)
+    assert any("24 became 60" in note for note in changed.warnings)
 
 
 @pytest.mark.parametrize("length", [24, 5])

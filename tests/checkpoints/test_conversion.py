@@ -10,8 +10,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from bert_tf.checkpoints import conversion, directory, huggingface
-from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.checkpoints import conversion, directory
+from bert_tf.checkpoints.formats import huggingface, open_checkpoint
 from bert_tf.errors import ConfigError, DataError
 from tests.checkpoints.small import TASKS, assert_same, small_checkpoint
 from tests.model.small import PIECES
@@ -43,7 +43,8 @@ def test_there_and_back_again_is_bit_for_bit(saved, tmp_path, head, way):
         assert {row["name"] for row in report.tensors} == set(checkpoint.tensors)
         # Google's graph always has a pooler: it is made up for it, and left behind again.
         assert (
-            set(report.left_out) <= {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"} - checkpoint.tensors.keys()
+            set(report.unused_tensors)
+            <= {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"} - checkpoint.tensors.keys()
         )
     assert_same(checkpoint, open_checkpoint(path))
     again = open_checkpoint(path)
@@ -60,7 +61,7 @@ def test_of_a_cosine_the_encoder_is_written_and_ours_keeps_the_head(saved, tmp_p
     kept = format == "bert_tf"
     assert (after.head, report.model["task"]) == (("cosine", "cosine") if kept else (None, "encoder"))
     assert ("logits" in report.verification["differences"]) == kept
-    assert kept or any("the encoder alone is written: the head, a cosine" in note for note in report.notes)
+    assert kept or any("the encoder alone is written: the head, a cosine" in note for note in report.warnings)
     assert after.tensors.keys() == checkpoint.tensors.keys()
 
 
@@ -91,10 +92,12 @@ def test_the_table_has_one_line_for_all_layers_and_all_of_their_names(saved, tmp
 def test_what_was_left_out_is_listed_with_its_reason(saved, tmp_path):
     checkpoint, path = saved("tagging")  # with a pooler, which Hugging Face's tagger has not
     report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"))
-    assert set(report.left_out) == {"pooler/kernel", "pooler/bias"}
+    assert set(report.unused_tensors) == {"pooler/kernel", "pooler/bias"}
     text = conversion.text(report)
     assert "Left out:" in text and "pooler/bias, pooler/kernel: " in text
-    assert checkpoint.tensors.keys() - open_checkpoint(str(tmp_path / "theirs")).tensors.keys() == set(report.left_out)
+    assert checkpoint.tensors.keys() - open_checkpoint(str(tmp_path / "theirs")).tensors.keys() == set(
+        report.unused_tensors
+    )
 
 
 def test_half_precision_pieces_and_positions_on_request_all_at_once(saved, tmp_path):
@@ -107,7 +110,7 @@ def test_half_precision_pieces_and_positions_on_request_all_at_once(saved, tmp_p
     assert {tensor.dtype for tensor in again.tensors.values()} == {"bfloat16"}
     assert again.pieces == [*PIECES, "neu"]
     assert (again.config.vocab_size, again.config.max_position_embeddings) == (len(PIECES) + 1, 30)
-    assert len(report.notes) >= 2
+    assert len(report.warnings) >= 2
     assert {"layer_0", "layer_1", "pooled_output", "mlm_logits", "nsp_logits"} <= set(
         report.verification["differences"]
     )
@@ -214,7 +217,7 @@ LARGE = """
     import resource, sys
     import numpy as np
     from bert_tf.checkpoints import directory
-    from bert_tf.checkpoints.checkpoint import Checkpoint
+    from bert_tf.checkpoints.stored_model import Checkpoint
     from bert_tf.checkpoints.tensor import Tensor
     from bert_tf.config import BertConfig
     from bert_tf.model.variables import variable_shapes

@@ -15,7 +15,7 @@ from bert_tf.errors import DataError
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
-from bert_tf.training.checkpoints import Checkpoints
+from bert_tf.training.state.checkpoints import Checkpoints
 from tests.model.small import PIECES, features, randomize, small_config
 
 
@@ -215,4 +215,4 @@ def test_a_model_is_read_without_an_optimizers_state_that_is_not_its_own(tmp_pat
         index.write_bytes(index.read_bytes()[:50])
     checkpoint = directory.read(str(tmp_path))
     assert (checkpoint.slots, checkpoint.step) == ({}, None)
-    assert "without the optimizer's state" in checkpoint.notes[0]
+    assert "without the optimizer's state" in checkpoint.warnings[0]

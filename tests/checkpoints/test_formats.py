@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from bert_tf.checkpoints import directory, google, huggingface
-from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.formats import google, huggingface, open_checkpoint
 from bert_tf.errors import ConfigError, DataError
 from tests.checkpoints.small import assert_same, small_checkpoint
 
@@ -61,7 +61,7 @@ def test_a_pattern_in_the_path_of_googles_files_is_said_to_be_one(tmp_path):
 @pytest.mark.parametrize(
     "head, config, what",
     [
-        (None, {"attention": "left"}, "model.attention is 'left'"),
+        (None, {"attention": "causal"}, "model.attention is 'causal'"),
         ("classification_bilstm", {}, "the head is classification_bilstm"),
     ],
 )

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import bert_tf
-from bert_tf.checkpoints import huggingface, load_model
+from bert_tf.checkpoints import load_model
 from bert_tf.checkpoints.conversion import convert
+from bert_tf.checkpoints.formats import huggingface
 from bert_tf.checkpoints.tensor import tensor_of
 from tests.checkpoints.small import TASKS, small_checkpoint
 from tests.model.small import PIECES, inputs_for
@@ -140,7 +141,7 @@ def test_a_model_of_theirs_answers_the_same_here_and_comes_back_bit_for_bit(tmp_
 
     (tmp_path / "ours").mkdir()
     checkpoint = huggingface.read(path)
-    assert not checkpoint.left_out
+    assert not checkpoint.unused_tensors
     huggingface.write(checkpoint, str(tmp_path / "ours"))
     again = opened(name, tmp_path / "ours")
     assert again.config.hidden_act == activation

@@ -15,8 +15,8 @@ import tensorflow as tf
 from scipy import stats
 
 from bert_tf.config import PretrainingData
-from bert_tf.inputs.documents import sentence_pairs
-from bert_tf.inputs.pretraining import pretraining_dataset
+from bert_tf.inputs.corpus.documents import sentence_pairs
+from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.text import Tokenizer
 from tests.inputs.original import join, reference_masks, reference_pairs
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.inputs.batching import batch_by_length, piece, stream
+from bert_tf.inputs.batching import batch_by_length, microbatch, stream
 
 
 def pools(lengths, size):
@@ -123,7 +123,7 @@ def test_epochs_follow_one_another_for_ever():
 @pytest.mark.parametrize("pieces", [1, 2, 3, 4, 8])
 def test_the_pieces_of_a_batch_are_the_batch_and_as_even_as_can_be(pieces):
     for number, (features, _) in enumerate(stream(epoch_batches).take(7)):
-        parts = [piece(features, index, pieces) for index in range(pieces)]
+        parts = [microbatch(features, index, pieces) for index in range(pieces)]
         assert [row for part in parts for row in part["row"].numpy()] == expected_batch(number)
         sizes = [len(part["row"]) for part in parts]
         assert max(sizes) - min(sizes) <= 1
@@ -133,7 +133,7 @@ def test_the_pieces_of_a_batch_are_the_batch_and_as_even_as_can_be(pieces):
 
 def test_pieces_of_a_batch_of_known_size_have_a_known_size():
     batches = tf.data.Dataset.range(8).batch(8, drop_remainder=True).map(lambda row: {"row": row})
-    parts = [batches.map(lambda features, index=index: piece(features, index, 4)) for index in range(4)]
+    parts = [batches.map(lambda features, index=index: microbatch(features, index, 4)) for index in range(4)]
     assert [part.element_spec["row"].shape[0] for part in parts] == [2, 2, 2, 2]
 
 

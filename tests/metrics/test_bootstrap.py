@@ -6,10 +6,10 @@ from scipy import stats
 from bert_tf.errors import DataError
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.bootstrap import interval_of_mean, interval_of_sums, intervals_of_counts
-from bert_tf.metrics.classification import accuracy, binary_f1, class_intervals, correlations, correlations_of_draws
+from bert_tf.metrics.classification import accuracy, binary_f1, class_intervals, correlations, correlations_of_resamples
 from bert_tf.metrics.counts import precision_recall_f1
 from bert_tf.metrics.tagging import entity_counts, entity_scores
-from tests.metrics.draws import few_draws, interval
+from tests.metrics.resamples import few_draws, interval
 
 
 def test_nineteen_of_twenty_intervals_hold_the_true_accuracy():
@@ -25,17 +25,17 @@ def test_nineteen_of_twenty_intervals_hold_the_true_accuracy():
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_law_for_many_examples():
     values = np.random.default_rng(1).normal(3, 2, 2000)
-    low, high = interval_of_mean(values, draws=4000)
+    low, high = interval_of_mean(values, resamples=4000)
     half = 1.96 * values.std() / np.sqrt(2000)
     assert low == pytest.approx(values.mean() - half, abs=0.08 * half)
     assert high == pytest.approx(values.mean() + half, abs=0.08 * half)
-    narrow = interval_of_mean(values, draws=4000, confidence=0.5)
+    narrow = interval_of_mean(values, resamples=4000, confidence=0.5)
     assert narrow[1] - narrow[0] == pytest.approx(2 * 0.6745 / 1.96 * half, rel=0.08)
 
 
 def test_every_example_is_drawn_as_often_as_the_others():
-    low, high = interval_of_mean(np.arange(5), draws=20000, confidence=1)
-    assert (low, high) == (0, 4)  # of 5 ** 5 draws, one is all first examples and one all last
+    low, high = interval_of_mean(np.arange(5), resamples=20000, confidence=1)
+    assert (low, high) == (0, 4)  # of 5 ** 5 resamples, one is all first examples and one all last
     middles = [
         interval_of_sums(lambda sums, place=place: sums[:, place], np.eye(4), confidence=0)[0] for place in range(4)
     ]
@@ -45,17 +45,17 @@ def test_every_example_is_drawn_as_often_as_the_others():
 def test_sums_and_examples_give_the_same_interval():
     rng = np.random.default_rng(2)
     labels, predictions = rng.random((2, 60)) < 0.5
-    found = interval(lambda *pair: binary_f1(*pair) | accuracy(*pair), labels, predictions, draws=100)
+    found = interval(lambda *pair: binary_f1(*pair) | accuracy(*pair), labels, predictions, resamples=100)
     terms = np.stack([labels & predictions, labels | predictions, labels == predictions], 1)
-    f1 = interval_of_sums(lambda sums: 2 * sums[:, 0] / (sums[:, 0] + sums[:, 1]), terms, draws=100)
+    f1 = interval_of_sums(lambda sums: 2 * sums[:, 0] / (sums[:, 0] + sums[:, 1]), terms, resamples=100)
     assert found["f1"] == pytest.approx(f1)
-    assert found["accuracy"] == pytest.approx(interval_of_mean(labels == predictions, draws=100))
+    assert found["accuracy"] == pytest.approx(interval_of_mean(labels == predictions, resamples=100))
 
 
 def test_counts_of_classes_and_examples_give_the_same_intervals(monkeypatch):
     few_draws(monkeypatch)
     rng = np.random.default_rng(5)
-    labels = rng.integers(0, 4, 30)  # few: in some draws a class is missing
+    labels = rng.integers(0, 4, 30)  # few: in some resamples a class is missing
     predictions = np.where(rng.random(30) < 0.6, labels, rng.integers(0, 4, 30))
 
     def scored(labels, predictions):
@@ -88,9 +88,9 @@ def test_correlations_of_all_draws_at_once_are_those_of_each(examples):
     rng = np.random.default_rng(6)
     labels = rng.normal(size=examples).round(1)  # of 3 examples a draw often has but one; of 40 some are equal
     predictions = labels + rng.normal(size=examples).round(1)
-    expected = interval(correlations, labels, predictions, draws=100)
-    measure = correlations_of_draws(labels, predictions)
-    found = intervals_of_counts(measure, [np.arange(examples)], [examples], draws=100)
+    expected = interval(correlations, labels, predictions, resamples=100)
+    measure = correlations_of_resamples(labels, predictions)
+    found = intervals_of_counts(measure, [np.arange(examples)], [examples], resamples=100)
     assert found["pearson"] == pytest.approx(expected["pearson"])
     assert found["spearman"] == pytest.approx(expected["spearman"])
     one_draw_of_each = measure(np.array([[2] + [0] * (examples - 1), [1] * examples]))
@@ -103,9 +103,9 @@ def test_correlations_of_all_draws_at_once_are_those_of_each(examples):
 def test_sentences_are_drawn_whole():
     labels = [["B-PER", "I-PER"], ["O"], ["B-LOC", "O", "B-PER"], ["O", "O"]] * 5
     predictions = [["B-PER", "O"], ["O"], ["B-LOC", "O", "O"], ["O", "B-LOC"]] * 5
-    found = interval(entity_scores, labels, predictions, draws=50)["f1"]
+    found = interval(entity_scores, labels, predictions, resamples=50)["f1"]
     counts = entity_counts(labels, predictions)
-    assert found == pytest.approx(interval_of_sums(lambda sums: precision_recall_f1(*sums.T)[2], counts, draws=50))
+    assert found == pytest.approx(interval_of_sums(lambda sums: precision_recall_f1(*sums.T)[2], counts, resamples=50))
 
 
 def test_draws_do_not_depend_on_the_parts_they_are_made_in(monkeypatch):
@@ -138,5 +138,5 @@ def test_no_examples_no_draws_and_lengths_that_differ_are_refused():
         interval_of_mean([])
     with pytest.raises(DataError, match="2 values of column 1, 3 values of column 2"):
         intervals_of_counts(lambda *counts: {}, [[0, 1], [0, 1, 0]], [2, 2])
-    with pytest.raises(DataError, match="0 draws"):
-        interval_of_mean([1.0], draws=0)
+    with pytest.raises(DataError, match="0 resamples"):
+        interval_of_mean([1.0], resamples=0)

@@ -262,7 +262,7 @@ def test_a_config_that_no_model_can_have_is_refused():
 
 
 def test_attention_to_the_left_sees_nothing_behind_a_token_and_pools_the_last_one():
-    encoder = randomize(BertEncoder(small_config(attention="left")), scale=0.3)
+    encoder = randomize(BertEncoder(small_config(attention="causal")), scale=0.3)
     long = features(lengths=(9, 9), width=9)
     short = {name: value[:, :5] for name, value in long.items()}
     padded = {name: np.concatenate([value, 0 * value[:, :4]], 1) for name, value in short.items()}

@@ -46,7 +46,7 @@ def learn(task, model, features):
     """Sum of the normalised losses, and the gradients by variable path."""
     with tf.GradientTape() as tape:
         outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=True)
-        measures, weights = task.measures(features, outputs), task.weights(features)
+        measures, weights = task.loss_and_metrics(features, outputs), task.weights(features)
         loss = sum(measures[name][0] / weights[name] for name in task.losses)
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     paths = [variable.path for variable in model.trainable_variables]

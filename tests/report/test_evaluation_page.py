@@ -6,27 +6,29 @@ import re
 import numpy as np
 import pytest
 
-from bert_tf.inputs.examples import Skips
+from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.report.evaluation import evaluation_page
 from bert_tf.report.reliability import reliability_plot
-from bert_tf.tasks.findings import Case, Confusion, Findings, Table
+from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, Table
 from tests.report.test_report import HOSTILE, Checker
 
 MEASURED = {"loss": 0.42, "accuracy": 0.875, "truncated_share": 0.25, "X/f1": 0.5}
-FLOOR = {"accuracy": 0.5, "X/f1": 0.0}
-FINDINGS = Findings(
+BASELINE = {"accuracy": 0.5, "X/f1": 0.0}
+FINDINGS = ErrorAnalysis(
     intervals={"accuracy": (0.8125, 0.9375)},
     confusion=Confusion(("a", HOSTILE), [[30, 2], [3, 40]]),
     table=Table("By type", ("type", "f1", "entities"), [(HOSTILE, 0.5, 1234)]),
     confidences=[0.9, 0.6, 0.95, 0.2],
     correct=[True, False, True, False],
-    errors=[Case((f"이 영화 {HOSTILE}", "x" * 1000), "부정", HOSTILE, f"/data/{HOSTILE}/ratings.txt:7", 0.75)],
-    examples=[Case(("question?",), "right", "said", "f:1")],
+    errors=[ErrorExample((f"이 영화 {HOSTILE}", "x" * 1000), "부정", HOSTILE, f"/data/{HOSTILE}/ratings.txt:7", 0.75)],
+    examples=[ErrorExample(("question?",), "right", "said", "f:1")],
 )
 
 
-def make(findings=FINDINGS, skips=None, measured=MEASURED, floor=FLOOR):
-    text = evaluation_page("T", "folder/dev.tsv", 1234, "accuracy", measured, floor, findings, skips or Skips())
+def make(error_analysis=FINDINGS, read_report=None, measured=MEASURED, baseline=BASELINE):
+    text = evaluation_page(
+        "T", "folder/dev.tsv", 1234, "accuracy", measured, baseline, error_analysis, read_report or ReadReport()
+    )
     return text, Checker(text)
 
 
@@ -35,10 +37,10 @@ def text_of(page):
 
 
 def test_what_was_found_stands_on_the_page():
-    skips = Skips()
+    read_report = ReadReport()
     for line in range(25):
-        skips.add("skipped: empty text", f"/data/dev.tsv:{line}")
-    page, checker = make(skips=skips)
+        read_report.add("skipped: empty text", f"/data/dev.tsv:{line}")
+    page, checker = make(read_report=read_report)
     text = text_of(page)
     for part in (
         "1,234 examples of folder/dev.tsv",
@@ -67,9 +69,9 @@ def rows_of(page):
     return {text_of(name).strip(): others for name, *others in filter(None, cells)}
 
 
-def shown(best, measured, floor, intervals):
-    findings = Findings(intervals=intervals)
-    return evaluation_page("T", "dev.tsv", 9, best, measured, floor, findings, Skips())
+def shown(best, measured, baseline, intervals):
+    error_analysis = ErrorAnalysis(intervals=intervals)
+    return evaluation_page("T", "dev.tsv", 9, best, measured, baseline, error_analysis, ReadReport())
 
 
 def test_counts_thresholds_and_correlations_are_no_percentages():
@@ -87,8 +89,8 @@ def test_counts_thresholds_and_correlations_are_no_percentages():
 
 
 def test_long_texts_and_answers_are_cut_in_the_same_way():
-    case = Case(("t" * 200_000,), "e" * 200_000, "a" * 200_000, "f:1")
-    page = make(Findings(errors=[case], examples=[case]))[0]
+    case = ErrorExample(("t" * 200_000,), "e" * 200_000, "a" * 200_000, "f:1")
+    page = make(ErrorAnalysis(errors=[case], examples=[case]))[0]
     assert len(page) < 20_000
     for letter in "tea":
         assert page.count(f">{letter * 599}…<") == 2, letter
@@ -112,27 +114,27 @@ def test_the_page_loads_nothing_and_no_text_is_markup():
 
 
 def test_a_task_that_finds_nothing_has_its_scores_alone():
-    _, checker = make(Findings())
+    _, checker = make(ErrorAnalysis())
     assert checker.tags.count("section") == 1 and "svg" not in checker.tags
 
 
 def test_many_classes_are_listed_by_how_often_they_are_confused():
     counts = np.diag([10] * 150)
     counts[3, 7], counts[5, 6] = 4, 9
-    text = text_of(make(Findings(confusion=Confusion([f"class{n}" for n in range(150)], counts.tolist())))[0])
+    text = text_of(make(ErrorAnalysis(confusion=Confusion([f"class{n}" for n in range(150)], counts.tolist())))[0])
     assert "class5 class6 9 47.4% class3 class7 4 28.6%" in text
     assert "class8" not in text
 
 
 def test_without_a_mistake_there_is_no_list_of_confused_classes():
     counts = np.eye(150, dtype=int).tolist()
-    assert "taken for" not in make(Findings(confusion=Confusion([str(n) for n in range(150)], counts)))[0]
+    assert "taken for" not in make(ErrorAnalysis(confusion=Confusion([str(n) for n in range(150)], counts)))[0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -0.5, 0.0, 1.0, 3.7e9])
 def test_any_score_can_be_shown(value):
-    findings = Findings(intervals={"accuracy": (value, value)})
-    make(findings, measured={"accuracy": value, "loss": value}, floor={"accuracy": value})
+    error_analysis = ErrorAnalysis(intervals={"accuracy": (value, value)})
+    make(error_analysis, measured={"accuracy": value, "loss": value}, baseline={"accuracy": value})
 
 
 def test_the_picture_shows_said_and_true_shares_and_how_many_there_were():

@@ -44,10 +44,10 @@ def drawn(monkeypatch):
 def test_below_the_only_loss_stands_the_measure_that_counts(tmp_path, drawn, best, title, percent):
     evaluations = [{"step": step, "loss": 1.0, "accuracy": 0.99, best: step / 100} for step in (30, 60, 90)]
     rows = [row | {"accuracy": 0.98} for row in points(range(1, 101), ["loss"])]
-    draw_curves(tmp_path / "curves.png", rows, evaluations, [], title="", best=best)
+    draw_curves(tmp_path / "curves.png", rows, evaluations, [], title="", monitor=best)
     below = drawn[0].axes[2]
     assert below.get_title(loc="left") == title
-    (curve,) = (line for line in below.lines if line.get_label() == "held out")
+    (curve,) = (line for line in below.lines if line.get_label() == "validation")
     assert curve.get_xydata().tolist() == [[30, 0.3], [60, 0.6], [90, 0.9]]
     assert isinstance(below.yaxis.get_major_formatter(), PercentFormatter) == percent
 

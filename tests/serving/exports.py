@@ -8,12 +8,12 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints.directory import save
-from bert_tf.inputs.examples import TextExample
+from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.serving.export import export
 from bert_tf.tasks.classification import Classification, ClassificationConfig
-from bert_tf.tasks.downstream import Downstream
+from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.text import Tokenizer
-from bert_tf.training.finetuning import predicting
+from bert_tf.training.runs.finetuning import predicting
 from tests.model.small import PIECES, randomize, small_config
 
 LENGTH = 32
@@ -23,7 +23,7 @@ VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")
 class Exported(NamedTuple):
     """A task, its model, and the folder of the version."""
 
-    task: Downstream
+    task: FineTuningTask
     model: keras.Model
     path: str
 

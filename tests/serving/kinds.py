@@ -92,7 +92,7 @@ KINDS = {
     "classification": lambda: _made(_classification(_tokenizer(lower_case=False)), activation="relu"),
     "classification of pairs": lambda: _made(_classification(pair=True, long_texts="window")),
     "classification on bilstm": lambda: _made(_classification(head="bilstm")),
-    "classification from left to right": lambda: _made(_classification(), attention="left"),
+    "classification from left to right": lambda: _made(_classification(), attention="causal"),
     "regression": lambda: _made(_regression(), norm="pre"),
     "regression by cosine": lambda: _made(_regression(head="cosine")),
     "any number of labels": lambda: _made(

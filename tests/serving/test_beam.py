@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import bundled
-from bert_tf.inputs.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, tagged
-from bert_tf.inputs.tables import read_table
+from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, tagged
+from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving import shards
 from bert_tf.serving.card import CARD, EXTRA
 from bert_tf.tasks.pretraining import Pretraining

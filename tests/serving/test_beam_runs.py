@@ -11,7 +11,7 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.files import bundled
-from bert_tf.inputs.tables import read_table
+from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig

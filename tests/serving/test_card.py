@@ -27,7 +27,7 @@ RESULTS = {
     "steps": 678,
     "config": {"data": {"format": "table", "source": ""}},
     "final": {"kind": "evaluation", "step": 678, "loss": 0.25, "spearman": 0.8125},
-    "floor": {"spearman": 0.0},
+    "baseline": {"spearman": 0.0},
 }
 
 
@@ -102,10 +102,10 @@ def test_the_card_says_what_the_model_learned_from_and_was_measured_at(extra):
 
 
 def test_measurements_that_are_not_numbers_are_left_out_of_the_page():
-    lost = {"steps": None, "final": {"loss": None, "f1": 0.5}, "floor": {"f1": None}, "config": None}
+    lost = {"steps": None, "final": {"loss": None, "f1": 0.5}, "baseline": {"f1": None}, "config": None}
     lines = _training_lines(_training(RESULTS | lost))
     assert lines[-2:] == ["| f1 | 0.5 | |", ""]
-    assert _training_lines(_training({"final": [1], "floor": "x"}))
+    assert _training_lines(_training({"final": [1], "baseline": "x"}))
 
 
 def test_a_version_holds_its_task(regression, tmp_path):

@@ -16,13 +16,13 @@ from bert_tf import BertEncoder
 from bert_tf.checkpoints.directory import save
 from bert_tf.errors import ConfigError
 from bert_tf.files import bundled
-from bert_tf.inputs.tables import read_table
+from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving import ask
 from bert_tf.serving.check import NotServable, check_ops, compare
 from bert_tf.serving.export import export, export_run
 from bert_tf.serving.samples import Request
 from bert_tf.tasks.classification import Classification, ClassificationConfig
-from bert_tf.tasks.downstream import Downstream
+from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
@@ -53,7 +53,7 @@ def make(kind):
 class Served(NamedTuple):
     """A task, its model, the folder of the first version, and a session on it."""
 
-    task: Downstream | Pretraining
+    task: FineTuningTask | Pretraining
     model: keras.Model
     path: str
     session: ask.Model

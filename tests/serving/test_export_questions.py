@@ -8,15 +8,15 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
-from bert_tf.inputs.choices import read_copa
-from bert_tf.inputs.examples import ChoiceExample, QuestionExample, Skips
-from bert_tf.inputs.squad import read_squad
+from bert_tf.inputs.datasets.choices import read_copa
+from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, ReadReport
+from bert_tf.inputs.datasets.squad import read_squad
 from bert_tf.serving.check import check_ops
 from bert_tf.serving.export import export
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.finetuning import predicting
+from bert_tf.training.runs.finetuning import predicting
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import shared
 from tests.serving import doors
@@ -41,7 +41,7 @@ def served(tmp_path_factory):
         ExampleData(format="korquad"),
         null_threshold=-0.55,  # in the middle of what this model gives
     )
-    asked = read_squad(str(shared("korean/korquad/KorQuAD_v1.0_dev.json")), Skips())
+    asked = read_squad(str(shared("korean/korquad/KorQuAD_v1.0_dev.json")), ReadReport())
     asked = [*itertools.islice(asked, 0, 5774, 19), QuestionExample("x", "", " \u200b", None, "")]
     letters = Tokenizer([*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")])
     choices = MultipleChoice(letters, MultipleChoiceConfig(max_length=LENGTH))

@@ -7,14 +7,14 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
 from bert_tf.files import bundled
-from bert_tf.inputs.examples import TextExample
-from bert_tf.inputs.tables import read_table
+from bert_tf.inputs.datasets.examples import TextExample
+from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving.export import export
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.finetuning import predicting
+from bert_tf.training.runs.finetuning import predicting
 from tests.model.small import PIECES, randomize, small_config
 from tests.serving import doors
 

@@ -13,8 +13,8 @@ from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import TaggedExample
-from bert_tf.model import parts
+from bert_tf.inputs.datasets.examples import TaggedExample
+from bert_tf.model import chunks
 from bert_tf.serving import ask
 from bert_tf.serving.check import check_ops
 from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
@@ -117,7 +117,7 @@ def test_windows_go_through_the_model_some_at_a_time_and_give_the_same(make, mon
     texts, shapes = tf.constant([*TEXTS, "the good a b " * 9]), []
     whole = make(per=per, pool=pool, max_length=8)(texts)["vector"]
     embedder = make(per=per, pool=pool, max_length=8)
-    monkeypatch.setattr(parts, "_TOKENS", 24)
+    monkeypatch.setattr(chunks, "_TOKENS", 24)
     model = embedder.model
 
     class Watched:

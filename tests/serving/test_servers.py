@@ -106,7 +106,7 @@ def test_bad_requests_are_refused_in_words_by_the_graph(cases):
 
 
 def python(version):
-    """The Python of an environment with another TensorFlow; skips the test where there is none."""
+    """The Python of an environment with another TensorFlow; read_report the test where there is none."""
     name = f"BERT_TF_TEST_TF_{version.replace('.', '_')}_PYTHON"
     if name not in os.environ:
         pytest.skip(f"needs a Python with TensorFlow {version} and its TF Text in {name}; make test-all has one")

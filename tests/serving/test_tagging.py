@@ -7,14 +7,14 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.files import bundled
-from bert_tf.inputs.examples import TaggedExample
-from bert_tf.inputs.tables import read_table
+from bert_tf.inputs.datasets.examples import TaggedExample
+from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving import ask
 from bert_tf.serving.check import check_ops
 from bert_tf.serving.export import export
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.finetuning import predicting
+from bert_tf.training.runs.finetuning import predicting
 from tests.model.small import PIECES, small_config
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]

@@ -10,14 +10,14 @@ from scipy.special import log_softmax, softmax
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
-from bert_tf.inputs.examples import Skips, TextExample
-from bert_tf.inputs.sources import Source
+from bert_tf.inputs.datasets.examples import ReadReport, TextExample
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics import glue
 from bert_tf.metrics.calibration import calibration_errors
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.labels import labels_of
 from bert_tf.text import Tokenizer
-from tests.metrics.draws import few_draws, interval
+from tests.metrics.resamples import few_draws, interval
 from tests.model.small import PIECES
 
 
@@ -42,11 +42,11 @@ def write(path, text):
 
 
 def read(path, *, labelled=True):
-    return list(Source(ExampleData(), path, TextExample).examples(Skips(), "test", labelled=labelled))
+    return list(Source(ExampleData(), path, TextExample).examples(ReadReport(), "test", labelled=labelled))
 
 
 def test_labels_become_their_numbers(task, tmp_path):
-    columns = task.columns(read(write(tmp_path / "a.tsv", "sentence\tlabel\na b\tpos\nc\tneg\n")), labelled=True)
+    columns = task.to_tensors(read(write(tmp_path / "a.tsv", "sentence\tlabel\na b\tpos\nc\tneg\n")), labelled=True)
     assert columns["text"].numpy().tolist() == [b"a b", b"c"]
     assert columns["labels"].numpy().tolist() == [1, 0]
 
@@ -54,13 +54,13 @@ def test_labels_become_their_numbers(task, tmp_path):
 def test_a_label_seen_only_in_evaluation_is_named_with_file_and_line(task, tmp_path):
     path = write(tmp_path / "dev.tsv", "sentence\tlabel\na\tpos\n\nb\tneutral\n")
     with pytest.raises(DataError) as raised:
-        task.columns(read(path), labelled=True)
+        task.to_tensors(read(path), labelled=True)
     assert str(raised.value) == f"{path}:4: label 'neutral' is not one of the model's: 'neg', 'pos'"
 
 
 def test_texts_without_labels_are_read_for_prediction(task, tmp_path):
     path = write(tmp_path / "a.tsv", "sentence\na\nb\n")
-    assert task.columns(read(path, labelled=False), labelled=False).keys() == {"text"}
+    assert task.to_tensors(read(path, labelled=False), labelled=False).keys() == {"text"}
     with pytest.raises(DataError, match=r"a\.tsv:2: no label, .*data\.label \(now 'label'\)"):
         read(path)
 
@@ -88,7 +88,7 @@ def test_a_single_label_is_nothing_to_learn(tokenizer, tmp_path):
 
 def encode(task, *texts):
     columns = {spec.name: tf.constant(text) for spec, text in zip(task.inputs(), texts, strict=True)}
-    features = task.encode(columns)
+    features = task.preprocess(columns)
     return features["input_word_ids"], features["input_type_ids"], features["truncated"]
 
 
@@ -176,19 +176,21 @@ def test_measures_are_sums_over_the_rows_and_weights_their_number(task):
     labels = np.array([0, 1, 1, 0, 1, 0, 0], np.int32)
     features = {"labels": tf.constant(labels), "truncated": tf.constant([True, False] * 3 + [True])}
     features["window"] = tf.constant([0, 1, 0, 0, 0, 0, 1], tf.int64)  # two are further ones of the text before
-    measures = task.measures(features, {"logits": tf.constant(logits)})
+    measures = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
     np.testing.assert_allclose(measures["loss"], [-log_softmax(logits, -1)[range(7), labels].sum(), 7], rtol=1e-6)
     np.testing.assert_allclose(measures["accuracy"], [(logits.argmax(-1) == labels).sum(), 7])
     np.testing.assert_allclose(measures["truncated_share"], [3, 5])
     assert task.weights(features).keys() == set(task.losses)
     assert float(task.weights(features)["loss"]) == float(measures["loss"][1])
-    assert set(measures) == {*task.losses, *task.metrics}
+    assert set(measures) == {*task.losses, *task.metric_names}
 
 
 def test_predictions_are_written_as_a_table(task, tmp_path):
     logits = np.array([[0.3, -2.0], [-1000.0, 1000.0]], np.float32)
     texts = {"text": tf.constant(["a", "b"])}
-    answers = {name: value.numpy() for name, value in task.merge(texts, tf.range(2), {"logits": logits}).items()}
+    answers = {
+        name: value.numpy() for name, value in task.aggregate_windows(texts, tf.range(2), {"logits": logits}).items()
+    }
     examples = [TextExample(str(row), ("a",), None, "") for row in range(2)]
     path = tmp_path / "a.tsv"
     task.writers()[".tsv"](path, zip(examples, task.predictions(examples, answers), strict=True))
@@ -206,24 +208,26 @@ def test_findings_are_the_confusions_the_surest_errors_and_intervals_of_every_sc
     predictions = [
         {"label": labels[row.argmax()], "probabilities": dict(zip(labels, [*row, 0.0], strict=True))} for row in sure
     ]
-    findings = task.findings(examples, predictions)
+    error_analysis = task.error_analysis(examples, predictions)
 
     found = [prediction["label"] for prediction in predictions]
     counts = collections.Counter(zip([example.label for example in examples], found, strict=True))
-    assert findings.confusion.labels == labels
-    assert findings.confusion.counts == [[counts[one, other] for other in labels] for one in labels]
+    assert error_analysis.confusion.labels == labels
+    assert error_analysis.confusion.counts == [[counts[one, other] for other in labels] for one in labels]
 
-    worst = findings.errors[0]
+    worst = error_analysis.errors[0]
     place = max((n for n in range(200) if found[n] != labels[gold[n]]), key=lambda n: sure[n].max())
     assert worst == ((f"text {place}",), labels[gold[place]], found[place], f"file:{place}", sure[place].max())
-    assert len(findings.errors) == 50
-    assert [case.confidence for case in findings.errors] == sorted(
-        (c.confidence for c in findings.errors), reverse=True
+    assert len(error_analysis.errors) == 50
+    assert [case.confidence for case in error_analysis.errors] == sorted(
+        (c.confidence for c in error_analysis.errors), reverse=True
     )
 
-    assert findings.intervals.keys() == {"accuracy", "macro_f1"}
-    assert calibration_errors(findings.confidences, findings.correct)["confidence"] == pytest.approx(sure.max(1).mean())
-    assert sum(findings.correct) == sum(counts[label, label] for label in labels)
+    assert error_analysis.intervals.keys() == {"accuracy", "macro_f1"}
+    assert calibration_errors(error_analysis.confidences, error_analysis.correct)["confidence"] == pytest.approx(
+        sure.max(1).mean()
+    )
+    assert sum(error_analysis.correct) == sum(counts[label, label] for label in labels)
 
 
 @pytest.mark.parametrize(
@@ -247,8 +251,8 @@ def test_every_score_has_an_interval_of_which_the_draws_are_computed_at_once(tok
     expected = interval(task.scores, examples, predictions)  # each draw scored from the names
     monkeypatch.setattr(
         glue, "check_names", None
-    )  # in Python, name by name: for each of a thousand draws it took minutes
-    intervals = task.findings(examples, predictions).intervals
+    )  # in Python, name by name: for each of a thousand resamples it took minutes
+    intervals = task.error_analysis(examples, predictions).intervals
     assert intervals.keys() == expected.keys()
     for name, ends in expected.items():
         assert intervals[name] == pytest.approx(ends), name
@@ -258,9 +262,9 @@ def test_every_score_has_an_interval_of_which_the_draws_are_computed_at_once(tok
 def test_the_official_measure_says_which_model_is_best(tokenizer, format, best):
     task = make(tokenizer, ("0", "1"))
     task.data = ExampleData(format=format)
-    assert task.best == (best, "max")
+    assert task.monitor == best
     examples = [TextExample("0", ("a",), "1", "file:0")]
-    assert best in task.scores(examples, [{"label": "1"}])
+    assert best in task.official_metrics(examples, [{"label": "1"}])
 
 
 def test_settings_make_the_same_task_again(tokenizer):
@@ -283,12 +287,12 @@ def test_long_texts_keep_what_the_setting_says(tokenizer):
 def test_windows_cut_nothing_and_their_logits_are_averaged(tokenizer):
     task = make(tokenizer, ("x", "y"), max_length=6, long_texts="window")
     texts = ["a b c d e f", "", "a b c d"]
-    features = task.encode({"text": tf.constant(texts)})
+    features = task.preprocess({"text": tf.constant(texts)})
     assert features["row"].numpy().tolist() == [0, 0, 1, 2]
     a = PIECES.index("a")
     assert features["input_word_ids"].to_list() == [[2, a, a + 1, a + 2, a + 3, 3], [2, a + 4, a + 5, 3], [2, 3],
                                                     [2, a, a + 1, a + 2, a + 3, 3]]  # fmt: skip
     assert not features["truncated"].numpy().any()
     logits = np.array([[1.0, 0.0], [3.0, 2.0], [0.0, 5.0], [1.0, 1.0]], np.float32)
-    answers = task.merge({"text": tf.constant(texts)}, features["row"], {"logits": logits})
+    answers = task.aggregate_windows({"text": tf.constant(texts)}, features["row"], {"logits": logits})
     np.testing.assert_allclose(answers["probabilities"], softmax([[2.0, 1.0], [0.0, 5.0], [1.0, 1.0]], -1), rtol=1e-6)

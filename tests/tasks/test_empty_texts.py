@@ -8,10 +8,10 @@ import tensorflow as tf
 from scipy.special import expit, softmax
 
 from bert_tf import BertEncoder
-from bert_tf.inputs.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, tagged
+from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, tagged
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
-from bert_tf.training.finetuning import predicting
+from bert_tf.training.runs.finetuning import predicting
 from tests.model.small import PIECES, randomize, small_config
 
 CLS, SEP, A = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "a"))

@@ -3,10 +3,10 @@
 import pytest
 
 from bert_tf import BertEncoder
-from bert_tf.checkpoints.checkpoint import Checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError
-from bert_tf.tasks import TASKS, Downstream
+from bert_tf.tasks import TASKS, FineTuningTask
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.regression import RegressionConfig
 from bert_tf.tasks.tagging import TaggingConfig
@@ -22,7 +22,7 @@ CONFIGS = {
 
 def make(case):
     kind = TASKS[case.partition(",")[0]]
-    if not issubclass(kind, Downstream):
+    if not issubclass(kind, FineTuningTask):
         return kind(Tokenizer(PIECES), 24)
     labels = {"labels": ["a"] if case.startswith("regression") else ["a", "b", "c"]} if "labels" in kind.state else {}
     return kind(Tokenizer(PIECES), CONFIGS.get(case), **labels)

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainingData, TrainConfig
-from bert_tf.inputs.batching import piece, stream
+from bert_tf.inputs.batching import microbatch, stream
+from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker
-from bert_tf.inputs.pretraining import pretraining_dataset
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
@@ -71,7 +71,7 @@ def test_pieces_of_a_batch_get_the_masks_of_the_whole_and_epochs_others(corpus):
 
     def prepared(pieces, start=(0, 0)):
         batches = itertools.islice(stream(epochs(corpus, data), start), 2 * per_epoch)
-        return [prepare(piece(features, k, pieces)) for features, _ in batches for k in range(pieces)]
+        return [prepare(microbatch(features, k, pieces)) for features, _ in batches for k in range(pieces)]
 
     whole, cut, resumed = prepared(1), prepared(4), prepared(1, start=(1, 2))
     for name in (*MASKED, "input_word_ids"):

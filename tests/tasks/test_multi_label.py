@@ -10,11 +10,11 @@ from scipy.special import expit
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import Skips, TextExample
-from bert_tf.inputs.sources import Source
+from bert_tf.inputs.datasets.examples import ReadReport, TextExample
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.text import Tokenizer
-from tests.metrics.draws import interval
+from tests.metrics.resamples import interval
 from tests.model.small import PIECES
 
 
@@ -43,11 +43,11 @@ def create(*labels, **config):
 )
 def test_labels_are_lists_in_json_and_separated_in_tables(tmp_path, name, content, separator):
     (tmp_path / name).write_text(content)
-    examples = list(Source(ExampleData(), str(tmp_path / name), TextExample).examples(Skips(), "train"))
+    examples = list(Source(ExampleData(), str(tmp_path / name), TextExample).examples(ReadReport(), "train"))
     config = MultiLabelConfig(separator=separator)
     task = MultiLabel.create(Tokenizer(PIECES), config, ExampleData(), examples, None)
     assert task.labels == ("fun", "sad")
-    columns = task.columns(examples, labelled=True)
+    columns = task.to_tensors(examples, labelled=True)
     np.testing.assert_array_equal(columns["labels"], [[1, 1], [0, 0], [0, 1], [0, 1]])
 
 
@@ -89,20 +89,20 @@ def test_the_loss_is_the_mean_of_the_labels_cross_entropies_and_balanced_ones_we
     logits = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
     rows = {"labels": tf.constant(given), "truncated": tf.constant([False, True, False])}
     rows["window"] = tf.zeros(3, tf.int64)
-    measures = task.measures(rows, {"logits": tf.constant(logits)})
+    measures = task.loss_and_metrics(rows, {"logits": tf.constant(logits)})
     by_hand = -(np.array([5.0, 0.2]) * given * np.log(expit(logits)) + (1 - given) * np.log(expit(-logits)))
     np.testing.assert_allclose(measures["loss"], [by_hand.mean(1).sum(), 3], rtol=1e-5)
     np.testing.assert_allclose(measures["truncated_share"], [1, 3])
     assert float(task.weights(rows)["loss"]) == 3.0
-    plain = create("x,y").measures(rows, {"logits": tf.constant(logits)})["loss"][0] / 3
+    plain = create("x,y").loss_and_metrics(rows, {"logits": tf.constant(logits)})["loss"][0] / 3
     assert float(plain) == pytest.approx(sklearn.metrics.log_loss(given.ravel(), expit(logits).ravel()), rel=1e-5)
-    assert set(measures) == {*task.losses, *task.metrics}
+    assert set(measures) == {*task.losses, *task.metric_names}
 
 
 def test_labels_are_given_from_the_threshold_on():
     task = create("x,y", threshold=0.3)
     logits = np.log([[0.29 / 0.71, 0.31 / 0.69], [0.9 / 0.1, 0.1 / 0.9], [0.1 / 0.9, 0.2 / 0.8]]).astype(np.float32)
-    answers = task.merge({"text": tf.constant(["a"] * 3)}, tf.range(3), {"logits": tf.constant(logits)})
+    answers = task.aggregate_windows({"text": tf.constant(["a"] * 3)}, tf.range(3), {"logits": tf.constant(logits)})
     predictions = task.predictions(examples_of(None, None, None), {name: a.numpy() for name, a in answers.items()})
     assert [one["labels"] for one in predictions] == [["y"], ["x"], []]
     assert predictions[0]["probabilities"] == pytest.approx({"x": 0.29, "y": 0.31})
@@ -136,29 +136,29 @@ def test_scores_intervals_and_floor():
         for row, share in zip(found, shares, strict=True)
     ]
     task = create("x,y,z")
-    scores = task.scores(examples, predictions)
+    scores = task.official_metrics(examples, predictions)
     assert scores["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, found, average="micro"))
     assert scores["macro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, found, average="macro"))
     assert scores["exact_match"] == pytest.approx(sklearn.metrics.accuracy_score(gold, found))
-    findings = task.findings(examples, predictions)
+    error_analysis = task.error_analysis(examples, predictions)
     few = [(gold[row], found[row]) for row in range(150)]
     drawn = interval(
         lambda rows: {"f1": sklearn.metrics.f1_score(*map(np.array, zip(*rows, strict=True)), average="micro")}, few
     )
-    assert findings.intervals["micro_f1"] == pytest.approx(drawn["f1"])
-    assert findings.intervals.keys() == scores.keys()
-    assert all(low < scores[name] < high for name, (low, high) in findings.intervals.items())
+    assert error_analysis.intervals["micro_f1"] == pytest.approx(drawn["f1"])
+    assert error_analysis.intervals.keys() == scores.keys()
+    assert all(low < scores[name] < high for name, (low, high) in error_analysis.intervals.items())
     # Each label of each example is an answer: given with its probability, or not given with what is left of 1.
-    np.testing.assert_allclose(findings.confidences, [max(share, 1 - share) for share in shares.ravel()])
-    assert np.mean(findings.correct) == pytest.approx((gold == found).mean())
-    name, precision, recall, f1, count = findings.table.rows[0]
+    np.testing.assert_allclose(error_analysis.confidences, [max(share, 1 - share) for share in shares.ravel()])
+    assert np.mean(error_analysis.correct) == pytest.approx((gold == found).mean())
+    name, precision, recall, f1, count = error_analysis.table.rows[0]
     assert (name, count) == ("x", gold[:, 0].sum())
     assert (precision, recall, f1) == pytest.approx(
         sklearn.metrics.precision_recall_fscore_support(gold[:, 0], found[:, 0], average="binary")[:3]
     )
-    assert (gold[int(findings.errors[0].place[5:])] != found[int(findings.errors[0].place[5:])]).all()
-    assert task.floor(examples_of("", ""))["exact_match"] == 1.0  # of examples without any label
-    assert task.floor(examples_of("z", "", "y", "z", ""))["exact_match"] == 2 / 5  # z alone, the commonest
-    assert task.floor(examples_of("x,y", "x", "", "y"))["exact_match"] == 1 / 4  # both, of half of the examples
+    assert (gold[int(error_analysis.errors[0].location[5:])] != found[int(error_analysis.errors[0].location[5:])]).all()
+    assert task.baseline(examples_of("", ""))["exact_match"] == 1.0  # of examples without any label
+    assert task.baseline(examples_of("z", "", "y", "z", ""))["exact_match"] == 2 / 5  # z alone, the commonest
+    assert task.baseline(examples_of("x,y", "x", "", "y"))["exact_match"] == 1 / 4  # both, of half of the examples
     # y is there more often than not, the others are not.
-    assert task.floor(examples)["exact_match"] == pytest.approx((gold == [False, True, False]).all(1).mean())
+    assert task.baseline(examples)["exact_match"] == pytest.approx((gold == [False, True, False]).all(1).mean())

@@ -9,8 +9,8 @@ from scipy.special import log_softmax, softmax
 
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError
-from bert_tf.inputs.choices import read_copa
-from bert_tf.inputs.examples import ChoiceExample
+from bert_tf.inputs.datasets.choices import read_copa
+from bert_tf.inputs.datasets.examples import ChoiceExample
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.text import Tokenizer
 from bert_tf.training.evaluation import answering
@@ -75,8 +75,8 @@ def test_a_row_is_the_context_with_each_choice_and_a_question_stands_behind_the_
         ChoiceExample("1", "a " * 15, "", ("b " * 9, "c", "d e"), 0, ""),
         ChoiceExample("2", "", "c?", ("d", "e"), 0, ""),
     ]
-    assert task.columns(examples, labelled=False)["context"].numpy()[2] == b"c?"
-    features = task.encode(task.columns(examples, labelled=True))
+    assert task.to_tensors(examples, labelled=False)["context"].numpy()[2] == b"c?"
+    features = task.preprocess(task.to_tensors(examples, labelled=True))
     expected = [[ids_of("a b c ?", "d"), ids_of("a b c ?", "e f")],
                 [ids_of("a " * 15, choice) for choice in examples[1].choices],
                 [ids_of("c ?", "d"), ids_of("c ?", "e")]]  # fmt: skip
@@ -90,7 +90,7 @@ def test_of_a_long_context_is_kept_what_the_setting_says(tokenizer):
     example = ChoiceExample("0", "a b c d e f g h", "", ("i", "j"), 0, "")
     for kept, expected in (("head", "a b c d"), ("tail", "e f g h"), ("head_tail", "a b g h")):
         task = MultipleChoice(tokenizer, MultipleChoiceConfig(max_length=8, long_texts=kept).check())
-        (row,) = task.encode(task.columns([example], labelled=True))["input_word_ids"].to_list()
+        (row,) = task.preprocess(task.to_tensors([example], labelled=True))["input_word_ids"].to_list()
         assert [PIECES[piece] for piece in row[0]] == ["[CLS]", *expected.split(), "[SEP]", "i", "[SEP]"]
     with pytest.raises(ConfigError, match=r"is 'window'; .* no windows, so choose one of head, tail, head_tail"):
         MultipleChoiceConfig(long_texts="window").check()
@@ -99,7 +99,7 @@ def test_of_a_long_context_is_kept_what_the_setting_says(tokenizer):
 @pytest.mark.parametrize("count, batch_size, seed", [(40, 7, None), (330, 10, (3, 4))])
 def test_each_example_comes_once_with_its_own_choices(task, count, batch_size, seed):
     examples = made_up(count)
-    columns = task.columns(examples, labelled=True)
+    columns = task.to_tensors(examples, labelled=True)
     seen = []
     for batch in task.batches(columns, batch_size, seed=seed and tf.constant(seed, tf.int64)):
         batch = {name: value.numpy() for name, value in batch.items()}
@@ -119,14 +119,14 @@ def test_each_example_comes_once_with_its_own_choices(task, count, batch_size, s
 
 def test_loss_and_answers_are_those_of_each_example_alone(task, model):
     examples = made_up(23)
-    found, measured = answering(task, model, STRATEGY, labelled=True)(task.columns(examples, labelled=True), 4)
+    found, measured = answering(task, model, STRATEGY, labelled=True)(task.to_tensors(examples, labelled=True), 4)
     predictions = task.predictions(examples, found)
     logits = [logits_by_hand(model, example) for example in examples]
     losses = [-log_softmax(scores)[example.label] for scores, example in zip(logits, examples, strict=True)]
     right = [scores.argmax() == example.label for scores, example in zip(logits, examples, strict=True)]
     assert measured["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
     assert measured["accuracy"] == pytest.approx(np.mean(right))
-    assert task.scores(examples, predictions)["accuracy"] == pytest.approx(np.mean(right))
+    assert task.official_metrics(examples, predictions)["accuracy"] == pytest.approx(np.mean(right))
     assert len({one.argmax() for one in logits}) > 2  # the model does tell choices apart
     for example, scores, prediction in zip(examples, logits, predictions, strict=True):
         np.testing.assert_allclose(prediction["probabilities"], softmax(scores), atol=1e-5)
@@ -186,9 +186,9 @@ def test_served_examples_have_as_many_choices_as_they_like(task, model):
 
 def test_choosing_by_lot_scores_one_in_as_many_as_there_are(task):
     examples = made_up(2)[:1] * 3 + [ChoiceExample("x", "a", "", tuple("abcd"), 0, "")]
-    assert task.floor(examples)["accuracy"] == pytest.approx((3 / len(examples[0].choices) + 1 / 4) / 4)
+    assert task.baseline(examples)["accuracy"] == pytest.approx((3 / len(examples[0].choices) + 1 / 4) / 4)
     copa = list(read_copa(shared("english/copa/copa-test.xml")))
-    assert (len(copa), task.floor(copa)) == (500, {"accuracy": 0.5})
+    assert (len(copa), task.baseline(copa)) == (500, {"accuracy": 0.5})
 
 
 def test_settings_make_the_same_task_again(task, tokenizer):

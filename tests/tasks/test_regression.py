@@ -8,12 +8,12 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import TextExample
-from bert_tf.inputs.labelled import SIMILARITY
+from bert_tf.inputs.datasets.examples import TextExample
+from bert_tf.inputs.datasets.labelled import SIMILARITY
 from bert_tf.metrics import classification as metrics
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
-from tests.metrics.draws import few_draws, interval
+from tests.metrics.resamples import few_draws, interval
 from tests.model.small import PIECES, features, small_config
 
 
@@ -27,15 +27,15 @@ def create(labels, *, scale=None, **data):
 
 def test_the_loss_is_the_squared_error_and_labels_may_be_written_as_text():
     task = create(["1.5", "-2", "3e1"])
-    columns = task.columns(examples_of("1.5", "-2", "3e1"), labelled=True)
+    columns = task.to_tensors(examples_of("1.5", "-2", "3e1"), labelled=True)
     np.testing.assert_array_equal(columns["labels"], [1.5, -2.0, 30.0])
     rows = {"labels": columns["labels"], "truncated": tf.constant([True, False, False])}
     rows["window"] = tf.zeros(3, tf.int64)
-    measures = task.measures(rows, {"logits": tf.constant([[1.0], [0.0], [30.0]])})
+    measures = task.loss_and_metrics(rows, {"logits": tf.constant([[1.0], [0.0], [30.0]])})
     np.testing.assert_allclose(measures["loss"], [0.25 + 4.0, 3.0])
     np.testing.assert_allclose(measures["truncated_share"], [1, 3])
     assert float(task.weights(rows)["loss"]) == 3.0
-    assert set(measures) == {*task.losses, *task.metrics}
+    assert set(measures) == {*task.losses, *task.metric_names}
 
 
 @pytest.mark.parametrize("label", ["many", "nan", "inf", "", ("1", "2")])
@@ -55,7 +55,9 @@ def test_one_example_has_no_correlation_which_is_said_before_training():
 def test_answers_are_clipped_where_the_format_has_a_scale_and_means_over_windows(scale, expected):
     task = create([0.0, 5.0], scale=scale)
     values = tf.constant([[-3.0], [7.0], [2.0], [3.0]])
-    answers = task.merge({"text": tf.constant(["a", "b", "c"])}, tf.constant([0, 1, 2, 2]), {"values": values})
+    answers = task.aggregate_windows(
+        {"text": tf.constant(["a", "b", "c"])}, tf.constant([0, 1, 2, 2]), {"values": values}
+    )
     np.testing.assert_allclose(answers["value"], expected)
     again = Regression.from_settings(task.settings(), task.tokenizer)
     assert again.settings() == task.settings()
@@ -71,7 +73,7 @@ def test_a_new_head_says_the_mean_of_the_training_examples_with_their_deviation(
         unit = create([-1.0, 1.0]).build(encoder).get_layer("classifier").kernel.numpy().std()  # of mean 0, deviation 1
         spread = model.get_layer("classifier").kernel.numpy().std() / unit
         assert abs(values.mean() - np.mean(labels)) < (np.std(labels) or 1.0)
-        assert spread == pytest.approx(np.std(labels) or 1.0, rel=0.6)  # two draws of 32 values
+        assert spread == pytest.approx(np.std(labels) or 1.0, rel=0.6)  # two resamples of 32 values
 
 
 def test_scores_are_the_correlations_and_of_glue_and_klue_their_own():
@@ -83,17 +85,21 @@ def test_scores_are_the_correlations_and_of_glue_and_klue_their_own():
     expected = {"pearson": pytest.approx(pearson), "spearman": pytest.approx(spearman)}
     own, glue, klue = create(gold), create(gold, format="glue/stsb"), create(gold, format="klue/sts")
     tfds = create(gold, source="tfds:glue/stsb")
-    assert own.scores(examples, predictions) == expected
+    assert own.official_metrics(examples, predictions) == expected
     mean = {"score": pytest.approx((pearson + spearman) / 2)}
-    assert glue.scores(examples, predictions) == tfds.scores(examples, predictions) == expected | mean
+    assert (
+        glue.official_metrics(examples, predictions) == tfds.official_metrics(examples, predictions) == expected | mean
+    )
     right, wrong = ((gold >= 3) & (found >= 3)).sum(), ((gold >= 3) != (found >= 3)).sum()
-    assert klue.scores(examples, predictions) == expected | {"f1": pytest.approx(2 * right / (2 * right + wrong))}
+    assert klue.official_metrics(examples, predictions) == expected | {
+        "f1": pytest.approx(2 * right / (2 * right + wrong))
+    }
     assert (own.best, glue.best, tfds.best) == (("spearman", "max"), ("score", "max"), ("score", "max"))
     assert klue.best == ("pearson", "max")  # its authors' first measure
     for task in (own, glue, klue):
-        assert task.best[0] in task.scores(examples, predictions)
-        assert task.floor(examples)[task.best[0]] == 0.0
-    assert klue.findings(examples, predictions).errors[0].place == f"file:{np.abs(gold - found).argmax()}"
+        assert task.monitor in task.official_metrics(examples, predictions)
+        assert task.baseline(examples)[task.monitor] == 0.0
+    assert klue.error_analysis(examples, predictions).errors[0].location == f"file:{np.abs(gold - found).argmax()}"
 
 
 @pytest.mark.parametrize("format", ["glue/stsb", "klue/sts"])
@@ -106,8 +112,11 @@ def test_every_score_has_an_interval_of_which_the_draws_are_computed_at_once(for
     predictions = [{"value": value} for value in found]
     checked, check = [], metrics.numbers
     monkeypatch.setattr(metrics, "numbers", lambda values, what: checked.append(what) or check(values, what))
-    intervals = task.findings(examples, predictions).intervals
-    assert checked == ["label", "prediction"]  # in Python, value by value: for each of a thousand draws it took minutes
+    intervals = task.error_analysis(examples, predictions).intervals
+    assert checked == [
+        "label",
+        "prediction",
+    ]  # in Python, value by value: for each of a thousand resamples it took minutes
     expected = interval(task.scores, examples, predictions)
     assert intervals.keys() == expected.keys()
     for name, ends in expected.items():
@@ -125,13 +134,13 @@ def test_a_cosine_stands_for_the_numbers_of_the_scale_or_of_the_training_example
         task, _ = apart([2.0, 4.0], scale=scale)
         outputs = {"logits": tf.constant([[0.0], [1.0], [0.5], [-0.5]])}
         columns = {"text": tf.constant(["a"] * 4)}
-        answers = task.merge(columns, tf.range(4), task.decode({}, outputs))
+        answers = task.aggregate_windows(columns, tf.range(4), task.postprocess({}, outputs))
         np.testing.assert_allclose(answers["value"], expected)
         rows = {"labels": tf.constant([expected[1]] * 4), "truncated": tf.constant([False] * 4)}
         rows["window"] = tf.zeros(4, tf.int64)
         low, high = expected[0], expected[1]
         losses = [(low + (high - low) * cosine - high) ** 2 for cosine in (0, 1, 0.5, -0.5)]
-        np.testing.assert_allclose(task.measures(rows, outputs)["loss"], [sum(losses), 4])
+        np.testing.assert_allclose(task.loss_and_metrics(rows, outputs)["loss"], [sum(losses), 4])
         assert Regression.from_settings(task.settings(), task.tokenizer).settings() == task.settings()
 
 
@@ -141,7 +150,7 @@ def test_texts_are_read_apart_each_to_its_own_length(keep, kept):
     long = "a b c d e f g h"
     pairs = [("b", long), (long, "b"), ("b", "b")]
     examples = [TextExample("", pair, label, "") for label, pair in enumerate(pairs)]
-    features = task.encode(task.columns(examples, labelled=True))
+    features = task.preprocess(task.to_tensors(examples, labelled=True))
     ids = {piece: number for number, piece in enumerate(PIECES)}
     short, cut = ([ids[piece] for piece in ("[CLS]", *text, "[SEP]")] for text in ("b", kept))
     assert features["input_word_ids"].to_list() == [[short, cut], [cut, short], [short, short]]
@@ -154,7 +163,7 @@ def test_equal_texts_are_as_alike_as_can_be_and_their_order_does_not_matter():
     task, examples = apart([0.0, 4.0])
     texts = [("a b", "a b"), ("a", "b a b"), ("b a b", "a")]
     examples = [TextExample("", pair, None, "") for pair in texts]
-    asked = task.columns(examples, labelled=False)
+    asked = task.to_tensors(examples, labelled=False)
     serve = task.signatures(task.build(BertEncoder(small_config())))["serving_default"]
     answers = serve(*asked.values())["value"].numpy()
     assert answers[0] == pytest.approx(4.0) and answers[1] == pytest.approx(answers[2])

@@ -10,7 +10,7 @@ import sklearn.metrics
 from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
 from bert_tf.files import replacing_with_others
-from bert_tf.inputs.examples import TextExample
+from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.metrics.glue import GLUE_SETS
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.submission import write_submission
@@ -123,13 +123,13 @@ def test_a_models_scores_are_those_of_its_glue_task_and_the_best_is_their_mean(n
         "cola": {"matthews": sklearn.metrics.matthews_corrcoef(gold, found)},
         "rte": {"accuracy": np.mean(gold == found)},
     }.get(name) or {"accuracy": np.mean(gold == found), "f1": sklearn.metrics.f1_score(gold, found, pos_label="1")}
-    scores = task.scores(examples, predictions)
+    scores = task.official_metrics(examples, predictions)
     assert scores == pytest.approx(expected | {"score": np.mean(list(expected.values()))})
-    assert task.best == ("score", "max")
-    intervals = task.findings(examples, predictions).intervals
+    assert task.monitor == "score"
+    intervals = task.error_analysis(examples, predictions).intervals
     assert intervals.keys() == scores.keys()
     assert all(low <= scores[name] <= high for name, (low, high) in intervals.items())
-    json.dumps([scores, task.floor(examples)])
+    json.dumps([scores, task.baseline(examples)])
 
 
 @pytest.mark.parametrize("data", [ExampleData(source="tfds:glue/ax"), ExampleData(format="glue/ax")])
@@ -145,7 +145,7 @@ def test_a_model_of_mnli_that_is_asked_ax_writes_its_file_and_is_scored_as_ax_is
     gold, found = ([*"aabbc"], [*"abbcc"])
     gold, found = ([task.labels["abc".index(letter)] for letter in letters] for letters in (gold, found))
     examples = [TextExample(str(row), ("a", "b"), label, f"file:{row}") for row, label in enumerate(gold)]
-    scores = task.scores(examples, [{"label": label} for label in found])
+    scores = task.official_metrics(examples, [{"label": label} for label in found])
     matthews = sklearn.metrics.matthews_corrcoef(gold, found)
     assert scores == pytest.approx({"matthews": matthews, "score": matthews})
 

@@ -13,9 +13,9 @@ from scipy.special import log_softmax
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.conll import read_conllu, read_klue_ner, read_tagged_lines
-from bert_tf.inputs.examples import Skips, TaggedExample, tagged
-from bert_tf.inputs.sources import Source
+from bert_tf.inputs.datasets.conll import read_conllu, read_klue_ner, read_tagged_lines
+from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample, tagged
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics import tagging as metrics
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.tasks.tags import scheme_of
@@ -43,12 +43,12 @@ def sentence(text, tags=None, document=None, identity="0"):
 
 def answer(task, examples, label_of):
     """Predictions, and the answers they are made of, of a model that gives each piece the label of its id."""
-    columns = task.columns(examples, labelled=False)
-    features = task.encode(columns)
+    columns = task.to_tensors(examples, labelled=False)
+    features = task.preprocess(columns)
     rows, features = features["row"], task.pad(features)
     labels = label_of(features["input_word_ids"].numpy())
     logits = tf.one_hot(labels, len(task.labels), 3.0, 0.0)
-    merged = task.merge(columns, rows, task.decode(features, {"logits": logits}))
+    merged = task.aggregate_windows(columns, rows, task.postprocess(features, {"logits": logits}))
     answers = {name: value.numpy() for name, value in merged.items()}
     return task.predictions(examples, answers), merged
 
@@ -78,7 +78,7 @@ def test_the_first_piece_of_a_word_learns_and_answers_it(tokenizer):
     task = make(tokenizer, max_length=12)
     # A zero-width space is deleted: its word has no piece.
     example = sentence("the goods \u200b a, B", "O B-X I-X I-Z I-Y")
-    features = task.encode(task.columns([example], labelled=True))
+    features = task.preprocess(task.to_tensors([example], labelled=True))
     pieces = [VOCABULARY[number] for number in features["input_word_ids"].to_list()[0]]
     assert pieces == ["[CLS]", "the", "good", "##s", "a", ",", "b", "[SEP]"]
     assert features["word"].to_list() == [[0, 1, 2, 0, 4, 0, 5, 0]]
@@ -93,7 +93,7 @@ def test_every_word_learns_once_and_is_answered_as_its_first_piece_says(tokenize
     task = make(tokenizer, max_length=max_length, stride=stride, context=context)
     examples = random_sentences(60, documents=True)
     learned = []
-    for batch in task.batches(task.columns(examples, labelled=True), 8, seed=tf.constant([1, 2], tf.int64)):
+    for batch in task.batches(task.to_tensors(examples, labelled=True), 8, seed=tf.constant([1, 2], tf.int64)):
         assert batch["input_word_ids"].shape[1] <= max_length
         learned += batch["target"].numpy().ravel().tolist()
     mended = [tag for example in examples for tag in metrics.repair(example.tags)]
@@ -109,7 +109,7 @@ def test_a_documents_sentences_are_one_text_and_others_are_not(tokenizer):
     task = make(tokenizer, context="document")
     examples = [sentence("a b", "O O", document) for document in (0, 0, 1, None, None)]
     examples = [example._replace(place=f"file:{line}") for line, example in enumerate(examples)]
-    columns = task.columns(examples, labelled=True)
+    columns = task.to_tensors(examples, labelled=True)
     assert columns["text"].numpy().tolist() == [b"a b a b", b"a b", b"a b", b"a b"]
     assert columns["word_starts"].to_list() == [[0, 2, 4, 6], [0, 2], [0, 2], [0, 2]]
 
@@ -117,7 +117,7 @@ def test_a_documents_sentences_are_one_text_and_others_are_not(tokenizer):
 def test_a_document_fills_the_window_from_its_neighbours(tokenizer):
     sentences = [sentence("a b c", "O O O", 0), sentence("d e f", "O O O", 0)]
     task = make(tokenizer, max_length=6, context="document")
-    ids = task.encode(task.columns(sentences, labelled=True))["input_word_ids"].to_list()
+    ids = task.preprocess(task.to_tensors(sentences, labelled=True))["input_word_ids"].to_list()
     a = VOCABULARY.index("a")
     assert ids == [[2, a, a + 1, a + 2, a + 3, 3], [2, a + 2, a + 3, a + 4, a + 5, 3]]
 
@@ -188,12 +188,12 @@ def test_words_and_entities_end_with_the_marks_of_their_last_letter(tokenizer, u
 
 
 def test_a_word_without_a_piece_gets_the_commonest_label_and_is_counted(tokenizer):
-    task, skips = make(tokenizer), Skips()
+    task, read_report = make(tokenizer), ReadReport()
     example = sentence("a \u200b b", "B-X I-X I-X")
     predictions, _ = answer(task, [example], lambda ids: np.ones_like(ids))
     assert predictions[0]["tags"] == ["B-X", "O", "B-X"]
-    task.check([example], skips)
-    assert skips.lines() == ["always 'O': word of characters that are deleted: 1 (file:0)"]
+    task.check([example], read_report)
+    assert read_report.lines() == ["always 'O': word of characters that are deleted: 1 (file:0)"]
 
 
 def characters_of(text, tags):
@@ -205,7 +205,7 @@ def test_pieces_learn_their_first_character_and_answer_all_of_theirs():
     example = characters_of("서울시 청장 김철수", "B-OG I-OG I-OG I-OG I-OG O O B-PS I-PS I-PS")
     create = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [example], None)
     assert create.unit == "characters"
-    features = create.encode(create.columns([example], labelled=True))
+    features = create.preprocess(create.to_tensors([example], labelled=True))
     targets = [create.labels[target - 1] for target in features["target"].to_list()[0][1:-1]]
     assert targets == ["B-OG", "I-OG", "I-OG", "O", "B-PS", "I-PS"]
     labels = np.array([[0, *(create.labels.index(label) for label in targets), 0, 0]])  # padded to eight
@@ -218,7 +218,7 @@ def test_pieces_learn_their_first_character_and_answer_all_of_theirs():
 def test_a_foreign_tag_in_an_evaluation_file_of_klue_is_wrong_and_ends_nothing(tokenizer):
     task = make(tokenizer, ("O", "B-PS", "I-PS"), unit="characters")
     heldout = [characters_of("이순신 장군", "B-PS I-PS I-PS O B-AF I-AF")]
-    scores = task.scores(heldout, [{"tags": ["B-PS", "I-PS", "I-PS", "O", "O", "O"]}])
+    scores = task.official_metrics(heldout, [{"tags": ["B-PS", "I-PS", "I-PS", "O", "O", "O"]}])
     assert (scores["entity_macro_f1"], scores["recall"]) == (0.5, 0.5)
 
 
@@ -240,7 +240,7 @@ def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of
     with pytest.raises(
         DataError, match=r"a\.jsonl:3: 2 words of 6 characters, but the model tags characters; give the t"
     ):
-        by_characters.columns([text, words], labelled=False)
+        by_characters.to_tensors([text, words], labelled=False)
     characters = characters_of("이순신 장군", "B-X I-X I-X O O O")
     with pytest.raises(DataError, match="file:1: characters, but the model tags words; give data that tags words"):
         make(tokenizer).columns([words, characters], labelled=True)
@@ -257,24 +257,24 @@ def test_what_a_piece_can_not_tell_apart_is_all_that_klue_loses():
     task = Tagging.create(
         Tokenizer(pieces, lower_case=False), TaggingConfig(max_length=40), ExampleData(), examples, None
     )
-    columns = task.columns(examples, labelled=True)
-    features = task.encode(columns)
+    columns = task.to_tensors(examples, labelled=True)
+    features = task.preprocess(columns)
     rows, features = features["row"], task.pad(features)
     logits = tf.one_hot(features["target"] - 1, len(task.labels), 9.0)
-    merged = task.merge(columns, rows, task.decode(features, {"logits": logits}))
+    merged = task.aggregate_windows(columns, rows, task.postprocess(features, {"logits": logits}))
     predictions = task.predictions(examples, {name: value.numpy() for name, value in merged.items()})
-    scores = task.scores(examples, predictions)
+    scores = task.official_metrics(examples, predictions)
     assert scores["entity_macro_f1"] == scores["character_macro_f1"] == scores["f1"] == 1.0
-    assert task.best == ("entity_macro_f1", "max")
+    assert task.monitor == "entity_macro_f1"
     with_spaces = [prediction["tags"] for prediction in predictions]
     assert with_spaces == [list(example.tags) for example in examples]
 
 
 def test_measures_are_sums_over_the_words(tokenizer):
     task = make(tokenizer)
-    features = task.pad(task.encode(task.columns(random_sentences(5), labelled=True)))
+    features = task.pad(task.preprocess(task.to_tensors(random_sentences(5), labelled=True)))
     logits = np.random.default_rng(0).normal(size=(*features["target"].shape, 5)).astype(np.float32)
-    measures = task.measures(features, {"logits": tf.constant(logits)})
+    measures = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
     rows, places = np.nonzero(features["target"].numpy())
     labels = features["target"].numpy()[rows, places] - 1
     words = sum(len(example.words) for example in random_sentences(5))
@@ -283,7 +283,7 @@ def test_measures_are_sums_over_the_words(tokenizer):
     )
     np.testing.assert_allclose(measures["accuracy"], [(logits[rows, places].argmax(-1) == labels).sum(), words])
     assert float(task.weights(features)["loss"]) == words
-    assert set(measures) == {*task.losses, *task.metrics}
+    assert set(measures) == {*task.losses, *task.metric_names}
 
 
 @pytest.mark.parametrize(
@@ -320,17 +320,17 @@ def test_labels_are_ordered_by_frequency_and_every_type_has_all_prefixes(tokeniz
 
 def test_broken_sequences_are_mended_and_counted_and_unknown_tags_never_learned(tokenizer):
     train = [sentence("a b c", "O B-X I-X", identity="1")] * 3 + [sentence("a b c d", "I-X I-X O I-Y", identity="2")]
-    task, skips = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None), Skips()
-    task.check(train, skips)
-    assert skips.lines() == ["mended: tag of a broken sequence of entities: 2 (file:2, file:2)"]
-    heldout, skips = [sentence("a b c", "B-Z I-Z O", identity="9"), sentence("a b c", "B-X O O")], Skips()
-    task.check(heldout, skips)
-    assert skips.counts == {"never predicted: tag 'B-Z', which training has not": 1,
+    task, read_report = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None), ReadReport()
+    task.check(train, read_report)
+    assert read_report.lines() == ["mended: tag of a broken sequence of entities: 2 (file:2, file:2)"]
+    heldout, read_report = [sentence("a b c", "B-Z I-Z O", identity="9"), sentence("a b c", "B-X O O")], ReadReport()
+    task.check(heldout, read_report)
+    assert read_report.counts == {"never predicted: tag 'B-Z', which training has not": 1,
                             "never predicted: tag 'I-Z', which training has not": 1}  # fmt: skip
-    targets = task.encode(task.columns(heldout, labelled=True))["target"].to_list()
+    targets = task.preprocess(task.to_tensors(heldout, labelled=True))["target"].to_list()
     assert targets[0] == [0, 0, 0, 1 + task.labels.index("O"), 0]
     predictions = [{"tags": ["B-X", "I-X", "O"]}, {"tags": ["B-X", "O", "O"]}]
-    scores = task.scores(heldout, predictions)
+    scores = task.official_metrics(heldout, predictions)
     assert (scores["precision"], scores["recall"], scores["Z/recall"]) == (0.5, 0.5, 0.0)
 
 
@@ -348,33 +348,33 @@ def test_in_a_file_without_any_b_it_is_missed_if_the_training_file_has_it(tokeni
     config = TaggingConfig(scheme=scheme)
     task = Tagging.create(tokenizer, config, ExampleData(), [sentence("a b c", written)], None)
     task = Tagging.from_settings(task.settings(), tokenizer)
-    skips = Skips()
-    task.check([sentence("a b c", "O I-X O"), sentence("a", "I-X")], skips)
-    assert skips.counts.total() == mended
+    read_report = ReadReport()
+    task.check([sentence("a b c", "O I-X O"), sentence("a", "I-X")], read_report)
+    assert read_report.counts.total() == mended
 
 
 def test_files_in_another_scheme_than_the_training_file_are_not_broken(tokenizer):
     for written in ("O I-X I-X", "O B-X I-X", "B-X E-X O"):
         task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", written)], None)
         for tags in ("O B-X I-X", "O B-X E-X"):
-            skips = Skips()
-            task.check([sentence("a b c", tags)], skips)
-            assert not skips.counts
+            read_report = ReadReport()
+            task.check([sentence("a b c", tags)], read_report)
+            assert not read_report.counts
 
 
 def test_settings_of_before_the_training_files_scheme_was_kept_make_a_task(tokenizer):
     settings = make(tokenizer, scheme="BIO").settings()
     del settings["written"]
-    skips = Skips()
-    Tagging.from_settings(settings, tokenizer).check([sentence("a", "I-X")], skips)
-    assert not skips.counts  # the file may be in IOB1
+    read_report = ReadReport()
+    Tagging.from_settings(settings, tokenizer).check([sentence("a", "I-X")], read_report)
+    assert not read_report.counts  # the file may be in IOB1
 
 
 def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
     with pytest.raises(DataError, match=r"file:0: tag 'B_X'; expected O, or B, I, E or S"):
         Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", "B-X B_X O")], None)
     with pytest.raises(DataError, match=r"^file:7: tag 'PER'; expected O, or B, I, E or S"):  # as evaluate does
-        make(tokenizer).check([sentence("a", "O"), sentence("a b", "O PER", identity="7")], Skips())
+        make(tokenizer).check([sentence("a", "O"), sentence("a b", "O PER", identity="7")], ReadReport())
 
 
 @pytest.mark.parametrize(
@@ -410,9 +410,9 @@ def test_parts_of_speech_are_scored_by_accuracy_and_have_no_entities(tokenizer):
     examples = [sentence("a b c", "NN VB NN"), sentence("a", "DT")]
     task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), examples, None)
     assert task.labels == ("NN", "DT", "VB")
-    assert task.scores(examples, [{"tags": ["NN", "NN", "NN"]}, {"tags": ["DT"]}]) == {"accuracy": 0.75}
-    assert task.floor(examples) == {"accuracy": 0.5}
-    assert (task.best, task.scheme) == (("accuracy", "max"), "")
+    assert task.official_metrics(examples, [{"tags": ["NN", "NN", "NN"]}, {"tags": ["DT"]}]) == {"accuracy": 0.75}
+    assert task.baseline(examples) == {"accuracy": 0.5}
+    assert (task.monitor, task.scheme) == ("accuracy", "")
     (prediction, _), _ = answer(task, examples, lambda ids: ids % 3)
     assert prediction.keys() == {"id", "text", "words", "tags", "scores"}
 
@@ -420,13 +420,13 @@ def test_parts_of_speech_are_scored_by_accuracy_and_have_no_entities(tokenizer):
 def test_parts_of_speech_that_look_like_tags_of_entities_are_none(tokenizer):
     examples = [sentence("a b c", "N------S1D S----3MS2- VP-A-3MS--")]  # of the Prague Arabic treebank
     task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(format="conllu", column="xpos"), examples, None)
-    assert (task.best, task.scheme, len(task.labels)) == (("accuracy", "max"), "", 3)
+    assert (task.monitor, task.scheme, len(task.labels)) == ("accuracy", "", 3)
 
 
 def test_one_long_sentence_does_not_mix_lengths_in_all_batches_after_it(tokenizer):
     def padding(examples):
         task = make(tokenizer, max_length=32)
-        batches = task.batches(task.columns(examples, labelled=True), 8, seed=tf.constant([0, 1], tf.int64))
+        batches = task.batches(task.to_tensors(examples, labelled=True), 8, seed=tf.constant([0, 1], tf.int64))
         masks = [features["input_mask"].numpy() for features in batches]
         return 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
 
@@ -447,7 +447,7 @@ def test_conlleval_reads_the_file_and_finds_the_same_scores(tokenizer, labels, t
     path = tmp_path / "a.conll"
     task.writers()[".conll"](path, zip(examples, predictions, strict=True))
     done = subprocess.run(["perl", script], stdin=path.open(), capture_output=True, text=True, check=True)
-    scores = task.scores(examples, predictions)
+    scores = task.official_metrics(examples, predictions)
     overall = re.search(r"precision: +([\d.]+)%; recall: +([\d.]+)%; FB1: +([\d.]+)", done.stdout)
     expected = [scores[name] for name in ("precision", "recall", "f1")]
     np.testing.assert_allclose([float(value) / 100 for value in overall.groups()], expected, atol=5.1e-5)
@@ -481,7 +481,7 @@ def test_training_on_sentences_without_tags_is_refused_with_their_place(tmp_path
     path.write_text('{"words": ["a"], "tags": ["O"]}\n{"words": ["b"]}\n')
     source = Source(ExampleData(format="conll"), str(path), TaggedExample)
     with pytest.raises(DataError, match=r"a\.jsonl:2: no tags, which training and evaluation need; give its tags, or "):
-        list(source.examples(Skips(), "train"))
+        list(source.examples(ReadReport(), "train"))
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from safetensors.numpy import load_file
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConfig
-from bert_tf.inputs.examples import Skips
-from bert_tf.inputs.sources import Source
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.tagging import TaggingConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.finetuning import finetune, predicting
+from bert_tf.training.runs.finetuning import finetune, predicting
 from tests.model.small import PIECES, small_config
 
 pytestmark = pytest.mark.slow  # most of it is compiling
@@ -78,9 +78,9 @@ def test_a_head_on_a_frozen_encoder_learns_and_the_encoder_does_not(run):
 
 def test_the_model_predicts_files_with_and_without_tags(run, tmp_path):
     folder, _, strategy = run
-    task, model = directory.load_downstream(str(folder / "model"))
+    task, model = directory.load_fine_tuned(str(folder / "model"))
     assert set(task.labels) == {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}
-    examples = list(Source(task.data, str(folder), task.example).examples(Skips(), "test"))
+    examples = list(Source(task.data, str(folder), task.example).examples(ReadReport(), "test"))
     predicted = list(predicting(task, model, examples, 16, strategy))
     task.writers()[".conll"](tmp_path / "a.conll", predicted)
     lines = [line.split(" ") for line in (tmp_path / "a.conll").read_text().splitlines() if line]
@@ -88,7 +88,7 @@ def test_the_model_predicts_files_with_and_without_tags(run, tmp_path):
     assert np.mean([gold == found for _, gold, found in lines]) > 0.95
     (tmp_path / "a.jsonl").write_text('{"text": "c the a s. d the b"}\n')
     source = Source(task.data, str(tmp_path / "a.jsonl"), task.example)
-    ((_, prediction),) = predicting(task, model, source.examples(Skips(), "test", labelled=False), 16, strategy)
+    ((_, prediction),) = predicting(task, model, source.examples(ReadReport(), "test", labelled=False), 16, strategy)
     spans = [(span["text"], span["label"], span["start"], span["end"]) for span in prediction["spans"]]
     assert spans == [("a s", "PER", 6, 9), ("b", "LOC", 17, 18)]
     assert json.loads(json.dumps(prediction)) == prediction

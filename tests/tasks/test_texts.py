@@ -9,8 +9,8 @@ from scipy.special import log_softmax
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.examples import TextExample
-from bert_tf.inputs.labelled import SIMILARITY
+from bert_tf.inputs.datasets.examples import TextExample
+from bert_tf.inputs.datasets.labelled import SIMILARITY
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
@@ -49,7 +49,7 @@ def test_windows_of_a_pair_hold_the_first_text_each_and_cut_none_of_the_second(t
         tokenizer, ClassificationConfig(max_length=11, long_texts="window"), labels=("x", "y"), pair=True
     )
     first, second = ["a b", "a", "a b c d e"], ["c d e f g h i j", "", "f g h i j"]
-    features = task.encode({"text": tf.constant(first), "second_text": tf.constant(second)})
+    features = task.preprocess({"text": tf.constant(first), "second_text": tf.constant(second)})
     letters = [
         " ".join({2: "[CLS]", 3: "[SEP]"}.get(piece, PIECES[piece]) for piece in row)
         for row in features["input_word_ids"].to_list()
@@ -73,10 +73,10 @@ def test_a_converted_checkpoint_knows_labels_and_length_only_and_takes_pairs_if_
     assert TASKS[name] is TEXT_TASKS[name]
     task = TASKS[name].from_settings(settings, tokenizer)
     assert [spec.name for spec in task.inputs()] == ["text"]
-    columns = task.columns(examples_of(None, None, texts=("a", "b")), labelled=False)
+    columns = task.to_tensors(examples_of(None, None, texts=("a", "b")), labelled=False)
     assert columns.keys() == {"text", "second_text"}
     with pytest.raises(DataError, match=r"file:0: 1 text\(s\), and the model takes 2; data.text and data.second_text"):
-        task.columns(examples_of(None), labelled=False)
+        task.to_tensors(examples_of(None), labelled=False)
     again = TASKS[name].from_settings(json.loads(json.dumps(task.settings())), tokenizer)
     assert again.settings() == json.loads(json.dumps(task.settings())) | {"labels": again.labels}
 
@@ -90,14 +90,14 @@ def test_balanced_classes_weigh_the_same_in_total_and_the_loss_is_the_weighted_m
     logits = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     features = {"labels": tf.constant(labels), "truncated": tf.zeros(5, tf.bool)}
     features["window"] = tf.zeros(5, tf.int64)
-    total, weight = task.measures(features, {"logits": logits})["loss"]
+    total, weight = task.loss_and_metrics(features, {"logits": logits})["loss"]
     own = np.array(task.class_weights)[labels]
     np.testing.assert_allclose(total, (own * -log_softmax(logits, -1)[range(5), labels]).sum(), rtol=1e-5)
     np.testing.assert_allclose(weight, own.sum(), rtol=1e-6)
     assert float(task.weights(features)["loss"]) == pytest.approx(float(weight))
     # What evaluate measures of the saved model is the same loss.
     again = Classification.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
-    np.testing.assert_array_equal(again.measures(features, {"logits": logits})["loss"], [total, weight])
+    np.testing.assert_array_equal(again.loss_and_metrics(features, {"logits": logits})["loss"], [total, weight])
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_an_empty_label_is_none_of_several_and_else_an_error_with_its_place(toke
     with pytest.raises(DataError, match=r"^dev:1: the label is empty; expected a "):
         create(tokenizer, config, good).columns(bad * 2, labelled=True)
     several = create(tokenizer, MultiLabelConfig(), examples_of("x", empty, "y"))
-    np.testing.assert_array_equal(several.columns(bad, labelled=True)["labels"], [[0, 0]])
+    np.testing.assert_array_equal(several.to_tensors(bad, labelled=True)["labels"], [[0, 0]])
 
 
 def test_classes_and_numbers_are_not_taken_for_each_other(tokenizer):

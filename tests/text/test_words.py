@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.files import bundled
-from bert_tf.inputs.tables import read_table
+from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.text import Tokenizer
 from bert_tf.text.codepoints import CJK_RANGES, is_punctuation
 from bert_tf.text.words import (
@@ -16,8 +16,8 @@ from bert_tf.text.words import (
     characters,
     extents,
     pieces_with_accents,
-    place_of,
     word_numbers,
+    word_of,
 )
 from tests.model.small import PIECES
 
@@ -129,7 +129,7 @@ def test_pieces_that_share_a_character_are_one_group():
 def test_a_piece_is_in_the_last_word_that_does_not_begin_after_it():
     text = tf.constant(["ab cd", "", "x y"])
     starts, words = tf.ragged.constant([[0, 1, 4], [], [2]]), tf.ragged.constant([[0, 3], [], [0, 2]])
-    assert place_of(starts, words, text).numpy().tolist() == [0, 0, 1, 3]
+    assert word_of(starts, words, text).numpy().tolist() == [0, 0, 1, 3]
 
 
 def test_bytes_are_counted_as_characters():

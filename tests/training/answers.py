@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 
-from bert_tf.inputs.examples import TextExample
+from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.text import Tokenizer
@@ -39,7 +39,7 @@ def answers(strategy):
     task, model = model_on(strategy)
     answer, found = answering(task, model, strategy, labelled=True), {}
     for size in BATCH_SIZES:
-        given, measured = answer(task.columns(examples(), labelled=True), size)
+        given, measured = answer(task.to_tensors(examples(), labelled=True), size)
         found[f"{size}/probabilities"] = given["probabilities"]
         found[f"{size}/measured"] = np.array([measured["loss"], measured["accuracy"]])
     return found

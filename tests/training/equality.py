@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
 from bert_tf.files import bundled
-from bert_tf.inputs.pretraining import pretraining_dataset
+from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.text import Tokenizer, learn_vocabulary, write_vocabulary
 from bert_tf.text.learning import read_lines
-from bert_tf.training import runs
+from bert_tf.training.runs import pretraining
 from bert_tf.training.strategy import create
 from tests.training.processes import cluster, finish, start, virtual_devices
 
@@ -111,7 +111,7 @@ def pretrain(folder, layout, changes, *names):
     assert strategy.num_replicas_in_sync == devices
     for case, accumulation in (name.split(":") for name in names):
         settings = {"accumulation": int(accumulation)} | CASES[case] | json.loads(changes)
-        runs.pretrain(config(folder, **settings), folder_of(folder, case, layout, accumulation), strategy)
+        pretraining.pretrain(config(folder, **settings), folder_of(folder, case, layout, accumulation), strategy)
 
 
 def found(folder):

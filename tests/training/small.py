@@ -69,8 +69,7 @@ class Regression(Task):
 
     name = "regression"
     losses = ("loss",)
-    metrics = ("error",)
-    best = ("loss", "min")
+    metric_names = ("error",)
 
     def __init__(self, dropout):
         self.dropout = dropout
@@ -90,7 +89,7 @@ class Regression(Task):
     def weights(self, features):
         return {"loss": tf.reduce_sum(features["masked_lm_weights"])}
 
-    def measures(self, features, outputs):
+    def loss_and_metrics(self, features, outputs):
         weights = tf.reduce_sum(features["masked_lm_weights"], -1)
         errors = outputs[:, 0] - tf.cast(features["input_word_ids"][:, 0], tf.float32) / VOCABULARY
         weight = tf.reduce_sum(weights)
@@ -139,7 +138,7 @@ def difference(ones, others):
 
 def curve(points):
     """The points of a history without what depends on the speed of the machine."""
-    speeds = ("kind", "utilisation")
+    speeds = ("kind", "mfu")
     return [
         {
             name: value

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_tf.text import Tokenizer
-from tests.inputs.test_service import service
+from tests.inputs.corpus.test_service import service
 from tests.training import equality
 
 pytestmark = pytest.mark.slow
@@ -69,7 +69,7 @@ def from_text(tmp_path_factory):
 
 def test_a_run_from_prepared_shards_is_bit_for_bit_that_from_text(from_text):
     pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
-    from bert_tf.inputs.preparation import plan, prepare
+    from bert_tf.inputs.corpus.preparation import plan, prepare
 
     folder, train, expected = from_text
     tokenizer = Tokenizer(os.path.join(folder, "vocab.txt"))

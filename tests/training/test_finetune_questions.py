@@ -12,12 +12,12 @@ from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
 from bert_tf.errors import DataError
-from bert_tf.inputs.examples import Skips
-from bert_tf.inputs.sources import Source
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks import MultipleChoiceConfig, QuestionAnsweringConfig
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
-from bert_tf.training import finetuning
+from bert_tf.training.runs import finetuning
 from tests.model.small import PIECES, small_config
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -60,7 +60,7 @@ def finetune(task, form, folder, pretrained, **train):
     fields = {"batch_size": 16, "learning_rate": 3e-3, "dtype": "float32", "evaluate_every": 10_000} | train
     config = FinetuneConfig(
         task=task,
-        data=ExampleData(format=form, train="train.jsonl", evaluation="dev.jsonl"),
+        data=ExampleData(format=form, train="train.jsonl", validation="dev.jsonl"),
         train=TrainConfig(**fields),
     )
     return finetuning.finetune(config, str(folder), pretrained, str(folder / "model"), STRATEGY)
@@ -72,11 +72,11 @@ def settings(folder):
 
 def measured(folder):
     """What the saved model scores, and its predictions by id."""
-    task, model = directory.load_downstream(str(folder / "model"))
+    task, model = directory.load_fine_tuned(str(folder / "model"))
     source = Source(task.data, str(folder), task.example)
-    examples = list(source.examples(Skips(), "evaluation"))
+    examples = list(source.examples(ReadReport(), "validation"))
     predictions = dict(finetuning.predicting(task, model, examples, 8, STRATEGY)).values()
-    return task.scores(examples, list(predictions)), {one["id"]: one for one in predictions}
+    return task.official_metrics(examples, list(predictions)), {one["id"]: one for one in predictions}
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import tensorflow as tf
 from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.training.phases import Input
-from bert_tf.training.signals import Interrupted, Terminated, terminable
+from bert_tf.training.state.signals import Interrupted, Terminated, terminable
 from tests.training.small import Stop, curve, difference, epochs, trainer, weights_of, with_nan
 
 
@@ -101,7 +101,7 @@ def batch_of(batches, epoch, number):
 @pytest.mark.parametrize("steps_per_call", [1, 10])
 def test_too_many_bad_steps_in_a_row_stop_the_run_with_the_batch_and_the_checkpoint(tmp_path, steps_per_call):
     batches = with_nan(epochs(), [13, 14, 15])  # 12 batches an epoch
-    settings = {"max_bad_steps": 3, "steps_per_call": steps_per_call, "save_every": 5, "total_steps": 30}
+    settings = {"max_nonfinite_steps": 3, "steps_per_call": steps_per_call, "save_every": 5, "total_steps": 30}
     with pytest.raises(BertTfError, match=r"^3 steps in a row up to step 16 .*learning_rate") as caught:
         train(tmp_path, batches, **settings)
     message = str(caught.value)
@@ -125,7 +125,7 @@ def test_skipped_updates_are_counted_over_the_whole_run_also_after_going_on(tmp_
 
 
 def test_bad_steps_that_are_not_in_a_row_do_not_stop_the_run(tmp_path):
-    trained, _ = train(tmp_path, with_nan(epochs(), [1, 2, 4, 5, 7, 8]), max_bad_steps=3, steps_per_call=1)
+    trained, _ = train(tmp_path, with_nan(epochs(), [1, 2, 4, 5, 7, 8]), max_nonfinite_steps=3, steps_per_call=1)
     assert trained.step == 12
 
 

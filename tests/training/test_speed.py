@@ -74,7 +74,7 @@ def test_the_ceiling_is_what_products_reach(monkeypatch):
         seconds.append(float(tf.timestamp() - started))
     reached = 2 * 1024**3 / min(seconds)
     # Other processes may take the cores away from either: only what is off by more than they can do is an error.
-    assert 0.1 < speed.ceiling(strategy, "float32") / reached < 20
+    assert 0.1 < speed.peak_flops(strategy, "float32") / reached < 20
 
 
 @pytest.fixture
@@ -114,11 +114,11 @@ def test_the_first_call_of_each_phase_and_evaluations_do_not_count_as_speed(cloc
 
 
 def test_padding_is_no_token_but_costs_operations(clock):
-    stopwatch = Speed([Work(20, 8, 100, row_flops=lambda length: 1000.0 * length)], ceiling=1e6)
+    stopwatch = Speed([Work(20, 8, 100, row_flops=lambda length: 1000.0 * length)], peak_flops=1e6)
     call(stopwatch, clock, 9.0, 1)
     call(stopwatch, clock, 2.0, 5, measures={"padding_share": (300.0, 40 * 50.0)})  # 40 rows of 50, 300 of it padding
     assert stopwatch.rates()["tokens_per_second"] == (40 * 50 - 300) / 2
-    assert stopwatch.rates()["utilisation"] == pytest.approx(40 * 50 * 1000 / 2 / 1e6)
+    assert stopwatch.rates()["mfu"] == pytest.approx(40 * 50 * 1000 / 2 / 1e6)
 
 
 def test_the_time_left_knows_that_the_second_phase_is_slower(clock):

@@ -11,13 +11,13 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.inputs.examples import Skips, TextExample
-from bert_tf.inputs.labelled import YNAT_LABELS
-from bert_tf.inputs.sources import Source
+from bert_tf.inputs.datasets.examples import ReadReport, TextExample
+from bert_tf.inputs.datasets.labelled import YNAT_LABELS
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks import ClassificationConfig, MultiLabelConfig, RegressionConfig
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
-from bert_tf.training import finetuning
+from bert_tf.training.runs import finetuning
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import package, shared
 
@@ -44,14 +44,14 @@ def run(tmp_path, pretrained):
         task, model_dir = dataclasses.replace(task, max_length=16), str(tmp_path / "model")
         config = FinetuneConfig(task=task, data=ExampleData(**data), train=TRAIN)
         results = finetuning.finetune(config, str(place), pretrained, model_dir, STRATEGY)
-        task, model = directory.load_downstream(model_dir)
+        task, model = directory.load_fine_tuned(model_dir)
         source = Source(task.data, str(place), TextExample)
-        heldout = finetuning.read(source, "evaluation", Skips())
-        columns = task.columns(heldout, labelled=True)
+        heldout = finetuning.read(source, "validation", ReadReport())
+        columns = task.to_tensors(heldout, labelled=True)
         measured = finetuning.Evaluation(task, model, heldout, columns, 32, STRATEGY)()
         assert measured == pytest.approx({name: results["final"][name] for name in measured}, rel=1e-4, abs=1e-4)
-        assert task.best[0] in measured and task.floor(heldout).keys() <= measured.keys()
-        asked = list(source.examples(Skips(), "test", labelled=False))
+        assert task.monitor in measured and task.baseline(heldout).keys() <= measured.keys()
+        asked = list(source.examples(ReadReport(), "test", labelled=False))
         predicted = list(finetuning.predicting(task, model, asked, 32, STRATEGY))
         assert [example for example, _ in predicted] == asked
         predictions = [prediction for _, prediction in predicted]
@@ -185,7 +185,7 @@ def test_anybodys_json_lines_with_several_labels_are_learned_measured_and_answer
         ]
         lines = [json.dumps(row | {"topics": list(row["topics"])}) + "\n" for row in rows]
         (tmp_path / f"{part}.jsonl").write_text("".join(lines))
-    files = {"train": "train.jsonl", "evaluation": "dev.jsonl", "test": "test.jsonl"}
+    files = {"train": "train.jsonl", "validation": "dev.jsonl", "test": "test.jsonl"}
     config = MultiLabelConfig(long_texts="window", balanced=True)
     measured, task, predictions = run(config, tmp_path, text="title", second_text="body", label="topics", **files)
     assert task.labels == ["x", "y", "z"] and task.pair and len(task.class_weights) == 3
@@ -200,7 +200,7 @@ def test_anybodys_csv_with_numbers_is_learned_measured_and_answered(run, tmp_pat
             csv.writer(file).writerows(
                 [("review", "stars"), *((f'a "b",\n{"c" * row}', row * 100) for row in range(9))]
             )
-    files = {"train": "train.csv", "evaluation": "dev.csv", "test": "test.csv"}
+    files = {"train": "train.csv", "validation": "dev.csv", "test": "test.csv"}
     measured, task, predictions = run(RegressionConfig(), tmp_path, text="review", label="stars", **files)
     assert task.scale is None and not task.pair
     # Three updates of 5e-5 move nothing: that the answers are about the mean, 400, the new head knows.

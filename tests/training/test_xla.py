@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainingData, TrainConfig
-from bert_tf.inputs.batching import piece
+from bert_tf.inputs.batching import microbatch
+from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.inputs.masking import Masker
-from bert_tf.inputs.pretraining import pretraining_dataset
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
@@ -91,7 +91,7 @@ def make(corpus, case, dropout):
     for spec in batches.element_spec.values():
         assert spec.shape.is_fully_defined()
     cut = train.accumulation
-    return trained, step, [[piece(batch, index, cut) for index in range(cut)] for batch in batches]
+    return trained, step, [[microbatch(batch, index, cut) for index in range(cut)] for batch in batches]
 
 
 def arguments(batches, number, dtype):

@@ -47,7 +47,7 @@ def choose(path, candidates):
         candidates: list of prefixes in it, at least one.
 
     Returns:
-        Prefix, and a list of notes: one where there were several.
+        Prefix, and a list of warnings: one where there were several.
 
     Raises:
         DataError: nothing tells which.

@@ -1,0 +1,258 @@
+"""RoBERTa as fairseq trains it: a pickled checkpoint, NAME.pt, with dict.txt beside it (fairseq, models/roberta).
+
+The encoder is BERT's without token types and pooler. Two rows of the position embedding stand before the first
+token's, for fairseq counts positions from the id of its padding, 1; LayerNorm has PyTorch's epsilon.
+"""
+
+import os
+import re
+
+import numpy as np
+
+from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.tensor_files import pytorch
+from bert_tf.checkpoints.tensor_files.pickles import Namespace
+from bert_tf.checkpoints.weight_map import TRANSPOSED, TensorMapping, names_of, read_mapped, torch_dense, torch_norm
+from bert_tf.config import BertConfig
+from bert_tf.errors import BertTfError, DataError
+from bert_tf.model.variables import variable_shapes
+from bert_tf.text import Tokenizer
+from bert_tf.text.vocabulary import check_vocabulary
+
+FORMAT = "fairseq"
+_DICTIONARY = "dict.txt"
+
+# Our names of fairseq's special symbols; the mask comes last, after the dictionary (fairseq, data/dictionary.py).
+_SPECIALS = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]  # <s>, <pad>, </s>, <unk>
+_MASK = "<mask>"
+_POSITION_OFFSET = 2
+_EPSILON = 1e-5
+_ACTIVATIONS = {"gelu": "erf_gelu", "gelu_accurate": "tanh_gelu", "gelu_fast": "tanh_gelu", "relu": "relu"}
+# Encoder and head are in a "decoder" in releases up to 0.9, in an "encoder" since.
+_ENCODER = re.compile(r"(encoder|decoder)\.sentence_encoder\.")
+_KINDS = {int: "a whole number", str: "a word", (int, float): "a number"}
+_TOKENIZER = {"lower_case": False, "strip_accents": False, "split_cjk": False}
+
+
+def recognises(path):
+    """Whether `path` is a .pt file, or a directory of some with a dictionary."""
+    if os.path.isdir(path):
+        names = os.listdir(path)  # with a config.json it is Hugging Face's copy of such a model
+        return _DICTIONARY in names and "config.json" not in names and bool(_checkpoints(path))
+    return path.endswith(".pt") and os.path.exists(path)
+
+
+def read(path, allow_pickle=False):
+    """Opens a checkpoint.
+
+    Args:
+        path: of the .pt file, or of a directory with only one.
+        allow_pickle: must be True: there is no other form of these files.
+
+    Returns:
+        Checkpoint.
+
+    Raises:
+        DataError: `allow_pickle` is False, the file is refused (see `tensor_files.pickles`), holds another
+            architecture, or tensors are missing, misshapen or unknown, all by name.
+    """
+    file = _only_checkpoint(path) if os.path.isdir(path) else path
+    dictionary = os.path.join(os.path.dirname(file), _DICTIONARY)
+    if not os.path.exists(dictionary):
+        raise DataError(f"{dictionary}: no such file; expected fairseq's dictionary beside {os.path.basename(file)}")
+    pytorch.check_allowed(file, allow_pickle)
+    saved = pytorch.open_nested(file)
+    store = saved.get("model") if isinstance(saved, dict) else None
+    if not store or not pytorch.is_state_dict(store):
+        raise DataError(f"{file}: no tensors under 'model'; expected a checkpoint of fairseq")
+    store = pytorch.named(store)
+    prefix = next((found[0] for found in map(_ENCODER.match, store) if found), None)
+    if not prefix:
+        raise DataError(f"{file}: no tensors in a 'sentence_encoder'; expected fairseq's RoBERTa")
+    symbols = _read_dictionary(dictionary)
+    config = _config(_settings(saved, file), store, prefix, file)
+    pieces = _pieces(symbols, config.vocab_size, dictionary)
+
+    root = prefix.removesuffix("sentence_encoder.")
+    head = "masked_lm" if f"{root}lm_head.bias" in store else None
+    table, shapes = _weight_map(config, store, prefix), variable_shapes(config, head)
+    tensors = read_mapped(table, shapes, store, file)
+    unused_tensors = _unused_tensors(store, names_of(table, shapes), tensors["embeddings/word_embeddings"], root, file)
+    unused_tensors |= {
+        name: "of the training run, not of the model" for name in saved if name not in ("model", "args", "cfg")
+    }
+    why = _not_text(symbols, pieces)
+    return Checkpoint(
+        config=config,
+        tensors=tensors,
+        task={"name": head, "settings": {"max_length": config.max_position_embeddings}} if head else None,
+        pieces=None if why else pieces,
+        tokenizer_settings={} if why else dict(_TOKENIZER),
+        unused_tensors=unused_tensors,
+        warnings=[
+            f"no vocabulary: {why}" if why else "a text is its symbols with spaces between, as fairseq reads them"
+        ],
+        source_metadata={"format": FORMAT},
+    )
+
+
+def _checkpoints(path):
+    return sorted(name for name in os.listdir(path) if name.endswith(".pt"))
+
+
+def _only_checkpoint(path):
+    names = _checkpoints(path)
+    if len(names) > 1:
+        raise DataError(f"{path} holds {len(names)} checkpoints, {', '.join(names)}; name one of the files")
+    return os.path.join(path, names[0])
+
+
+def _settings(saved, file):
+    """The settings of the model: a Namespace under "args", or since fairseq 0.10.1 a dict under "cfg"."""
+    settings = saved.get("args") or (saved.get("cfg") or {}).get("model")
+    if isinstance(settings, Namespace):
+        settings = settings.fields
+    if not isinstance(settings, dict):
+        raise DataError(
+            f"{file}: no settings under 'args' or 'cfg'; expected a checkpoint of fairseq's training program"
+        )
+    return settings
+
+
+def _config(settings, store, prefix, file):
+    """BertConfig by fairseq's settings and, for the size of the vocabulary, the word embedding."""
+
+    def setting(name, kind):
+        value = settings.get(name)
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise DataError(f"{file}: the setting {name} is {value!r}; expected {_KINDS[kind]}")
+        return value
+
+    def size(name):
+        return setting(name, int)
+
+    if settings.get("encoder_normalize_before"):
+        raise DataError(f"{file}: encoder_normalize_before is set; expected fairseq's RoBERTa, which normalises after")
+    activation = setting("activation_fn", str)
+    if activation not in _ACTIVATIONS:
+        raise DataError(f"{file}: activation_fn {activation!r}; expected one of {', '.join(_ACTIVATIONS)}")
+    words = store.get(f"{prefix}embed_tokens.weight")
+    if words is None or len(words.shape) != 2:
+        raise DataError(f"{file}: no {prefix}embed_tokens.weight of two axes; expected fairseq's RoBERTa")
+    try:
+        return BertConfig(
+            vocab_size=words.shape[0],
+            num_layers=size("encoder_layers"),
+            hidden_size=size("encoder_embed_dim"),
+            num_heads=size("encoder_attention_heads"),
+            intermediate_size=size("encoder_ffn_embed_dim"),
+            # Models that are trained on whole blocks of text may name their length only.
+            max_position_embeddings=size("max_positions" if settings.get("max_positions") else "tokens_per_sample"),
+            position_offset=_POSITION_OFFSET,
+            type_vocab_size=0,
+            pooler=False,
+            dropout=setting("dropout", (int, float)),
+            attention_dropout=setting("attention_dropout", (int, float)),
+            activation=_ACTIVATIONS[activation],
+            layer_norm_epsilon=_EPSILON,
+        ).check()
+    except BertTfError as error:
+        raise DataError(f"{file}: {error}") from None
+
+
+def _weight_map(config, store, prefix):
+    """dict path -> TensorMapping. Older names are used where `store` has them: fused q, k and v; emb_layer_norm."""
+    root = prefix.removesuffix("sentence_encoder.")
+    old_norm, new_norm = f"{prefix}emb_layer_norm", f"{prefix}layernorm_embedding"
+    table = {
+        "embeddings/word_embeddings": TensorMapping((f"{prefix}embed_tokens.weight",)),
+        "embeddings/position_embeddings": TensorMapping((f"{prefix}embed_positions.weight",)),
+        **torch_norm("embeddings/norm", new_norm if f"{new_norm}.weight" in store else old_norm),
+        **torch_dense("masked_lm/transform", f"{root}lm_head.dense"),
+        **torch_norm("masked_lm/norm", f"{root}lm_head.layer_norm"),
+        "masked_lm/bias": TensorMapping((f"{root}lm_head.bias",)),
+    }
+    for index in range(config.num_layers):
+        ours, theirs = f"layer_{index}", f"{prefix}layers.{index}"
+        attention = f"{theirs}.self_attn"
+        if f"{attention}.in_proj_weight" in store:
+            table[f"{ours}/attention/qkv/kernel"] = TensorMapping((f"{attention}.in_proj_weight",), TRANSPOSED)
+            table[f"{ours}/attention/qkv/bias"] = TensorMapping((f"{attention}.in_proj_bias",))
+        else:
+            table |= torch_dense(f"{ours}/attention/qkv", *(f"{attention}.{part}_proj" for part in "qkv"))
+        table |= torch_dense(f"{ours}/attention/output", f"{attention}.out_proj")
+        table |= torch_norm(f"{ours}/attention_norm", f"{theirs}.self_attn_layer_norm")
+        table |= torch_dense(f"{ours}/intermediate", f"{theirs}.fc1")
+        table |= torch_dense(f"{ours}/output", f"{theirs}.fc2")
+        table |= torch_norm(f"{ours}/output_norm", f"{theirs}.final_layer_norm")
+    return table
+
+
+def _unused_tensors(store, used, words, root, file):
+    """dict name -> why, of the tensors that the model does not have.
+
+    Raises:
+        DataError: for a tensor that changes what the model computes.
+    """
+    unused_tensors, unknown = {}, []
+    for name in sorted(store.keys() - used):
+        if name == f"{root}lm_head.weight":
+            if not np.array_equal(store[name].read(), words.read(), equal_nan=True):
+                raise DataError(f"{file}: {name} is not the word embedding; expected the two to be tied")
+            unused_tensors[name] = "the word embedding again"
+        elif name.endswith(".version"):
+            unused_tensors[name] = "a number of fairseq's code"
+        elif name.startswith("classification_heads."):
+            unused_tensors[name] = "the head of a fine-tuned model, which this reader does not take"
+        else:
+            unknown.append(name)
+    if unknown:
+        raise DataError(f"{file} does not hold the model that its settings describe: unknown {', '.join(unknown)}")
+    return unused_tensors
+
+
+def _read_dictionary(path):
+    """The symbols of a dictionary, a line each: the symbol, a space, its count, perhaps a word that begins with '#'."""
+    symbols = []
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            lines = file.read().split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        symbol, _, count = line.removesuffix("\r").removesuffix(" #fairseq:overwrite").rpartition(" ")
+        if not symbol or not count.isdecimal():
+            raise DataError(f"{path}, line {number}: {line[:80]!r}; expected a symbol, a space and its count")
+        symbols.append(symbol)
+    return symbols
+
+
+def _pieces(symbols, vocab_size, path):
+    """The vocabulary by id, special symbols under our names."""
+    pieces = [*_SPECIALS, *(symbols if _MASK in symbols else [*symbols, _MASK])]
+    if len(pieces) != vocab_size:
+        raise DataError(
+            f"{path} has {len(symbols)} symbols, which make {len(pieces)} with fairseq's own, but the checkpoint was "
+            f"trained with {vocab_size}; use the dictionary that came with it"
+        )
+    pieces = ["[MASK]" if piece == _MASK else piece for piece in pieces]
+    check_vocabulary(pieces, path)
+    return pieces
+
+
+def _not_text(symbols, pieces):
+    """Why texts can not be given as symbols with spaces between; None where they can."""
+    if sum(symbol.isdecimal() for symbol in symbols) > len(symbols) / 2:
+        return "the dictionary's symbols are numbers of another tokenizer's pieces (GPT-2's), which bert_tf lacks"
+    if any(symbol.startswith(("▁", "Ġ")) for symbol in symbols):
+        return (
+            "the dictionary's symbols are pieces of another tokenizer (SentencePiece, byte pairs), which bert_tf lacks"
+        )
+    tokens = Tokenizer(pieces, **_TOKENIZER).tokenize(symbols).to_list()
+    expected = {symbol: index for index, symbol in enumerate(pieces)}
+    for symbol, ids in zip(symbols, tokens, strict=True):
+        if symbol != _MASK and ids != [expected[symbol]]:
+            return f"the dictionary's symbol {symbol!r} is no word that can stand in a text"
+    return None

@@ -1,0 +1,271 @@
+"""Hugging Face's layout: config.json, model.safetensors, vocab.txt (transformers, models/bert and models/roberta)."""
+
+import dataclasses
+import os
+import re
+
+import numpy as np
+
+from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.formats import huggingface_config as configs
+from bert_tf.checkpoints.formats import huggingface_tokenizer as tokenizers
+from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.tensor import tensor_of
+from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
+from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
+from bert_tf.checkpoints.weight_map import TensorMapping, names_of, read_mapped, torch_dense, torch_norm, write_mapped
+from bert_tf.errors import DataError
+from bert_tf.files import read_json_object, write_json
+from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
+
+FORMAT = "huggingface"
+
+# Tensors of heads, and the pooler, which is left where the class has none.
+_BESIDES = re.compile(r"(cls|classifier|qa_outputs|lm_head|pooler)\.")
+_ENCODER = re.compile(r"(embeddings|encoder)\.")
+# Buffers 0, 1, 2, ... and 0, 0, 0, ... that older releases saved; they carry nothing.
+_BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
+_WORDS = "embeddings.word_embeddings.weight"
+
+
+def recognises(path):
+    """Whether `path` is a directory of this layout."""
+    return os.path.exists(os.path.join(path, "config.json")) and not directory.recognises(path)
+
+
+def read(path, allow_pickle=False):
+    """Opens a directory; the only tensors it reads are second copies of others, to compare them.
+
+    Args:
+        path: directory.
+        allow_pickle: read pytorch_model.bin where there are no safetensors.
+
+    Returns:
+        Checkpoint. Its head is that of the class that config.json names, or else what the tensors look like; with a
+        class that this project does not have it is the encoder, and the other tensors are in `unused_tensors`.
+
+    Raises:
+        DataError: another architecture; tensors that are missing, misshapen or unknown; a vocabulary or labels of
+            another number. The line names the culprit.
+    """
+    file = os.path.join(path, "config.json")
+    settings, warnings = read_json_object(file), []
+    config = configs.read_config(settings, file)
+    roberta = configs.is_roberta(settings["model_type"])
+    pieces, tokenizer_settings, tokenizer_config = _tokenizer(path, settings, config.vocab_size, warnings)
+    weights, tensors = _open(path, allow_pickle)
+    store = _plain(tensors, "roberta." if roberta else "bert.", weights)
+    head, foreign = configs.read_head(settings, store, warnings)
+    copies = _copies(head, roberta)
+    for copy, original in copies.items():
+        if copy in store and original not in store:
+            store[original] = store.pop(copy)
+
+    if roberta and head == "classification":
+        warnings.append("pooler: the first of the classifier's two layers, which has its shape and place")
+    pooler = head in ON_POOLED or any(name.startswith("pooler.") for name in store)
+    config = dataclasses.replace(config, pooler=pooler)
+    table, labels = weight_map(config, head, roberta), None
+    if HEADS.get(head):
+        bias = store.get(table["classifier/bias"].names[0])
+        labels = configs.read_labels(settings, file, bias and bias.size)
+    shapes = variable_shapes(config, head, labels and len(labels))
+    found = read_mapped(table, shapes, store, weights)
+    unused = store.keys() - names_of(table, shapes) - _BUFFERS - copies.keys()
+    # A class of somebody's own may call its head anything.
+    unknown = [name for name in unused if (_ENCODER.match(name) if foreign else not _BESIDES.match(name))]
+    if unknown:
+        shown = ", ".join(sorted(store[name].source for name in unknown))
+        raise DataError(f"{weights} does not hold the model that config.json describes: unknown {shown}")
+    _check_copies(copies, store, weights, warnings)
+    why = f"the head of {foreign}, which this project has not" if foreign else "no part of a model of this class"
+
+    limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
+    max_length = limit if isinstance(limit, int) and 0 < limit < positions else positions
+    return Checkpoint(
+        config=config,
+        tensors=found,
+        task=configs.read_task(settings, head, labels, max_length, warnings) if head else None,
+        pieces=pieces,
+        tokenizer_settings=tokenizer_settings,
+        unused_tensors={store[name].source: why for name in sorted(unused)},
+        warnings=warnings,
+        source_metadata={
+            "format": FORMAT,
+            "model_type": settings["model_type"],
+            "config": configs.kept(settings),
+            "tokenizer_config": tokenizers.kept(tokenizer_config),
+        },
+    )
+
+
+def write(checkpoint, path):
+    """Writes a directory that Transformers opens; config.json last.
+
+    Args:
+        checkpoint: Checkpoint. What has no place is added to its `unused_tensors`, what was made up to its `warnings`.
+        path: of an empty directory.
+
+    Returns:
+        dict path of a variable -> its names there, joined by " + ".
+
+    Raises:
+        ConfigError: Hugging Face has no class for such a model.
+    """
+    model_type = configs.model_type_for(checkpoint)
+    roberta, config, head = configs.is_roberta(model_type), checkpoint.config, checkpoint.head
+    tensors, table = dict(checkpoint.tensors), weight_map(config, head, roberta)
+    if head and head not in ON_POOLED:
+        poolers = [name for name in tensors if name.startswith("pooler/")]
+        checkpoint.unused_tensors |= {name: f"Transformers' class for {head} has no pooler" for name in poolers}
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in poolers}
+    if not head and not config.pooler:
+        checkpoint.warnings.append("no pooler: open it with AutoModel.from_pretrained(..., add_pooling_layer=False)")
+    if not config.type_vocab_size:
+        dtype = tensors["embeddings/word_embeddings"].dtype
+        zeros = np.zeros((1, config.hidden_size), dtype)
+        tensors["embeddings/type_embeddings"] = tensor_of(zeros, "embeddings/type_embeddings")
+        checkpoint.warnings.append("type embeddings: the model has none; one row of zeros stands for them")
+    checkpoint.unused_tensors |= {
+        name: "Transformers' models hold no state of an optimizer" for name in checkpoint.slots
+    }
+    if checkpoint.step is not None:
+        checkpoint.unused_tensors["step"] = "Transformers' models hold no number of steps"
+
+    prefix = ("roberta." if roberta else "bert.") if head else ""
+
+    def named(name):
+        return f"{prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+    stored = {named(name): tensor for name, tensor in write_mapped(table, tensors).items()}
+    write_tensors(os.path.join(path, "model.safetensors"), stored)
+    source_metadata = checkpoint.source_metadata if checkpoint.source_metadata.get("format") == FORMAT else {}
+    if checkpoint.pieces:
+        tokenizers.write_tokenizer(
+            path, checkpoint.pieces, checkpoint.tokenizer_settings, source_metadata.get("tokenizer_config", {}), config
+        )
+    else:
+        checkpoint.warnings.append(
+            "no tokenizer was written: the ids come from another one than BERT's; copy its files"
+        )
+    settings = configs.written(checkpoint, model_type, source_metadata.get("config", {}))
+    write_json(os.path.join(path, "config.json"), settings)
+    return {name: " + ".join(map(named, table[name].names)) for name in tensors if name in checkpoint.tensors}
+
+
+def weight_map(config, head=None, roberta=False):
+    """Where the variables are, without the encoder's prefix.
+
+    Args:
+        config: BertConfig.
+        head: a key of HEADS, or None.
+        roberta: RoBERTa's names of heads.
+
+    Returns:
+        dict path -> TensorMapping.
+    """
+    # RoBERTa's classifier of texts is two layers on the first token: in shape and place a pooler and a classifier.
+    two_layers = roberta and head == "classification"
+    table = {
+        "embeddings/word_embeddings": TensorMapping((_WORDS,)),
+        "embeddings/position_embeddings": TensorMapping(("embeddings.position_embeddings.weight",)),
+        "embeddings/type_embeddings": TensorMapping(("embeddings.token_type_embeddings.weight",)),
+        **torch_norm("embeddings/norm", "embeddings.LayerNorm"),
+        **torch_dense("pooler", "classifier.dense" if two_layers else "pooler.dense"),
+        **torch_dense("next_sentence", "cls.seq_relationship"),
+        **torch_dense("classifier", "classifier.out_proj" if two_layers else "classifier"),
+        **torch_dense("span", "qa_outputs"),
+    }
+    if roberta:
+        table |= torch_dense("masked_lm/transform", "lm_head.dense")
+        table |= torch_norm("masked_lm/norm", "lm_head.layer_norm")
+    else:
+        table |= torch_dense("masked_lm/transform", "cls.predictions.transform.dense")
+        table |= torch_norm("masked_lm/norm", "cls.predictions.transform.LayerNorm")
+    table["masked_lm/bias"] = TensorMapping(("lm_head.bias" if roberta else "cls.predictions.bias",))
+    for index in range(config.num_layers):
+        ours, theirs = f"layer_{index}", f"encoder.layer.{index}"
+        attention = f"{theirs}.attention.self"
+        table |= torch_dense(f"{ours}/attention/qkv", f"{attention}.query", f"{attention}.key", f"{attention}.value")
+        table |= torch_dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense")
+        table |= torch_norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
+        table |= torch_dense(f"{ours}/intermediate", f"{theirs}.intermediate.dense")
+        table |= torch_dense(f"{ours}/output", f"{theirs}.output.dense")
+        table |= torch_norm(f"{ours}/output_norm", f"{theirs}.output.LayerNorm")
+    return table
+
+
+def _open(path, allow_pickle):
+    """The file that holds or lists the tensors, and dict name -> Tensor."""
+    readers = {
+        "model.safetensors": open_tensors,
+        "model.safetensors.index.json": lambda file: open_sharded(*os.path.split(file)),
+        "pytorch_model.bin": open_pickled,
+        "pytorch_model.bin.index.json": lambda file: open_sharded(*os.path.split(file), open_pickled),
+    }
+    for name, reader in readers.items():
+        file = os.path.join(path, name)
+        if os.path.exists(file):
+            if name.startswith("pytorch_model"):
+                check_allowed(file, allow_pickle)
+            return file, reader(file)
+    for name, option in (("tf_model.h5", "from_tf"), ("flax_model.msgpack", "from_flax")):
+        if os.path.exists(os.path.join(path, name)):
+            raise DataError(
+                f"{path}: the weights are in {name} only; expected model.safetensors: Transformers before 5 makes it "
+                f"(from_pretrained(..., {option}=True), then save_pretrained)"
+            )
+    raise DataError(
+        f"{path}: no weights; expected model.safetensors: fetch it, or save it with Transformers (save_pretrained)"
+    )
+
+
+def _tokenizer(path, settings, vocab_size, warnings):
+    """Vocabulary or None, keyword arguments of `Tokenizer`, dict of tokenizer_config.json."""
+    config = tokenizers.read_config(path)
+    default_class = settings.get("tokenizer_class")
+    pieces, arguments, remarks = tokenizers.read_tokenizer(path, config, vocab_size, default_class)
+    if not pieces and not remarks:
+        # A RoBERTa's is hardly ever WordPiece, so it is not missed; a BERT's file was forgotten.
+        if not configs.is_roberta(settings["model_type"]) and not configs.lacks_tokenizer(settings):
+            raise DataError(f"{path}: neither vocab.txt nor tokenizer.json; fetch the one that belongs to the model")
+        remarks = ["no tokenizer: there is none here; the ids have to come from the model's own"]
+    warnings += remarks
+    return pieces, arguments, config
+
+
+def _plain(tensors, prefix, file):
+    """The same tensors, without the encoder's prefix and by their newer names: files of TF's time say gamma and beta.
+
+    A bare encoder has no prefix.
+    """
+    store = {}
+    for name, tensor in tensors.items():
+        plain = name.removeprefix(prefix)
+        plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        if plain in store:
+            raise DataError(f"{file}: {store[plain].source} and {name} are two names of the same; remove one of them")
+        store[plain] = tensor
+    return store
+
+
+def _copies(head, roberta):
+    """dict name of a tensor -> the one it repeats: the output matrix is the word embedding, and has one bias."""
+    if head not in ("pretraining", "masked_lm"):
+        return {}
+    name = "lm_head" if roberta else "cls.predictions"
+    return {f"{name}.decoder.weight": _WORDS, f"{name}.decoder.bias": f"{name}.bias"}
+
+
+def _check_copies(copies, store, file, warnings):
+    """Raises DataError for a copy that differs from its original."""
+    for copy, original in copies.items():
+        if copy not in store:
+            continue
+        copy, original = store[copy], store[original]
+        if copy.shape != original.shape or not np.array_equal(copy.read(), original.read()):
+            raise DataError(
+                f"{file}: {copy.source} is not equal to {original.source}; expected tied output embeddings: a model "
+                "trained without them can not be read"
+            )
+        warnings.append(f"{copy.source} is {original.source} again")

@@ -1,0 +1,1 @@
+"""Labelled data: one table of formats, and their readers."""

@@ -1,0 +1,261 @@
+"""Data sets of TensorFlow Datasets by name, as the same examples that the readers of files give.
+
+TFDS fetches and keeps them (TFDS_DATA_DIR says where). It deals examples out in its own fixed order, so `id` is the
+number that the data set itself gives, if it does.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.choices import COPA_QUESTIONS
+from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
+from bert_tf.inputs.datasets.glue import glue_task
+from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.squad import with_placed_answers
+from bert_tf.inputs.datasets.text_files import Seen
+
+_GLUE_TEXTS = {
+    "cola": ("sentence",),
+    "sst2": ("sentence",),
+    "qqp": ("question1", "question2"),
+    "mnli": ("premise", "hypothesis"),
+    "ax": ("premise", "hypothesis"),
+    "qnli": ("question", "sentence"),
+}
+# TFDS has MNLI's two halves as sets of their own, too.
+_GLUE_ALIASES = {"mnli_matched": "mnli", "mnli_mismatched": "mnli"}
+
+
+def glue_of_tfds(name):
+    """The key of `glue.GLUE` that a TFDS name such as "glue/mrpc" means, and its text features; None for another set.
+
+    Raises:
+        ConfigError: GLUE has no such task.
+    """
+    family, _, task = name.partition("/")
+    if family != "glue":
+        return None
+    task = _GLUE_ALIASES.get(task, task)
+    glue_task(task)
+    return task, _GLUE_TEXTS.get(task, ("sentence1", "sentence2"))
+
+
+def tfds_splits(name):
+    """Names of the splits to train, evaluate and test on, where the config names none."""
+    halves = {"glue/mnli": ("train", "validation_matched", "test_matched"), "glue/ax": ("test", "test", "test")}
+    return halves.get(name, ("train", "validation", "test"))
+
+
+def tfds_labels(name, label="label"):
+    """The classes of a data set, in the order of its class numbers, or a Scale; GLUE's as the leaderboard writes them.
+
+    None where only the examples tell: of numbers and of text.
+
+    Args:
+        name: in TFDS, such as "glue/mrpc" or "imdb_reviews".
+        label: the feature, not used for GLUE.
+
+    Raises:
+        ConfigError: there is no such data set, or the feature is no label.
+    """
+    task = glue_of_tfds(name)
+    return glue_task(task[0]).labels if task else _classes(name, label, _builder(name, label))
+
+
+def read_tfds_texts(name, split, *, texts=("text",), label="label"):
+    """Labelled texts or pairs.
+
+    Args:
+        name: in TFDS; of "glue/..." the features are known.
+        split: in TFDS, such as "train", "validation" or "validation_matched".
+        texts: names of the one or two features with text.
+        label: name of the feature with the class, of which a negative one is none, a number or a text; or a list of
+            these, for several labels.
+
+    Yields:
+        TextExample.
+
+    Raises:
+        ConfigError: TFDS is not installed, or knows no such data set, split or feature.
+        DataError: TFDS could not fetch the data, or a text is not UTF-8.
+    """
+    task = glue_of_tfds(name)
+    texts, label = (task[1], "label") if task else (texts, label)
+    builder = _builder(name, *texts, label)
+    labels = glue_task(task[0]).labels if task else _classes(name, label, builder)
+    for number, row, location in _rows(builder, name, split):
+        value = row[label]
+        if isinstance(labels, Scale):
+            # TFDS has scores as float32: 3.8 would come out as 3.799999952316284.
+            value = round(value.item(), 3) if value >= labels.low else None
+        elif np.ndim(value):
+            value = tuple(_label(one, labels, location) for one in value)
+        else:
+            value = _label(value, labels, location)
+        values = tuple(_text(row[text], location) for text in texts)
+        yield TextExample(str(row.get("idx", number)), values, value, location)
+
+
+def read_tfds_tags(name, split, column):
+    """Tagged sentences, such as "conll2003" and "universal_dependencies/en_ewt".
+
+    TFDS leaves out where documents begin, so `document` is None. The words of universal_dependencies have no multiword
+    tokens.
+
+    Args:
+        name, split: in TFDS.
+        column: the feature with the tags, such as "ner", "pos", "chunks", "upos" or "xpos".
+
+    Yields:
+        TaggedExample.
+
+    Raises:
+        ConfigError, DataError: as `read_tfds_texts`; a sentence has not one tag a word.
+    """
+    builder = _builder(name, "tokens", column)
+    names = getattr(getattr(builder.info.features[column], "feature", None), "names", None)
+    for number, row, location in _rows(builder, name, split):
+        words = [_text(word, location) for word in row["tokens"]]
+        tags = [names[tag] if names else _text(tag, location) for tag in row[column]]
+        if len(words) != len(tags):
+            raise DataError(f"{location}: {len(words)} words and {len(tags)} tags; expected one {column} a word")
+        identity = _text(row["idx"], location) if "idx" in row else str(number)
+        yield tagged(identity, words, tags, None, location)
+
+
+def read_tfds_questions(name, split, read_report, *, unanswerable=False):
+    """Questions about texts, such as "squad/v1.1" and "squad/v2.0".
+
+    Args:
+        name, split: in TFDS.
+        read_report: ReadReport.
+        unanswerable: whether questions may have no answer, as in SQuAD 2.0.
+
+    Yields:
+        QuestionExample; what becomes of answers that are not where they should be, `squad.read_squad` says.
+
+    Raises:
+        ConfigError, DataError: as `read_tfds_texts`; an id occurs twice, or a question has no answer though
+            `unanswerable` is false.
+    """
+    builder = _builder(name, "id", "question", "context", "answers")
+    seen = Seen()
+    for _, row, location in _rows(builder, name, split):
+        identity = _text(row["id"], location)
+        seen.add(identity, location)
+        starts = row["answers"]["answer_start"]
+        answers = tuple(
+            Answer(_text(text, location), start.item())
+            for text, start in zip(row["answers"]["text"], starts, strict=True)
+        )
+        if not answers and not unanswerable:
+            remedy = "say that there are such: --config.data.format=squad2 --config.task.unanswerable"
+            raise DataError(f"{location}: no answer to the question {identity}; {remedy}")
+        texts = (_text(row[feature], location) for feature in ("question", "context"))
+        yield with_placed_answers(QuestionExample(identity, *texts, answers, location), read_report)
+
+
+def read_tfds_choices(name, split):
+    """Multiple choice: "super_glue/copa", and sets with the features context, endings and label, such as "hellaswag".
+
+    Args:
+        name, split: in TFDS.
+
+    Yields:
+        ChoiceExample.
+
+    Raises:
+        ConfigError, DataError: as `read_tfds_texts`; the label is not the index of a choice, or COPA asks for neither
+            cause nor effect.
+    """
+    is_copa = name.startswith("super_glue/copa")
+    features = ("premise", "question", "choice1", "choice2") if is_copa else ("context", "endings")
+    builder = _builder(name, *features, "label")
+    for number, row, location in _rows(builder, name, split):
+        if is_copa:
+            context, asked, *choices = (_text(row[feature], location) for feature in features)
+            if asked not in COPA_QUESTIONS:
+                raise DataError(f"{location}: the question is {asked!r}; expected {' or '.join(COPA_QUESTIONS)}")
+            question = COPA_QUESTIONS[asked]
+        else:
+            context, question = _text(row["context"], location), ""
+            choices = [_text(ending, location) for ending in row["endings"]]
+        label = row["label"].item()
+        if label >= len(choices):
+            raise DataError(f"{location}: label {label}; expected the index of one of {len(choices)} choices")
+        label = label if label >= 0 else None
+        yield ChoiceExample(str(row.get("idx", number)), context, question, tuple(choices), label, location)
+
+
+def _builder(name, *features):
+    """The TFDS builder of a data set that has these features."""
+    try:
+        import tensorflow_datasets as tfds  # optional, and slow to import
+    except ModuleNotFoundError:
+        raise ConfigError(f"tfds:{name}: TFDS is not installed; pip install 'bert_tf[tfds]'") from None
+    try:
+        builder = tfds.builder(name)
+    except ValueError as error:
+        # The first line says it; a list of all data sets follows.
+        raise ConfigError(f"tfds:{name}: {_first_line(error)}; see tensorflow.org/datasets/catalog") from None
+    for feature in features:
+        if feature not in builder.info.features:
+            known = ", ".join(builder.info.features)
+            raise ConfigError(f"tfds:{name}: no feature {feature!r}; the data set has {known}")
+    return builder
+
+
+def _rows(builder, name, split):
+    """(number, features, location) of each example."""
+    from tensorflow_datasets.core.download.util import DownloadError
+
+    try:
+        builder.download_and_prepare()
+    except ModuleNotFoundError as error:
+        # TFDS imports some packages only when a data set needs them, and does not require them all.
+        raise ConfigError(f"tfds:{name}: TFDS needs the package {error.name}; pip install {error.name}") from None
+    except (OSError, DownloadError) as error:
+        raise DataError(
+            f"tfds:{name}: can not be fetched ({_first_line(error)}); check the network or the disk"
+        ) from None
+    try:
+        rows = builder.as_dataset(split=split)
+    except ValueError as error:
+        raise ConfigError(f'tfds:{name}: no split "{split}" ({_first_line(error)})') from None
+    for number, row in enumerate(rows.as_numpy_iterator()):
+        yield number, row, f"tfds:{name}: {split}[{number}]"
+
+
+def _classes(name, label, builder):
+    """Names of the classes of a feature, or of each in a list; None for text and numbers."""
+    spec = builder.info.features[label].get_tensor_spec()
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank > 1:
+        raise ConfigError(
+            f"tfds:{name}: the feature {label!r} is neither a class, a number or a text, nor a list of these; name "
+            "another as the label"
+        )
+    names = getattr(builder.info.features[label], "names", None)
+    return names and tuple(names)
+
+
+def _label(value, names, location):
+    """A class by its name, None for a negative one; a text as it is; a number as text, as in a table."""
+    if names:
+        return names[value] if value >= 0 else None
+    return _text(value, location) if isinstance(value, bytes) else str(value)
+
+
+def _text(value, location):
+    if not isinstance(value, bytes):
+        raise ConfigError(f"{location}: {value} is no text; name another feature")
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{location}: byte 0x{value[error.start]:02x} is not UTF-8; prepare the data set anew"
+        ) from None
+
+
+def _first_line(error):
+    return str(error).strip().partition("\n")[0]

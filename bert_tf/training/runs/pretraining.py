@@ -1,0 +1,145 @@
+"""Pre-training, from a config to a model directory."""
+
+import dataclasses
+import functools
+
+from bert_tf.config import PretrainConfig
+from bert_tf.errors import ConfigError
+from bert_tf.inputs.corpus.tokenized import find_corpus
+from bert_tf.inputs.identity import corpus_identity
+from bert_tf.inputs.masking import Masker
+from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
+from bert_tf.inputs.corpus.shards import settings_of
+from bert_tf.inputs.corpus.service import through_service
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.text import Tokenizer
+from bert_tf.training.runs.dry_run import rows_per_epoch
+from bert_tf.training.evaluation import evaluator
+from bert_tf.training.phases import Input, split
+from bert_tf.training.runs.runner import Run, expect
+from bert_tf.training.speed import row_flops
+
+# Pairs of validation text that an evaluation during pre-training looks at; always the same ones.
+_VALIDATION_PAIRS = 1024
+
+
+def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run=False):
+    """Pre-trains from raw text or prepared shards.
+
+    Args:
+        config: PretrainConfig.
+        model_dir: gets the model, checkpoints, history and results.json; an interrupted run goes on.
+        strategy: tf.distribute.Strategy.
+        accept_config_change: whether an interrupted run may go on with settings that change its result.
+        dry_run: trains some updates to see what they cost and writes nothing.
+
+    Returns:
+        dict, what results.json holds; of a dry run, the plan, a str.
+
+    Raises:
+        BertTfError: for anything wrong in config or files, before training starts; and as `Trainer.run`.
+    """
+    expect(config, PretrainConfig)
+    config.train.check()
+    config.data.check()
+    if not config.input:
+        raise ConfigError("input is empty; name the text to train on, e.g. --config.input='corpus/*.txt.gz'")
+    if not config.train.steps:
+        raise ConfigError("train.steps is 0; say how long to pre-train, e.g. --config.train.steps=100000")
+    if config.train.seeds != 1:
+        raise ConfigError(f"train.seeds is {config.train.seeds}, but only fine-tuning takes the best of several runs")
+    split(config.train, config.train.steps, strategy.num_replicas_in_sync)  # before the corpus is read for nothing
+    files = find_corpus(config.input)
+    validation = find_corpus(config.validation) if config.validation else []
+    tokenizer = Tokenizer(
+        config.tokenizer.vocab,
+        lower_case=config.tokenizer.lower_case,
+        strip_accents=config.tokenizer.strip_accents,
+        split_cjk=config.tokenizer.split_cjk,
+    )
+    for some in (files, validation) if validation else (files,):
+        check_corpus(some, tokenizer, config.data)
+    # Of each phase the data settings and the batch size.
+    phases = [
+        (config.data.in_phase(phase).check(), config.train.in_phase(phase).batch_size) for phase in config.train.phases
+    ] or [(config.data, config.train.batch_size)]
+    longest = max(data.max_length for data, _ in phases)
+    model_config = _model_config(config, tokenizer, longest)
+    identity = {"input": corpus_identity(files), "tokenizer": settings_of(tokenizer)["fingerprint"]}
+    if validation:
+        identity["validation"] = corpus_identity(validation)
+    run = Run("pretrain", config, model_dir, strategy, identity, accept_config_change)
+    seed = config.train.seed
+    task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest)
+    inputs = [_training_input(files, tokenizer, *phase, seed, model_config) for phase in phases]
+
+    def make_encoder():
+        return BertEncoder(model_config, dtype=run.dtype, packed=config.data.shares_rows)
+
+    def evaluations(model):
+        held = [_validation_batches(validation, tokenizer, *phase, seed) for phase in phases]
+        return [
+            batches and evaluator(task, model, batches, strategy, source.prepare)
+            for batches, source in zip(held, inputs, strict=True)
+        ]
+
+    with reading(config.input):
+        if dry_run:
+            epochs = [rows_per_epoch(files, tokenizer, config.data.pairs, source.batches(0)) for source in inputs]
+            return run.dry_run(task, make_encoder, config.train.steps, inputs, epochs, swapped=config.data.pairs == "sop")
+        return run.fit(
+            task,
+            make_encoder,
+            config.train.steps,
+            inputs,
+            evaluations,
+            config.train.evaluate_every,
+        )
+
+
+def _model_config(config, tokenizer, longest):
+    """The BertConfig of a PretrainConfig's model, for this vocabulary and sequences of up to `longest` tokens."""
+    model = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or tokenizer.vocab_size).check()
+    if model.vocab_size != tokenizer.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size is {model.vocab_size}, but {config.tokenizer.vocab} has "
+            f"{tokenizer.vocab_size} pieces; 0 takes the vocabulary's"
+        )
+    if longest > model.max_position_embeddings:
+        raise ConfigError(
+            f"data.max_length {longest} is over model.max_position_embeddings {model.max_position_embeddings}"
+        )
+    if (model.attention == "causal") != (config.data.masking == "causal_lm"):
+        raise ConfigError(
+            f"model.attention is {model.attention!r} and data.masking {config.data.masking!r}; 'causal' goes with "
+            "'causal_lm', and every other masking with 'bidirectional'"
+        )
+    # Without a label nothing would train the pooler: fine-tuning puts a new one on.
+    return dataclasses.replace(model, pooler=False) if config.data.pairs == "none" else model
+
+
+def _training_input(files, tokenizer, data, batch_size, seed, model_config):
+    """phases.Input of a phase with these settings."""
+
+    def epoch_batches(epoch, shard=None):
+        return pretraining_dataset(files, tokenizer, data, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
+
+    if data.service:
+        epoch_batches = through_service(epoch_batches, data.service, data.service_workers)
+    # Of packed rows also the unused slots (`inputs.packing.join_rows`).
+    pooled = 0 if data.pairs == "none" else data.max_length // 5 if data.pack else 1
+    flops = functools.partial(row_flops, config=model_config, predictions=data.max_predictions, pooled=pooled)
+    source = Input(epoch_batches, length=data.max_length, row_flops=flops)
+    return source._replace(prepare=Masker(data, tokenizer).in_step()) if data.mask_on == "device" else source
+
+
+def _validation_batches(files, tokenizer, data, batch_size, seed):
+    """Dataset of validation batches, the same pairs and masks at every evaluation; None without files."""
+    if not files:
+        return None
+    batches = pretraining_dataset(
+        files, tokenizer, data, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False
+    )
+    return batches.take(max(1, _VALIDATION_PAIRS // batch_size)).cache()

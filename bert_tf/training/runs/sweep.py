@@ -1,0 +1,227 @@
+"""Several runs of one fine-tuning, with other seeds or over a grid of settings; the best of them is the model."""
+
+import dataclasses
+import itertools
+import math
+import os
+import shutil
+from typing import NamedTuple
+
+from bert_tf.checkpoints.directory import RESULTS
+from bert_tf.config import FinetuneConfig, GridConfig, to_dict
+from bert_tf.errors import ConfigError
+from bert_tf.files import replacing, write_json, write_text
+from bert_tf.progress import duration
+from bert_tf.report.markdown import table
+from bert_tf.report.statistics import mean_and_deviation
+from bert_tf.training.runs import finetuning
+from bert_tf.training.state.run_manifest import RunManifest
+from bert_tf.training.runs.runner import expect, isolated_session, results_of
+from bert_tf.training.strategy import is_chief
+
+# Of the best run, into the model directory; what makes it a model comes last.
+_COPIED = ("curves.png", finetuning.REPORT, "vocab.txt", "model.safetensors", "config.json")
+# Settings that a search varies -> what they are called in the names of folders.
+_GRID = {"batch_size": "batch", "learning_rate": "rate", "epochs": "epochs"}
+
+
+class Trial(NamedTuple):
+    """One of the runs.
+
+    Attributes:
+        name: of its folder.
+        settings: dict of what tells its TrainConfig from those of runs that differ in more than the seed.
+        seed: int.
+        config: FinetuneConfig of this run alone.
+    """
+
+    name: str
+    settings: dict
+    seed: int
+    config: FinetuneConfig
+
+
+def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change=False):
+    """Fine-tunes once, or as often as `train.seeds` and `search` say.
+
+    Of several runs each has a folder below model_dir, with its model, but without checkpoints once it has ended. What
+    export and predict look for in model_dir is the best run's, by the task's measure of the validation examples. The
+    same command goes on where it was stopped, and repeats no run that had ended.
+
+    Args:
+        config: FinetuneConfig.
+        data_dir, init, model_dir, strategy, accept_config_change: as in `finetuning.finetune`.
+
+    Returns:
+        dict, what results.json holds; of several runs: trials, a list of dicts (name, settings, seed, steps, seconds,
+        final, learned: whether it is better than the baseline); groups, a list of dicts, one for each choice of settings
+        (settings, runs, mean, deviation of the sample or None, best, failed: names of runs that did not learn); best,
+        the name of a trial; task, measure, baseline, steps and final of that one. trials.md has the same as tables.
+
+    Raises:
+        BertTfError: as `finetuning.finetune`; the runs that were begun had other settings, or inputs.
+    """
+    expect(config, FinetuneConfig)
+    config.train.check()
+    config.grid.check()
+    if config.grid != GridConfig() and not config.search:
+        raise ConfigError("grid is set, but nothing is searched; add --config.search, or leave grid out")
+    if config.train.seeds == 1 and not config.search:
+        return finetuning.finetune(
+            config, data_dir, init, model_dir, strategy, accept_config_change=accept_config_change
+        )
+    trials, chief = trials_of(config), is_chief(strategy)
+    source = finetuning.source_of(config, data_dir)
+    run = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(config)}
+    run["inputs"] = {role: source.identity(role) for role in ("train", "validation")}
+    folders = {trial.name: os.path.join(model_dir, trial.name) for trial in trials}
+    results = {name: results_of(folder) for name, folder in folders.items()}
+    if all(results.values()):  # else the next of the runs compares it
+        finetuning.check_init(config, init, results[trials[0].name])
+    if chief:
+        record = RunManifest(model_dir, run, accept_config_change)
+        record.write(sum(map(bool, results.values())))
+        run = record.value
+    for number, trial in enumerate(trials, 1):
+        if not results[trial.name]:
+            print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)
+            first = next(filter(None, results.values()), None)
+            with isolated_session():
+                results[trial.name] = finetuning.finetune(
+                    trial.config,
+                    data_dir,
+                    init,
+                    folders[trial.name],
+                    strategy,
+                    accept_config_change=accept_config_change,
+                    like=first,
+                )
+        if chief:
+            shutil.rmtree(os.path.join(folders[trial.name], "checkpoints"), ignore_errors=True)
+    summary = run | summarize(trials, results)
+    if chief:
+        text = tables(summary)
+        print(f"\n{text}")
+        write_text(os.path.join(model_dir, "trials.md"), text)
+        _copy(os.path.join(model_dir, summary["best"]), model_dir)
+        write_json(os.path.join(model_dir, RESULTS), summary)
+    return summary
+
+
+def trials_of(config):
+    """The runs of a FinetuneConfig: list of Trial, a choice of settings with all its seeds after the other.
+
+    Raises:
+        ConfigError: a setting that is searched over has no meaning, or a value that no run can have.
+    """
+    varied = {name: getattr(config.grid, name) for name in _GRID if config.search and getattr(config.grid, name)}
+    if "epochs" in varied and config.train.steps:
+        raise ConfigError(
+            f"search tries several epochs, but train.steps is {config.train.steps} and then decides; set "
+            "train.steps=0, or grid.epochs=()"
+        )
+    if config.search and not varied:
+        raise ConfigError("search has nothing to try: grid has no values; give it some, e.g. grid.epochs=(2.0,3.0)")
+    trials = []
+    for values in itertools.product(*varied.values()):
+        settings = dict(zip(varied, values, strict=True))
+        for seed in range(config.train.seed, config.train.seed + config.train.seeds):
+            parts = [f"{_GRID[name]}_{value:g}" for name, value in settings.items()]
+            parts += [f"seed_{seed}"] if config.train.seeds > 1 else []
+            train = dataclasses.replace(config.train, **settings, seed=seed, seeds=1).check()
+            alone = dataclasses.replace(config, train=train, search=False, grid=GridConfig())
+            trials.append(Trial("-".join(parts), settings, seed, alone))
+    return trials
+
+
+def summarize(trials, results):
+    """What the runs came to, as in `finetune`.
+
+    Args:
+        trials: list of Trial.
+        results: dict name of a trial -> dict, as `finetuning.finetune` returns.
+    """
+    name, direction = results[trials[0].name]["measure"]
+    sign = {"max": 1.0, "min": -1.0}[direction]
+    rows = []
+    for trial in trials:
+        result = results[trial.name]
+        final = {key: value for key, value in result["final"].items() if key not in ("kind", "step")}
+        rows.append(
+            {
+                "name": trial.name,
+                "settings": trial.settings,
+                "seed": trial.seed,
+                "steps": result["steps"],
+                "seconds": result["seconds"],
+                "final": final,
+                # Of nan, too, no comparison is true.
+                "learned": sign * final[name] > sign * result["baseline"][name],
+            }
+        )
+
+    def value(row):
+        return -math.inf if math.isnan(row["final"][name]) else sign * row["final"][name]
+
+    groups = []
+    for settings, same in itertools.groupby(rows, lambda row: row["settings"]):
+        same = list(same)
+        # Not all have the same: of entities, types that a model finds and the examples lack have scores, too.
+        common = [key for key in same[0]["final"] if all(key in row["final"] for row in same)]
+        finals = {key: mean_and_deviation([row["final"][key] for row in same]) for key in common}
+        groups.append(
+            {
+                "settings": settings,
+                "runs": len(same),
+                "mean": {key: mean for key, (mean, _) in finals.items()},
+                "deviation": {key: deviation for key, (_, deviation) in finals.items()} if len(same) > 1 else None,
+                "best": max(same, key=value)["name"],
+                "failed": [row["name"] for row in same if not row["learned"]],
+            }
+        )
+    best = max(rows, key=value)
+    return {
+        "trials": rows,
+        "groups": groups,
+        "best": best["name"],
+    } | {key: results[best["name"]][key] for key in ("task", "measure", "baseline", "steps", "final")}
+
+
+def tables(summary):
+    """The runs, and the choices of settings where each had several, as tables in Markdown.
+
+    Args:
+        summary: as `summarize` returns.
+    """
+    measure = summary["measure"][0]
+
+    def note(row):
+        notes = ["best"] if row["name"] == summary["best"] else []
+        return ", ".join(notes + ([] if row["learned"] else ["did not learn: not above the baseline"]))
+
+    found = {row["name"]: row["final"][measure] for row in summary["trials"]}
+    rows = [
+        (row["name"], f"{found[row['name']]:.4f}", f"{row['steps']:,}", duration(row["seconds"]), note(row))
+        for row in summary["trials"]
+    ]
+    baseline = ("baseline", f"{summary['baseline'][measure]:.4f}", "", "", "answers given without reading")
+    parts = [table(("run", measure, "steps", "time", ""), [*rows, baseline])]
+    if summary["groups"][0]["deviation"]:
+        rows = [
+            (
+                ", ".join(f"{name} {value:g}" for name, value in group["settings"].items()) or "all",
+                f"{group['mean'][measure]:.4f} ± {group['deviation'][measure]:.4f}",
+                f"{found[group['best']]:.4f}",
+                f"{group['runs'] - len(group['failed'])} of {group['runs']}",
+            )
+            for group in summary["groups"]
+        ]
+        parts.append(table(("settings", f"{measure}, mean ± deviation", "best", "learned"), rows))
+    return "\n".join(parts)
+
+
+def _copy(folder, model_dir):
+    for name in _COPIED:
+        if os.path.exists(os.path.join(folder, name)):
+            with replacing(os.path.join(model_dir, name)) as temporary:
+                shutil.copyfile(os.path.join(folder, name), temporary)

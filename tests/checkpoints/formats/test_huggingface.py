@@ -1,0 +1,789 @@
+"""Hugging Face's layout: real weights and random ones against NumPy, and a clear line for all that does not fit."""
+
+import dataclasses
+import json
+import logging
+import os
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import bert_tf
+from bert_tf.checkpoints import load_model
+from bert_tf.checkpoints.formats import huggingface
+from bert_tf.checkpoints.tensor import tensor_of
+from bert_tf.checkpoints.tensor_files import safetensors
+from bert_tf.errors import ConfigError, DataError
+from tests import packages
+from tests.checkpoints.small import LABELS, TASKS, assert_same, small_checkpoint
+from tests.model.numpy_bert import encode, random_tensors, tensors_of
+from tests.model.small import PIECES, features, inputs_for
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    return str(packages.minilm())
+
+
+def test_real_weights_and_settings_come_back_as_they_were(minilm, tmp_path):
+    checkpoint = huggingface.read(minilm)
+    assert (checkpoint.warnings, checkpoint.unused_tensors) == ([], {})
+    huggingface.write(checkpoint, str(tmp_path))
+    before, after = (load_file(os.path.join(path, "model.safetensors")) for path in (minilm, tmp_path))
+    assert before.keys() - after.keys() <= {"embeddings.position_ids"}
+    for name, value in after.items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+    for file in ("config.json", "tokenizer_config.json"):
+        with open(os.path.join(minilm, file)) as one, open(tmp_path / file) as other:
+            settings, again = json.load(one), json.load(other)
+        made = {"_name_or_path", "transformers_version", "name_or_path", "tokenizer_file"}
+        lost = {name for name, value in settings.items() if again.get(name) != value} - made
+        assert not lost, (file, {name: (settings[name], again.get(name)) for name in lost})
+    with open(os.path.join(minilm, "vocab.txt"), "rb") as file:
+        assert file.read().split() == (tmp_path / "vocab.txt").read_bytes().split()
+
+
+CONFIG = {
+    "model_type": "bert",
+    "vocab_size": len(PIECES),
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 24,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-5,
+}
+
+
+@pytest.fixture
+def tensors():
+    shape = {"layers": 2, "hidden": 32, "inner": 48, "vocab": len(PIECES), "positions": 24}
+    return random_tensors(np.random.default_rng(0), **shape)
+
+
+def write(path, tensors, config=None, pieces=PIECES, **overrides):
+    """A Hugging Face directory; returns its path as str."""
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps((CONFIG if config is None else config) | overrides))
+    (path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    return str(path)
+
+
+def assert_holds(encoder, tensors, activation="erf_gelu"):
+    inputs = features()
+    sequence, pooled, _ = encode(tensors, inputs, layers=2, heads=4, activation=activation, epsilon=1e-5)
+    outputs, tokens = encoder(inputs), inputs["input_mask"] == 1
+    np.testing.assert_allclose(outputs["sequence_output"].numpy()[tokens], sequence[tokens], atol=1e-5)
+    np.testing.assert_allclose(outputs["pooled_output"], pooled, atol=1e-5)
+
+
+def gamma_beta(name):
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [lambda name: name, lambda name: f"bert.{name}", gamma_beta, lambda name: f"bert.{gamma_beta(name)}"],
+    ids=["plain", "prefix", "gamma", "prefix_gamma"],
+)
+def test_tensors_are_found_under_each_of_their_names(tmp_path, tensors, rename):
+    encoder, _ = bert_tf.load(write(tmp_path, {rename(name): value for name, value in tensors.items()}))
+    assert_holds(encoder, tensors)
+
+
+@pytest.mark.parametrize(
+    "theirs, ours",
+    [("gelu", "erf_gelu"), ("gelu_new", "tanh_gelu"), ("gelu_pytorch_tanh", "tanh_gelu"), ("relu", "relu")],
+)
+def test_activations_go_by_their_hugging_face_names(tmp_path, tensors, theirs, ours):
+    encoder, _ = bert_tf.load(write(tmp_path, tensors, hidden_act=theirs))
+    assert_holds(encoder, tensors, ours)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
+def test_tensors_of_another_float_type_are_converted(tmp_path, tensors, dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    stored = {name: value.astype(dtype) for name, value in tensors.items()}
+    encoder, _ = bert_tf.load(write(tmp_path, stored))
+    assert_holds(encoder, {name: value.astype(np.float32) for name, value in stored.items()})
+
+
+def test_the_tokenizer_follows_tokenizer_config(tmp_path, tensors):
+    path = write(tmp_path, tensors)
+    _, tokenizer = bert_tf.load(path)
+    assert (tokenizer.lower_case, tokenizer.strip_accents, tokenizer.split_cjk) == (True, True, True)
+    settings = {"do_lower_case": False, "strip_accents": None, "tokenize_chinese_chars": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    _, tokenizer = bert_tf.load(path)
+    assert (tokenizer.lower_case, tokenizer.strip_accents, tokenizer.split_cjk) == (False, False, False)
+
+
+@pytest.mark.parametrize("architecture", ["BertModel", "BertForPoetry"])
+def test_tensors_beside_the_class_are_left_out_with_a_warning_that_lists_them(tmp_path, tensors, caplog, architecture):
+    extra = {"cls.predictions.bias": np.zeros(3), "classifier.weight": np.zeros(3), "qa_outputs.bias": np.zeros(2)}
+    buffers = {"bert.embeddings.position_ids": np.arange(24)[None], "bert.embeddings.token_type_ids": np.zeros((1, 24))}
+    prefixed = {f"bert.{name}": value for name, value in tensors.items()}
+    path = write(tmp_path, prefixed | extra | buffers, architectures=[architecture])
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        encoder, _ = bert_tf.load(path)
+    assert_holds(encoder, tensors)
+    (record,) = [record for record in caplog.records if "left out" in record.getMessage()]
+    assert all(name in record.getMessage() for name in extra)
+    assert "_ids" not in record.getMessage()
+    assert set(huggingface.read(path).unused_tensors) == set(extra)
+
+
+def test_a_class_of_somebodys_own_may_call_its_head_anything(tmp_path, tensors):
+    extra = {"crf.transitions": np.zeros((3, 3))}
+    prefixed = {f"bert.{name}": value for name, value in tensors.items()}
+    path = write(tmp_path, prefixed | extra, architectures=["BertCrf"])
+    assert huggingface.read(path).unused_tensors == {
+        "crf.transitions": "the head of BertCrf, which this project has not"
+    }
+    path = write(tmp_path, prefixed | extra, architectures=["BertModel"])
+    with pytest.raises(DataError, match=r"unknown crf\.transitions"):
+        huggingface.read(path)
+
+
+def test_a_bare_encoder_loads_without_a_warning(tmp_path, tensors, caplog):
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        bert_tf.load(write(tmp_path, tensors))
+    assert not caplog.records
+
+
+QUERY = "encoder.layer.1.attention.self.query"
+
+
+def changed(tensors, **changes):
+    """`tensors` with some replaced, or removed where the value is None; "__" in a name stands for a dot."""
+    result = tensors | {name.replace("__", "."): value for name, value in changes.items()}
+    return {name: value for name, value in result.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "changes, culprits",
+    [
+        ({"pooler.dense.bias": None, f"{QUERY}.weight": None}, ["missing", "pooler.dense.bias", f"{QUERY}.weight"]),
+        ({"encoder.layer.2.output.dense.bias": np.zeros(32)}, ["unknown", "encoder.layer.2.output.dense.bias"]),
+        ({"embeddings.LayerNorm.weight": np.zeros(31)}, ["embeddings.LayerNorm.weight is [31], not [32]"]),
+        (
+            {"encoder.layer.0.output.dense.weight": np.zeros((48, 32))},
+            ["encoder.layer.0.output.dense.weight is [48, 32], not [32, 48]"],
+        ),
+        ({f"{QUERY}.weight": np.zeros((31, 32))}, [f"{QUERY}.weight is [31, 32]"]),
+        ({f"{QUERY}.weight": np.zeros((32, 31))}, [f"{QUERY}.weight is [32, 31]"]),
+        ({"embeddings.word_embeddings.weight": np.zeros((7, 32))}, ["word_embeddings", f"[{len(PIECES)}, 32]"]),
+        ({"embeddings.word_embeddings.weight": np.zeros(7)}, ["word_embeddings", "[7]"]),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named(tmp_path, tensors, changes, culprits):
+    path = write(tmp_path, changed(tensors, **changes))
+    with pytest.raises(DataError) as raised:
+        bert_tf.load(path)
+    message = str(raised.value)
+    assert message.startswith(os.path.join(path, "model.safetensors"))
+    assert all(culprit in message for culprit in culprits), message
+    assert "\n" not in message
+
+
+def test_parts_of_qkv_that_differ_but_add_up_are_not_taken(tmp_path, tensors):
+    sizes = {"query": 31, "key": 33}
+    wrong = {f"encoder.layer.1.attention.self.{part}.weight": np.zeros((n, 32)) for part, n in sizes.items()}
+    with pytest.raises(DataError, match=r"layer\.1\.attention\.self\.query\.weight is \[31, 32\]"):
+        bert_tf.load(write(tmp_path, tensors | wrong))
+
+
+@pytest.mark.parametrize(
+    "overrides, culprits",
+    [
+        ({"model_type": "albert"}, ["model_type 'albert'", "expected 'bert', 'roberta'"]),
+        ({"is_decoder": True}, ["is_decoder True", "expected False"]),
+        ({"add_cross_attention": True}, ["add_cross_attention True", "expected False"]),
+        ({"hidden_size": "32"}, ["config.json"]),
+        ({"hidden_act": "silu"}, ["hidden_act 'silu'", "gelu"]),
+        ({"position_embedding_type": "relative_key"}, ["position_embedding_type 'relative_key'", "absolute"]),
+        ({"num_attention_heads": 5}, ["not a multiple of num_heads 5"]),
+        ({"vocab_size": len(PIECES) + 1}, [f"{len(PIECES)} pieces", f"{len(PIECES) + 1}"]),
+    ],
+)
+def test_a_config_that_can_not_be_read_right_is_refused(tmp_path, tensors, overrides, culprits):
+    path = write(tmp_path, tensors, **overrides)
+    with pytest.raises(bert_tf.errors.BertTfError) as raised:
+        bert_tf.load(path)
+    assert all(culprit in str(raised.value) for culprit in culprits), raised.value
+
+
+def test_a_config_without_a_size_names_what_it_lacks(tmp_path, tensors):
+    config = {name: value for name, value in CONFIG.items() if name != "num_hidden_layers"}
+    with pytest.raises(DataError, match=r"config\.json: no 'num_hidden_layers'"):
+        bert_tf.load(write(tmp_path, tensors, config))
+
+
+@pytest.mark.parametrize("keep", [0, 5, 1000, -10])
+def test_a_truncated_file_is_said_to_be_unreadable(tmp_path, tensors, keep):
+    path = write(tmp_path, tensors)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    with pytest.raises(DataError, match=r"model\.safetensors can not be read: "):
+        bert_tf.load(path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
+def test_a_file_that_is_not_there_is_named(tmp_path, tensors, name):
+    path = write(tmp_path, tensors)
+    (tmp_path / name).unlink()
+    with pytest.raises(DataError, match=name):
+        bert_tf.load(path)
+
+
+def test_a_config_that_is_not_an_object_is_refused(tmp_path, tensors):
+    path = write(tmp_path, tensors)
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(DataError, match=r"config\.json"):
+        bert_tf.load(path)
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match="nowhere: no such directory"):
+        bert_tf.load(str(tmp_path / "nowhere"))
+
+
+# Heads
+
+NO_POOLER = ("masked_lm", "tagging", "question_answering")  # Transformers' classes for these have none
+ROBERTA_TASKS = [head for head in TASKS if head not in ("pretraining", "next_sentence")]
+
+
+def small(head=None, **config):
+    """A small Checkpoint that the format can hold as it is, and its model."""
+    return small_checkpoint(head, **({"pooler": head not in NO_POOLER} | config))
+
+
+def small_roberta(head=None, **config):
+    """The same in RoBERTa's layout: [PAD] has id 1, positions begin at 2, one type of token."""
+    shape = {"position_offset": 2, "type_vocab_size": 1, "activation": "erf_gelu"}
+    checkpoint, model = small(head, **(shape | config))
+    pieces = [PIECES[1], PIECES[0], *PIECES[2:]]
+    return dataclasses.replace(checkpoint, pieces=pieces), model
+
+
+def edit(path, file="config.json", **changes):
+    """Changes keys of a JSON file; None removes one."""
+    settings = json.loads((path / file).read_text()) | changes
+    (path / file).write_text(json.dumps({name: value for name, value in settings.items() if value is not None}))
+
+
+def edit_tensors(path, **changes):
+    """Changes tensors of the file as `changed` does."""
+    save_file(changed(load_file(path / "model.safetensors"), **changes), path / "model.safetensors")
+
+
+def assert_round_trip(checkpoint, path):
+    names = huggingface.write(checkpoint, str(path))
+    again = huggingface.read(str(path))
+    assert_same(checkpoint, again)
+    assert names == {name: tensor.source for name, tensor in again.tensors.items()}
+    assert (again.pieces, again.tokenizer_settings) == (checkpoint.pieces, checkpoint.tokenizer_settings)
+    assert again.task == checkpoint.task
+    assert not again.unused_tensors
+    return again
+
+
+@pytest.mark.parametrize("head", TASKS)
+def test_every_head_comes_back_bit_for_bit(tmp_path, head):
+    checkpoint, model = small(head)
+    assert_round_trip(checkpoint, tmp_path)
+    again, tokenizer, labels = load_model(str(tmp_path))
+    assert labels == (LABELS if head in ("classification", "tagging") else None)
+    assert tokenizer.vocab == PIECES
+    inputs = inputs_for(head)
+    ours, theirs = model(inputs), again(inputs)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(theirs[name]))
+
+
+@pytest.mark.parametrize("head", ROBERTA_TASKS)
+def test_every_head_in_robertas_layout_comes_back_bit_for_bit(tmp_path, head):
+    checkpoint, _ = small_roberta(head)
+    again = assert_round_trip(checkpoint, tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert (settings["model_type"], settings["pad_token_id"], settings["max_position_embeddings"]) == ("roberta", 1, 26)
+    assert again.config.position_offset == 2
+
+
+def test_what_is_written_has_the_names_and_layout_of_pytorch(tmp_path):
+    checkpoint, model = small("pretraining")
+    huggingface.write(checkpoint, str(tmp_path))
+    expected = {
+        name if name.startswith("cls.") else f"bert.{name}": value
+        for name, value in tensors_of(model, checkpoint.config.hidden_size).items()
+    }
+    written = load_file(tmp_path / "model.safetensors")
+    assert written.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(written[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_stays_half_precision(tmp_path, dtype):
+    checkpoint, _ = small("classification")
+    halves = {name: tensor_of(one.read().astype(dtype), name) for name, one in checkpoint.tensors.items()}
+    assert_round_trip(dataclasses.replace(checkpoint, tensors=halves), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == dtype
+
+
+@pytest.mark.parametrize("head", TASKS)
+def test_without_architectures_the_head_is_told_from_the_tensors(tmp_path, head):
+    huggingface.write(small(head)[0], str(tmp_path))
+    edit(tmp_path, architectures=None)
+    again = huggingface.read(str(tmp_path))
+    if head == "multiple_choice":  # is a classifier with one output
+        assert (again.head, again.labels, again.task["name"]) == ("classification", ["LABEL_0"], "regression")
+    else:
+        assert again.head == head
+    assert bool(head) == any("names no architecture" in note for note in again.warnings)
+
+
+def test_a_masked_lm_with_a_next_sentence_head_is_read_with_both(tmp_path):
+    checkpoint, _ = small("pretraining")
+    huggingface.write(checkpoint, str(tmp_path))
+    edit(tmp_path, architectures=["BertForMaskedLM"])
+    again = huggingface.read(str(tmp_path))
+    assert_same(checkpoint, again)
+    assert any("next-sentence head" in note for note in again.warnings)
+
+
+TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
+TIED |= {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+
+
+def test_copies_of_tied_tensors_are_compared_and_noted(tmp_path):
+    checkpoint, _ = small("masked_lm")
+    huggingface.write(checkpoint, str(tmp_path))
+    stored = load_file(tmp_path / "model.safetensors")
+    assert not TIED.keys() & stored.keys()
+    edit_tensors(tmp_path, **{copy: stored[original] for copy, original in TIED.items()})
+    again = huggingface.read(str(tmp_path))
+    assert_same(checkpoint, again)
+    assert not again.unused_tensors
+    assert all(any(note.startswith(copy) for note in again.warnings) for copy in TIED)
+
+
+@pytest.mark.parametrize("copy", TIED)
+def test_an_untied_output_layer_is_refused(tmp_path, copy):
+    huggingface.write(small("masked_lm")[0], str(tmp_path))
+    different = load_file(tmp_path / "model.safetensors")[TIED[copy]] + np.float32(1e-6)
+    edit_tensors(tmp_path, **{copy: different})
+    with pytest.raises(DataError, match=f"{copy} is not equal to {TIED[copy]}"):
+        huggingface.read(str(tmp_path))
+
+
+def test_a_bias_that_is_there_only_as_the_decoders_is_taken(tmp_path):
+    checkpoint, _ = small("masked_lm")
+    huggingface.write(checkpoint, str(tmp_path))
+    bias = load_file(tmp_path / "model.safetensors")["cls.predictions.bias"]
+    edit_tensors(tmp_path, **{"cls.predictions.bias": None, "cls.predictions.decoder.bias": bias})
+    assert_same(checkpoint, huggingface.read(str(tmp_path)))
+
+
+def test_a_head_without_one_of_its_tensors_is_refused_by_name(tmp_path):
+    huggingface.write(small("classification")[0], str(tmp_path))
+    edit_tensors(tmp_path, **{"classifier.bias": None})
+    with pytest.raises(DataError, match=r"missing classifier\.bias"):
+        huggingface.read(str(tmp_path))
+
+
+# Labels and tasks
+
+
+def write_classifier(path, problem=None, **changes):
+    """A classifier as Transformers would write it, without our own key; with keys of config.json changed."""
+    huggingface.write(small("classification")[0], str(path))
+    edit(path, bert_tf=None, problem_type=problem, **changes)
+    return str(path)
+
+
+def test_labels_are_in_the_order_of_their_ids(tmp_path):
+    path = write_classifier(tmp_path, id2label={"2": "c", "0": "a", "1": "b"})
+    checkpoint = huggingface.read(path)
+    assert checkpoint.labels == ["a", "b", "c"]
+    assert checkpoint.task == {"name": "classification", "settings": {"labels": ["a", "b", "c"], "max_length": 24}}
+
+
+@pytest.mark.parametrize("changes", [{"num_labels": 3}, {}])
+def test_labels_without_names_are_numbered(tmp_path, changes):
+    path = write_classifier(tmp_path, id2label=None, **changes)
+    assert huggingface.read(path).labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+@pytest.mark.parametrize(
+    "changes, line",
+    [
+        ({"id2label": {"0": "a", "1": "b"}}, "id2label is of 2 labels, but the classifier has 3 outputs"),
+        ({"id2label": {"0": "a", "1": "b", "3": "c"}}, "id2label .*expected an object from 0, 1"),
+        ({"id2label": ["a", "b", "c"]}, "id2label .*expected an object from 0, 1"),
+        ({"id2label": 3}, "id2label .*expected an object from 0, 1"),
+        ({"id2label": None, "num_labels": 10**12}, "num_labels is of 1000000000000 labels"),
+        ({"id2label": None, "num_labels": "3"}, "num_labels is of '3' labels"),
+        ({"id2label": None, "num_labels": 4}, "num_labels is of 4 labels, but the classifier has 3 outputs"),
+    ],
+)
+def test_labels_that_do_not_fit_the_classifier_are_refused(tmp_path, changes, line):
+    path = write_classifier(tmp_path, **changes)
+    with pytest.raises(DataError, match=line):
+        huggingface.read(path)
+
+
+@pytest.mark.parametrize("name", ["regression", "multi_label_classification"])
+def test_the_problem_type_is_the_kind_of_task(tmp_path, name):
+    assert huggingface.read(write_classifier(tmp_path, name)).task["name"] == name
+    checkpoint, _ = small("classification")
+    checkpoint.task["name"] = name
+    assert_round_trip(checkpoint, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["problem_type"] == name
+
+
+def test_the_settings_of_a_task_come_back_unless_its_labels_were_changed(tmp_path):
+    checkpoint, _ = small("classification")
+    checkpoint.task["settings"] |= {"text": "a", "second_text": "b", "max_length": 17}
+    assert_round_trip(checkpoint, tmp_path)
+    edit(tmp_path, id2label={"0": "a", "1": "b", "2": "c"})
+    again = huggingface.read(str(tmp_path))
+    assert again.task["settings"] == {"labels": ["a", "b", "c"], "max_length": 24}
+    assert any("not this model's any more" in note for note in again.warnings)
+
+
+@pytest.mark.parametrize("limit, length", [(17, 17), (24, 24), (512, 24), (int(1e30), 24), (None, 24)])
+def test_texts_are_as_long_as_the_tokenizer_and_the_positions_allow(tmp_path, limit, length):
+    path = write_classifier(tmp_path)
+    edit(tmp_path, "tokenizer_config.json", model_max_length=limit)
+    assert huggingface.read(path).task["settings"]["max_length"] == length
+
+
+def test_the_padding_token_is_that_of_the_vocabulary(tmp_path):
+    checkpoint, _ = small()
+    pieces = [PIECES[1], PIECES[0], *PIECES[2:]]
+    huggingface.write(dataclasses.replace(checkpoint, pieces=pieces), str(tmp_path))
+    assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 1
+
+
+# RoBERTa
+
+
+def test_a_roberta_without_wordpiece_is_read_without_a_tokenizer(tmp_path):
+    checkpoint, model = small_roberta("masked_lm")
+    checkpoint = dataclasses.replace(checkpoint, pieces=None, tokenizer_settings={})
+    assert_round_trip(checkpoint, tmp_path)
+    (tmp_path / "vocab.json").write_text("{}")
+    again, tokenizer, _ = load_model(str(tmp_path))
+    assert tokenizer is None
+    inputs = inputs_for("masked_lm")
+    np.testing.assert_array_equal(again(inputs)["mlm_logits"], model(inputs)["mlm_logits"])
+    assert any("vocab.json is not a WordPiece vocabulary" in note for note in huggingface.read(str(tmp_path)).warnings)
+
+
+def test_robertas_masked_lm_head_has_its_own_activation(tmp_path):
+    huggingface.write(small_roberta("masked_lm")[0], str(tmp_path))
+    edit(tmp_path, hidden_act="relu")
+    checkpoint = huggingface.read(str(tmp_path))
+    assert checkpoint.head is None
+    assert set(checkpoint.unused_tensors) == {
+        f"lm_head.{name}" for name in ("bias", "dense.bias", "dense.weight", "layer_norm.bias", "layer_norm.weight")
+    }
+    assert all("'relu'" in why for why in checkpoint.unused_tensors.values())
+
+
+# Files
+
+
+def test_nothing_is_read_but_copies(tmp_path, monkeypatch):
+    huggingface.write(small("masked_lm")[0], str(tmp_path))
+    edit_tensors(tmp_path, **{"cls.predictions.decoder.bias": np.zeros(len(PIECES), np.float32)})
+    edit_tensors(tmp_path, **{"cls.predictions.bias": np.zeros(len(PIECES), np.float32)})
+    opened, reader = [], safetensors._reader
+    monkeypatch.setattr(safetensors, "_reader", lambda file, name: lambda: opened.append(name) or reader(file, name)())
+    checkpoint = huggingface.read(str(tmp_path))
+    assert sorted(opened) == ["cls.predictions.bias", "cls.predictions.decoder.bias"]
+    checkpoint.tensors["masked_lm/transform/kernel"].read()
+    assert opened[2:] == ["cls.predictions.transform.dense.weight"]
+
+
+def shard(path):
+    """Splits model.safetensors of a directory into two files with an index."""
+    tensors = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    places = {name: files[number % 2] for number, name in enumerate(sorted(tensors))}
+    for file in files:
+        save_file({name: tensors[name] for name in tensors if places[name] == file}, path / file)
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return files
+
+
+def test_shards_are_one_model(tmp_path):
+    checkpoint, _ = small("classification")
+    huggingface.write(checkpoint, str(tmp_path))
+    shard(tmp_path)
+    assert_same(checkpoint, huggingface.read(str(tmp_path)))
+
+
+def test_an_index_that_lists_no_files_is_named(tmp_path):
+    huggingface.write(small()[0], str(tmp_path))
+    shard(tmp_path)
+    for content, found in (("[]", "a JSON list; expected an object"), ("{}", "no 'weight_map'")):
+        (tmp_path / "model.safetensors.index.json").write_text(content)
+        with pytest.raises(DataError, match=f"model.safetensors.index.json: {found}"):
+            huggingface.read(str(tmp_path))
+
+
+def test_a_shard_that_is_missing_or_cut_short_is_named(tmp_path):
+    huggingface.write(small("classification")[0], str(tmp_path))
+    _, second = shard(tmp_path)
+    (tmp_path / second).write_bytes((tmp_path / second).read_bytes()[:-4])
+    with pytest.raises(DataError, match=f"{second} can not be read"):
+        huggingface.read(str(tmp_path))
+    (tmp_path / second).unlink()
+    with pytest.raises(DataError, match=f"{second} can not be read"):
+        huggingface.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_a_pickle_is_not_opened_unless_allowed(tmp_path, tensors, name):
+    path = write(tmp_path, tensors)
+    (tmp_path / "model.safetensors").rename(tmp_path / name)
+    with pytest.raises(DataError, match=f"{name}: a pickled file, .*allow_pickle"):
+        bert_tf.load(path)
+
+
+@pytest.mark.parametrize("name", ["tf_model.h5", "flax_model.msgpack"])
+def test_weights_of_another_library_are_named(tmp_path, tensors, name):
+    path = write(tmp_path, tensors)
+    (tmp_path / "model.safetensors").rename(tmp_path / name)
+    with pytest.raises(DataError, match=f"the weights are in {name} only"):
+        bert_tf.load(path)
+
+
+def test_one_tensor_under_two_names_is_refused(tmp_path, tensors):
+    twice = tensors | {"embeddings.LayerNorm.gamma": tensors["embeddings.LayerNorm.weight"]}
+    with pytest.raises(DataError, match="two names of the same"):
+        bert_tf.load(write(tmp_path, twice))
+
+
+def test_settings_that_bert_tf_has_no_use_for_are_written_back(tmp_path, tensors):
+    path = write(tmp_path, tensors, hidden_act="gelu_pytorch_tanh", classifier_dropout=0.3, pad_token_id=0, custom=[1])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 17, "padding_side": "left"}))
+    target = tmp_path / "again"
+    target.mkdir()
+    huggingface.write(huggingface.read(path), str(target))
+    settings = json.loads((target / "config.json").read_text())
+    kept = {"classifier_dropout": 0.3, "pad_token_id": 0, "custom": [1], "hidden_act": "gelu_pytorch_tanh"}
+    assert settings | CONFIG | kept == settings  # all of them are there
+    tokenizer = json.loads((target / "tokenizer_config.json").read_text())
+    assert (tokenizer["model_max_length"], tokenizer["padding_side"]) == (17, "left")
+
+
+def test_an_untied_setting_is_not_written_back(tmp_path, tensors):
+    path = write(tmp_path, tensors, tie_word_embeddings=False, auto_map={"AutoModel": "code.Model"})
+    huggingface.write(huggingface.read(path), path)
+    assert not {"tie_word_embeddings", "auto_map"} & json.loads((tmp_path / "config.json").read_text()).keys()
+
+
+# What the format has no place for
+
+
+@pytest.mark.parametrize("head", NO_POOLER)
+def test_a_pooler_that_the_class_has_not_is_left_out(tmp_path, head):
+    checkpoint, _ = small(head, pooler=True)
+    names = huggingface.write(checkpoint, str(tmp_path))
+    assert (
+        checkpoint.unused_tensors.keys() == {"pooler/kernel", "pooler/bias"} == checkpoint.tensors.keys() - names.keys()
+    )
+    again = huggingface.read(str(tmp_path))
+    assert not again.config.pooler
+    assert again.tensors.keys() == names.keys()
+
+
+def test_an_encoder_without_pooler_says_how_to_open_it(tmp_path):
+    checkpoint, _ = small(pooler=False)
+    assert_round_trip(checkpoint, tmp_path)
+    assert any("add_pooling_layer=False" in note for note in checkpoint.warnings)
+
+
+def test_a_model_without_types_gets_a_row_of_zeros(tmp_path):
+    checkpoint, model = small(type_vocab_size=0)
+    names = huggingface.write(checkpoint, str(tmp_path))
+    assert names.keys() == checkpoint.tensors.keys()
+    assert any("one row of zeros" in note for note in checkpoint.warnings)
+    again = huggingface.read(str(tmp_path))
+    assert again.config.type_vocab_size == 1
+    assert not again.tensors["embeddings/type_embeddings"].read().any()
+    inputs = features()
+    ours, theirs = model(inputs)["sequence_output"], again.model()(inputs)["sequence_output"]
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_state_of_an_optimizer_is_left_out(tmp_path):
+    checkpoint, _ = small()
+    checkpoint = dataclasses.replace(checkpoint, slots={"pooler/bias/m": checkpoint.tensors["pooler/bias"]}, step=7)
+    names = huggingface.write(checkpoint, str(tmp_path))
+    assert checkpoint.unused_tensors.keys() == {"pooler/bias/m", "step"}
+    assert "pooler/bias/m" not in names
+
+
+@pytest.mark.parametrize(
+    "make, culprit",
+    [
+        (lambda: small(norm="pre"), "model.norm is 'pre'"),
+        (lambda: small_roberta("pretraining"), "model.position_offset is 2.*'pretraining'"),
+        (lambda: small_roberta("masked_lm", activation="relu"), "model.activation is 'relu'"),
+        (lambda: small(position_offset=2), r"one more than the id of \[PAD\], and that is 0"),
+    ],
+)
+def test_a_model_that_transformers_has_no_class_for_is_refused(tmp_path, make, culprit):
+    with pytest.raises(ConfigError, match=f"{culprit}.*--format=bert_tf"):
+        huggingface.write(make()[0], str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+# The tokenizer
+
+
+def fast_tokenizer(path, pieces=PIECES, added=(), model=None, **normalizer):
+    """Writes a tokenizer.json."""
+    settings = {"lowercase": True, "strip_accents": None, "handle_chinese_chars": True} | normalizer
+    content = {
+        "added_tokens": [{"id": number, "content": token, "special": False} for number, token in added],
+        "normalizer": {"type": "BertNormalizer", "clean_text": True} | settings,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": model or {"type": "WordPiece", "vocab": {piece: number for number, piece in enumerate(pieces)}},
+    }
+    (path / "tokenizer.json").write_text(json.dumps(content))
+
+
+def tokenizer_config(path, **settings):
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def test_the_vocabulary_is_found_in_tokenizer_json(tmp_path, tensors):
+    path = write(tmp_path, tensors)
+    (tmp_path / "vocab.txt").unlink()
+    fast_tokenizer(tmp_path, lowercase=False, strip_accents=True, handle_chinese_chars=False)
+    tokenizer_config(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
+    checkpoint = huggingface.read(path)
+    assert checkpoint.pieces == PIECES
+    assert checkpoint.tokenizer_settings == {"lower_case": False, "strip_accents": True, "split_cjk": False}
+
+
+@pytest.mark.parametrize(
+    "name, lower_case",
+    [(None, True), ("BertTokenizer", True), ("BertTokenizerFast", True), ("PreTrainedTokenizerFast", False)],
+)
+def test_where_the_files_disagree_the_class_decides_as_in_transformers(tmp_path, tensors, name, lower_case):
+    path = write(tmp_path, tensors)
+    fast_tokenizer(tmp_path, lowercase=False)
+    tokenizer_config(tmp_path, do_lower_case=True, **({"tokenizer_class": name} if name else {}))
+    checkpoint = huggingface.read(path)
+    assert checkpoint.tokenizer_settings["lower_case"] == lower_case
+    assert any(note.startswith("lower_case is True by tokenizer_config.json and False") for note in checkpoint.warnings)
+
+
+def test_tokenizer_json_goes_before_vocab_txt(tmp_path, tensors):
+    path = write(tmp_path, tensors, pieces=PIECES[:-2] + PIECES[:-3:-1])
+    fast_tokenizer(tmp_path)
+    checkpoint = huggingface.read(path)
+    assert checkpoint.pieces == PIECES
+    assert any("different pieces" in note for note in checkpoint.warnings)
+
+
+@pytest.mark.parametrize("where", ["added_tokens.json", "tokenizer_config.json", "tokenizer.json"])
+def test_added_tokens_complete_the_vocabulary(tmp_path, tensors, where):
+    path = write(tmp_path, tensors, pieces=PIECES[:-2])
+    added = list(enumerate(PIECES))[-2:]
+    if where == "added_tokens.json":
+        (tmp_path / where).write_text(json.dumps({token: number for number, token in reversed(added)}))
+    elif where == "tokenizer_config.json":
+        tokenizer_config(tmp_path, added_tokens_decoder={str(number): {"content": token} for number, token in added})
+    else:
+        fast_tokenizer(tmp_path, PIECES[:-2], added=added)
+    checkpoint = huggingface.read(path)
+    assert checkpoint.pieces == PIECES
+    assert any("added tokens" in note for note in checkpoint.warnings)
+
+
+def test_added_tokens_with_a_gap_are_refused(tmp_path, tensors):
+    path = write(tmp_path, tensors, pieces=PIECES[:-2])
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"the": len(PIECES)}))
+    with pytest.raises(DataError, match=f"ids {len(PIECES)}; expected them to follow the {len(PIECES) - 2} pieces"):
+        huggingface.read(path)
+
+
+@pytest.mark.parametrize(
+    "kind, reason",
+    [
+        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "'BPE', not WordPiece"),
+        ({"model": {"type": "Unigram", "vocab": []}}, "'Unigram', not WordPiece"),
+        ({"type": "Lowercase"}, "Lowercase and BertPreTokenizer"),
+    ],
+)
+def test_a_tokenizer_of_another_kind_is_left_to_the_caller(tmp_path, tensors, kind, reason):
+    path = write(tmp_path, tensors)
+    (tmp_path / "vocab.txt").unlink()
+    fast_tokenizer(tmp_path, **kind)
+    checkpoint = huggingface.read(path)
+    assert checkpoint.tokenizer() is None
+    assert any(reason in note for note in checkpoint.warnings)
+
+
+def test_a_class_that_cuts_words_otherwise_is_left_to_the_caller(tmp_path, tensors):
+    path = write(tmp_path, tensors)
+    tokenizer_config(tmp_path, tokenizer_class="BertJapaneseTokenizer")
+    checkpoint = huggingface.read(path)
+    assert checkpoint.tokenizer() is None
+    assert any("BertJapaneseTokenizer is not BERT's WordPiece" in note for note in checkpoint.warnings)
+
+
+def test_a_tokenizer_json_of_another_length_is_refused(tmp_path, tensors):
+    path = write(tmp_path, tensors)
+    (tmp_path / "vocab.txt").unlink()
+    fast_tokenizer(tmp_path, PIECES[:-1])
+    with pytest.raises(DataError, match=rf"tokenizer\.json has {len(PIECES) - 1} pieces, but .* {len(PIECES)}"):
+        huggingface.read(path)
+
+
+@pytest.mark.parametrize(
+    "file, content, line",
+    [
+        ("tokenizer_config.json", {"tokenizer_class": 5}, "tokenizer_class is '5'; expected text"),
+        ("tokenizer_config.json", {"do_lower_case": "no"}, "do_lower_case is 'no'; expected true or false"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"40": {}}}, "added tokens are not numbers with"),
+        ("tokenizer.json", {"model": "WordPiece"}, "model is 'WordPiece'; expected an object"),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": ["a"]}}, "vocab is .*expected an object"),
+        ("added_tokens.json", {"x": "y"}, "added tokens are not numbers with"),
+        ("config.json", {"architectures": "BertModel"}, "architectures 'BertModel'; expected a list"),
+    ],
+)
+def test_a_part_of_another_kind_is_named(tmp_path, tensors, file, content, line):
+    path = write(tmp_path, tensors)
+    settings = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
+    (tmp_path / file).write_text(json.dumps(settings | content))
+    with pytest.raises(DataError, match=line):
+        bert_tf.load(path)
+
+
+def test_a_config_of_another_project_is_told_by_what_it_has(tmp_path, tensors):
+    path = write(tmp_path, tensors)
+    (tmp_path / "config.json").write_text('{"module": "keras_hub.src.models.bert", "class_name": "BertBackbone"}')
+    with pytest.raises(DataError, match="no 'vocab_size', only module, class_name; expected Hugging Face's"):
+        bert_tf.load(path)
+
+
+def test_of_many_missing_tensors_the_first_are_named(tmp_path, tensors):
+    path = write(tmp_path, tensors, num_hidden_layers=50)
+    with pytest.raises(DataError, match=r"missing encoder.layer.*and [0-9]+ more") as caught:
+        bert_tf.load(path)
+    assert len(str(caught.value)) < 1000

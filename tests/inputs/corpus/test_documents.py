@@ -1,0 +1,358 @@
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+from bert_tf.errors import DataError
+from bert_tf.inputs.corpus.documents import check_documents, full_sentences, sentence_pairs
+from tests.inputs.original import join, reference_pairs
+
+MAX_TOKENS = 29
+
+
+def numbered_documents(sentence_lengths):
+    """Documents whose tokens are numbered through, so that every token tells where it is from.
+
+    Args:
+        sentence_lengths: for each document the lengths of its sentences.
+    """
+    documents, number = [], 0
+    for lengths in sentence_lengths:
+        documents.append([])
+        for length in lengths:
+            documents[-1].append(list(range(number, number + length)))
+            number += length
+    return documents
+
+
+def corpus(num_documents, seed=0, most_sentences=12, longest=15):
+    lengths = np.random.default_rng(seed)
+    return numbered_documents(
+        [lengths.integers(1, longest, lengths.integers(1, most_sentences)) for _ in range(num_documents)]
+    )
+
+
+def dataset_of(documents):
+    sentences = join(documents)
+    nested = [len(document) for document in documents], [len(sentence) for sentence in sentences]
+    ragged = tf.RaggedTensor.from_nested_row_lengths(tf.constant(join(sentences), tf.int32), nested)
+    return tf.data.Dataset.from_tensor_slices(ragged)
+
+
+def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, **options):
+    """Runs `sentence_pairs` with `runs` seeds in turn; returns a list of (first, second, label), lists of int."""
+    dataset = dataset_of(documents)
+    pairs = tf.data.Dataset.range(seed, seed + runs).flat_map(
+        lambda k: sentence_pairs(dataset, tf.stack([k, 7]), max_tokens=max_tokens, **options)
+    )
+    made = []
+    for batch in pairs.ragged_batch(1000):
+        labels = batch["next_sentence_label"].numpy()
+        made += zip(batch["first"].to_list(), batch["second"].to_list(), labels, strict=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Four runs over a corpus of short documents: the documents, our pairs and the reference's."""
+    documents = corpus(300)
+    theirs = [pair for k in range(4) for pair in reference_pairs(documents, k, MAX_TOKENS)]
+    return documents, pairs_of(documents, runs=4), theirs
+
+
+def same_histogram(ours, theirs):
+    """p-value of the hypothesis that two samples of integers are of one distribution; rare values pooled."""
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    values, counts = np.unique(np.concatenate([ours, theirs]), return_counts=True)
+    common = values[counts >= 20]
+    table = np.array([[np.sum(sample == value) for value in common] for sample in (ours, theirs)])
+    rest = [[np.sum(~np.isin(sample, common))] for sample in (ours, theirs)]
+    table = np.concatenate([table, rest], axis=1) if np.sum(rest) >= 10 else table
+    return stats.chi2_contingency(table).pvalue if table.shape[1] > 1 else 1.0
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda first, second, label: label,
+        lambda first, second, label: len(first) + len(second),
+        lambda first, second, label: len(first),
+        lambda first, second, label: len(second),
+        lambda first, second, label: 100 * label + min(len(first), len(second)),
+    ],
+    ids=["labels", "total length", "first length", "second length", "shorter length by label"],
+)
+def test_pairs_are_distributed_as_the_original_generator_makes_them(made, measure):
+    _, ours, theirs = made
+    assert same_histogram([measure(*p) for p in ours], [measure(*p) for p in theirs]) > 0.01
+
+
+def test_the_number_of_pairs_is_that_of_the_original_generator(made):
+    documents, ours, theirs = made
+    per_document = []
+    for pairs in (ours, theirs):
+        starts = [document[0][0] for document in documents]
+        owner = np.searchsorted(starts, [first[0] for first, _, _ in pairs], side="right") - 1
+        per_document.append(np.bincount(owner, minlength=len(documents)))
+    assert stats.ttest_rel(*per_document).pvalue > 0.01
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 1.0])
+def test_the_share_and_the_targets_of_short_documents_are_the_originals(rate):
+    # Sentences of one token reach every target exactly: the length of a full pair is the document's target.
+    # Long ones, so that each has a full pair of running text.
+    documents = numbered_documents([[1] * 250] * 200)
+    ours = pairs_of(documents, short_sequence_rate=rate)
+    theirs = reference_pairs(documents, 5, MAX_TOKENS, short_sequence_rate=rate)
+
+    def targets(pairs):
+        longest = {}
+        for first, second, label in pairs:
+            if not label:
+                longest[first[0] // 250] = max(longest.get(first[0] // 250, 0), len(first) + len(second))
+        return np.array(list(longest.values()))
+
+    ours, theirs = targets(ours), targets(theirs)
+    assert ours.max() <= MAX_TOKENS
+    assert stats.ks_2samp(ours, theirs).pvalue > 0.01
+    short = stats.binomtest(int(np.sum(ours < MAX_TOKENS)), len(ours), rate * (1 - 1 / (MAX_TOKENS - 1)))
+    assert short.pvalue > 0.01
+
+
+def test_front_and_back_are_cut_as_the_original_cuts_token_by_token():
+    documents = numbered_documents([[40]] * 1500 + [[9]] * 500)
+    ours, theirs = pairs_of(documents, group_size=2000), reference_pairs(documents, 1, MAX_TOKENS)
+
+    def cuts(pairs):
+        """How many tokens went at the front of first parts of 40 tokens, and what was left."""
+        return [100 * len(first) + first[0] % 40 for first, _, _ in pairs if first[0] < 1500 * 40]
+
+    assert same_histogram(cuts(ours), cuts(theirs)) > 0.01
+    assert {len(first) + len(second) for first, second, _ in ours if first[0] < 1500 * 40} == {MAX_TOKENS}
+
+
+def document_numbers(documents):
+    """token -> number of its document."""
+    return np.repeat(np.arange(len(documents)), [sum(map(len, document)) for document in documents])
+
+
+def test_segments_are_running_text_and_label_says_whether_of_one_document(made):
+    documents, pairs, _ = made
+    document = document_numbers(documents)
+    for first, second, label in pairs:
+        assert first and second and len(first) + len(second) <= MAX_TOKENS
+        assert first == list(range(first[0], first[-1] + 1))
+        assert second == list(range(second[0], second[-1] + 1))
+        assert document[first[0]] == document[first[-1]] and document[second[0]] == document[second[-1]]
+        if label:
+            assert document[first[0]] != document[second[0]]
+        else:
+            assert document[first[0]] == document[second[0]]
+            # Between the two lies only what was cut off, and only pairs that were too long were cut.
+            assert second[0] == first[-1] + 1 or (second[0] > first[-1] and len(first) + len(second) == MAX_TOKENS)
+    assert {label for _, _, label in pairs} == {0, 1}
+
+
+def test_displaced_sentences_are_put_back_so_that_all_text_is_used_once():
+    documents = numbered_documents([[1] * n for n in (1, 2, 60, 100, 333)])
+    own_text = []
+    for first, second, label in pairs_of(documents):
+        own_text += first if label else first + second
+    assert sorted(own_text) == list(range(496))
+
+
+def test_the_same_seed_gives_the_same_pairs_and_another_seed_new_ones():
+    documents = corpus(50)
+    first, both = pairs_of(documents, seed=1), pairs_of(documents, seed=1, runs=2)
+    again, other = both[: len(first)], both[len(first) :]
+    assert first == again
+    assert first != other
+    known = {(tuple(a), tuple(b)) for a, b, _ in first}
+    assert np.mean([(tuple(a), tuple(b)) in known for a, b, _ in other]) < 0.3
+
+
+def test_pairs_of_a_group_come_in_random_order():
+    starts = [first[0] for first, _, _ in pairs_of(corpus(300))]
+    assert abs(stats.spearmanr(range(len(starts)), starts).statistic) < 0.1
+
+
+def test_groups_follow_each_other_and_lend_only_within():
+    documents = corpus(30)
+    document = document_numbers(documents)
+    pairs = pairs_of(documents, group_size=10)
+    groups = [(document[first[0]] // 10, document[second[0]] // 10) for first, second, _ in pairs]
+    assert all(a == b for a, b in groups)
+    assert [a for a, _ in groups] == sorted(a for a, _ in groups)
+    assert {document[first[0]] for first, _, _ in pairs} == set(range(30))
+
+
+def test_a_lone_document_at_the_end_keeps_its_true_pairs():
+    documents = numbered_documents([[4] * 50] * 3)
+    last = [label for first, _, label in pairs_of(documents, group_size=2) if first[0] >= 400]
+    assert last and not any(last)
+
+
+def test_empty_sentences_and_documents_are_passed_over():
+    documents = corpus(20)
+    holes = [[], [[]], [[], []]]
+    with_holes = []
+    for number, document in enumerate(documents):
+        with_holes += [[s for sentence in document for s in ([], sentence)] + [[]], holes[number % 3]]
+    assert pairs_of(with_holes) == pairs_of(documents)
+    assert pairs_of([[], [[]]]) == []
+
+
+def test_two_documents_of_one_sentence_make_two_random_pairs():
+    assert sorted(pairs_of([[[1, 2]], [[3]]])) == [([1, 2], [3], 1), ([3], [1, 2], 1)]
+
+
+def test_a_sentence_of_two_million_tokens_is_cut_at_once():
+    pairs = pairs_of(numbered_documents([[2_000_000], [5, 5]]))
+    assert max(len(first) + len(second) for first, second, _ in pairs) == MAX_TOKENS
+
+
+@pytest.mark.parametrize(
+    "documents, pairs, found",
+    [([], "nsp", "no text at all"), ([], "none", "no text at all"), ([["Only one."]], "nsp", "one document only")],
+)
+def test_a_corpus_of_too_few_documents_is_refused_with_the_remedy(documents, pairs, found):
+    spec = tf.TensorSpec([None], tf.string)
+    dataset = tf.data.Dataset.from_generator(lambda: documents, output_signature=spec)
+    with pytest.raises(DataError, match=found) as error:
+        check_documents(dataset, pairs)
+    assert "blank lines" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_two_documents_pass_the_check_and_one_where_none_other_is_needed():
+    check_documents(tf.data.Dataset.from_tensor_slices([["One."], ["Two."]]))
+    for pairs in ("sop", "none"):
+        check_documents(tf.data.Dataset.from_tensor_slices([["One."]]), pairs)
+
+
+def test_swapped_pairs_are_two_neighbours_of_one_document_in_the_wrong_order():
+    documents = corpus(200, longest=8)
+    document = document_numbers(documents)
+    swapped = random = 0
+    for first, second, label in pairs_of(documents, swap=True, short_sequence_rate=0.0):
+        same = document[first[0]] == document[second[0]]
+        if not same:
+            # Only a chunk of one sentence, here a document's last, has no order and gets another document's text.
+            assert label == 1 and (first[-1] + 1 == len(document) or document[first[-1] + 1] != document[first[0]])
+            random += 1
+        elif label:
+            assert second[0] < first[0]
+            assert first[0] == second[-1] + 1 or len(first) + len(second) == MAX_TOKENS
+            swapped += 1
+        else:
+            assert first[0] < second[0]
+    assert swapped > 100 and random > 5
+
+
+def test_swapped_pairs_use_all_text_once_and_a_lone_document_does():
+    documents = numbered_documents([[1] * 330])
+    pairs = pairs_of(documents, swap=True)
+    assert sorted(join(first + second for first, second, _ in pairs)) == list(range(330))
+    assert {label for _, _, label in pairs} == {0, 1}
+
+
+SEPARATOR = -1
+
+
+def rows_of(documents, seed=1, max_tokens=MAX_TOKENS, **options):
+    rows = full_sentences(dataset_of(documents), [seed, 7], max_tokens=max_tokens, sep_id=SEPARATOR, **options)
+    return [row["first"].tolist() for row in rows.as_numpy_iterator()]
+
+
+def reference_rows(documents, max_tokens):
+    """RoBERTa's FULL-SENTENCES as its paper tells it, sentence by sentence, documents in the order given."""
+    rows, row = [], []
+    for document in documents:
+        separator = [SEPARATOR] if row else []
+        for sentence in document:
+            for start in range(0, len(sentence), max_tokens):
+                piece = sentence[start : start + max_tokens]
+                if len(row + separator + piece) > max_tokens:
+                    rows.append(row)
+                    row, separator = [], []
+                row = row + separator + piece
+                separator = []
+    return rows + [row] * bool(row)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, MAX_TOKENS, 500])
+def test_full_sentences_are_those_of_the_plain_reference_in_some_order_of_documents(max_tokens):
+    # Groups of one document keep the documents in order, so the reference knows it.
+    documents = corpus(40, longest=20)
+    ours = rows_of(documents, max_tokens=max_tokens, group_size=1)
+    assert sorted(ours) == sorted(reference_rows(documents, max_tokens))
+
+
+def test_full_sentences_of_every_group_size_use_all_text_once_and_are_full():
+    documents = corpus(60)
+    for group_size in (2, 7, 1000):
+        rows = rows_of(documents, group_size=group_size)
+        assert sorted(token for row in rows for token in row if token != SEPARATOR) == list(
+            range(len(document_numbers(documents)))
+        )
+        assert max(map(len, rows)) <= MAX_TOKENS
+        # What is left at the end of a row is less than the longest sentence and a separator; of one row only, more.
+        assert sum(len(row) <= MAX_TOKENS - 15 for row in rows) <= 1
+        assert all(SEPARATOR not in (row[0], row[-1]) for row in rows)
+        assert sum(row.count(SEPARATOR) for row in rows) > 10
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, MAX_TOKENS, 5000])
+def test_cut_sentences_fill_every_sequence_but_the_last(max_tokens):
+    # Groups of one document keep the documents in order.
+    documents = corpus(40)
+    text = join([[SEPARATOR] * (number > 0) + join(document) for number, document in enumerate(documents)])
+    expected = [text[start : start + max_tokens] for start in range(0, len(text), max_tokens)]
+    assert sorted(rows_of(documents, max_tokens=max_tokens, group_size=1, cut=True)) == sorted(expected)
+
+
+def test_cut_sentences_of_every_group_size_use_all_text_once():
+    documents = corpus(60)
+    for group_size in (2, 7, 1000):
+        rows = rows_of(documents, group_size=group_size, cut=True)
+        assert sorted(token for row in rows for token in row if token != SEPARATOR) == list(
+            range(len(document_numbers(documents)))
+        )
+        assert sum(row.count(SEPARATOR) for row in rows) == len(documents) - 1
+        assert sorted(map(len, rows))[1:] == [MAX_TOKENS] * (len(rows) - 1)
+        # Running text: after a token comes the next one, unless a document ends there.
+        document = document_numbers(documents)
+        for row in rows:
+            for here, there in itertools.pairwise(row):
+                assert SEPARATOR in (here, there) or (there == here + 1 and document[here] == document[there])
+
+
+def test_full_sentences_are_new_every_epoch_and_the_same_for_the_same_seed():
+    documents = corpus(60)
+    first = rows_of(documents)
+    assert first == rows_of(documents)
+    other = {tuple(row) for row in rows_of(documents, seed=2)}
+    assert np.mean([tuple(row) in other for row in first]) < 0.5
+    assert abs(stats.spearmanr(range(len(first)), [row[0] for row in first]).statistic) < 0.3
+
+
+def test_documents_are_joined_in_another_order_every_epoch():
+    documents = corpus(60)
+    document = document_numbers(documents)
+
+    def neighbours(seed):
+        return {
+            (document[row[k - 1]], document[row[k + 1]])
+            for row in rows_of(documents, seed=seed)
+            for k in range(len(row))
+            if row[k] == SEPARATOR
+        }
+
+    assert len(neighbours(1) & neighbours(2)) < 0.2 * len(neighbours(1))
+
+
+def test_text_that_is_no_text_makes_no_full_sentences():
+    for cut in (False, True):
+        assert rows_of([[], [[]]], cut=cut) == []
+        assert rows_of([[[]], [[4, 5]], []], cut=cut) == [[4, 5]]

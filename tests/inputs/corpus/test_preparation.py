@@ -1,0 +1,222 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import PretrainingData
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
+from bert_tf.inputs.corpus.readers import find_files
+from bert_tf.inputs.corpus.shards import settings_of
+from bert_tf.inputs.corpus.tokenized import find_corpus, token_documents
+from bert_tf.text import Tokenizer
+
+pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
+from bert_tf.inputs.corpus.preparation import normalized, plan, prepare
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [*(f"w{k}" for k in range(100)), "##x", ","]
+
+
+def tokenizer(pieces=(*SPECIALS, *WORDS), **choices):
+    return Tokenizer(list(pieces), **choices)
+
+
+def write(folder, documents_of_files):
+    folder.mkdir(exist_ok=True)
+    for number, documents in enumerate(documents_of_files):
+        text = "\n\n".join("\n".join(document) for document in documents)
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8", errors="surrogateescape")
+    return sorted(str(path) for path in folder.glob("*.txt"))
+
+
+def made_up(files=5, seed=0):
+    """Files of 3 to 40 documents that are all different, some sentences the same."""
+    random = np.random.default_rng(seed)
+    words = ["w1,", "w2x", *WORDS[:100]]
+
+    def document():
+        return [" ".join(random.choice(words, random.integers(1, 9))) for _ in range(random.integers(1, 9))]
+
+    return [[document() for _ in range(random.integers(3, 40))] for _ in range(files)]
+
+
+def prepared(files, output, shards=2, max_bad_share=0.01, **choices):
+    planned = plan(files, "sentences", [*SPECIALS, *WORDS], tokenizer().get_config() | choices, shards)
+    return prepare(planned, str(output), max_bad_share=max_bad_share)
+
+
+def ids_of(files, **data):
+    """Ids of all documents, in the order of one epoch."""
+    documents = token_documents(files, tokenizer(), PretrainingData(**data), [0, 0])
+    return [document.to_list() for document in documents]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    files = write(folder / "text", made_up())
+    description = prepared(files, folder / "shards", shards=3)
+    return files, folder / "shards", description
+
+
+@pytest.mark.parametrize("choices", [{}, {"masking": "whole_word", "words": "spaces", "length_multiple": 8}])
+def test_shards_give_the_same_batches_as_the_text_they_were_made_of(corpus, choices):
+    files, output, _ = corpus
+    data = PretrainingData(max_length=32, max_predictions=5, group_size=20, **choices).check()
+    shards = find_corpus(str(output))
+    assert len(shards) == 3
+    check_corpus(shards, tokenizer(), data)
+    for epoch in (0, 1):
+        text, records = (
+            list(pretraining_dataset(some, tokenizer(), data, seed=5, epoch=epoch, batch_size=8).as_numpy_iterator())
+            for some in (files, shards)
+        )
+        assert len(text) == len(records) > 10
+        for batch, twin in zip(text, records, strict=True):
+            assert batch.keys() == twin.keys() and all(np.array_equal(batch[name], twin[name]) for name in batch)
+
+
+def test_counts_are_those_of_a_plain_count(corpus):
+    files, _, description = corpus
+    text = [open(file).read() for file in files]  # noqa: SIM115
+    sentences = [line for one in text for line in one.splitlines() if line.strip()]
+    counts = description["counts"]
+    assert counts["documents"] == sum(len(one.split("\n\n")) for one in text)
+    assert counts["sentences"] == counts["sentences_read"] == len(sentences)
+    assert counts["tokens"] == sum(len(row) for row in tokenizer().tokenize(sentences).to_list())
+    assert counts.get("duplicates", 0) == counts["not_utf8"] == counts["empty"] == 0
+
+
+@pytest.mark.slow
+def test_the_first_of_equal_documents_stays_in_whatever_file_and_however_it_is_spaced(tmp_path):
+    files = write(
+        tmp_path / "text",
+        [
+            [["w1 w2", "w3"], ["w4 w5"], ["w1  w2 w3"]],
+            [["w6"], ["w1 w2", "\u200bw3"], ["w4 w5"], ["W4 w5"]],
+        ],
+    )
+    description = prepared(files, tmp_path / "shards")
+    assert description["counts"]["duplicates"] == 3
+    kept = write(tmp_path / "kept", [[["w1 w2", "w3"], ["w4 w5"]], [["w6"], ["W4 w5"]]])
+    assert ids_of(find_corpus(str(tmp_path / "shards"))) == ids_of(kept)
+
+
+def test_documents_are_compared_without_what_can_not_be_seen():
+    assert normalized(["e\u0301 \u00a0 b".encode(), b"c\x07"]) == "\u00e9 b c"
+    assert normalized([b"A b."]) != normalized([b"a b."])
+
+
+@pytest.mark.slow
+def test_sentences_that_are_not_utf8_are_left_out_alike_and_counted(tmp_path, capfd):
+    bad = "w2 \udcff w3"
+    files = write(tmp_path / "text", [[["w1", bad, "w4"], [bad], ["w5"], ["\u200b"]], [["w6"], ["w7"]]])
+    text = ids_of(files, max_bad_share=0.5)
+    assert "passed over so far in this epoch: 1 of" in capfd.readouterr().err
+    words = sorted(id for document in text for sentence in document for id in sentence)
+    assert [WORDS[id - len(SPECIALS)] for id in words] == ["w1", "w4", "w5", "w6", "w7"]
+    description = prepared(files, tmp_path / "shards", max_bad_share=0.5)
+    assert (description["counts"]["not_utf8"], description["counts"]["empty"]) == (2, 1)
+    assert ids_of(find_corpus(str(tmp_path / "shards"))) == text
+    with pytest.raises(DataError, match="2 of 8 sentences are not UTF-8; expected at most 10"):
+        prepared(files, tmp_path / "refused", max_bad_share=0.1)
+    assert not (tmp_path / "refused/corpus.json").exists()
+    with pytest.raises(DataError, match="2 of 8 sentences are not UTF-8; expected at most 10"), reading("text"):
+        ids_of(files, max_bad_share=0.1)
+
+
+@pytest.mark.slow
+def test_a_damaged_record_costs_its_documents_only_up_to_the_share(tmp_path, corpus):
+    files, _, _ = corpus
+    prepared(files, tmp_path / "shards", shards=1)
+    whole = ids_of(find_corpus(str(tmp_path / "shards")))
+    index = json.loads((tmp_path / "shards/00000-of-00001.json").read_text())
+    offset, size, lost = index["sources"][2]["records"][0]
+    path = tmp_path / "shards/00000-of-00001.tfrecord"
+    damaged = bytearray(path.read_bytes())
+    damaged[offset + size // 2] ^= 0xFF
+    path.write_bytes(damaged)
+    left = ids_of([str(path)], max_bad_share=1.0)
+    assert len(left) == len(whole) - lost and all(document in whole for document in left)
+    with pytest.raises(DataError, match=rf"{lost} of {len(whole)} documents are damaged"), reading("shards"):
+        ids_of([str(path)], max_bad_share=lost / len(whole) - 0.01)
+
+
+def test_shards_are_ordinary_records(corpus):
+    _, output, description = corpus
+    found = 0
+    for record in tf.data.TFRecordDataset(find_corpus(str(output))):
+        example = tf.train.Example.FromString(tf.io.decode_compressed(record, "ZLIB").numpy())
+        found += len(example.features.feature["ids"].int64_list.value)
+    assert found == description["counts"]["tokens"]
+
+
+@pytest.mark.parametrize(
+    "differing, other",
+    [
+        ("vocabulary", {"pieces": (*SPECIALS, *reversed(WORDS))}),
+        ("vocab_size", {"pieces": (*SPECIALS, *WORDS, "more")}),
+        ("strip_accents", {"strip_accents": False}),
+    ],
+)
+def test_another_tokenizer_is_refused_with_both_fingerprints(corpus, differing, other):
+    _, output, description = corpus
+    with pytest.raises(ConfigError, match=f"{differing} .* there") as error:
+        check_corpus(find_corpus(str(output)), tokenizer(**other), PretrainingData())
+    for fingerprint in (description["tokenizer"], settings_of(tokenizer(**other))):
+        assert fingerprint["fingerprint"] in str(error.value)
+
+
+def test_text_and_shards_are_not_mixed(corpus):
+    files, output, _ = corpus
+    with pytest.raises(ConfigError, match="prepare all of the text"):
+        find_corpus(f"{output},{files[0]}")
+
+
+@pytest.mark.slow
+def test_a_second_call_keeps_whole_shards_and_makes_the_others_again(tmp_path, corpus):
+    files, _, _ = corpus
+    output = tmp_path / "shards"
+    before = prepared(files, output)
+    content = {path.name: path.read_bytes() for path in output.iterdir()}
+    # As after a kill: one shard and the description are not there yet, and half a shard lies about.
+    kept = (output / "00000-of-00002.tfrecord").stat().st_mtime_ns
+    for name in ("00001-of-00002.tfrecord", "corpus.json"):
+        (output / name).unlink()
+    (output / "00001-of-00002.tfrecord.abc.part").write_bytes(b"half")
+    (output / "00001-of-00007.tfrecord").write_bytes(b"of an earlier attempt")
+    with pytest.raises(DataError, match="never finished"):
+        find_corpus(str(output))
+    assert prepared(files, output) == before
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == content
+    assert (output / "00000-of-00002.tfrecord").stat().st_mtime_ns == kept
+    with pytest.raises(ConfigError, match="other files or settings"):
+        prepared(files, output, lower_case=False)
+
+
+@pytest.mark.slow
+def test_the_program_killed_while_it_writes_leaves_no_partial_shard_and_goes_on(tmp_path):
+    write(tmp_path / "text", made_up(files=20, seed=1))
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS]) + "\n")
+    command = [
+        sys.executable, "-m", "bert_tf.prepare", f"--input={tmp_path}/text/*", f"--vocab={tmp_path}/vocab.txt",
+        f"--output={tmp_path}/shards", "--shards=20", "--", "--direct_num_workers=1",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(tmp_path.glob("shards/*.tfrecord")):
+        pass
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "shards/corpus.json").exists()
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "shards of 20 files" in done.stdout, done.stderr
+    shards = json.loads((tmp_path / "shards/corpus.json").read_text())["shards"]
+    indexes = [shard.replace(".tfrecord", ".json") for shard in shards]
+    assert sorted(os.listdir(tmp_path / "shards")) == sorted([*shards, *indexes, "corpus.json"])
+    assert ids_of(find_corpus(f"{tmp_path}/shards")) == ids_of(find_files(f"{tmp_path}/text/*"))

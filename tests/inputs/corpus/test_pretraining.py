@@ -1,0 +1,325 @@
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+from bert_tf.config import PretrainingData
+from bert_tf.errors import DataError
+from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset
+from bert_tf.inputs.masking import Masker
+from bert_tf.text.tokenizer import Tokenizer
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PAD, CLS, SEP, MASK = 0, 2, 3, 4
+WORDS = 2000  # word number k has the id len(SPECIALS) + k
+SAMPLE_TEXT = Path(__file__).parents[4] / "shared/data/english/sample_text/sample_text.txt"
+
+
+def tokenizer_of(folder, words):
+    path = folder / "vocab.txt"
+    path.write_text("\n".join([*SPECIALS, *words]) + "\n")
+    return Tokenizer(str(path), lower_case=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Two files of numbered words, 20 documents each: a word tells its place in the text. Files, tokenizer."""
+    folder = tmp_path_factory.mktemp("corpus")
+    random = np.random.default_rng(0)
+    words = [f"w{k}" for k in range(WORDS)]
+    # 40 documents of 50 words, in sentences of 1 to 9.
+    files = []
+    for half in range(2):
+        documents = []
+        for start in range(half * WORDS // 2, (half + 1) * WORDS // 2, 50):
+            cuts = np.cumsum(random.integers(1, 10, 50))
+            parts = np.split(np.array(words[start : start + 50]), cuts[cuts < 50])
+            documents.append("\n".join(" ".join(part) for part in parts))
+        files.append(folder / f"{half}.txt")
+        files[-1].write_text("\n\n".join(documents))
+    return tuple(str(file) for file in files), tokenizer_of(folder, words)
+
+
+@functools.cache
+def batches_of(corpus, seed=1, epoch=0, batch_size=8, drop_remainder=True, **fields):
+    files, tokenizer = corpus
+    data = PretrainingData(**({"max_length": 32, "max_predictions": 5} | fields)).check()
+    dataset = pretraining_dataset(
+        files, tokenizer, data, seed=seed, epoch=epoch, batch_size=batch_size, drop_remainder=drop_remainder
+    )
+    return list(dataset.as_numpy_iterator())
+
+
+def rows_of(batches, name):
+    return np.concatenate([batch[name] for batch in batches])
+
+
+def unmasked(batches):
+    """The input ids with the labels written back over the masks."""
+    ids = rows_of(batches, "input_word_ids").copy()
+    positions, labels = rows_of(batches, "masked_lm_positions"), rows_of(batches, "masked_lm_ids")
+    rows, places = np.nonzero(rows_of(batches, "masked_lm_weights"))
+    ids[rows, positions[rows, places]] = labels[rows, places]
+    return ids
+
+
+def equal(batches, others):
+    return len(batches) == len(others) and all(
+        np.array_equal(batch[name], other[name]) for batch, other in zip(batches, others, strict=True) for name in batch
+    )
+
+
+def test_features_have_the_documented_names_types_and_static_shapes(corpus):
+    files, tokenizer = corpus
+    spec = pretraining_dataset(files, tokenizer, PretrainingData(), seed=1, epoch=0, batch_size=8).element_spec
+    tokens, predictions = tf.TensorSpec([8, 128], tf.int32), tf.TensorSpec([8, 20], tf.int32)
+    assert spec == {
+        "input_word_ids": tokens,
+        "input_mask": tokens,
+        "input_type_ids": tokens,
+        "masked_lm_positions": predictions,
+        "masked_lm_ids": predictions,
+        "masked_lm_weights": tf.TensorSpec([8, 20], tf.float32),
+        "next_sentence_labels": tf.TensorSpec([8], tf.int32),
+    }
+
+
+def test_rows_are_packed_pairs_of_running_text_and_the_label_tells_whether_of_one_document(corpus):
+    batches = batches_of(corpus, drop_remainder=False)
+    ids, types, mask = unmasked(batches), rows_of(batches, "input_type_ids"), rows_of(batches, "input_mask")
+    labels = rows_of(batches, "next_sentence_labels")
+    for row, row_types, row_mask, label in zip(ids, types, mask, labels, strict=True):
+        length = row_mask.sum()
+        middle, end = np.flatnonzero(row == SEP)
+        assert row[0] == CLS and end == length - 1 and length <= 32
+        assert row_types.tolist() == [0] * (middle + 1) + [1] * (end - middle) + [0] * (32 - length)
+        assert row_mask.tolist() == [1] * length + [0] * (32 - length)
+        assert not row[length:].any()
+        first, second = row[1:middle] - len(SPECIALS), row[middle + 1 : end] - len(SPECIALS)
+        assert (np.diff(first) == 1).all() and (np.diff(second) == 1).all()
+        assert (first[0] // 50 == second[0] // 50) == (label == 0)
+        if not label:
+            assert second[0] > first[-1]
+    assert stats.binomtest(int(labels.sum()), len(labels), 0.5).pvalue > 0.01
+
+
+def test_masks_follow_the_rate_and_never_touch_specials_or_padding(corpus):
+    batches = batches_of(corpus, drop_remainder=False)
+    ids, lengths = unmasked(batches), rows_of(batches, "input_mask").sum(1)
+    positions, weights = rows_of(batches, "masked_lm_positions"), rows_of(batches, "masked_lm_weights")
+    expected = [min(5, max(1, round(0.15 * int(n)))) for n in lengths]
+    assert weights.sum(1).tolist() == expected
+    rows, places = np.nonzero(weights)
+    assert (ids[rows, positions[rows, places]] >= len(SPECIALS)).all()
+    shown = rows_of(batches, "input_word_ids")
+    assert stats.binomtest(int((shown == MASK).sum()), int(weights.sum()), 0.8).pvalue > 0.01
+
+
+def test_every_epoch_has_new_pairs_and_new_masks_and_can_be_made_again(corpus):
+    first, again, second = batches_of(corpus), batches_of.__wrapped__(corpus), batches_of(corpus, epoch=1)
+    assert equal(first, again)
+    assert not equal(first, batches_of(corpus, seed=2))
+    pairs = {row.tobytes() for row in unmasked(first)}
+    assert np.mean([row.tobytes() in pairs for row in unmasked(second)]) < 0.3
+    assert rows_of(first, "masked_lm_positions")[:8].tolist() != rows_of(second, "masked_lm_positions")[:8].tolist()
+
+
+def test_the_epoch_may_be_a_tensor_and_nothing_depends_on_the_global_seed(corpus):
+    files, tokenizer = corpus
+    data = PretrainingData(max_length=32, max_predictions=5, length_multiple=8)
+
+    def epoch_batches(epoch):
+        return pretraining_dataset(files, tokenizer, data, seed=1, epoch=epoch, batch_size=8)
+
+    tf.random.set_seed(99)
+    both = list(tf.data.Dataset.range(2).flat_map(epoch_batches).as_numpy_iterator())
+    tf.random.set_seed(100)
+    assert equal(both, [batch for epoch in (0, 1) for batch in epoch_batches(epoch).as_numpy_iterator()])
+
+
+def test_the_order_of_examples_is_random(corpus):
+    starts = unmasked(batches_of(corpus, drop_remainder=False))[:, 1]
+    assert abs(stats.spearmanr(range(len(starts)), starts).statistic) < 0.25
+
+
+def test_batches_of_similar_length_are_padded_to_a_multiple_and_hold_the_same_examples(corpus):
+    batches = batches_of(corpus, length_multiple=4, drop_remainder=False)
+    widths = [batch["input_word_ids"].shape[1] for batch in batches]
+    assert all(width % 4 == 0 and width <= 32 for width in widths) and len(set(widths)) > 1
+    for batch, width in zip(batches, widths, strict=True):
+        assert width - batch["input_mask"].sum(1).max() < 4
+        assert batch["masked_lm_positions"].shape[1] == 5
+
+    def texts(batches):
+        return sorted(row[row != PAD].tolist() for batch in batches for row in unmasked([batch]))
+
+    static = batches_of(corpus, drop_remainder=False)
+    assert texts(batches) == texts(static)
+
+    def padding(batches):
+        return 1 - sum(batch["input_mask"].sum() for batch in batches) / sum(b["input_mask"].size for b in batches)
+
+    assert padding(batches) < padding(static) / 2
+
+
+def test_the_last_batch_is_left_out_or_kept(corpus):
+    kept, full = batches_of(corpus, drop_remainder=False), batches_of(corpus)
+    assert {len(batch["input_mask"]) for batch in full} == {8}
+    assert equal(full, kept[: len(full)])
+    assert len(kept) - len(full) == (len(rows_of(kept, "input_mask")) % 8 > 0)
+
+
+def test_both_layouts_of_the_same_text_make_the_same_batches(tmp_path):
+    documents = [[f"{a} {b}." for b in ("one", "two", "three", "four")] for a in ("red", "green", "blue")]
+    words = sorted({word.strip(".") for document in documents for line in document for word in line.split()})
+    tokenizer = tokenizer_of(tmp_path, [".", *words])
+    (tmp_path / "sentences.txt").write_text("\n\n".join("\n".join(document) for document in documents))
+    (tmp_path / "documents.txt").write_text("\n".join(" ".join(document) for document in documents))
+    made = [
+        batches_of(((str(tmp_path / f"{layout}.txt"),), tokenizer), layout=layout, batch_size=2)
+        for layout in ("sentences", "documents")
+    ]
+    assert equal(*made)
+
+
+def test_a_corpus_that_does_not_fill_one_batch_is_an_error_and_no_endless_loop(corpus):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="less than one batch of 100000 pairs"):
+        batches_of(corpus, batch_size=100_000)
+
+
+def test_a_corpus_of_one_sentence_is_refused_before_training(tmp_path):
+    path = tmp_path / "one.txt"
+    path.write_text("Only one sentence.\n")
+    with pytest.raises(DataError, match="at least two documents"):
+        check_corpus([str(path)], Tokenizer(SPECIALS), PretrainingData())
+
+
+def test_an_empty_file_among_others_is_named(tmp_path, corpus):
+    path = tmp_path / "empty.txt"
+    path.touch()
+    with pytest.raises(DataError, match=r"empty\.txt: the file is empty"):
+        check_corpus([*corpus[0], str(path)], corpus[1], PretrainingData())
+
+
+def test_full_sentences_come_without_labels_and_with_a_separator_between_documents(corpus):
+    batches = batches_of(corpus, pairs="none", drop_remainder=False)
+    assert "next_sentence_labels" not in batches[0]
+    ids, mask, types = (
+        unmasked(batches),
+        *(rows_of(batches, name) for name in ("input_mask", "input_type_ids")),
+    )
+    assert not types.any()
+    words, between = [], 0
+    for row, length in zip(ids, mask.sum(1), strict=True):
+        assert row[0] == CLS and row[length - 1] == SEP and not row[length:].any()
+        inside = row[1 : length - 1]
+        parts = np.split(inside, np.flatnonzero(inside == SEP))
+        for part in parts:
+            part = part[part != SEP] - len(SPECIALS)
+            assert len(part) and (np.diff(part) == 1).all() and part[0] // 50 == part[-1] // 50
+            words += part.tolist()
+        between += len(parts) - 1
+    assert sorted(words) == list(range(WORDS)) and between > 20
+
+
+@pytest.mark.parametrize("masking", ["token", "whole_word", "span"])
+def test_packed_full_sentences_are_rows_of_one_full_sequence_each(corpus, masking):
+    options = {"pairs": "none", "pack": True, "masking": masking, "drop_remainder": False}
+    batches = batches_of(corpus, **options)
+    assert batches[0].keys() == batches_of(corpus, pairs="none")[0].keys()
+    ids, lengths = unmasked(batches), rows_of(batches, "input_mask").sum(1)
+    assert sorted(lengths)[1:] == [32] * (len(lengths) - 1)
+    assert rows_of(batches, "input_mask").max() == 1
+    assert (ids[:, 0] == CLS).all() and (ids[np.arange(len(ids)), lengths - 1] == SEP).all()
+    words = ids[ids >= len(SPECIALS)] - len(SPECIALS)
+    assert sorted(words) == list(range(WORDS))
+    assert (ids == SEP).sum() == len(ids) + 39  # between 40 documents
+    # Every word of this corpus is one piece, so that no budget is left over.
+    positions, weights = rows_of(batches, "masked_lm_positions"), rows_of(batches, "masked_lm_weights")
+    assert weights.sum(1).tolist() == [min(5, max(1, round(0.15 * int(n)))) for n in lengths]
+    rows, places = np.nonzero(weights)
+    assert (ids[rows, positions[rows, places]] >= len(SPECIALS)).all()
+    assert not equal(batches, batches_of(corpus, epoch=1, **options))
+
+
+def test_packed_full_sentences_are_masked_on_the_device_as_on_the_host(corpus):
+    options = {"pairs": "none", "pack": True, "masking": "whole_word"}
+    masker = Masker(PretrainingData(max_length=32, max_predictions=5, **options), corpus[1])
+    raw = batches_of(corpus, mask_on="device", **options)
+    for batch, expected in zip(raw, batches_of(corpus, **options), strict=True):
+        masked = masker({name: tf.constant(value) for name, value in batch.items()})
+        assert all(np.array_equal(masked[name], value) for name, value in expected.items())
+
+
+def sequences_of(batches):
+    """Each sequence of packed or single rows: (ids without masks, types, masks that it has, label)."""
+    found = []
+    ids = unmasked(batches)
+    columns = ("input_mask", "input_type_ids", "masked_lm_positions", "masked_lm_weights", "next_sentence_labels")
+    mask, types, positions, weights, labels = (rows_of(batches, name) for name in columns)
+    for row in range(len(ids)):
+        masked = positions[row][weights[row] > 0]
+        for number in range(1, mask[row].max() + 1):
+            (places,) = np.nonzero(mask[row] == number)
+            label = np.atleast_1d(labels[row])[number - 1]
+            count = int(np.isin(masked, places).sum())
+            found.append((ids[row, places].tolist(), types[row, places].tolist(), count, int(label)))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("pairs", ["nsp", "sop"])
+def test_packed_rows_hold_the_sequences_of_single_rows_and_as_many_masks_in_each(corpus, pairs):
+    # Of several words a sequence, and one of a very long one: pools of several batches and a part of one.
+    packed = batches_of(corpus, pairs=pairs, max_length=64, max_predictions=10, pack=True, drop_remainder=False)
+    single = batches_of(corpus, pairs=pairs, max_length=64, max_predictions=10, drop_remainder=False)
+    assert sequences_of(packed) == sequences_of(single)
+    assert sum(len(batch["input_mask"]) for batch in packed) < sum(len(batch["input_mask"]) for batch in single)
+
+
+def test_packed_features_tell_where_each_sequence_begins(corpus):
+    batches = batches_of(corpus, max_length=64, max_predictions=10, pack=True)
+    assert {len(batch["input_mask"]) for batch in batches} == {8}
+    mask, ids = rows_of(batches, "input_mask"), unmasked(batches)
+    firsts, weights = rows_of(batches, "first_token_positions"), rows_of(batches, "next_sentence_weights")
+    assert firsts.shape == weights.shape == (len(mask), 64 // 5)
+    assert weights.sum(1).tolist() == mask.max(1).tolist() and mask.max() > 1
+    for row in range(len(mask)):
+        places = firsts[row][weights[row] > 0]
+        assert mask[row, places].tolist() == list(range(1, len(places) + 1))
+        assert (ids[row, places] == CLS).all() and (ids[row] == CLS).sum() == len(places)
+
+
+def test_packed_epochs_are_new_and_can_be_made_again(corpus):
+    fields = {"max_length": 64, "max_predictions": 10, "pack": True}
+    assert equal(batches_of(corpus, **fields), batches_of.__wrapped__(corpus, **fields))
+    assert not equal(batches_of(corpus, **fields), batches_of(corpus, epoch=1, **fields))
+
+
+@pytest.mark.parametrize("masking", ["whole_word", "span"])
+def test_masks_of_packed_rows_stay_within_their_sequences(corpus, masking):
+    batches = batches_of(corpus, max_length=64, max_predictions=10, pack=True, masking=masking)
+    for tokens, _, count, _ in sequences_of(batches):
+        assert 1 <= count <= max(1, round(0.15 * len(tokens)))
+
+
+@pytest.mark.skipif(not SAMPLE_TEXT.exists(), reason="needs ../shared/data/english/sample_text")
+def test_segments_of_googles_sample_text_are_running_text_of_its_three_documents(tmp_path):
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    tokenizer = tokenizer_of(tmp_path, [*letters, *(f"##{letter}" for letter in letters), *".,;:!?'\"-()"])
+    files = (str(SAMPLE_TEXT),)
+    check_corpus(files, tokenizer, PretrainingData())
+    batches = batches_of((files, tokenizer), max_length=64, drop_remainder=False)
+    # Ids as characters: a segment is running text where it is a substring.
+    pieces = tokenizer.tokenize(SAMPLE_TEXT.read_text().split("\n\n")).to_list()
+    documents = ["".join(map(chr, document)) for document in pieces]
+    found = set()
+    for row, label in zip(unmasked(batches), rows_of(batches, "next_sentence_labels"), strict=True):
+        first, second = "".join(map(chr, row[1:])).split(chr(SEP))[:2]
+        owners = [k for k, document in enumerate(documents) if first in document]
+        others = [k for k, document in enumerate(documents) if second in document]
+        assert owners and others and (label or set(owners) & set(others))
+        found.update(owners)
+    assert found == {0, 1, 2}

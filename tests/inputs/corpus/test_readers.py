@@ -1,0 +1,189 @@
+import gzip
+import time
+
+import numpy as np
+import pytest
+
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.corpus import readers
+from bert_tf.inputs.corpus.readers import check_text_file, find_files, read_documents
+
+
+def write(path, content):
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return str(path)
+
+
+def documents_of(files, *arguments, **options):
+    return [[s.decode() for s in document.numpy()] for document in read_documents(files, *arguments, **options)]
+
+
+def test_patterns_are_expanded_and_sorted_and_each_file_comes_once(tmp_path):
+    b, a = write(tmp_path / "b.txt", "b"), write(tmp_path / "a.txt", "a")
+    (tmp_path / "folder.txt").mkdir()
+    assert find_files(f"{tmp_path}/*.txt") == [a, b]
+    assert find_files([b, f"{tmp_path}/*.txt"]) == [a, b]
+
+
+def test_a_file_name_with_brackets_is_found(tmp_path):
+    path = write(tmp_path / "part[1].txt", "text")
+    assert find_files(path) == [path]
+
+
+@pytest.mark.parametrize("pattern", ["*.nothing", "missing.txt", "."])
+def test_a_pattern_without_files_is_named(tmp_path, pattern):
+    with pytest.raises(DataError, match="at least one text file") as error:
+        find_files(f"{tmp_path}/{pattern}")
+    assert pattern in str(error.value) and "\n" not in str(error.value)
+
+
+def test_no_patterns_at_all_are_an_error():
+    with pytest.raises(DataError, match="no input files"):
+        find_files([])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "One.\nTwo.\n\nThree.\n",
+        "One.\nTwo.\n\nThree.",
+        "\n\n One. \nTwo.\t\n\n\n \t \n\u3000\nThree.\n\n\n",
+        "One.\r\nTwo.\r\n\r\nThree.\r\n",
+        "\ufeff\nOne.\nTwo.\n\u00a0\nThree.\n",
+    ],
+    ids=["plain", "no line end at the end", "many blank lines", "CRLF", "byte order mark"],
+)
+def test_blank_lines_separate_documents(tmp_path, content):
+    assert documents_of([write(tmp_path / "a.txt", content)]) == [["One.", "Two."], ["Three."]]
+
+
+@pytest.mark.parametrize("layout", readers.LAYOUTS)
+def test_compressed_and_plain_files_are_read_alike(tmp_path, layout):
+    files = [write(tmp_path / name, "하나. 둘!\n\n셋.\n") for name in ("a.txt.gz", "b.txt")]
+    documents = [["하나. 둘!"] if layout == "sentences" else ["하나.", "둘!"], ["셋."]]
+    assert documents_of(files, layout) == documents * 2
+
+
+@pytest.mark.parametrize("content", ["", "\n", " \n\n\t\n"])
+@pytest.mark.parametrize("layout", readers.LAYOUTS)
+def test_files_without_text_hold_no_documents(tmp_path, content, layout):
+    assert documents_of([write(tmp_path / "a.txt", content)], layout) == []
+
+
+def test_the_end_of_a_file_ends_its_document(tmp_path):
+    files = [write(tmp_path / "a.txt", "One.\nTwo."), write(tmp_path / "b.txt", "Three.\n")]
+    assert documents_of(files) == [["One.", "Two."], ["Three."]]
+
+
+def test_long_documents_and_long_gaps_are_read_as_a_plain_reader_reads_them(tmp_path):
+    # Lengths around the block of 256 lines, in every alignment that 40 random documents give.
+    random = np.random.default_rng(0)
+    documents, lines = [], []
+    for number in range(40):
+        documents.append([f"{number} {k}" for k in range(random.choice([1, 2, 30, 255, 256, 257, 700]))])
+        lines += documents[-1] + [""] * random.choice([1, 2, 255, 256, 300])
+    assert documents_of([write(tmp_path / "a.txt", "\n".join(lines))]) == documents
+
+
+def test_a_text_without_blank_lines_is_cut_so_that_memory_stays_flat(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "_MOST_SENTENCES", 300)
+    lines = [str(k) for k in range(2000)]
+    documents = documents_of([write(tmp_path / "a.txt", "\n".join(lines))])
+    assert [line for document in documents for line in document] == lines
+    assert max(map(len, documents)) <= 300 + 256
+
+
+def test_files_read_in_turn_give_the_same_documents_in_a_fixed_order(tmp_path):
+    files = [write(tmp_path / f"{k}.txt", f"{k} 0\n\n{k} 1\n\n{k} 2\n") for k in range(3)]
+    expected = [[f"{k} {number}"] for number in range(3) for k in range(3)]
+    assert documents_of(files, interleave=3) == documents_of(files, interleave=8) == expected
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["It rained.", "We stayed!", "Did you?", "No…", "Well then."],
+        ['He said "Stop."', "She did.", "(They went.)", "“Why?”", "Nobody knew."],
+        ["Mr. Smith met Dr. J. K. Jones in the U.S. Senate.", "It was No. 5 of vol. 3, p. 12, e.g. this one."],
+        ["The answer was no.", "He paid $3.50 for version 2.0 at example.com today.", "What?!", "Yes."],
+        ["오늘은 비가 왔다.", "정말요?", "“그렇습니다.”", "3.1 운동은 1919년에 일어났다!", "끝."],
+        ["今日は雨です。", "本当?", "「はい。」", "終わり！"],
+    ],
+)
+def test_documents_are_split_into_sentences(tmp_path, sentences):
+    path = write(tmp_path / "a.txt", "  ".join(sentences) + "\r\n\nNext.\n")
+    assert documents_of([path], "documents") == [sentences, ["Next."]]
+
+
+def test_full_stops_of_chinese_and_japanese_need_no_white_space(tmp_path):
+    path = write(tmp_path / "a.txt", "今日は雨です。「はい！」本当？終わり。")
+    assert documents_of([path], "documents") == [["今日は雨です。", "「はい！」", "本当？", "終わり。"]]
+
+
+@pytest.mark.parametrize("layout, sentences", [("sentences", 1), ("documents", 10 * 2**20 // 32)])
+def test_a_line_of_ten_megabytes_is_read_in_seconds(tmp_path, layout, sentences):
+    line = "The same sentence once more, J.\n".replace("J.\n", "it. ") * (10 * 2**20 // 32)
+    line = line[: 10 * 2**20]
+    path = write(tmp_path / "a.txt", line + "\n\nNext.\n")
+    start = time.monotonic()
+    first, second = read_documents([path], layout)
+    assert time.monotonic() - start < 20
+    assert abs(len(first) - sentences) <= sentences // 10
+    assert sum(len(s) for s in first.numpy()) > 9 * 2**20
+    assert [s.decode() for s in second.numpy()] == ["Next."]
+
+
+def test_occasional_wrong_bytes_are_left_to_the_tokenizer(tmp_path):
+    content = b"It cost 5\x80 at the caf\xe9.\nYes.\n" + "Plain text, the rule — not “the exception”.\n".encode() * 500
+    path = write(tmp_path / "a.txt", content)
+    check_text_file(path)
+    (document,) = read_documents([path])
+    assert document.numpy()[0] == b"It cost 5\x80 at the caf\xe9."
+    (*_, last) = read_documents([path], "documents")
+    assert last.numpy()[0].decode() == "Plain text, the rule — not “the exception”."
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["plain\n", "한국어 문장입니다.\n" * 60000, "\ufeffwith a mark\n", "é" * 2**20],
+    ids=["ascii", "more than a megabyte", "byte order mark", "cut within a character"],
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_utf8_passes_the_check(tmp_path, name, content):
+    check_text_file(write(tmp_path / name, content))
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.txt", b"", "the file is empty"),
+        ("a.txt.gz", "", "the file is empty"),
+        ("a.txt", "Some text.\n".encode("utf-16"), "line 1: UTF-16.*iconv -f UTF-16"),
+        ("a.txt", ("Some text.\n" * 5).encode("utf-16-le"), "line 1: UTF-16.*iconv"),
+        ("a.txt", b"First.\nSecond.\n" + "한국어 문장.\n".encode("cp949"), "line 3: byte 0xc7.*iconv -f CP949"),
+        ("a.txt.gz", "Un été à la mer.\n".encode("latin-1") * 50, "line 1: byte 0xe9.*iconv"),
+    ],
+)
+def test_what_is_not_utf8_text_is_refused_with_line_and_remedy(tmp_path, name, content, message):
+    path = write(tmp_path / name, content)
+    with pytest.raises(DataError, match=message) as error:
+        check_text_file(path)
+    assert str(error.value).startswith(path) and "\n" not in str(error.value)
+
+
+def test_a_file_that_only_claims_to_be_compressed_is_refused(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_text("plain")
+    with pytest.raises(DataError, match="not a gzip file"):
+        check_text_file(str(path))
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        check_text_file(str(tmp_path / "missing.txt"))
+
+
+def test_an_unknown_layout_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="paragraphs"):
+        read_documents([str(tmp_path / "a.txt")], "paragraphs")

@@ -1,0 +1,146 @@
+"""The service runs in real processes: a dispatcher and two workers on this machine."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import PretrainingData
+from bert_tf.errors import DataError
+from bert_tf.inputs.batching import stream
+from bert_tf.inputs.corpus.pretraining import pretraining_dataset, reading
+from bert_tf.inputs.corpus.service import through_service
+from bert_tf.text import Tokenizer
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as sockets:
+        opened = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for one in opened:
+            one.bind(("localhost", 0))
+        return [one.getsockname()[1] for one in opened]
+
+
+@contextlib.contextmanager
+def service(workers, started):
+    """Runs a dispatcher of `workers` workers, of which `started` are.
+
+    Gives its address, the processes, and a function that starts one of them again by its number.
+    """
+    port, *ports = free_ports(1 + workers)
+    addresses = [f"localhost:{one}" for one in ports]
+    commands = [[f"--port={port}", f"--workers={','.join(addresses)}"]]
+    for address, one in list(zip(addresses, ports, strict=True))[:started]:
+        commands.append([f"--port={one}", f"--dispatcher=localhost:{port}", f"--address={address}"])
+    processes = [None] * len(commands)
+
+    def start(number):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bert_tf.serve_inputs", *commands[number]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        processes[number] = process
+        assert process.stdout.readline()  # it says so when it listens
+
+    try:
+        for number in range(len(commands)):
+            start(number)
+        yield f"grpc://localhost:{port}", processes, start
+    finally:
+        for process in filter(None, processes):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def epoch_batches(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    words = [f"w{k}" for k in range(200)]
+    random = np.random.default_rng(0)
+    files = []
+    for number in range(2):
+        documents = ["\n".join(" ".join(random.choice(words, 6)) for _ in range(8)) for _ in range(12)]
+        files.append(folder / f"{number}.txt")
+        files[-1].write_text("\n\n".join(documents))
+    tokenizer = Tokenizer([*SPECIALS, *words])
+    # Of several lengths, so that batches of different shapes have to come through.
+    data = PretrainingData(max_length=32, max_predictions=5, length_multiple=4).check()
+
+    def batches(epoch, shard=None):
+        return pretraining_dataset(
+            list(map(str, files)), tokenizer, data, seed=3, epoch=epoch, batch_size=4, shard=shard
+        )
+
+    return batches
+
+
+def first(batches, count, start=(0, 0)):
+    elements = stream(batches, start).take(count).as_numpy_iterator()
+    return [features | {"position": position} for features, position in elements]
+
+
+@pytest.mark.slow
+def test_two_workers_give_each_batch_once_and_in_order_over_epochs_and_after_a_resume(epoch_batches):
+    an_epoch = len(list(epoch_batches(0)))
+    expected = first(epoch_batches, 2 * an_epoch + 3)
+    assert len({batch["position"].tolist()[0] for batch in expected}) == 3
+    with service(workers=2, started=2) as (address, _, _):
+        made = first(through_service(epoch_batches, address, 2), len(expected))
+        resumed = first(through_service(epoch_batches, address, 2), 5, start=(1, 2))
+    for one, other in ((expected, made), (expected[an_epoch + 2 : an_epoch + 7], resumed)):
+        assert len(one) == len(other)
+        for batch, twin in zip(one, other, strict=True):
+            assert batch.keys() == twin.keys()
+            assert all(np.array_equal(batch[name], twin[name]) for name in batch)
+
+
+@pytest.mark.slow
+def test_a_missing_worker_is_waited_for_and_then_an_error(epoch_batches):
+    with (
+        service(workers=2, started=1) as (address, _, _),
+        pytest.raises(DataError, match="1 of 2 input workers are there"),
+    ):
+        through_service(epoch_batches, address, 2, patience=3)
+
+
+def test_a_dispatcher_that_is_not_there_is_told_of_waited_for_and_then_an_error(epoch_batches, capsys):
+    address = f"grpc://localhost:{free_ports(1)[0]}"
+    with pytest.raises(DataError, match=r"no input service there \(.*refused\); start bert_tf.serve_inputs"):
+        through_service(epoch_batches, address, 2, patience=1)
+    assert capsys.readouterr().err == (
+        f"bert_tf: {address}: no input service there yet; waiting for it, 1 seconds at most\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_started_again_is_an_error_and_no_other_order():
+    def numbers(epoch, shard):
+        # Large enough that not all of them are read ahead.
+        return tf.data.Dataset.range(100_000).map(lambda number: {"number": tf.fill([1000], number)}).shard(*shard)
+
+    with service(workers=2, started=2) as (address, processes, start):
+        batches = stream(through_service(numbers, address, 2)).as_numpy_iterator()
+        for _ in range(10):  # so that both have begun
+            next(batches)
+        processes[2].kill()
+        processes[2].wait()
+        start(2)
+        with pytest.raises(DataError, match="a worker was started again"), reading("corpus"):
+            for expected in range(10, 100_000):
+                assert next(batches)[0]["number"][0] == expected
+
+
+def test_shards_of_an_epoch_are_its_batches_dealt_out_in_turn(epoch_batches):
+    whole = list(epoch_batches(1).as_numpy_iterator())
+    for index in range(3):
+        part = list(epoch_batches(1, (3, index)).as_numpy_iterator())
+        for batch, twin in zip(whole[index::3], part, strict=True):
+            assert all(np.array_equal(batch[name], twin[name]) for name in batch)

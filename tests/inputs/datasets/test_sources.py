@@ -1,0 +1,199 @@
+"""What a task is given of whatever holds its examples: the same rules for every kind of them."""
+
+import json
+import os
+
+import pytest
+
+from bert_tf.config import ExampleData
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, ReadReport, TaggedExample, TextExample
+from bert_tf.inputs.datasets.sources import Source
+
+# Of each kind what a JSON line needs that is to be answered.
+ASKED = {
+    TextExample: {"sentence": "a b"},
+    TaggedExample: {"text": "a b"},
+    QuestionExample: {"question": "a", "context": "b"},
+    ChoiceExample: {"context": "a", "choices": ["b", "c"]},
+}
+
+
+def lines(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def asked(path, kind, **data):
+    return list(Source(ExampleData(**data), path, kind).examples(ReadReport(), "test", labelled=False))
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_an_id_in_json_lines_is_text_or_a_whole_number_and_else_the_number_of_the_line(write, kind):
+    records = [ASKED[kind] | own for own in ({"id": "x"}, {}, {"id": 7}, {"id": None}, {"id": ""}, {"id": "9"})]
+    assert [example.id for example in asked(write("a.jsonl", lines(*records)), kind)] == ["x", "1", "7", "3", "", "9"]
+
+
+@pytest.mark.parametrize("kind", ASKED)
+@pytest.mark.parametrize(
+    "ids, message",
+    [
+        (["x", "x"], "the id 'x' was used before, at {path}:1; make ids unique"),
+        ([7, "7"], "the id '7' was used before, at {path}:1; make ids unique"),
+        ([None, 0], "the id '0' may be the number of an example without id; give each one an id"),
+        (["1", None], "no id, and its number, 1, is that of {path}:1; give it an id"),
+        ([None, 1.0], "id: 1.0; expected text or a whole number"),
+        ([None, True], "id: true; expected text or a whole number"),
+        ([None, ["x"]], 'id: ["x"]; expected text or a whole number'),
+        ([None, "\ud800"], "id: has half of a surrogate pair; remove it"),
+    ],
+)
+def test_an_id_in_json_lines_that_can_not_name_a_prediction_is_refused(write, kind, ids, message):
+    path = write("a.jsonl", lines(*(ASKED[kind] | {"id": one} for one in ids)))
+    with pytest.raises(DataError) as raised:
+        asked(path, kind)
+    assert str(raised.value) == f"{path}:2: {message.format(path=path)}"
+
+
+def labelled_and_empty():
+    """For each kind and way to write it: format, file, its content with labels; ids of what has an empty text."""
+    question = {"question": "a", "context": "b", "answers": [{"text": "b", "start": 0}]}
+    choice = {"context": "a", "choices": ["b", "c"], "label": 1}
+    tags = {"words": ["a"], "tags": ["O"]}
+    yield TextExample, "table", "a.tsv", "sentence\tlabel\ngood\tpos\n\tneg\nbad\tneg\n", ["1"]
+    yield (
+        TextExample,
+        "table",
+        "a.jsonl",
+        lines({"sentence": " ", "label": "x"}, {"sentence": "a", "label": "x"}),
+        ["0"],
+    )
+    yield TextExample, "sst", "a.tsv", " \t1\na\t0\n", ["0"]
+    yield TextExample, "glue/rte", "a.tsv", "sentence1\tsentence2\tlabel\na\t\tentailment\na\tb\tentailment\n", ["0"]
+    klue = {"premise": "a", "hypothesis": "b", "gold_label": "neutral"}
+    yield (
+        TextExample,
+        "klue/nli",
+        "a.json",
+        json.dumps([klue | {"guid": "x"}, klue | {"guid": "y", "premise": "\n"}]),
+        ["y"],
+    )
+    yield TaggedExample, "conll", "a.jsonl", lines(tags, {"words": [], "tags": []}), ["1"]
+    yield (
+        QuestionExample,
+        "squad",
+        "a.jsonl",
+        lines(question, question | {"question": "\t"}, question | {"context": ""}),
+        ["1", "2"],
+    )
+    yield (
+        ChoiceExample,
+        "choices",
+        "a.jsonl",
+        lines(
+            choice | {"context": ""},
+            choice,
+            choice | {"choices": ["b", " "]},
+            choice | {"context": "", "question": "what?"},
+        ),
+        ["0", "2"],
+    )
+
+
+@pytest.mark.parametrize("kind, form, name, content, empty", labelled_and_empty())
+def test_an_empty_text_is_left_out_and_counted_where_its_label_is_used_and_else_stays(
+    write, kind, form, name, content, empty
+):
+    path, read_report = write(name, content), ReadReport()
+    every = asked(path, kind, format=form)
+    used = list(Source(ExampleData(format=form), path, kind).examples(read_report, "train"))
+    assert [example.id for example in every if example not in used] == empty and len(every) == len(empty) + len(
+        used
+    ) > 1
+    assert read_report.locations == {
+        "skipped: empty text": [example.location for example in every if example.id in empty]
+    }
+
+
+def test_a_question_whose_answers_are_all_empty_is_asked_and_not_learned(write):
+    record = {"question": "a", "context": "b"}
+    path = write("a.jsonl", lines(record | {"answers": [{"text": " ", "start": 0}]}, record | {"answers": []}))
+    read_report, source = ReadReport(), Source(ExampleData(format="squad2"), path, QuestionExample)
+    assert [example.id for example in source.examples(read_report, "train")] == ["1"]
+    assert read_report.locations == {"skipped: question whose answers are all empty": [f"{path}:1"]}
+    assert [example.id for example in source.examples(read_report, "test", labelled=False)] == ["0", "1"]
+
+
+def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tmp_path):
+    data = ExampleData(source="tfds:glue/mrpc")
+    with pytest.raises(ConfigError) as raised:
+        Source(data, str(tmp_path), TextExample)
+    expected = "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= takes the files)"
+    assert str(raised.value) == expected
+    with pytest.raises(DataError, match="none: no such file or directory; expected a folder or a file"):
+        Source(data, str(tmp_path / "none"), TextExample)
+    assert Source(data, "", TextExample).where("test") == "tfds:glue/mrpc:test"
+
+
+def test_a_pipe_is_told_to_come_in_by_standard_input(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"pipe: neither a file nor a folder; .* by --data_dir=-$"):
+        Source(ExampleData(), str(tmp_path / "pipe"), TextExample)
+
+
+@pytest.mark.parametrize("fields", [{"text": "review"}, {"label": "y"}, {"second_text": "b"}, {"column": "upos"}])
+def test_a_column_that_the_format_would_not_read_is_refused(write, fields):
+    path = write("ratings_train.tsv", "id\tdocument\tlabel\n1\ta\t0\n")
+    source = Source(ExampleData(format="nsmc", **fields), path, TextExample)
+    with pytest.raises(ConfigError, match=rf"^data\.{next(iter(fields))} is .* data\.format nsmc have their own"):
+        list(source.examples(ReadReport(), "train"))
+    # In JSON lines these say where things are, whatever the format.
+    row = {"text": "a", "review": "b", "sentence": "c", "b": "d", "y": "1", "label": "1"}
+    lines_of = Source(ExampleData(format="nsmc", **fields), write("a.JSONL", lines(row)), TextExample)
+    assert [example.label for example in lines_of.examples(ReadReport(), "train")] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "role, remedy",
+    [
+        ("evaluation", "name the file by data.evaluation"),
+        ("other.txt", "name a file, or one of train, evaluation, test"),
+    ],
+)
+def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_has(write, tmp_path, role, remedy):
+    write("ratings_train.tsv", "")
+    source = Source(ExampleData(format="nsmc"), str(tmp_path), TextExample)
+    with pytest.raises(DataError) as raised:
+        source.where(role)
+    name = "ratings_test.txt" if role == "evaluation" else role
+    assert str(raised.value) == f"{tmp_path}/{name}: no such file; {tmp_path} has ratings_train.tsv; {remedy}"
+    with pytest.raises(DataError, match=r"/data_full\.json: no such file; .*; name the file itself by --data_dir$"):
+        Source(ExampleData(format="clinc150"), str(tmp_path), TextExample).where(role)
+    for number in range(9):
+        write(f"{number}.txt", "")
+    with pytest.raises(DataError, match=r"has 0\.txt, .*, 7\.txt and 2 more; "):
+        source.where(role)
+
+
+def test_parts_of_one_file_are_told_apart_and_names_of_files_are_not(write, tmp_path):
+    write("data_full.json", json.dumps({"train": [], "val": []}))
+    write("a.tsv", "text\n")
+    write("train.tsv", "text\n")
+
+    def identity(**data):
+        return Source(ExampleData(**data), str(tmp_path), TextExample).identity("train")
+
+    assert identity(format="clinc150") == identity(format="clinc150", train="train")
+    assert identity(format="clinc150") != identity(format="clinc150", train="val")
+    assert identity(train="a.tsv") == identity()
+
+
+@pytest.mark.parametrize("source", ["", "tfds:conll2003"])
+def test_a_file_is_read_in_the_format_that_is_named_whatever_the_model_learned_from(write, source):
+    path = write("a.txt", "a O\nb B-X\n")
+    with pytest.raises(ConfigError, match="'table' is for another kind of task; for this one: conll, conllu, klue/ner"):
+        Source(ExampleData(source=source), path, TaggedExample)
+    found = Source(ExampleData(source=source, format="conll"), path, TaggedExample)
+    assert [example.tags for example in found.examples(ReadReport(), "train")] == [("O", "B-X")]
+    assert found.where("test") == path and found.identity("test") != path and found.labels() is None
+    asked_of = Source(ExampleData(source=source), write("a.jsonl", lines({"text": "a"})), TaggedExample)
+    assert [example.text for example in asked_of.examples(ReadReport(), "test", labelled=False)] == ["a"]

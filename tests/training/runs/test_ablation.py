@@ -1,0 +1,79 @@
+"""The ablation, some steps of each training."""
+
+import json
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from bert_tf.checkpoints import directory
+from bert_tf.errors import ConfigError
+from bert_tf.training.runs import ablation
+from bert_tf.training.runs.ablation import VARIANTS, ablate
+from bert_tf.training.state.run_manifest import RunManifest
+
+
+@pytest.mark.slow
+def test_every_variant_is_trained_as_it_says_and_ended_ones_are_not_trained_again(tmp_path):
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    rows = ablate(str(tmp_path), strategy, sizes=["tiny", "mini"], seeds=1, smoke=True)
+    assert [(row["name"], row["size"]) for row in rows] == [*((name, "tiny") for name in VARIANTS), ("BERT", "mini")]
+    assert json.loads((tmp_path / "results.json").read_text())["rows"] == rows
+    assert (tmp_path / "ablation.md").read_text().count("\n| ") == len(rows)
+    assert (tmp_path / "ablation.png").stat().st_size > 10_000
+
+    def trained(folder):
+        task, model = directory.load_task(str(tmp_path / folder))
+        return task, model.encoder.config if hasattr(model, "encoder") else model.get_layer("encoder").config
+
+    assert trained("bert-tiny/seed_0/pretrained")[0].name == "pretraining"
+    assert trained("no_nsp-tiny/seed_0/pretrained")[0].name == "masked_lm"
+    assert trained("left_to_right-tiny/seed_0/pretrained")[1].attention == "causal"
+    task, config = trained("left_to_right-tiny/seed_0/reviews-bilstm")
+    assert (task.config.head, config.attention) == ("bilstm", "causal")
+    assert trained("left_to_right-tiny/seed_0/reviews")[0].config.head == "pooled"
+    assert trained("bert-mini/seed_0/reviews")[1].hidden_size == 256
+
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")}
+    assert len(written) == 9  # two variants share their pre-training
+    assert ablate(str(tmp_path), strategy, sizes=["tiny", "mini"], seeds=1, smoke=True) == rows
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")} == written
+
+
+@pytest.mark.parametrize("sizes, message", [([], "no size of model"), (["tiny", "mni"], "model size 'mni' is unknown")])
+def test_sizes_are_looked_at_before_anything_is_trained(tmp_path, sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        ablate(str(tmp_path), None, sizes=sizes, seeds=1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """A function that ablates with trainings that only claim their directory and build a graph with a gradient."""
+    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+
+    def train(program, model_dir):
+        RunManifest(model_dir, {"program": program}).write(0)
+        square = tf.custom_gradient(lambda x: (x * x, lambda upstream: 2 * x * upstream))
+        tf.function(square).get_concrete_function(tf.TensorSpec([], tf.float32))
+        return {"final": {"loss": 1.0, "accuracy": 0.5}, "parameters": 1}
+
+    monkeypatch.setattr(ablation, "pretrain", lambda config, model_dir, strategy: train("pretrain", model_dir))
+    monkeypatch.setattr(
+        ablation, "finetune", lambda config, data, init, model_dir, strategy: train("finetune", model_dir)
+    )
+    return lambda: ablate(str(tmp_path), None, sizes=["tiny"], seeds=2)
+
+
+def test_graphs_do_not_pile_up_from_training_to_training(made_up):
+    registered = set(ops.gradient_registry.list())
+    assert len(made_up()) == len(VARIANTS)
+    assert set(ops.gradient_registry.list()) == registered
+
+
+def test_a_training_with_other_settings_is_refused_with_a_flag_that_the_program_has(made_up, tmp_path):
+    folder = tmp_path / "bert-tiny" / "seed_1" / "reviews"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "run.json").write_text('{"program": "finetune", "config": {"steps": 4}}')
+    with pytest.raises(ConfigError, match=r"seed_1/reviews belongs .*4 there.*; choose another --output_dir$"):
+        made_up()

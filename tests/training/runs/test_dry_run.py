@@ -1,0 +1,80 @@
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import PretrainingData
+from bert_tf.inputs.corpus.pretraining import pretraining_dataset
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.text import Tokenizer
+from bert_tf.training.runs import dry_run
+from tests.training.small import LENGTH, encoder, features
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "##s", "한국", "##어", "tree", "."]
+PAD, UNK, CLS, SEP, MASK, THE, HOUSE, S, KOREA, N, TREE, DOT = range(len(PIECES))
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    return Tokenizer(str(tmp_path / "vocab.txt"))
+
+
+def test_masks_are_shown_with_what_was_there_and_what_stands_there(tokenizer):
+    seen = {
+        "input_word_ids": [[CLS, THE, MASK, S, DOT, SEP, TREE, N, SEP, PAD]],
+        "input_mask": [[1] * 9 + [0]],
+        "masked_lm_positions": [[2, 4, 6, 0]],
+        "masked_lm_ids": [[HOUSE, DOT, KOREA, 0]],
+        "masked_lm_weights": [[1.0, 1.0, 1.0, 0.0]],
+    }
+    (shown,) = dry_run.example_texts({"next_sentence_labels": [1]}, seen, tokenizer)
+    head, body = shown.strip().split("\n")
+    assert head == "9 tokens, 3 hidden, a random second part"
+    assert " ".join(body.split()) == "[CLS] the [house>MASK] ##s [.=] [SEP] [한국>tree] ##어 [SEP]"
+    (swapped,) = dry_run.example_texts({"next_sentence_labels": [1]}, seen, tokenizer, swapped=True)
+    assert "swapped" in swapped
+
+
+def test_each_sequence_of_a_packed_row_is_shown_by_itself(tokenizer):
+    seen = {
+        "input_word_ids": [[CLS, THE, MASK, SEP, CLS, KOREA, N, SEP, PAD]],
+        "input_mask": [[1, 1, 1, 1, 2, 2, 2, 2, 0]],
+        "masked_lm_positions": [[2, 6]],
+        "masked_lm_ids": [[TREE, N]],
+        "masked_lm_weights": [[1.0, 1.0]],
+    }
+    first, second = dry_run.example_texts({}, seen, tokenizer)
+    assert " ".join(first.split()) == "4 tokens, 1 hidden [CLS] the [tree>MASK] [SEP]"
+    assert " ".join(second.split()) == "4 tokens, 1 hidden [CLS] 한국 [##어=] [SEP]"
+
+
+def test_what_is_kept_grows_with_the_rows_and_remat_keeps_less():
+    task = Pretraining(None, LENGTH)
+    model = task.build(encoder(0.1, "float32"))
+    one, two = ({name: tf.constant(value[:rows]) for name, value in features().items()} for rows in (16, 32))
+    kept = dry_run.kept_bytes(task, model, one, remat=False)
+    # One layer of 16 units on 12 positions: its input, query, key, value, context, the two halves of the feed-forward
+    # network, float32, at least.
+    assert kept > 16 * LENGTH * 4 * (16 + 48 + 16 + 32 + 32)
+    assert dry_run.kept_bytes(task, model, two, remat=False) == pytest.approx(2 * kept, rel=0.02)
+    assert dry_run.kept_bytes(task, model, one, remat=True) < 0.7 * kept
+
+
+@pytest.mark.parametrize("pairs", ["nsp", *(pytest.param(pairs, marks=pytest.mark.slow) for pairs in ("sop", "none"))])
+def test_an_epoch_too_long_to_count_is_estimated(tmp_path, tokenizer, monkeypatch, pairs):
+    random = np.random.default_rng(0)
+    path = tmp_path / "corpus.txt"
+    text = ["\n".join(" ".join(random.choice(PIECES[5:7], 6)) + " ." for _ in range(20)) for _ in range(150)]
+    path.write_text("\n\n".join(text) + "\n")
+    data = PretrainingData(max_length=64, max_predictions=10, pairs=pairs)
+    batches = pretraining_dataset([str(path)], tokenizer, data, seed=0, epoch=0, batch_size=64).cache()
+    monkeypatch.setattr(dry_run, "_COUNTED_SECONDS", math.inf)
+    counted, how = dry_run.rows_per_epoch([str(path)], tokenizer, pairs, batches)
+    assert how == "counted"
+    monkeypatch.setattr(dry_run, "_COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(dry_run, "_SAMPLED_ROWS", 256)
+    estimated, how = dry_run.rows_per_epoch([str(path)], tokenizer, pairs, batches)
+    assert how == "estimated from the text's size and a sample of 256"
+    assert estimated == pytest.approx(counted, rel=0.25)

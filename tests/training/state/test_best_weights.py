@@ -1,0 +1,198 @@
+import dataclasses
+import math
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_tf.config import TrainConfig
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.training.phases import Input
+from bert_tf.training.state import best_weights as best_module
+from bert_tf.training.state.best_weights import Best
+from bert_tf.training.state.history import History
+from tests.training.small import Stop, epochs, trainer
+
+# Best at 6; checkpoints at 5, 10 and 12, so evaluations lie between them.
+LOSSES = {3: 5.0, 6: 4.0, 9: 6.0, 12: 4.0}
+SETTINGS = {"total_steps": 12, "save_every": 5, "keep_best": True}
+
+
+class Run:
+    """A run whose evaluations find the losses given, by their steps; it notes the weights that they saw."""
+
+    def __init__(self, folder, losses=LOSSES, **settings):
+        self.folder, self.seen = folder, {}
+        self.trained = trainer(bert=False, **(SETTINGS | settings))
+        source = Input(epochs(), evaluate=lambda: self._evaluate(losses))
+        arguments = {"title": "test", "evaluate_every": 3, "evaluate_first": False}
+        self.start = lambda: self.trained.run([source], str(folder), **arguments)
+
+    def _evaluate(self, losses):
+        step = self.trained.step
+        self.seen[step] = self.weights()
+        if isinstance(losses[step], Exception):
+            raise losses[step]
+        return {"loss": losses[step]}
+
+    def weights(self):
+        return {variable.path: variable.numpy() for variable in self.trained.model.weights}
+
+    def kept(self):
+        return sorted(int(path.stem.split("-")[1]) for path in self.folder.glob("checkpoints/best-*.safetensors"))
+
+
+def assert_same(ones, others):
+    assert ones.keys() == others.keys()
+    for name in ones:
+        np.testing.assert_array_equal(ones[name], others[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def in_peace(tmp_path_factory):
+    """A run that nothing interrupts."""
+    run = Run(tmp_path_factory.mktemp("peace"))
+    run.history = run.start()
+    return run
+
+
+def test_the_model_gets_the_weights_that_the_best_evaluation_saw(in_peace):
+    assert in_peace.trained.best.restore(in_peace.history.evaluations) == 6
+    assert_same(in_peace.weights(), in_peace.seen[6])
+    assert any((in_peace.seen[6][name] != in_peace.seen[12][name]).any() for name in in_peace.seen[6])
+    # At 3 was what was best before the checkpoint of step 5, to which the run may have to fall back.
+    assert in_peace.kept() == [3, 6]
+    assert_same(load_file(in_peace.folder / "checkpoints/best-6.safetensors"), in_peace.seen[6])
+
+
+def test_the_first_of_equal_values_is_best_and_nan_never_is(tmp_path):
+    model, config = None, TrainConfig()
+    rows = [{"step": step, "f1": f1} for step, f1 in ((1, math.nan), (2, 0.5), (3, 0.7), (4, 0.7), (5, math.nan))]
+    assert Best(tmp_path, model, ("f1", "max"), config).step(rows) == 3
+    assert Best(tmp_path, model, ("f1", "min"), config).step(rows) == 2
+    assert Best(tmp_path, model, ("f1", "max"), config).step(rows[:1]) is None
+
+
+MOMENTS = {
+    "in an evaluation after the best": ({9: Stop()}, None),
+    "in the best evaluation": ({6: Stop()}, None),
+    "while the best is written": ({}, (best_module, "write_tensors", 6)),
+    "before the best is noted": ({}, (History, "evaluation", 6)),
+}
+
+
+QUICK = "before the best is noted"
+
+
+@pytest.mark.parametrize(
+    "moment", [QUICK, *(pytest.param(one, marks=pytest.mark.slow) for one in MOMENTS if one != QUICK)]
+)
+def test_killed_at_any_moment_a_run_ends_with_the_same_best_weights(tmp_path, in_peace, monkeypatch, moment):
+    losses, place = MOMENTS[moment]
+    killed = Run(tmp_path, LOSSES | losses)
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        if place:
+            owner, name, step = place
+            original = getattr(owner, name)
+
+            def die(*arguments, **keywords):
+                if killed.trained.step == step:
+                    raise Stop
+                return original(*arguments, **keywords)
+
+            patch.setattr(owner, name, die)
+        killed.start()
+    assert killed.trained.step in (6, 9)
+
+    (tmp_path / "checkpoints/.best-6.safetensors.x.partial").touch()
+    again = Run(tmp_path, weights=99)
+    history = again.start()
+    assert min(again.seen) == 6  # from the checkpoint of step 5
+    assert again.trained.best.restore(history.evaluations) == 6
+    assert_same(again.weights(), in_peace.seen[6])
+    assert not list(tmp_path.glob("checkpoints/.*"))
+
+
+def test_a_run_that_falls_back_and_gets_worse_than_before_has_what_was_best_until_there(tmp_path, in_peace):
+    better = {3: 5.0, 6: 4.0, 9: 3.0}
+    killed = Run(tmp_path, better | {12: Stop()}, keep=3)
+    with pytest.raises(Stop):
+        killed.start()
+    assert killed.kept() == [3, 9]  # 3 is what was best at the checkpoint of step 5
+    for path in tmp_path.glob("checkpoints/step-1*.index"):
+        path.write_bytes(b"")  # damaged: only that of step 5 is left
+
+    again = Run(tmp_path, {6: 7.0, 9: 7.0, 12: 7.0}, keep=3)
+    history = again.start()
+    assert [row["step"] for row in history.evaluations] == [3, 6, 9, 12]
+    assert again.trained.best.restore(history.evaluations) == 3
+    assert_same(again.weights(), in_peace.seen[3])
+
+
+def test_patience_ends_the_run_and_the_same_command_finds_it_ended(tmp_path):
+    losses = {3: 2.0, 6: 1.0, 9: 1.5, 12: 1.0}
+    settings = {"total_steps": 30, "save_every": 7, "patience": 2, "keep_best": False}  # which patience implies
+    run = Run(tmp_path, losses, **settings)
+    history = run.start()
+    assert run.trained.step == 12 and run.trained.advanced
+    again = Run(tmp_path, {}, **settings)
+    history = again.start()
+    assert again.trained.step == 12 and not again.trained.advanced and not again.seen
+    assert again.trained.best.restore(history.evaluations) == 6
+    assert_same(again.weights(), run.seen[6])
+
+
+def test_without_patience_a_run_goes_on_however_bad_it_gets(tmp_path):
+    run = Run(tmp_path, {3: 1.0, 6: 2.0, 9: math.nan, 12: 4.0})
+    run.start()
+    assert run.trained.step == 12
+
+
+def test_a_model_that_only_finds_nan_is_stopped_too_and_the_last_weights_stay(tmp_path):
+    run = Run(tmp_path, dict.fromkeys(LOSSES, math.nan), patience=2)
+    history = run.start()
+    last = run.weights()
+    assert run.trained.step == 6 and run.trained.best.restore(history.evaluations) is None
+    assert_same(run.weights(), last)
+
+
+def test_on_a_full_disk_the_best_that_could_be_written_counts(tmp_path, monkeypatch, capsys):
+    write, calls = best_module.write_tensors, []
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        write(*arguments)
+
+    monkeypatch.setattr(best_module, "write_tensors", full)
+    run = Run(tmp_path, on_save_error="go_on")
+    history = run.start()
+    assert "best-6.safetensors could not be written: No space left on device" in capsys.readouterr().err
+    assert run.trained.best.restore(history.evaluations) == 3
+    assert_same(run.weights(), run.seen[3])
+
+    calls.clear()
+    with pytest.raises(OSError, match="No space left"):
+        Run(tmp_path / "stop").start()
+
+
+def test_nothing_is_kept_unless_it_is_asked_for(tmp_path):
+    run = Run(tmp_path, keep_best=False)
+    history = run.start()
+    assert not run.kept() and run.trained.best.restore(history.evaluations) is None
+
+
+def test_patience_implies_that_the_best_is_kept_and_is_not_negative():
+    assert TrainConfig(patience=3).resolved().keep_best
+    assert not TrainConfig().resolved().keep_best
+    with pytest.raises(ConfigError, match=r"train\.patience is -1"):
+        dataclasses.replace(TrainConfig(), patience=-1).check()
+
+
+def test_best_weights_of_another_model_are_refused(in_peace):
+    other = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    best = Best(str(in_peace.folder / "checkpoints"), other, "loss", "min", TrainConfig(keep_best=True))
+    with pytest.raises(DataError, match=r"best-6\.safetensors holds another model"):
+        best.restore(in_peace.history.evaluations)

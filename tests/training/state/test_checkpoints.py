@@ -1,0 +1,248 @@
+import concurrent.futures
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import BertTfError
+from bert_tf.training.state.checkpoints import Checkpoints
+
+
+def variable(value=0.0):
+    return tf.Variable(np.full([1000], value, "float32"))
+
+
+def saved(folder, steps, keep=2):
+    """Checkpoints of one variable whose value is the step."""
+    weight = variable()
+    checkpoints = Checkpoints(str(folder), {"layer/kernel": weight}, keep)
+    for step in steps:
+        weight.assign(tf.fill([1000], float(step)))
+        checkpoints.save(step)
+    checkpoints.wait()
+    return checkpoints
+
+
+def restored(folder, keep=2):
+    """(value found, lines reported) of a new process's look at the directory."""
+    weight, lines = variable(-1.0), []
+    found = Checkpoints(str(folder), {"layer/kernel": weight}, keep).restore(lines.append)
+    return (weight.numpy()[0] if found else None), lines
+
+
+def data_file(folder, step):
+    (path,) = Path(folder).glob(f"step-{step}.data-*")
+    return path
+
+
+def test_the_last_n_are_kept(tmp_path):
+    saved(tmp_path, [10, 20, 30, 40], keep=3)
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["step-20.index", "step-30.index", "step-40.index"]
+
+
+def test_the_newest_is_restored(tmp_path):
+    saved(tmp_path, [10, 20])
+    assert restored(tmp_path) == (20.0, [])
+
+
+def test_an_empty_directory_restores_nothing(tmp_path):
+    assert restored(tmp_path / "new") == (None, [])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+DAMAGES = {
+    "a flipped byte": flip,
+    "half a file": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "an empty file": lambda path: os.truncate(path, 0),
+    "no file": os.remove,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_taken(tmp_path, damage):
+    saved(tmp_path, [10, 20])
+    DAMAGES[damage](data_file(tmp_path, 20))
+    value, lines = restored(tmp_path)
+    assert value == 10.0
+    (line,) = lines
+    assert "step-20 can not be read" in line and "\n" not in line
+
+
+def test_a_damaged_index_is_reported_and_the_one_before_taken(tmp_path):
+    saved(tmp_path, [10, 20])
+    os.truncate(tmp_path / "step-20.index", 10)
+    value, lines = restored(tmp_path)
+    assert value == 10.0 and len(lines) == 1
+
+
+def test_when_none_can_be_read_the_error_says_what_to_do(tmp_path):
+    saved(tmp_path, [10, 20])
+    for step in (10, 20):
+        os.truncate(data_file(tmp_path, step), 3)
+    with pytest.raises(BertTfError, match=r"no checkpoint can be read; .*remove the directory") as caught:
+        restored(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_of_another_shape_is_not_taken(tmp_path):
+    saved(tmp_path, [10])
+    with pytest.raises(BertTfError, match="no checkpoint can be read"):
+        Checkpoints(str(tmp_path), {"layer/kernel": tf.Variable(tf.zeros([3]))}, 2).restore(print)
+
+
+def test_a_checkpoint_that_lacks_a_variable_is_not_taken(tmp_path):
+    saved(tmp_path, [10])
+    more = {"layer/kernel": variable(), "layer/bias": variable()}
+    with pytest.raises(BertTfError, match="no checkpoint can be read"):
+        Checkpoints(str(tmp_path), more, 2).restore(print)
+
+
+def test_saving_goes_on_after_a_damaged_checkpoint(tmp_path):
+    saved(tmp_path, [10, 20])
+    flip(data_file(tmp_path, 20))
+    weight = variable()
+    checkpoints = Checkpoints(str(tmp_path), {"layer/kernel": weight}, 2)
+    assert checkpoints.restore(lambda line: None)
+    weight.assign(tf.fill([1000], 20.5))
+    checkpoints.save(20)
+    checkpoints.wait()
+    assert restored(tmp_path) == (20.5, [])
+
+
+def test_what_is_saved_is_what_was_there_however_training_goes_on(tmp_path):
+    # Every way in which the loop and the optimizers change a variable, while the thread is still to write.
+    weight, other, count = variable(1.0), variable(2.0), tf.Variable(7, dtype=tf.int64)
+    moments = variable(3.0), variable(4.0)
+    variables = {"a": weight, "b": other, "count": count, "m": moments[0], "v": moments[1]}
+    with Checkpoints(str(tmp_path), variables, 2) as checkpoints:
+        checkpoints._writer.submit(time.sleep, 0.3)  # the write waits behind it
+        checkpoints.save(1)
+        tf.raw_ops.ResourceApplyAdam(
+            var=weight.handle, m=moments[0].handle, v=moments[1].handle, beta1_power=0.0, beta2_power=0.0,
+            lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-6, grad=tf.ones([1000]),
+        )  # fmt: skip
+        tf.raw_ops.AssignSubVariableOp(resource=other.handle, value=tf.ones([1000]))
+        tf.raw_ops.AssignAddVariableOp(resource=count.handle, value=tf.constant(1, tf.int64))
+        assert weight.numpy()[0] != 1.0 and other.numpy()[0] != 2.0
+    found = Checkpoints(str(tmp_path), variables, 2)
+    assert found.restore(print)
+    values = [variable.numpy().flat[0] for variable in variables.values()]
+    assert values == [1.0, 2.0, 7, 3.0, 4.0]
+
+
+def test_a_save_does_not_wait_for_its_write_but_for_the_one_before(tmp_path):
+    checkpoints = saved(tmp_path, [10])
+    gate = threading.Event()
+    checkpoints._writer.submit(gate.wait, 60)
+    checkpoints.save(20)
+    assert checkpoints.newest.endswith("step-10") and restored(tmp_path) == (10.0, [])
+    threading.Timer(0.2, gate.set).start()
+    checkpoints.save(30)
+    assert gate.is_set() and (tmp_path / "step-20.index").exists()
+    checkpoints.wait()
+    assert checkpoints.newest.endswith("step-30")
+
+
+def test_between_saves_no_copy_is_held(tmp_path):
+    checkpoints = saved(tmp_path, [10])
+    assert [tf.size(copy).numpy() for copy in checkpoints._copies.values()] == [0]
+
+
+def break_writing(checkpoints, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "_manager", checkpoints._manager)
+    monkeypatch.setattr(checkpoints._manager, "save", full)
+
+
+def test_the_end_of_the_block_waits_and_raises(tmp_path, monkeypatch):
+    checkpoints = saved(tmp_path, [10])
+    break_writing(checkpoints, monkeypatch)
+    with pytest.raises(BertTfError, match="No space left on device"), checkpoints:
+        checkpoints.save(20)
+    assert restored(tmp_path) == (10.0, [])
+
+
+def test_an_error_in_the_block_is_what_is_raised_and_the_writes_is_told(tmp_path, monkeypatch, capsys):
+    checkpoints = saved(tmp_path, [10])
+    break_writing(checkpoints, monkeypatch)
+    with pytest.raises(ZeroDivisionError), checkpoints:
+        checkpoints.save(20)
+        raise ZeroDivisionError
+    assert "bert_tf: checkpoint of step 20 could not be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("told", ["check", "save", "wait"])
+def test_an_error_of_a_write_is_told_once_at_the_next_look(tmp_path, monkeypatch, told):
+    checkpoints = saved(tmp_path, [10])
+    break_writing(checkpoints, monkeypatch)
+    checkpoints.save(20)
+    concurrent.futures.wait([checkpoints._writing])
+    with pytest.raises(BertTfError, match=r"step 20 could not be written: .*No space left on device"):
+        checkpoints.save(30) if told == "save" else getattr(checkpoints, told)()
+    checkpoints.wait()
+    checkpoints.save(40)
+    checkpoints.wait()
+    assert restored(tmp_path)[0] == 10.0 and checkpoints.newest.endswith("step-40")
+
+
+def test_leftovers_of_a_killed_write_are_removed_by_the_next_process_that_saves(tmp_path):
+    saved(tmp_path, [10, 20])
+    half = tmp_path / "step-30_temp"
+    half.mkdir()
+    (half / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"half")
+    (tmp_path / "step-25.data-00000-of-00001").write_bytes(b"no index yet")
+    (tmp_path / "input-0-20.index").write_bytes(b"of somebody else")
+    assert restored(tmp_path) == (20.0, [])
+    assert half.exists()  # whoever only reads leaves them alone
+    saved(tmp_path, [40], keep=3)
+    names = {path.name.split(".")[0] for path in tmp_path.iterdir()}
+    assert names == {"checkpoint", "step-10", "step-20", "step-40", "input-0-20"}
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_in_force(small_disk, fill):
+    checkpoints = saved(small_disk, [10])
+    fill(4096)
+    checkpoints.save(20)
+    with pytest.raises(BertTfError, match=r"step 20 could not be written: .*; last good one: .*step-10; ") as caught:
+        checkpoints.wait()
+    assert "\n" not in str(caught.value)
+    assert restored(small_disk) == (10.0, [])
+    os.remove(small_disk / "other")
+    checkpoints.save(20)
+    checkpoints.wait()
+    assert restored(small_disk)[0] == 0.0 + 10.0 and len(list(small_disk.glob("*.index"))) == 2
+
+
+@pytest.mark.parametrize("room", [0, 4096, 8192])  # none; for a part of the data; for the data but not for all files
+def test_going_on_with_a_full_disk_warns_each_time_and_leaves_nothing_behind(small_disk, fill, capfd, room):
+    weight = variable(10.0)
+    with Checkpoints(str(small_disk), {"layer/kernel": weight}, 2, on_error="go_on") as checkpoints:
+        checkpoints.save(10)
+        checkpoints.wait()
+        fill(room)
+        free = shutil.disk_usage(small_disk).free
+        for step in (20, 30, 40):
+            checkpoints.save(step)
+            checkpoints.wait()
+        assert shutil.disk_usage(small_disk).free == free
+        lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("bert_tf: ")]
+        assert len(lines) == 3
+        for line, step in zip(lines, (20, 30, 40), strict=True):
+            assert f"checkpoint of step {step} could not be written" in line and "training goes on" in line
+        assert restored(small_disk) == (10.0, [])
+        os.remove(small_disk / "other")
+        weight.assign(tf.fill([1000], 50.0))
+        checkpoints.save(50)
+    assert restored(small_disk) == (50.0, [])

@@ -1,0 +1,184 @@
+"""Going on reads what is still to come, not what was read before."""
+
+import itertools
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import PretrainingData
+from bert_tf.inputs.batching import stream
+from bert_tf.inputs.corpus.pretraining import pretraining_dataset
+from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
+from bert_tf.tasks import TASKS
+from bert_tf.text import Tokenizer
+from bert_tf.training.state.input_state import InputState
+
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = "abcdefghij"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Three files of 400 documents each, and their tokenizer."""
+    random, folder = np.random.default_rng(0), tmp_path_factory.mktemp("corpus")
+
+    def document():
+        return "\n".join(" ".join(random.choice(list(LETTERS), random.integers(3, 9))) for _ in range(6))
+
+    paths = [folder / f"{number}.txt" for number in range(3)]
+    for path in paths:
+        path.write_text("\n\n".join(document() for _ in range(400)))
+    return [str(path) for path in paths], Tokenizer([*SPECIALS, *LETTERS])
+
+
+KINDS = {
+    "pairs": {},
+    "by length": {"length_multiple": 8},
+    "packed": {"pack": True},
+    "full sentences in spans": {"pairs": "none", "masking": "span", "words": "spaces"},
+}
+
+
+def batches_of(corpus, **fields):
+    files, tokenizer = corpus
+    data = PretrainingData(**({"max_length": 32, "max_predictions": 5, "group_size": 40} | fields)).check()
+    return lambda epoch: pretraining_dataset(files, tokenizer, data, seed=0, epoch=epoch, batch_size=8)
+
+
+def taken(iterator, count):
+    return [
+        ({name: value.numpy() for name, value in features.items()}, tuple(position.numpy()))
+        for features, position in itertools.islice(iterator, count)
+    ]
+
+
+def assert_same(ones, others):
+    for (one, position), (other, expected) in zip(ones, others, strict=True):
+        assert position == expected and one.keys() == other.keys()
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_state_goes_on_with_the_very_batches_that_were_to_come(tmp_path, corpus, kind):
+    batches = batches_of(corpus, **KINDS[kind])
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    *_, (_, position) = taken(iterator, 70)
+    state.save(iterator, 70)
+    expected = taken(iterator, 40)
+    assert_same(taken(state.open(batches, position, 70), 40), expected)
+    # Without the state, from the position alone, the same.
+    assert_same(taken(state.open(batches, position, None), 40), expected)
+
+
+def examples_of(task):
+    """A hundred labelled examples of a task that is fine-tuned, many of them longer than 16 pieces."""
+    random = np.random.default_rng(0)
+
+    def words():
+        return [str(word) for word in random.choice(list(LETTERS), random.integers(1, 40))]
+
+    for number in range(100):
+        text, identity, label = words(), str(number), number % 2
+        if task == "tagging":
+            yield tagged(identity, text, ["XY"[LETTERS.index(word) % 2] for word in text], number // 10, "")
+        elif task == "question_answering":
+            yield QuestionExample(identity, "a b?", " ".join(text), (Answer(text[0], 0),), "")
+        elif task == "multiple_choice":
+            yield ChoiceExample(identity, " ".join(text), "", ("a b", "c d e"), label, "")
+        else:
+            labels = {"regression": float(label), "multi_label_classification": ("X",) * label}
+            yield TextExample(identity, (" ".join(text),), labels.get(task, "XY"[label]), "")
+
+
+FINE_TUNED = {
+    "classification": {"labels": ["X", "Y"], "long_texts": "window"},
+    "regression": {"labels": ["value"]},
+    "multi_label_classification": {"labels": ["X", "Y"]},
+    "tagging": {"labels": ["X", "Y"], "context": "document"},
+    "question_answering": {},
+    "multiple_choice": {},
+}
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if hasattr(task, "columns")])
+def test_where_fine_tuning_stood_is_saved_whatever_the_task(tmp_path, capsys, name):
+    tokenizer = Tokenizer([*SPECIALS, "?", *LETTERS])
+    task = TASKS[name].from_settings({"max_length": 16} | FINE_TUNED[name], tokenizer)
+    columns = task.to_tensors(list(examples_of(name)), labelled=True)
+
+    def batches(epoch):
+        return task.batches(columns, 8, seed=tf.stack([tf.constant(0, tf.int64), epoch]))
+
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    *_, (_, position) = taken(iterator, 5)
+    state.save(iterator, 5)
+    expected = taken(iterator, 30)
+    assert_same(taken(state.open(batches, position, 5), 30), expected)
+    assert "reads epoch" not in capsys.readouterr().out
+
+
+def test_going_on_late_in_an_epoch_does_not_read_its_beginning_again(tmp_path, corpus):
+    files, tokenizer = corpus
+    copies = [shutil.copy(file, tmp_path) for file in files]
+    batches = batches_of((copies, tokenizer))
+    state = InputState(str(tmp_path / "states"), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    sizes = {}
+    for done in (20, 200):
+        *_, (_, position) = taken(iterator, done - sum(sizes))
+        state.save(iterator, done)
+        sizes[done] = sum(path.stat().st_size for path in (tmp_path / "states").glob(f"*-{done}.*"))
+    assert position[0] == 0  # of the 260 batches of an epoch
+    expected = taken(iterator, 30)
+    for path in copies:  # each is two thirds read: what begins it is gone, the lines stay as long as they were
+        with open(path, "r+b") as file:
+            gone = file.read(os.path.getsize(path) // 2)
+            file.seek(0)
+            file.write(gone.translate(bytes.maketrans(LETTERS.encode(), b"z" * len(LETTERS))))
+    assert_same(taken(state.open(batches, position, 200), 30), expected)
+    assert sizes[200] < 2 * sizes[20]
+
+
+def test_as_many_states_as_checkpoints_are_kept_and_those_of_a_lost_future_go(tmp_path, corpus):
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches_of(corpus), (0, 0), None)
+    for step in (10, 20, 30):
+        taken(iterator, 10)
+        state.save(iterator, step)
+    assert state._steps() == [20, 30]
+    state.save(iterator, 25)  # the run fell back behind 30
+    assert state._steps() == [20, 25]
+
+
+def test_a_state_of_another_pipeline_is_not_taken_and_goes_with_the_next_save(tmp_path, corpus):
+    batches, others = batches_of(corpus), batches_of(corpus, masking="span")
+    state = InputState(str(tmp_path), STRATEGY, keep=2, pipeline="one")
+    iterator = state.open(batches, (0, 0), None)
+    taken(iterator, 3)
+    state.save(iterator, 3)
+    (tmp_path / f"{state._name}-9_temp").mkdir()  # of a process that was killed
+    changed = InputState(str(tmp_path), STRATEGY, keep=2, pipeline="another")
+    iterator = changed.open(others, (0, 3), 3)
+    assert_same(taken(iterator, 2), taken(iter(stream(others, (0, 3))), 2))
+    changed.save(iterator, 5)
+    assert {name.split(".index")[0].split(".data")[0] for name in os.listdir(tmp_path)} == {f"{changed._name}-5"}
+
+
+def test_a_damaged_state_costs_time_and_nothing_else(tmp_path, corpus, capsys):
+    batches = batches_of(corpus)
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    *_, (_, position) = taken(iterator, 12)
+    state.save(iterator, 12)
+    expected = taken(iterator, 5)
+    (data,) = [name for name in os.listdir(tmp_path) if ".data" in name]
+    os.truncate(tmp_path / data, os.path.getsize(tmp_path / data) // 2)
+    assert_same(taken(state.open(batches, position, 12), 5), expected)
+    assert "reads epoch 0 again up to batch 12" in capsys.readouterr().out

@@ -1,0 +1,173 @@
+import contextlib
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+from bert_tf.config import FinetuneConfig, PretrainConfig, TrainConfig, to_dict
+from bert_tf.errors import ConfigError
+from bert_tf.files import replacing
+from bert_tf.tasks import ClassificationConfig
+from bert_tf.training.state.run_manifest import RESUMABLE_FIELDS, RunManifest, differences
+
+
+class Killed(Exception):
+    """Stands for kill -9."""
+
+
+RUN = {
+    "program": "pretrain",
+    "config": {"train": {"batch_size": 8, "seed": 0, "keep": 2}, "input": "a.txt"},
+    "inputs": {"input": {"bytes": 100}},
+}
+
+
+def other(**train):
+    return RUN | {"config": RUN["config"] | {"train": RUN["config"]["train"] | train}}
+
+
+def claimed(folder):
+    RunManifest(str(folder), RUN).write(0)
+    (folder / "checkpoints").mkdir()
+    return folder
+
+
+def on_disk(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+def test_a_new_directory_is_claimed_and_says_whose_it_is(tmp_path):
+    RunManifest(str(tmp_path / "a/b"), RUN).write(0)
+    assert on_disk(tmp_path / "a/b") == RUN
+
+
+def test_the_same_run_may_come_back(tmp_path):
+    RunManifest(str(claimed(tmp_path / "run")), RUN).write(10)
+    assert on_disk(tmp_path / "run") == RUN
+
+
+def test_another_runs_directory_is_refused_with_what_differs(tmp_path):
+    folder = claimed(tmp_path / "run")
+    with pytest.raises(ConfigError) as caught:
+        RunManifest(str(folder), other(batch_size=16, warmup=0.5))
+    message = str(caught.value)
+    assert "belongs to another run" in message and "--accept_config_change" in message
+    assert "config.train.batch_size: 8 there, 16 now, config.train.warmup: None there, 0.5 now" in message
+    assert "seed" not in message
+    assert on_disk(folder) == RUN
+
+
+def test_a_corpus_with_other_contents_is_refused(tmp_path):
+    folder = claimed(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"inputs.input.bytes: 100 there, 101 now"):
+        RunManifest(str(folder), RUN | {"inputs": {"input": {"bytes": 101}}})
+
+
+def test_what_can_not_change_the_result_may_change(tmp_path):
+    folder = claimed(tmp_path / "run")
+    moved = other(keep=9)
+    moved["config"]["input"] = "/elsewhere/a.txt"
+    RunManifest(str(folder), moved).write(10)
+    assert on_disk(folder) == moved
+
+
+def test_when_it_is_evaluated_may_change_unless_the_best_evaluation_decides(tmp_path):
+    for keep_best in (False, True):
+        before, now = (
+            {"config": to_dict(PretrainConfig(train=TrainConfig(keep_best=keep_best, evaluate_every=every)))}
+            for every in (8, 1)
+        )
+        assert list(differences(before, now)) == ["config.train.evaluate_every"] * keep_best
+
+
+def test_a_change_that_is_accepted_is_kept_with_its_step(tmp_path):
+    folder = claimed(tmp_path / "run")
+    RunManifest(str(folder), other(batch_size=16), accept=True).write(10)
+    RunManifest(str(folder), other(batch_size=16)).write(20)
+    RunManifest(str(folder), other(batch_size=16, seed=1), accept=True).write(30)
+    assert on_disk(folder) == other(batch_size=16, seed=1) | {
+        "changes": [
+            {"step": 10, "changes": {"config.train.batch_size": [8, 16]}},
+            {"step": 30, "changes": {"config.train.seed": [0, 1]}},
+        ]
+    }
+
+
+def test_a_change_that_was_accepted_but_could_not_go_on_is_not_recorded(tmp_path):
+    folder = claimed(tmp_path / "run")
+    RunManifest(str(folder), other(batch_size=16), accept=True)  # and no `write`, as where no checkpoint fits
+    assert on_disk(folder) == RUN
+
+
+def test_another_program_is_refused_even_if_changes_are_accepted(tmp_path):
+    folder = claimed(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"pretrain there, finetune now"):
+        RunManifest(str(folder), RUN | {"program": "finetune"}, accept=True)
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_can_be_mended(tmp_path):
+    RunManifest(str(tmp_path / "run"), RUN).write(0)
+    RunManifest(str(tmp_path / "run"), other(batch_size=4)).write(0)
+    assert on_disk(tmp_path / "run") == other(batch_size=4)
+
+
+@pytest.mark.parametrize("sign, begun", [("run.json", False), ("checkpoints", True), ("results.json", True)])
+def test_several_runs_can_be_mended_until_one_of_them_has_learned_something(tmp_path, sign, begun):
+    folder = tmp_path / "run"
+    RunManifest(str(folder), RUN).write(0)
+    RunManifest(str(folder / "seed_0"), RUN).write(0)
+    (folder / "seed_0" / sign).touch()
+    with pytest.raises(ConfigError, match="another run") if begun else contextlib.nullcontext():
+        RunManifest(str(folder), other(batch_size=4)).write(0)
+    assert on_disk(folder) == (RUN if begun else other(batch_size=4))
+
+
+def test_what_a_killed_run_was_writing_is_no_obstacle_and_is_removed(tmp_path):
+    for name in ("run.json", "model.safetensors"):
+        with contextlib.suppress(Killed), replacing(tmp_path / name) as temporary:
+            shutil.copy(temporary, tmp_path / "kept")
+            raise Killed
+        (tmp_path / "kept").rename(temporary)
+    assert len(list(tmp_path.iterdir())) == 2
+    RunManifest(str(tmp_path), RUN).write(0)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigError, match=r"not empty \(it holds 'thesis.tex'\)"):
+        RunManifest(str(tmp_path), RUN)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def fields_of(config, prefix):
+    """(name, value) of every setting, nested ones too."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from fields_of(value, f"{prefix}.{field.name}")
+        else:
+            yield f"{prefix}.{field.name}", value
+
+
+@pytest.mark.parametrize("config", [PretrainConfig(), FinetuneConfig(task=ClassificationConfig())])
+def test_every_setting_that_is_not_listed_as_free_is_compared(config):
+    for name, _ in fields_of(config, "config"):
+        before, now = {"config": to_dict(config)}, {"config": to_dict(config)}
+        *path, last = name.split(".")
+        inner = now
+        for part in path:
+            inner = inner[part]
+        inner[last] = "something else"
+        found = {key for key in differences(before, now) if key.startswith(name)}
+        assert bool(found) == (name not in RESUMABLE_FIELDS), name
+
+
+def test_the_list_of_free_settings_names_settings_that_there_are():
+    known = {
+        name
+        for config in (PretrainConfig(), FinetuneConfig(task=ClassificationConfig()))
+        for name, _ in fields_of(config, "config")
+    }
+    assert set(RESUMABLE_FIELDS) - known == {"data_dir", "init"}

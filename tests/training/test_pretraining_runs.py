@@ -1,0 +1,379 @@
+"""Bad input to whole runs: each error names what and where before anything is written."""
+
+import dataclasses
+import json
+import logging
+import shutil
+from unittest.mock import Mock
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+from bert_tf.checkpoints import directory
+from bert_tf.config import (
+    BertConfig,
+    ExampleData,
+    FinetuneConfig,
+    PretrainConfig,
+    PretrainingData,
+    TokenizerConfig,
+    TrainConfig,
+)
+from bert_tf.config.train import RECIPES
+from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.model.build import build
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks import ClassificationConfig
+from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.text import Tokenizer
+from bert_tf.training.runs import finetuning, pretraining
+from tests.model.numpy_bert import tensors_of
+from tests.model.small import randomize
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(40))]
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+TRAIN = TrainConfig(batch_size=4, steps=2, dtype="float32", log_every=1)
+
+
+def model_config(**fields):
+    shape = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "vocab_size": 0}
+    return BertConfig(**(shape | {"max_position_embeddings": 32} | fields))
+
+
+def sentences(seed=0, documents=12):
+    random = np.random.default_rng(seed)
+    words = (" ".join(f"w{word}" for word in random.integers(0, 40, 6)) for _ in range(5 * documents))
+    return "\n\n".join("\n".join(next(words) for _ in range(5)) for _ in range(documents)) + "\n"
+
+
+@pytest.fixture
+def vocab(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(WORDS) + "\n")
+    return path
+
+
+@pytest.fixture
+def pretrain(tmp_path, vocab):
+    """A function that pre-trains on the bytes given, with some fields of the config changed."""
+    model_dir = tmp_path / "model"
+
+    def start(text, dry_run=False, accept_config_change=False, **fields):
+        (tmp_path / "corpus.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
+        config = PretrainConfig(
+            input=str(tmp_path / "corpus.txt"),
+            tokenizer=TokenizerConfig(vocab=str(vocab)),
+            model=model_config(),
+            data=PretrainingData(max_length=32, max_predictions=3),
+            train=TRAIN,
+        )
+        how = {"accept_config_change": accept_config_change, "dry_run": dry_run}
+        return pretraining.pretrain(dataclasses.replace(config, **fields), str(model_dir), STRATEGY, **how)
+
+    return start
+
+
+CORPORA = {
+    "empty": (b"", "corpus.txt: the file is empty"),
+    "one sentence": (b"only one .\n", "one document only"),
+    "blank lines only": (b"\n\n\n", "no text at all"),
+    "UTF-16": (sentences().encode("utf-16"), "corpus.txt: line 1: UTF-16 or binary data, expected UTF-8"),
+    "CP949": (
+        "한국어 문장입니다 .\n\n다른 문서입니다 .\n".encode("cp949"),
+        r"corpus.txt: line 1: byte 0x.* is not UTF-8",
+    ),
+}
+
+
+def assert_one_line(error):
+    assert "\n" not in str(error) and "Traceback" not in str(error)
+
+
+@pytest.mark.parametrize("case", CORPORA)
+def test_a_corpus_that_cannot_be_meant_is_refused_before_anything_is_written(pretrain, tmp_path, case):
+    text, message = CORPORA[case]
+    with pytest.raises(DataError, match=message) as caught:
+        pretrain(text)
+    assert_one_line(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_packed_run_reports_its_padding_and_saves_a_model_for_single_sequences(pretrain, tmp_path):
+    data = PretrainingData(max_length=32, max_predictions=5, pack=True, short_sequence_rate=1.0)
+    without = pretrain(sentences(), data=dataclasses.replace(data, pack=False))
+    shutil.rmtree(tmp_path / "model")
+    results = pretrain(sentences(), data=data)
+    assert 0 < results["final"]["padding_share"] < without["final"]["padding_share"] / 2
+    task, model = directory.load_task(str(tmp_path / "model"))
+    assert isinstance(task, Pretraining) and not model.encoder.packed
+    names = {tensor.name for tensor in model.inputs}
+    assert names == {"input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions"}
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, pack):
+    data = PretrainingData(max_length=32, max_predictions=5, pairs="none", pack=pack)
+    results = pretrain(sentences(documents=1) * 12, data=data)
+    assert results["task"] == "masked_lm" and "nsp_loss" not in results["final"]
+    task, model = directory.load_task(str(tmp_path / "model"))
+    assert type(task) is MaskedLM and not model.encoder.config.pooler
+
+
+def test_a_language_model_from_left_to_right_is_trained_and_fine_tuned(pretrain, finetune, tmp_path):
+    data = PretrainingData(max_length=32, max_predictions=31, pairs="none", masking="causal_lm")
+    with pytest.raises(
+        ConfigError, match=r"model\.attention is 'bidirectional' and data\.masking 'causal_lm'; 'causal' goes with"
+    ):
+        pretrain(sentences(), data=data)
+    results = pretrain(sentences(), data=data, model=model_config(attention="causal"))
+    assert results["final"]["mlm_loss"] < np.log(len(WORDS)) * 1.2
+    model = shutil.move(tmp_path / "model", tmp_path / "left")
+    finetune(init=model)
+    assert directory.load_task(str(tmp_path / "model"))[1].get_layer("encoder").config.attention == "causal"
+
+
+def test_a_corpus_that_is_not_there_is_named(pretrain):
+    with pytest.raises(DataError, match=r"/nowhere/\*\.txt: no such file"):
+        pretrain("", input="/nowhere/*.txt")
+
+
+def test_a_vocabulary_without_mask_is_refused(pretrain, vocab):
+    vocab.write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
+    with pytest.raises(DataError, match=r"vocab\.txt.*\[MASK\]") as caught:
+        pretrain(sentences())
+    assert_one_line(caught.value)
+
+
+def test_a_model_of_another_vocabulary_size_is_refused_with_both_sizes(pretrain):
+    with pytest.raises(ConfigError, match=r"model\.vocab_size is 30522, but .*vocab\.txt has 45 pieces"):
+        pretrain(sentences(), model=model_config(vocab_size=30522))
+
+
+@pytest.mark.parametrize(
+    "field, value", [("steps", 0), ("batch_size", 0), ("keep", 0), ("warmup", 1.5), ("dtype", "int8")]
+)
+def test_a_training_field_out_of_range_is_named(pretrain, field, value):
+    with pytest.raises(ConfigError, match=rf"train\.{field} "):
+        pretrain(sentences(), train=dataclasses.replace(TRAIN, **{field: value}))
+
+
+def test_a_batch_larger_than_the_corpus_says_so_instead_of_waiting_for_ever(pretrain):
+    with pytest.raises(DataError, match="less than one batch of 4096 pairs; add text or make") as caught:
+        pretrain(sentences(), train=dataclasses.replace(TRAIN, batch_size=4096))
+    assert_one_line(caught.value)
+
+
+@pytest.mark.slow
+def test_a_line_of_ten_megabytes_is_trained_on_like_any_other(pretrain):
+    long = "w1 w2 w3 w4 " * (10 * 2**20 // 12)
+    results = pretrain(sentences() + "\n" + long + "\n\n" + sentences(1))
+    assert results["steps"] == 2 and np.isfinite(results["final"]["loss"])
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A model directory with fresh weights."""
+    folder, task = tmp_path_factory.mktemp("template"), Pretraining(Tokenizer(WORDS), 32)
+    encoder = BertEncoder(model_config(vocab_size=len(WORDS)), dtype="float32")
+    directory.save(str(folder), task.build(encoder), encoder, task)
+    return folder
+
+
+@pytest.fixture
+def pretrained(tmp_path, template):
+    """The same to be spoiled."""
+    return shutil.copytree(template, tmp_path / "pretrained")
+
+
+@pytest.fixture
+def finetune(tmp_path, pretrained):
+    """A function that fine-tunes on two tables given as text."""
+
+    def start(train="sentence\tlabel\nw1 w2\ta\nw3\tb\n", dev="sentence\tlabel\nw5\ta\n", init=pretrained, **task):
+        (tmp_path / "train.tsv").write_text(train)
+        (tmp_path / "dev.tsv").write_text(dev)
+        fields = {"max_length": 16} | task
+        data = ExampleData(text=fields.pop("text", "sentence"))
+        config = FinetuneConfig(task=ClassificationConfig(**fields), data=data, train=TRAIN)
+        return finetuning.finetune(config, str(tmp_path), str(init), str(tmp_path / "model"), STRATEGY)
+
+    return start
+
+
+HEADER = "sentence\tlabel\n"
+TABLES = {
+    "a row with too few columns": ({"train": f"{HEADER}w1\ta\nw2\n"}, r"train\.tsv:3: 1 columns; expected 2"),
+    "a label seen only in evaluation": ({"dev": f"{HEADER}w1\ta\nw1\tz\n"}, r"dev\.tsv:3: label 'z' is not one of"),
+    "no rows": ({"dev": HEADER}, r"dev\.tsv: no rows"),
+    "an empty file": ({"train": ""}, r"train\.tsv: the file is empty"),
+    "no such column": ({"text": "review"}, r"train\.tsv:1: no column 'review'; the columns are 'sentence', 'label'"),
+    "one label only": ({"train": f"{HEADER}w1\ta\nw2\ta\n"}, r"tsv:2 .*every label is 'a'; expected at least two"),
+    "a length beyond the model's": ({"max_length": 33}, r"task\.max_length is 33; .* the model's 32"),
+    "no model": ({"init": "/nowhere"}, "/nowhere: no such directory"),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_a_bad_table_or_model_is_refused_with_its_place_before_anything_is_written(finetune, tmp_path, case):
+    arguments, message = TABLES[case]
+    with pytest.raises(BertTfError, match=message) as caught:
+        finetune(**arguments)
+    assert_one_line(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_file_can_not_be_trained_on_and_measured_by_at_once(finetune, tmp_path):
+    finetune()
+    config = FinetuneConfig(task=ClassificationConfig(), data=ExampleData(), train=TRAIN)
+    for place in ("train.tsv", "-"):
+        with pytest.raises(ConfigError, match=r"one file; expected a folder that holds train\.tsv and dev\.tsv"):
+            finetuning.source_of(config, str(tmp_path / place) if place != "-" else place)
+
+
+def test_a_report_that_fails_loses_no_model_and_is_made_when_the_run_comes_back(finetune, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(finetuning.Evaluation, "report", Mock(side_effect=OSError("no room")))
+        finetune()
+    saved = (tmp_path / "model/model.safetensors").read_bytes()
+    results = finetune(dev="sentence\tlabel\nw5\ta\n")
+    assert (tmp_path / "model/report.html").exists() and results["steps"] == TRAIN.steps
+    assert (tmp_path / "model/model.safetensors").read_bytes() == saved
+
+
+def test_what_was_left_out_of_each_part_is_in_the_results(finetune):
+    results = finetune(train=f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n")
+    assert results["skipped"] == {"train": {"skipped: empty text": 2}, "validation": {}}
+
+
+def test_a_folder_that_is_no_model_is_refused(finetune, tmp_path):
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(DataError, match=r"photos: no model .*; expected config\.json"):
+        finetune(init=tmp_path / "photos")
+
+
+def test_a_checkpoint_whose_vocabulary_has_another_size_is_refused(finetune, pretrained):
+    with open(pretrained / "vocab.txt", "a") as file:
+        file.write("more\n")
+    with pytest.raises(DataError, match="46") as caught:
+        finetune()
+    assert_one_line(caught.value)
+
+
+def test_weights_of_another_size_are_listed_by_name(finetune, pretrained):
+    text = (pretrained / "config.json").read_text()
+    (pretrained / "config.json").write_text(text.replace('"hidden_size": 16', '"hidden_size": 18'))
+    with pytest.raises(DataError, match=r"word_embeddings.* is \[45, 16\], not \[45, 18\]") as caught:
+        finetune()
+    assert_one_line(caught.value)
+
+
+def test_weights_cut_short_are_refused(finetune, pretrained):
+    file = pretrained / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"model\.safetensors can not be read") as caught:
+        finetune()
+    assert_one_line(caught.value)
+
+
+def test_finetuning_keeps_the_labels_with_the_model(finetune, tmp_path):
+    results = finetune()
+    task, _ = directory.load_task(str(tmp_path / "model"))
+    assert tuple(task.labels) == ("a", "b")
+    assert results["final"]["accuracy"] in (0.0, 1.0)  # of the one row
+
+
+@pytest.fixture
+def masked_lm(tmp_path, vocab):
+    """Hugging Face's BertForMaskedLM, which has no pooler; random in every weight."""
+    config = model_config(vocab_size=len(WORDS), pooler=False)
+    model = randomize(build(BertEncoder(config), "masked_lm"), scale=0.1)
+    tensors = {
+        name if name.startswith("cls.") else f"bert.{name}": np.ascontiguousarray(value)
+        for name, value in tensors_of(model, 16).items()
+    }
+    folder = tmp_path / "masked_lm"
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    shape |= {"vocab_size": len(WORDS), "max_position_embeddings": 32}
+    kind = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_act": "gelu_new"}
+    (folder / "config.json").write_text(json.dumps(kind | shape))
+    (folder / "vocab.txt").write_bytes(vocab.read_bytes())
+    return folder
+
+
+def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(finetune, masked_lm, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        finetune(init=masked_lm)
+    assert "has no pooler; a new one, untrained, is put on" in caplog.text
+    _, model = directory.load_task(str(tmp_path / "model"))
+    trained = {variable.path: variable.numpy() for variable in model.weights}
+    assert trained["pooler/kernel"].any() and trained["classifier/kernel"].any()
+    # Two updates at the small rate move no weight far: the encoder is the one that was given.
+    given = load_file(masked_lm / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    np.testing.assert_allclose(trained["embeddings/word_embeddings"], given, atol=1e-3)
+    shutil.rmtree(tmp_path / "model")
+    keras.utils.set_random_seed(99)  # what was drawn before does not matter
+    finetune(init=masked_lm)
+    _, again = directory.load_task(str(tmp_path / "model"))
+    for variable in again.weights:
+        np.testing.assert_array_equal(variable.numpy(), trained[variable.path], err_msg=variable.path)
+
+
+def test_a_checkpoint_without_a_vocabulary_is_refused(finetune, pretrained, tmp_path):
+    config = json.loads((pretrained / "config.json").read_text())
+    (pretrained / "config.json").write_text(json.dumps(config | {"tokenizer": {}}))
+    with pytest.raises(DataError, match=r"pretrained: no WordPiece vocabulary.*vocab\.txt") as caught:
+        finetune()
+    assert_one_line(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_what_the_recipe_came_to_is_recorded_and_compared_with_when_a_run_goes_on(pretrain):
+    recorded = pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google"))["config"]["train"]
+    assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
+    with pytest.raises(ConfigError, match=r"config\.train\.bias_correction: False there, True now"):
+        pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google", bias_correction=True))
+
+
+@pytest.mark.slow
+def test_a_run_killed_between_its_last_checkpoint_and_its_model_writes_model_and_results_when_it_comes_back(
+    pretrain, tmp_path, monkeypatch
+):
+    model = tmp_path / "model"
+    finished = pretrain(sentences())
+    (model / "old.safetensors").write_bytes((model / "model.safetensors").read_bytes())
+    assert pretrain(sentences()) == finished  # as it stands on the disk: nothing is trained or measured again
+
+    longer = {"train": dataclasses.replace(TRAIN, steps=3), "accept_config_change": True}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(directory, "save", Mock(side_effect=KeyboardInterrupt))
+        pretrain(sentences(), **longer)
+    results = pretrain(sentences(), **longer)
+    assert results["steps"] == 3 and json.loads((model / "results.json").read_text())["steps"] == 3
+    new, old = (load_file(model / f"{name}.safetensors") for name in ("model", "old"))
+    assert any((new[name] != old[name]).any() for name in old)
+    steps = [
+        json.loads(line)["step"] for line in (model / "history.jsonl").read_text().splitlines() if "resume" in line
+    ]
+    assert steps == [2]  # only where training went on
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [{"mask_on": "device", "pairs": "sop"}, {"pack": True}],
+    ids=["on device", "packed"],
+)
+def test_a_dry_run_tells_the_plan_and_writes_nothing(pretrain, tmp_path, fields):
+    data = PretrainingData(max_length=32, max_predictions=3, **fields)
+    shown = pretrain(sentences(), data=data, dry_run=True)
+    assert not (tmp_path / "model").exists()
+    for part in ("Parameters", "kept for the backward pass", "(counted)", "updates  batch", ">MASK]", "[SEP]"):
+        assert part in shown
+    assert ("swapped" in shown) == (data.pairs == "sop")
+    assert max(map(len, shown.splitlines())) <= 120
