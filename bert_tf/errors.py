@@ -1,8 +1,8 @@
-"""The errors a user can cause, each one line: what was found, what was expected, what to do."""
+"""Errors that a user can cause: one line each, with what was found, what was expected and what to do."""
 
 
 class BertTfError(Exception):
-    """Something the user can mend. Programs print its one line and exit with `exit_status`."""
+    """An error that the user can fix. Programs print its message as one line and exit with `exit_status`."""
 
     exit_status = 1
 
@@ -14,4 +14,4 @@ class ConfigError(BertTfError):
 
 
 class DataError(BertTfError):
-    """A file that was named does not hold what it should."""
+    """An input file is missing or does not contain what it should."""

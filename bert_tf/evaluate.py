@@ -1,4 +1,4 @@
-"""Measures a fine-tuned model: python -m bert_tf.evaluate --model_dir=DIR --data_dir=DIR_OR_FILE --output=DIR."""
+"""Evaluates a fine-tuned model: python -m bert_tf.evaluate --model_dir=DIR --data_dir=DIR_OR_FILE --output=DIR."""
 
 import os
 
@@ -9,40 +9,41 @@ from bert_tf.checkpoints.directory import load_fine_tuned
 from bert_tf.files import write_json
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.progress import measures_line
+from bert_tf.progress import metrics_line
 from bert_tf.training import strategy
 from bert_tf.training.runs import finetuning
 
-_MODEL_DIR = flags.DEFINE_string("model_dir", None, "What finetune wrote.")
-_DATA_DIR = flags.DEFINE_string("data_dir", "", "Labelled examples: a file, or the folder with the task's files.")
-_SPLIT = flags.DEFINE_string("split", "validation", "Of a folder: train, validation, test, or a split's own name.")
-_OUTPUT = flags.DEFINE_string("output", None, "Folder for results.json and report.html.")
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows at once.", lower_bound=1)
+_MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that finetune wrote.", required=True)
+_DATA_DIR = flags.DEFINE_string("data_dir", "", "Labelled examples: a file, or the directory with the task's files.")
+_SPLIT = flags.DEFINE_string(
+    "split", "validation", "Split of a directory: train, validation, test, or a name of the data set's own."
+)
+_OUTPUT = flags.DEFINE_string("output", None, "Directory for results.json and report.html.", required=True)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Examples per batch.", lower_bound=1)
 _DATA = data_flags()
 _STRATEGY = strategy_flags()
-flags.mark_flags_as_required(["model_dir", "output"])
 
 
-def main(_):
+def main(_: list[str]) -> None:
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(_MODEL_DIR.value)
     task.data = _DATA(task.data)
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
     examples, where = finetuning.read(source, _SPLIT.value, read_report), source.where(_SPLIT.value)
-    columns = task.to_tensors(examples, labelled=True)
+    tensors = task.to_tensors(examples, labelled=True)
     task.check(examples, read_report)
     finetuning.print_report(source, _SPLIT.value, read_report)
-    evaluation = finetuning.Evaluation(task, model, examples, columns, _BATCH_SIZE.value, devices)
-    measured = evaluation()
+    evaluation = finetuning.Evaluation(task, model, examples, tensors, _BATCH_SIZE.value, devices)
+    metrics = evaluation()
     results = {"program": "evaluate", "model_dir": _MODEL_DIR.value, "data": where, "examples": len(examples)}
-    results |= {"skipped": read_report.counts, "baseline": task.baseline(examples), "final": measured}
-    evaluation.report(os.path.join(_OUTPUT.value, finetuning.REPORT), where, read_report, measured)
+    results |= {"skipped": read_report.counts, "baseline": task.baseline(examples), "final": metrics}
+    evaluation.report(os.path.join(_OUTPUT.value, finetuning.REPORT), where, read_report, metrics)
     write_json(os.path.join(_OUTPUT.value, "results.json"), results)
-    print(f"{where}: {measures_line(measured)}")
+    print(f"{where}: {metrics_line(metrics)}")
 
 
-def cli():
+def cli() -> None:
     """The console command."""
     run(main)
 

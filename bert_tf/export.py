@@ -5,19 +5,20 @@ from absl import flags
 from bert_tf.app import run
 from bert_tf.serving.export import export_run, summary
 
-_MODEL_DIR = flags.DEFINE_string("model_dir", None, "What pretrain or finetune wrote.")
-_EXPORT_DIR = flags.DEFINE_string("export_dir", None, "The model's folder; gets the SavedModel as its next version.")
-_ATTENTION = flags.DEFINE_bool("attention", False, "Adds a signature that gives tokens and attention probabilities.")
+_MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that pretrain or finetune wrote.", required=True)
+_EXPORT_DIR = flags.DEFINE_string(
+    "export_dir", None, "Directory of the served model; the SavedModel becomes its next version.", required=True
+)
+_ATTENTION = flags.DEFINE_bool("attention", False, "Add a signature that returns tokens and attention probabilities.")
 _CHECK = flags.DEFINE_bool("check", True, "Verify the export in a TensorFlow session, as TF Serving runs it.")
-flags.mark_flags_as_required(["model_dir", "export_dir"])
 
 
-def main(_):
+def main(_: list[str]) -> None:
     exported = export_run(_MODEL_DIR.value, _EXPORT_DIR.value, attention=_ATTENTION.value, check=_CHECK.value)
     print(summary(exported))
 
 
-def cli():
+def cli() -> None:
     """The console command."""
     run(main)
 

@@ -1,10 +1,12 @@
-"""Vectors of texts, words or tokens from any model: python -m bert_tf.extract --init=DIR --input=FILE --output=FILE.
+"""Extracts vectors of texts, words or tokens: python -m bert_tf.extract --init=DIR --input=FILE --output=FILE.
 
-Or as a SavedModel that takes text: --export_dir=DIR instead of --input and --output.
+With --export_dir=DIR instead of --input and --output, exports a SavedModel that takes text and returns the vectors.
 """
 
 import contextlib
 import os
+from collections.abc import Sequence
+from typing import TypeVar
 
 from absl import flags
 
@@ -17,65 +19,77 @@ from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
 from bert_tf.serving.export import export, on_cpu, summary
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
 
-_INIT = flags.DEFINE_string("init", None, "Model: whatever bert_tf.load reads, e.g. hf://OWNER/NAME.")
-_INPUT = flags.DEFINE_string("input", None, "Texts: .txt (one a line), .tsv, .csv, .jsonl; - for JSON lines on stdin.")
-_OUTPUT = flags.DEFINE_string("output", None, f"What is written; the ending says how: {', '.join(WRITERS)}.")
-_EXPORT_DIR = flags.DEFINE_string("export_dir", None, "The model's folder; gets a SavedModel as its next version.")
-_TEXT = flags.DEFINE_string(
-    "text", "text", "Column of tables, field of JSON lines; there a list `words` is taken, too."
+_Number = TypeVar("_Number", int, float)
+
+_INIT = flags.DEFINE_string(
+    "init", None, "Model in any format that bert_tf.load reads, e.g. hf://OWNER/NAME.", required=True
 )
-_PER = flags.DEFINE_enum("per", "sentence", list(POOLS), "What has a vector.")
+_INPUT = flags.DEFINE_string(
+    "input", None, "Texts: .txt (one per line), .tsv, .csv, .jsonl; - for JSON lines on standard input."
+)
+_OUTPUT = flags.DEFINE_string(
+    "output", None, f"File to write; its extension determines the format: {', '.join(WRITERS)}."
+)
+_EXPORT_DIR = flags.DEFINE_string(
+    "export_dir", None, "Directory of the served model; the SavedModel becomes its next version."
+)
+_TEXT = flags.DEFINE_string(
+    "text", "text", "Column or JSON field with the text. JSON lines may have a list `words` instead."
+)
+_PER = flags.DEFINE_enum("per", "sentence", list(POOLS), "Unit that gets one vector.")
 _POOL = flags.DEFINE_enum(
     "pool",
     "",
     ["", "mean", "cls", "max", "first"],
-    "Of tokens: per sentence mean, cls or max; per word first, mean, max.",
+    "How token vectors are pooled: mean, cls or max per sentence; first, mean or max per word.",
 )
-_LAYERS = flags.DEFINE_list("layers", ["-1"], "Numbers: 0 the embeddings, 1 the first layer, -1 the last, -2, ...")
-_COMBINE = flags.DEFINE_enum("combine", "sum", ["sum", "concat"], "What becomes of several layers.")
-_WEIGHTS = flags.DEFINE_list("weights", [], "Of the layers in a sum; empty for 1 each.")
-_MAX_LENGTH = flags.DEFINE_integer("max_length", 0, "Tokens of a window; 0 for what the model takes.", lower_bound=0)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts at once, fewer where they are long.", lower_bound=1)
+_LAYERS = flags.DEFINE_list(
+    "layers", ["-1"], "Layer numbers: 0 for the embeddings, 1 for the first layer, -1 for the last, ..."
+)
+_COMBINE = flags.DEFINE_enum("combine", "sum", ["sum", "concat"], "How several layers are combined.")
+_WEIGHTS = flags.DEFINE_list("weights", [], "Weights of the layers in a sum; empty for 1 each.")
+_MAX_LENGTH = flags.DEFINE_integer("max_length", 0, "Tokens per window; 0 for the model's maximum.", lower_bound=0)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts per batch, fewer if they are long.", lower_bound=1)
 _CHECK = flags.DEFINE_bool("check", True, "Verify the SavedModel in a TensorFlow session, as TF Serving runs it.")
-flags.mark_flags_as_required(["init"])
 
 
-def main(_):
-    ending = os.path.splitext(_OUTPUT.value or "")[1]
-    if not _EXPORT_DIR.value and not (_INPUT.value and _OUTPUT.value):
+def main(_: list[str]) -> None:
+    source, output, export_dir = _INPUT.value or "", _OUTPUT.value or "", _EXPORT_DIR.value or ""
+    ending = os.path.splitext(output)[1]
+    if not export_dir and not (source and output):
         raise ConfigError("nothing to do: give --input and --output, or --export_dir")
-    if _EXPORT_DIR.value and (_INPUT.value or _OUTPUT.value):
+    if export_dir and (source or output):
         raise ConfigError("--export_dir writes a SavedModel and reads no texts; leave --input and --output out")
-    if _OUTPUT.value and ending not in WRITERS:
-        raise ConfigError(f"--output={_OUTPUT.value}: unknown ending; choose one of {', '.join(WRITERS)}")
+    if output and ending not in WRITERS:
+        raise ConfigError(f"--output={output}: unknown extension; choose one of {', '.join(WRITERS)}")
     layers, weights = _numbers("layers", _LAYERS.value, int), _numbers("weights", _WEIGHTS.value, float)
     features = FeatureConfig(layers, _COMBINE.value, weights)
     config = EmbeddingConfig(_PER.value, _POOL.value, features, _MAX_LENGTH.value)
-    with on_cpu() if _EXPORT_DIR.value else contextlib.nullcontext():  # whose answers the export is compared with
+    with on_cpu() if export_dir else contextlib.nullcontext():  # an export is compared with the model on the CPU
         encoder, tokenizer = load(_INIT.value)
     if tokenizer is None:
-        raise DataError(f"{_INIT.value}: no WordPiece vocabulary, so no text can go in")
+        raise DataError(f"{_INIT.value}: no WordPiece vocabulary to tokenize text with; expected a model with one")
     embedder = Embedder(encoder, tokenizer, config)
-    if _EXPORT_DIR.value:
-        exported = export(embedder, embedder.model, _EXPORT_DIR.value, check=_CHECK.value)
+    if export_dir:
+        exported = export(embedder, embedder.model, export_dir, check=_CHECK.value)
         print(summary(exported))
         return
-    with replacing(_OUTPUT.value) as temporary:
-        embedded = extract(embedder, read_texts(_INPUT.value, _TEXT.value), _BATCH_SIZE.value)
+    with replacing(output) as temporary:
+        embedded = extract(embedder, read_texts(source, _TEXT.value), _BATCH_SIZE.value)
         count = WRITERS[ending](temporary, embedded)
-    print(f"{_OUTPUT.value}: vectors of {count:,} texts")
+    print(f"{output}: vectors of {count:,} texts")
 
 
-def _numbers(name, values, kind):
-    """The values of a list flag as numbers of a kind, int or float."""
+def _numbers(name: str, values: Sequence[str], kind: type[_Number]) -> tuple[_Number, ...]:
+    """The values of a list flag as numbers."""
     try:
         return tuple(kind(value) for value in values)
     except ValueError:
         kinds = {int: "whole numbers", float: "numbers"}
-        raise ConfigError(f"--{name}={','.join(values)}: expected {kinds[kind]} divided by commas") from None
+        raise ConfigError(f"--{name}={','.join(values)}: expected {kinds[kind]} separated by commas") from None
 
 
-def cli():
+def cli() -> None:
     """The console command."""
     run(main)
 

@@ -1,4 +1,4 @@
-"""Files that are never half written under their final name."""
+"""Atomic file writes: write to a temporary name, then rename. And JSON as this project writes it."""
 
 import contextlib
 import glob
@@ -8,17 +8,20 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.types import Json, StrPath
 
 _A_DAY = 24 * 60 * 60.0
-_PARTIAL = ".partial"  # how the names end that files have while they are written
+_PARTIAL = ".partial"  # suffix of the temporary names
 
 
 @contextlib.contextmanager
-def replacing(path):
-    """Gives a temporary path beside `path`; when the block ends well it gets the final name, else it is removed."""
+def replacing(path: StrPath) -> Iterator[str]:
+    """Yields a temporary path next to `path`: renamed to `path` if the block succeeds, removed if it fails."""
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(path)}.", suffix=_PARTIAL)
@@ -28,7 +31,7 @@ def replacing(path):
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
-        # A full disk names no file, and the temporary name says little; an error without a number is only text.
+        # A full disk names no file, and the temporary name means nothing to the user. Errors without an errno are text.
         if error.errno and error.filename in (None, temporary):
             error.filename = os.fspath(path)
         raise
@@ -38,15 +41,15 @@ def replacing(path):
 
 
 @contextlib.contextmanager
-def replacing_with_others(path, *, adding=False):
-    """Gives a temporary path of the same name, alone in its folder.
+def replacing_with_others(path: StrPath, *, adding: bool = False) -> Iterator[str]:
+    """Yields a temporary path with the same name, in a new folder of its own.
 
-    When the block ends well, all files that are in that folder then get their final place beside `path`, this one last;
-    else they are removed.
+    If the block succeeds, all files in that folder move next to `path`, `path` itself last; if it fails, they are
+    removed.
 
     Args:
-        path: of a file.
-        adding: whether the temporary file begins as a copy of the one that has the name now, if there is one.
+        path: the file to write.
+        adding: whether the temporary file starts as a copy of the existing file, if any.
     """
     directory, name = os.path.split(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
@@ -65,23 +68,26 @@ def replacing_with_others(path, *, adding=False):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def leftovers(directory):
-    """Paths of what processes that were killed in a `replacing` left in a directory; none if it is not there."""
+def leftovers(directory: StrPath) -> list[str]:
+    """Temporary files left in a directory by processes killed inside `replacing`; empty if there is no directory."""
     return glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}"))
 
 
 @contextlib.contextmanager
-def replacing_directory(path):
-    """The same for a directory, which must not exist yet; errors from the block name it as it would be called.
+def replacing_directory(path: StrPath) -> Iterator[str]:
+    """Like `replacing`, for a directory that must not exist yet; errors from the block name the final path.
 
-    What processes that were killed here a day ago or earlier left of directories of this name is removed.
+    Removes temporary directories that were left here by processes killed at least a day ago: those of this name or, if
+    it is a number, of any other version. A parent directory that is created for it is removed again on failure.
     """
     path = os.path.abspath(path)
-    if os.path.lexists(path):  # also a link that leads nowhere
-        raise ConfigError(f"{path} exists already; choose another name or remove it")
+    if os.path.lexists(path):  # true for a dangling link, too
+        raise ConfigError(f"{path} already exists; choose another name or remove it")
     parent, name = os.path.split(path)
+    parent_existed = os.path.isdir(parent)
     os.makedirs(parent, exist_ok=True)
-    for leftover in glob.glob(os.path.join(glob.escape(parent), f".{glob.escape(name)}.*{_PARTIAL}")):
+    left = "[0-9]*" if name.isdecimal() else glob.escape(name)
+    for leftover in glob.glob(os.path.join(glob.escape(parent), f".{left}.*{_PARTIAL}")):
         with contextlib.suppress(OSError):
             if os.path.getmtime(leftover) < time.time() - _A_DAY:
                 shutil.rmtree(leftover)
@@ -92,6 +98,8 @@ def replacing_directory(path):
         raise
     try:
         yield temporary
+        if os.path.lexists(path):
+            raise ConfigError(f"{path} was written by another process in the meantime; run the same command again")
         os.chmod(temporary, 0o755)
         os.replace(temporary, path)
     except BertTfError as error:
@@ -102,20 +110,23 @@ def replacing_directory(path):
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if not parent_existed:
+            with contextlib.suppress(OSError):
+                os.rmdir(parent)  # only if it is empty
 
 
-def write_text(path, text):
-    """Writes UTF-8 text, whole or not at all."""
+def write_text(path: StrPath, text: str) -> None:
+    """Writes UTF-8 text atomically."""
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
 
 
-def to_json(value, indent=None):
-    """A value as JSON text, which knows no numbers that are not finite: null stands for them, see `nan_for_null`."""
+def to_json(value: Any, indent: int | None = None) -> str:
+    """A value as JSON text. Numbers that are not finite become null, as JSON has none; see `nan_for_null`."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def _finite(value):
+def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -123,8 +134,8 @@ def _finite(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def nan_for_null(value):
-    """A value that was read, with nan for each None in it: for what held numbers alone when it was written."""
+def nan_for_null(value: Any) -> Any:
+    """Reads null back as nan: the inverse of `to_json` for values that had no None when they were written."""
     if isinstance(value, dict):
         return {name: nan_for_null(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -132,42 +143,34 @@ def nan_for_null(value):
     return math.nan if value is None else value
 
 
-def write_json(path, value):
-    """Writes a value as indented JSON (`to_json`), whole or not at all."""
+def write_json(path: StrPath, value: Any) -> None:
+    """Writes a value as indented JSON (`to_json`), atomically."""
     write_text(path, to_json(value, indent=1) + "\n")
 
 
-def read_json(path):
-    """Reads a JSON file.
-
-    Raises:
-        DataError: if it is missing or not JSON.
-    """
+def read_json(path: StrPath) -> Any:
+    """Reads a JSON file."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, numbers of thousands of digits; too deep
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, numbers with thousands of digits; too deep
         raise DataError(f"{path}: not JSON: {error}") from None
 
 
-def read_json_object(path):
-    """Reads a JSON file that holds an object.
-
-    Raises:
-        DataError: if it is missing, not JSON or another value.
-    """
+def read_json_object(path: StrPath) -> Json:
+    """Reads a JSON file that contains an object."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise DataError(f"{path}: a JSON {type(value).__name__}; expected an object, {{...}}")
     return value
 
 
-def bundled(name):
-    """Path of a file or folder that comes with the project, e.g. "data/reviews", in a checkout or installed."""
+def bundled(name: str) -> str:
+    """Path of a file or folder that ships with the project, e.g. "data/reviews", in a checkout or installed."""
     package = Path(__file__).parent
     for base in (package, package.parent):
         if (base / name).exists():
             return str(base / name)
-    raise DataError(f"{name}: not found beside the package {package}; install the project from its checkout")
+    raise DataError(f"{name}: not found next to the package {package}; install the project from its checkout")

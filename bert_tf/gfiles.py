@@ -3,16 +3,18 @@
 import contextlib
 import json
 import uuid
+from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
-PARTIAL = ".part"  # how the names end that files have while they are written
+PARTIAL = ".part"  # suffix of the temporary names
 
 
 @contextlib.contextmanager
-def replacing(path):
-    """Gives a temporary path beside `path`; when the block ends well it gets the final name, else it is removed."""
-    temporary = f"{path}.{uuid.uuid4().hex}{PARTIAL}"  # a runner may have two workers do the same
+def replacing(path: str) -> Iterator[str]:
+    """Yields a temporary path next to `path`: renamed to `path` if the block succeeds, removed if it fails."""
+    temporary = f"{path}.{uuid.uuid4().hex}{PARTIAL}"  # a runner may have two workers write the same file
     try:
         yield temporary
         tf.io.gfile.rename(temporary, path, overwrite=True)
@@ -21,13 +23,13 @@ def replacing(path):
             tf.io.gfile.remove(temporary)
 
 
-def write_json(path, value, indent=None):
-    """Writes a value as JSON, whole or not at all."""
+def write_json(path: str, value: Any, indent: int | None = None) -> None:
+    """Writes a value as JSON, atomically."""
     with replacing(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
         file.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
-def read_json(path):
-    """Reads a JSON file that `write_json` wrote."""
+def read_json(path: str) -> Any:
+    """Reads a JSON file written by `write_json`."""
     with tf.io.gfile.GFile(path) as file:
         return json.load(file)

@@ -1,6 +1,7 @@
 """Learns a vocabulary: python -m bert_tf.learn_vocab --input='corpus/*.txt.gz' --output=vocab.txt --vocab_size=8000."""
 
 import os
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -10,34 +11,35 @@ from bert_tf.progress import bar
 from bert_tf.text import learn_vocabulary, write_vocabulary
 from bert_tf.text.learning import read_lines
 
-_INPUT = flags.DEFINE_string("input", None, "Text files, plain or .gz: names or patterns, separated by commas.")
-_OUTPUT = flags.DEFINE_string("output", None, "The vocab.txt to write.")
-_SIZE = flags.DEFINE_integer("vocab_size", 8000, "Number of pieces.")
+_INPUT = flags.DEFINE_string(
+    "input", None, "Text files, plain or .gz: names or glob patterns, separated by commas.", required=True
+)
+_OUTPUT = flags.DEFINE_string("output", None, "Vocabulary file (vocab.txt) to write.", required=True)
+_SIZE = flags.DEFINE_integer("vocab_size", 8000, "Number of wordpieces.")
 _LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
-_STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Drop accents; as --lower_case when not given.")
-_SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a word of its own.")
-flags.mark_flags_as_required(["input", "output"])
+_STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Strip accents; by default the same as --lower_case.")
+_SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a separate word.")
 
 
-def _read(paths):
-    """The lines of all files, with a bar that follows the bytes read from disk."""
+def _read(paths: list[str]) -> Iterator[bytes]:
+    """The lines of all files; a progress bar counts the bytes read from disk."""
     with bar("reading", sum(map(os.path.getsize, paths)), "B") as progress:
         for path in paths:
             yield from read_lines(path)
             progress.update(os.path.getsize(path))
 
 
-def main(_):
+def main(_: list[str]) -> None:
     paths = find_files(_INPUT.value.split(","))
     pieces = learn_vocabulary(
         _read(paths), _SIZE.value, _LOWER_CASE.value, _STRIP_ACCENTS.value, split_cjk=_SPLIT_CJK.value
     )
     write_vocabulary(_OUTPUT.value, pieces)
-    short = "" if len(pieces) == _SIZE.value else f" of the {_SIZE.value} asked for: the text has no more"
-    print(f"{_OUTPUT.value}: {len(pieces)} pieces{short}, from {len(paths)} file{'s' if len(paths) > 1 else ''}")
+    short = "" if len(pieces) == _SIZE.value else f" of the {_SIZE.value} requested (the text has no more)"
+    print(f"{_OUTPUT.value}: {len(pieces)} wordpieces{short}, from {len(paths)} file{'s' if len(paths) > 1 else ''}")
 
 
-def cli():
+def cli() -> None:
     """The console command."""
     run(main)
 

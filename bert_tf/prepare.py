@@ -1,6 +1,6 @@
 """Tokenizes a corpus once: python -m bert_tf.prepare --input='corpus/*.txt.gz' --vocab=vocab.txt --output=DIR.
 
-An Apache Beam pipeline. What follows a lone -- are Beam's own flags:
+An Apache Beam pipeline. Arguments after a lone -- are passed on to Beam:
 --runner=DataflowRunner -- --project=P --region=R --temp_location=gs://B/temp --setup_file=./setup.py
 """
 
@@ -11,31 +11,32 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_file, find_files
 from bert_tf.text import read_vocabulary
 
-_INPUT = flags.DEFINE_string("input", None, "Text files, plain or .gz: names or patterns, separated by commas.")
-_VOCAB = flags.DEFINE_string("vocab", None, "The vocab.txt to tokenize with.")
-_OUTPUT = flags.DEFINE_string("output", None, "Directory that gets the shards and, last, corpus.json.")
-_LAYOUT = flags.DEFINE_enum("layout", "sentences", LAYOUTS, "A sentence a line, or a document a line.")
+_INPUT = flags.DEFINE_string(
+    "input", None, "Text files, plain or .gz: names or glob patterns, separated by commas.", required=True
+)
+_VOCAB = flags.DEFINE_string("vocab", None, "Vocabulary file (vocab.txt) to tokenize with.", required=True)
+_OUTPUT = flags.DEFINE_string("output", None, "Directory for the shards and, written last, corpus.json.", required=True)
+_LAYOUT = flags.DEFINE_enum("layout", "sentences", LAYOUTS, "One sentence per line, or one document per line.")
 _LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
-_STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Drop accents; as --lower_case when not given.")
-_SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a word of its own.")
+_STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Strip accents; by default the same as --lower_case.")
+_SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a separate word.")
 _SHARDS = flags.DEFINE_integer(
-    "shards", 0, "Files to write, at most one for each that is read; 0: one for every 100 MB.", lower_bound=0
+    "shards", 0, "Number of files to write, at most one per input file; 0 for one per 100 MB.", lower_bound=0
 )
 _MAX_BAD_SHARE = flags.DEFINE_float(
-    "max_bad_share", 0.01, "Share of the sentences that may not be UTF-8.", lower_bound=0.0, upper_bound=1.0
+    "max_bad_share", 0.01, "Largest share of sentences that may be invalid UTF-8.", lower_bound=0.0, upper_bound=1.0
 )
-_RUNNER = flags.DEFINE_string("runner", "DirectRunner", "Where Beam runs the pipeline.")
-flags.mark_flags_as_required(["input", "vocab", "output"])
+_RUNNER = flags.DEFINE_string("runner", "DirectRunner", "Beam runner of the pipeline.")
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     try:
-        from apache_beam.options.pipeline_options import PipelineOptions
-
+        from bert_tf.beam_options import pipeline_options
         from bert_tf.inputs.corpus.preparation import plan, prepare
     except ImportError as error:
-        raise ConfigError(f"Apache Beam is not there ({error}); pip install 'bert_tf[beam]'") from None
+        raise ConfigError(f"Apache Beam is not installed ({error}); pip install 'bert_tf[beam]'") from None
 
+    options = pipeline_options(argv[1:], _RUNNER.value)
     files = find_files(_INPUT.value.split(","))
     for file in files:
         check_text_file(file)
@@ -45,14 +46,13 @@ def main(argv):
         "split_cjk": _SPLIT_CJK.value,
     }
     planned = plan(files, _LAYOUT.value, read_vocabulary(_VOCAB.value), tokenizer_config, _SHARDS.value)
-    options = PipelineOptions([f"--runner={_RUNNER.value}", *argv[1:]])
     description = prepare(planned, _OUTPUT.value, options, _MAX_BAD_SHARE.value)
     counts = ", ".join(f"{name} {value:,}" for name, value in description["counts"].items())
-    print(f"{_OUTPUT.value}: {len(description['shards'])} shards of {len(files)} files; {counts}")
+    print(f"{_OUTPUT.value}: {len(description['shards'])} shards from {len(files)} files; {counts}")
     print(f"fingerprint {description['tokenizer']['fingerprint']}; train on it with --config.input={_OUTPUT.value}")
 
 
-def cli():
+def cli() -> None:
     """The console command."""
     run(main, arguments=True)
 

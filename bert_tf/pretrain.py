@@ -8,25 +8,27 @@ from bert_tf.training import strategy
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.state.signals import terminable
 
-_CONFIG = config_flags.DEFINE_config_file("config", help_string="A file like configs/pretrain/*.py.")
-_MODEL_DIR = flags.DEFINE_string("model_dir", None, "Gets model, checkpoints, curves and results.json.")
+_CONFIG = config_flags.DEFINE_config_file("config", help_string="Config file such as configs/pretrain/*.py.")
+flags.mark_flag_as_required("config")  # type: ignore[no-untyped-call]
+_MODEL_DIR = flags.DEFINE_string(
+    "model_dir", None, "Directory for the model, checkpoints, curves and results.json.", required=True
+)
 _ACCEPT = accept_config_change_flag()
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Prints what the run would do and cost, and examples; writes nothing.")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan of the run, its cost and some examples; write nothing.")
 _STRATEGY = strategy_flags()
-flags.mark_flags_as_required(["config", "model_dir"])
 
 
-def main(_):
+def main(_: list[str]) -> None:
     devices = strategy.create(*_STRATEGY())
     if _DRY_RUN.value:
         print(pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True))
         return
     with terminable(_MODEL_DIR.value):
         results = pretrain(_CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value)
-    print(f"{_MODEL_DIR.value}: {results['steps']} steps done; the model and results.json are there")
+    print(f"{_MODEL_DIR.value}: {results['steps']} steps done; wrote the model and results.json")
 
 
-def cli():
+def cli() -> None:
     """The console command."""
     run(main)
 

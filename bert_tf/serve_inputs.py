@@ -1,7 +1,7 @@
-"""One process of a tf.data service that makes batches for a training run elsewhere.
+"""A dispatcher or worker of a tf.data service, which makes batches for a training run on another machine.
 
-On one machine: python -m bert_tf.serve_inputs --port=5000 --workers=host1:5001,host2:5001
-On each worker: python -m bert_tf.serve_inputs --port=5001 --dispatcher=host0:5000 --address=host1:5001
+The dispatcher: python -m bert_tf.serve_inputs --port=5000 --workers=host1:5001,host2:5001
+Each worker: python -m bert_tf.serve_inputs --port=5001 --dispatcher=host0:5000 --address=host1:5001
 """
 
 from absl import flags
@@ -10,20 +10,22 @@ from bert_tf.app import run
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.service import SERVICE
 
-_PORT = flags.DEFINE_integer("port", None, "Port to listen at.", lower_bound=0, upper_bound=65535, required=True)
-_WORKERS = flags.DEFINE_list("workers", [], "The dispatcher's: HOST:PORT of every worker, separated by commas.")
-_DISPATCHER = flags.DEFINE_string("dispatcher", "", "A worker's: HOST:PORT of the dispatcher.")
-_ADDRESS = flags.DEFINE_string("address", "", "A worker's: its HOST:PORT as it stands in the dispatcher's --workers.")
+_PORT = flags.DEFINE_integer("port", None, "Port to listen on.", lower_bound=0, upper_bound=65535, required=True)
+_WORKERS = flags.DEFINE_list("workers", [], "Dispatcher only: HOST:PORT of every worker, separated by commas.")
+_DISPATCHER = flags.DEFINE_string("dispatcher", "", "Worker only: HOST:PORT of the dispatcher.")
+_ADDRESS = flags.DEFINE_string(
+    "address", "", "Worker only: its own HOST:PORT, as listed in the dispatcher's --workers."
+)
 
 
-def main(_):
-    import tensorflow_text  # noqa: F401  the operations that the batches are made with
+def main(_: list[str]) -> None:
+    import tensorflow_text  # noqa: F401  registers the operations that make the batches
 
     if bool(_WORKERS.value) == bool(_DISPATCHER.value) or bool(_DISPATCHER.value) != bool(_ADDRESS.value):
-        raise ConfigError("give a dispatcher --workers, or a worker --dispatcher and --address")
+        raise ConfigError("expected --workers for the dispatcher, or --dispatcher and --address for a worker")
     if _WORKERS.value:
         server = SERVICE.DispatchServer(SERVICE.DispatcherConfig(port=_PORT.value, worker_addresses=_WORKERS.value))
-        print(f"dispatcher of {len(_WORKERS.value)} workers at port {_PORT.value}", flush=True)
+        print(f"dispatcher of {len(_WORKERS.value)} workers on port {_PORT.value}", flush=True)
     else:
         server = SERVICE.WorkerServer(
             SERVICE.WorkerConfig(dispatcher_address=_DISPATCHER.value, worker_address=_ADDRESS.value, port=_PORT.value)
@@ -32,7 +34,7 @@ def main(_):
     server.join()
 
 
-def cli():
+def cli() -> None:
     """The console command."""
     run(main)
 

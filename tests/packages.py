@@ -10,7 +10,7 @@ SHARED = Path(__file__).parents[1].parent / "shared" / "data"
 
 
 def package(name, requirement):
-    """Folder of an installed package; read_report the test where it is not installed.
+    """Folder of an installed package; skips the test where it is not installed.
 
     Args:
         name: of the module.
@@ -29,7 +29,7 @@ def minilm():
 
 
 def shared(path):
-    """A path below ../shared/data; read_report the test where it is not there."""
+    """A path below ../shared/data; skips the test where it is not there."""
     if not (SHARED / path).exists():
         pytest.skip(f"{SHARED / path} is not there")
     return SHARED / path

@@ -94,32 +94,32 @@ def test_a_config_survives_the_way_through_a_dict(cls):
         (TrainConfig(clip_on="replica", normalization="global"), "set train.clip_on to 'global' too"),
         (TrainConfig(beta_2=1.0), "train.beta_2 is 1.0; it must be above 0 and below 1"),
         (TrainConfig(layer_decay=0.0), "train.layer_decay is 0.0; it must be above 0"),
-        (TrainConfig(warmup_steps=-1), "train.warmup_steps is -1; it must be a number and not negative"),
-        (TrainConfig(learning_rate=float("nan")), "train.learning_rate is nan; it must be a number and not negative"),
+        (TrainConfig(warmup_steps=-1), "train.warmup_steps is -1; it must be a finite number, at least 0"),
+        (TrainConfig(learning_rate=float("nan")), "train.learning_rate is nan; it must be a finite number, at least 0"),
         (TrainConfig(learning_rate=float("inf")), "train.learning_rate is inf"),
         (TrainConfig(phases=3), r"train.phases is 3; expected PhaseConfigs in parentheses"),
         (TrainConfig(phases=(0.9, 0.1)), r"train.phases is \(0.9, 0.1\); expected PhaseConfigs"),
         (TrainConfig(end_learning_rate=1.0), "train.end_learning_rate 1.0 is above train.learning_rate 5e-05"),
         (
             TrainConfig(schedule="noam", end_learning_rate=1e-6),
-            "end_learning_rate has no meaning in the schedule 'noam'",
+            "end_learning_rate has no effect with the schedule 'noam'",
         ),
         (TrainConfig(power=2.0), "train.power is 2.0, but only the schedule 'polynomial' has one"),
-        (TrainConfig(optimizer="radam", bias_correction=False), "train.bias_correction is false, but RAdam is built"),
+        (TrainConfig(optimizer="radam", bias_correction=False), "train.bias_correction is false, but RAdam requires"),
         (TrainConfig(loss_scale_growth=0), "train.loss_scale_growth is 0; it must be at least 1"),
         (PretrainingData(layout="lines"), "data.layout 'lines' is unknown"),
         (PretrainingData(max_length=4), "data.max_length is 4; it must be at least 5"),
-        (PretrainingData(masking_rate=1.5), r"data.masking_rate is 1.5; it is a share, in \[0, 1\]"),
-        (PretrainingData(max_bad_share=2.0), r"data.max_bad_share is 2.0; it is a share, in \[0, 1\]"),
+        (PretrainingData(masking_rate=1.5), r"data.masking_rate is 1.5; it must be in \[0, 1\]"),
+        (PretrainingData(max_bad_share=2.0), r"data.max_bad_share is 2.0; it must be in \[0, 1\]"),
         (PretrainingData(service="host:5000"), "data.service is 'host:5000'; expected an address like grpc://"),
         (PretrainingData(service_workers=0), "data.service_workers is 0; it must be at least 1"),
         (PretrainingData(length_multiple=0), "data.length_multiple is 0"),
         (PretrainingData(masking="words"), "data.masking 'words' is unknown; choose one of token, whole_word, span"),
         (PretrainingData(masking="span", words="chars"), "data.words 'chars' is unknown; choose one of pieces, spaces"),
-        (PretrainingData(words="spaces"), "data.words is 'spaces', but data.masking 'token' looks at no words"),
+        (PretrainingData(words="spaces"), "data.words is 'spaces', but data.masking 'token' ignores words"),
         (PretrainingData(mask_on="gpu"), "data.mask_on 'gpu' is unknown; choose one of host, device"),
         (PretrainingData(pairs="both"), "data.pairs 'both' is unknown; choose nsp, sop or none"),
-        (PretrainingData(pack=True, length_multiple=8), "data.length_multiple is 8, but rows of data.pack"),
+        (PretrainingData(pack=True, length_multiple=8), "data.length_multiple is 8, but with data.pack"),
         (PretrainingData(pack=True, mask_on="device"), "data.mask_on is 'device', .*; set data.mask_on=host"),
     ],
 )
@@ -161,5 +161,5 @@ def test_radam_is_bias_corrected_in_either_recipe():
 
 
 def test_what_a_recipe_and_a_setting_come_to_together_is_checked():
-    with pytest.raises(ConfigError, match=r"'replica' where .* is 'global'"):
+    with pytest.raises(ConfigError, match=r"'replica' while .* is 'global'"):
         TrainConfig(recipe="google", normalization="global").resolved()

@@ -109,14 +109,14 @@ def test_a_failure_leaves_no_directory(tmp_path):
 
 def test_a_directory_that_exists_is_not_touched(tmp_path):
     (tmp_path / "model").mkdir()
-    with pytest.raises(ConfigError, match="exists already"), replacing_directory(tmp_path / "model"):
+    with pytest.raises(ConfigError, match="already exists"), replacing_directory(tmp_path / "model"):
         pass
     assert names(tmp_path) == ["model"]
 
 
 def test_a_link_that_leads_nowhere_is_not_replaced(tmp_path):
     (tmp_path / "model").symlink_to(tmp_path / "gone")
-    with pytest.raises(ConfigError, match="exists already"), replacing_directory(tmp_path / "model"):
+    with pytest.raises(ConfigError, match="already exists"), replacing_directory(tmp_path / "model"):
         pass
 
 
@@ -171,12 +171,13 @@ def test_a_missing_file_and_one_that_is_not_json_are_named(tmp_path):
 def test_bundled_data_is_found_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert os.path.isfile(bundled("data/sotu/train.txt.gz"))
-    with pytest.raises(DataError, match=r"data/none: not found beside the package"):
+    with pytest.raises(DataError, match=r"data/none: not found next to the package"):
         bundled("data/none")
 
 
 def test_what_a_process_that_was_killed_long_ago_left_of_a_directory_is_removed(tmp_path):
-    killed, living, other = (tmp_path / f".{name}.partial" for name in ("model.killed", "model.living", "other.killed"))
+    left = ("model.killed", "model.living", "other.killed")
+    killed, living, other = (tmp_path / f".{name}.partial" for name in left)
     for folder in (killed, living, other):
         folder.mkdir()
         (folder / "half").write_text("half")
@@ -185,3 +186,26 @@ def test_what_a_process_that_was_killed_long_ago_left_of_a_directory_is_removed(
     with replacing_directory(tmp_path / "model") as temporary:
         assert names(tmp_path) == sorted([Path(temporary).name, living.name, other.name])
     assert names(tmp_path) == sorted([living.name, other.name, "model"])
+
+
+def test_the_next_version_removes_what_was_left_of_any_version(tmp_path):
+    killed, mine = tmp_path / ".1.killed.partial", tmp_path / ".config.old.partial"
+    for folder in (killed, mine):
+        folder.mkdir()
+        os.utime(folder, (time.time() - 25 * 3600,) * 2)
+    with replacing_directory(tmp_path / "2"):
+        pass
+    assert names(tmp_path) == sorted([mine.name, "2"])
+
+
+def test_a_failure_leaves_no_parent_that_was_not_there(tmp_path):
+    with pytest.raises(ZeroDivisionError), replacing_directory(tmp_path / "new" / "1"):
+        raise ZeroDivisionError
+    assert names(tmp_path) == []
+
+
+def test_of_two_writers_of_a_directory_the_later_one_is_told(tmp_path):
+    writing = replacing_directory(tmp_path / "1")
+    with pytest.raises(ConfigError, match="was written by another process in the meantime"), writing:
+        (tmp_path / "1").mkdir()
+    assert names(tmp_path) == ["1"]

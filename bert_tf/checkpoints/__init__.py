@@ -1,46 +1,53 @@
-"""Models on disk: this project's own directory and other people's formats."""
+"""Loading and saving models: this project's own directory format and the formats of other projects."""
 
+import os
+
+import keras
 from absl import logging
 
 from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.text import Tokenizer
 
 
-def load(path, *, pooler=None, dtype=None, allow_pickle=False):
-    """An encoder and its tokenizer from a checkpoint of any format that `formats.open_checkpoint` reads.
+def load(
+    path: str | os.PathLike[str], *, pooler: bool | None = None, dtype: str | None = None, allow_pickle: bool = False
+) -> tuple[BertEncoder, Tokenizer | None]:
+    """Loads an encoder and its tokenizer from a checkpoint of any format that `formats.open_checkpoint` reads.
 
     Args:
         path: directory or file, or "hf://OWNER/NAME".
-        pooler: None: as in the checkpoint; True: a new, untrained one where it has none; False: none.
+        pooler: None: as in the checkpoint; True: the checkpoint's, or else a new, untrained one; False: none.
         dtype: Keras dtype policy to compute in; None for the global one.
-        allow_pickle: read pickled PyTorch files too (their tensors and plain containers only: no code is run).
+        allow_pickle: read pickled PyTorch files too (only tensors and plain containers: no code is run).
 
     Returns:
-        BertEncoder, Tokenizer (None if the checkpoint has no WordPiece vocabulary).
-
-    Raises:
-        DataError: for anything else, or a checkpoint whose parts do not fit each other; the line names them.
+        The encoder, and its tokenizer or None if the checkpoint has no WordPiece vocabulary.
     """
     checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
     _warn(checkpoint, path)
     if pooler and not checkpoint.config.pooler:
-        logging.warning("%s: has no pooler; a new one, untrained, is put on", path)
+        logging.warning("%s: the checkpoint has no pooler; a new, untrained one is added", path)
     return checkpoint.encoder(pooler=pooler, dtype=dtype), checkpoint.tokenizer()
 
 
-def load_model(path, *, dtype=None, allow_pickle=False):
-    """A model with its head; arguments and errors as in `load`.
+def load_model(
+    path: str | os.PathLike[str], *, dtype: str | None = None, allow_pickle: bool = False
+) -> tuple[keras.Model, Tokenizer | None, list[str] | None]:
+    """Loads a model with its head; arguments and errors as in `load`.
 
     Returns:
-        keras.Model (see `model.build.build`; the encoder itself where there is no head), Tokenizer or None, and the
-        labels of its head (list of str) or None.
+        The model (see `model.build.build`; the encoder itself if there is no head), its tokenizer or None, and the
+        labels of its head in the order of the logits, or None.
     """
     checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
     _warn(checkpoint, path)
     return checkpoint.model(dtype), checkpoint.tokenizer(), checkpoint.labels
 
 
-def _warn(checkpoint, path):
+def _warn(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
     for note in checkpoint.warnings:
         logging.info("%s: %s", path, note)
     if checkpoint.unused_tensors:
-        logging.warning("%s: left out: %s", path, ", ".join(checkpoint.unused_tensors))
+        logging.warning("%s: tensors not used: %s", path, ", ".join(checkpoint.unused_tensors))

@@ -1,31 +1,38 @@
-"""Changes that a checkpoint can be given on its way: number format, more pieces, more positions."""
+"""Changes to a checkpoint during conversion: another dtype, more vocabulary pieces, more positions."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.vocabulary import check_vocabulary
+from bert_tf.types import Array
 
 DTYPES = ("float32", "float16", "bfloat16")
 
+_MakeRows: TypeAlias = Callable[[Array, int], Array]  # (table, number of new rows) -> the new rows
 
-def cast(checkpoint, dtype):
-    """The Checkpoint with every weight in the NumPy type named `dtype`; Adam's slots stay as they are.
 
-    Raises:
-        DataError: when a tensor is read whose values the type can not hold.
+def cast(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
+    """Casts every weight to `dtype`, a name in `DTYPES`; Adam's slots stay as they are.
+
+    Values that overflow are found only when a tensor is read; reading it then raises DataError.
     """
 
-    def converted(path, tensor):
-        def read():
+    def converted(path: str, tensor: Tensor) -> Tensor:
+        def read() -> Array:
             values = tensor.read()
             with np.errstate(over="ignore"):
                 result = values.astype(dtype)
             if np.isfinite(values).all() and not np.isfinite(result).all():
                 largest = np.abs(values.astype(np.float64)).max()
-                raise DataError(f"{path} holds {largest:.4g}, which {dtype} can not; convert to bfloat16 or float32")
+                raise DataError(
+                    f"{path} holds {largest:.4g}, too large for {dtype}; convert to bfloat16 or float32 instead"
+                )
             return result
 
         return dataclasses.replace(tensor, dtype=dtype, read=read)
@@ -34,23 +41,20 @@ def cast(checkpoint, dtype):
     return dataclasses.replace(checkpoint, tensors=tensors)
 
 
-def add_pieces(checkpoint, pieces):
-    """The Checkpoint with pieces appended to its vocabulary.
+def add_pieces(checkpoint: Checkpoint, pieces: Sequence[str]) -> Checkpoint:
+    """Appends pieces to the vocabulary.
 
-    Each gets the mean of the word embeddings and of the masked-LM biases there are, so that it is neither likely nor
-    unlikely from the start (Hewitt, 2021, "Initializing New Word Embeddings for Pretrained Language Models").
-
-    Raises:
-        ConfigError: the checkpoint has no vocabulary.
-        DataError: a piece is there already or can not be one.
+    Each new piece gets the mean of the existing word embeddings and of the masked-LM biases, so that it is neither
+    likely nor unlikely from the start (Hewitt, 2021, "Initializing New Word Embeddings for Pretrained Language
+    Models").
     """
     old = checkpoint.pieces
     if not old:
-        raise ConfigError("the checkpoint has no WordPiece vocabulary, so no piece can be added to it")
+        raise ConfigError("the checkpoint has no WordPiece vocabulary, so no pieces can be added to it")
     known = set(old)
     twice = [piece for piece in pieces if piece in known]
     if twice:
-        raise DataError(f"the vocabulary has {twice[0]!r} already; leave out what is not new")
+        raise DataError(f"the vocabulary already has {twice[0]!r}; remove it from the pieces to add")
     check_vocabulary([*old, *pieces], "the vocabulary with the new pieces")
     count = len(pieces)
     changed = _with_rows(checkpoint, "embeddings/word_embeddings", count, _mean)
@@ -60,44 +64,43 @@ def add_pieces(checkpoint, pieces):
         f"vocabulary: {count} added (ids {len(old)} to {len(old) + count - 1}), each with the mean of the {len(old)} "
         "word embeddings"
     ]
+    extended = [*old, *pieces]
     result = dataclasses.replace(
         changed,
         config=config,
-        pieces=[*old, *pieces],
+        pieces=extended,
         warnings=checkpoint.warnings + warnings,
         source_metadata=dict(checkpoint.source_metadata),
     )
-    whole = [piece for piece in pieces if not piece.startswith("##")]
-    found = result.tokenizer().tokenize(whole).to_list() if whole else []
-    unseen = [piece for piece, ids in zip(whole, found, strict=True) if ids != [result.pieces.index(piece)]]
+    words = [piece for piece in pieces if not piece.startswith("##")]
+    tokenizer = result.tokenizer() if words else None
+    tokens = tokenizer.tokenize(words).to_list() if tokenizer else []
+    unseen = [piece for piece, ids in zip(words, tokens, strict=True) if ids != [extended.index(piece)]]
     if unseen:
         result.warnings.append(
-            f"the tokenizer never makes these of a text, which it lower-cases or cuts at punctuation first: "
+            f"the tokenizer never produces these, as it lower-cases text or splits it at punctuation first: "
             f"{' '.join(unseen[:10])}"
         )
     return result
 
 
-def extend_positions(checkpoint, length):
-    """The Checkpoint with position embeddings for inputs of `length` tokens.
+def extend_positions(checkpoint: Checkpoint, length: int) -> Checkpoint:
+    """Extends the position embeddings to inputs of `length` tokens.
 
-    The learned ones are repeated from the start (Beltagy et al., 2020, Longformer, section 5): attention that learned
-    to look at neighbours finds them again everywhere but at the seams.
-
-    Raises:
-        ConfigError: it takes inputs of that length already.
+    The learned embeddings are repeated from the start (Beltagy et al., 2020, Longformer, section 5): attention that
+    learned to look at neighbours still finds them everywhere but at the seams.
     """
     config, path = checkpoint.config, "embeddings/position_embeddings"
     more = length - config.max_position_embeddings
     if more <= 0:
         raise ConfigError(f"max_position_embeddings {length}: the checkpoint has {config.max_position_embeddings}")
 
-    def repeated(table, count):
+    def repeated(table: Array, count: int) -> Array:
         learned = table[config.position_offset :]
-        return np.resize(learned, (count, table.shape[1]))  # from the start, as often as is needed
+        return np.resize(learned, (count, table.shape[1]))  # repeats from the start
 
     source_metadata = dict(checkpoint.source_metadata)
-    if "tokenizer_config" in source_metadata:  # it says how long a text may be, which is no longer so
+    if "tokenizer_config" in source_metadata:  # its length limit no longer holds
         source_metadata["tokenizer_config"] = {
             name: value for name, value in source_metadata["tokenizer_config"].items() if name != "model_max_length"
         }
@@ -107,21 +110,18 @@ def extend_positions(checkpoint, length):
         source_metadata=source_metadata,
         warnings=[
             *checkpoint.warnings,
-            f"positions: {config.max_position_embeddings} became {length}, the learned ones repeated from the start; "
-            "train on long texts before you trust them",
+            f"positions: extended from {config.max_position_embeddings} to {length} by repeating the learned ones from "
+            "the start; train on long texts before relying on them",
         ],
     )
 
 
-def _mean(table, count):
+def _mean(table: Array, count: int) -> Array:
     return np.repeat(table.astype(np.float64).mean(0, keepdims=True), count, axis=0)
 
 
-def _with_rows(checkpoint, path, count, make):
-    """The Checkpoint with `count` rows, `make(array, count)`, appended to a variable that it may have.
-
-    Adam's slots of the variable get zeros.
-    """
+def _with_rows(checkpoint: Checkpoint, path: str, count: int, make: _MakeRows) -> Checkpoint:
+    """Appends the rows `make(array, count)` to a variable, if the checkpoint has it; its Adam slots get zeros."""
     tensors, slots = dict(checkpoint.tensors), dict(checkpoint.slots)
     if path in tensors:
         tensors[path] = _longer(tensors[path], count, make)
@@ -131,8 +131,8 @@ def _with_rows(checkpoint, path, count, make):
     return dataclasses.replace(checkpoint, tensors=tensors, slots=slots)
 
 
-def _longer(tensor, count, make):
-    def read():
+def _longer(tensor: Tensor, count: int, make: _MakeRows) -> Tensor:
+    def read() -> Array:
         table = tensor.read()
         return np.concatenate([table, make(table, count).astype(table.dtype)])
 

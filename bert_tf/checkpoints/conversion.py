@@ -1,65 +1,69 @@
-"""One checkpoint into another format: open, adapt, write, verify, report."""
+"""Conversion of a checkpoint to another format: open, adapt, write, verify, report."""
 
 import dataclasses
 import math
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from bert_tf.checkpoints import adapt, directory
-from bert_tf.checkpoints.formats import google, huggingface, local, open_checkpoint
+from bert_tf.checkpoints.formats import WritableFormat, google, huggingface, local, open_checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.verification import compare
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing_directory, write_json
+from bert_tf.types import Json
 
-WRITERS = {format.FORMAT: format for format in (directory, google, huggingface)}
+WRITERS: dict[str, WritableFormat] = {format.FORMAT: format for format in (directory, google, huggingface)}
 
 
 @dataclasses.dataclass
 class Report:
-    """What a conversion did; written as conversion.json beside the model.
+    """Report of a conversion; written as conversion.json beside the model.
 
     Attributes:
-        source, output, format: where from, where to, and in which format.
+        format: of the output.
         model: the name of the task ("encoder" without a head) and the sizes.
-        tensors: list of {"name", "shape", "dtype", "from", "to"}: our variable, and what it is called on either side.
-        unused_tensors: dict tensor or setting -> why it is not in the output.
-        warnings: what was guessed, made up or changed.
-        verification: what `verification.compare` measured, or None.
+        tensors: a list of {"name", "shape", "dtype", "from", "to"}: our variable, and its names in source and output.
+        unused_tensors: tensors and settings that are not in the output, each with the reason.
+        warnings: guesses, made-up values and changes.
+        verification: the result of `verification.compare`.
     """
 
     source: str
     output: str
     format: str
-    model: dict
-    tensors: list
-    unused_tensors: dict
-    warnings: list
-    verification: dict | None = None
+    model: Json
+    tensors: list[Json]
+    unused_tensors: dict[str, str]
+    warnings: list[str]
+    verification: Json | None = None
 
 
 def convert(
-    source, format, output, *, dtype=None, add_pieces=(), max_position_embeddings=None, allow_pickle=False, verify=False
-):
-    """Converts a checkpoint; needs memory for a few tensors at a time, `verify` apart.
+    source: str,
+    format: str,
+    output: str,
+    *,
+    dtype: str | None = None,
+    add_pieces: Iterable[str] = (),
+    max_position_embeddings: int | None = None,
+    allow_pickle: bool = False,
+    verify: bool = False,
+) -> Report:
+    """Converts a checkpoint; holds only a few tensors in memory at a time, except for `verify`.
 
     Args:
-        source: what `bert_tf.load` reads.
+        source: any path that `bert_tf.load` reads.
         format: "bert_tf", "google" or "huggingface".
-        output: directory, which must not exist; it appears under its name when all went well.
-        dtype: a name in `adapt.DTYPES` for the weights; None keeps each tensor's.
+        output: a directory that must not exist yet; it appears under its name only when the conversion has succeeded.
+        dtype: a name in `adapt.DTYPES` to cast the weights to; None keeps the dtype of each tensor.
         add_pieces: pieces to append to the vocabulary.
-        max_position_embeddings: longest input the result is to take; None for the source's.
+        max_position_embeddings: longest input of the result; None for the source's.
         allow_pickle: see `bert_tf.load`.
-        verify: run both sides on real sentences and refuse a result that differs.
-
-    Returns:
-        Report.
-
-    Raises:
-        ConfigError: the format can not hold this model, or `output` exists.
-        DataError: as `bert_tf.load`; or the two sides do not agree.
+        verify: run source and result on real sentences and reject a result that differs.
     """
     if format not in WRITERS:
         raise ConfigError(f"format {format!r} is unknown; choose one of {', '.join(WRITERS)}")
@@ -73,7 +77,7 @@ def convert(
         checkpoint = adapt.cast(checkpoint, dtype)
     if checkpoint.head == "cosine" and format != "bert_tf":
         checkpoint.task = None
-        checkpoint.warnings.append("the encoder alone is written: the head, a cosine of mean vectors, has no weights")
+        checkpoint.warnings.append("only the encoder is written: the head, a cosine of mean vectors, has no weights")
     with replacing_directory(output) as temporary:
         names = WRITERS[format].write(checkpoint, temporary)
         report = Report(
@@ -91,14 +95,14 @@ def convert(
     return report
 
 
-def _sizes(checkpoint):
+def _sizes(checkpoint: Checkpoint) -> Json:
     config = checkpoint.config
     sizes = ("num_layers", "hidden_size", "num_heads", "vocab_size", "max_position_embeddings")
     parameters = sum(tensor.size for tensor in checkpoint.tensors.values())
     return {name: getattr(config, name) for name in sizes} | {"parameters": parameters, "step": checkpoint.step}
 
 
-def _rows(checkpoint, names):
+def _rows(checkpoint: Checkpoint, names: Mapping[str, str]) -> list[Json]:
     tensors = checkpoint.tensors | checkpoint.slots
     return [
         {"name": path, "shape": list(tensor.shape), "dtype": tensor.dtype, "from": tensor.source, "to": names[path]}
@@ -107,8 +111,8 @@ def _rows(checkpoint, names):
     ]
 
 
-def text(report):
-    """A Report as a person reads it: tensors, what was left out, warnings, verification, result."""
+def text(report: Report) -> str:
+    """Formats a Report for the terminal: tensors, unused tensors, warnings, verification, result."""
     model = report.model
     lines = [
         f"{report.source}: {model['task']}, {model['num_layers']} layers, hidden {model['hidden_size']}, "
@@ -119,9 +123,9 @@ def text(report):
         "",
     ]
     if report.unused_tensors:
-        lines += ["Left out:", *(f"  {name}: {why}" for name, why in _grouped(report.unused_tensors)), ""]
+        lines += ["Not used:", *(f"  {name}: {why}" for name, why in _grouped(report.unused_tensors)), ""]
     if report.warnings:
-        lines += ["Notes:", *(f"  {note}" for note in report.warnings), ""]
+        lines += ["Warnings:", *(f"  {note}" for note in report.warnings), ""]
     if report.verification:
         lines += [*_verified(report.verification), ""]
     size = sum(math.prod(row["shape"]) * np.dtype(row["dtype"]).itemsize for row in report.tensors)
@@ -129,9 +133,9 @@ def text(report):
     return "\n".join(lines)
 
 
-def _table(rows):
-    """Rows of a table; layers that differ in nothing but their number share one, with * for the number."""
-    merged = {}
+def _table(rows: Iterable[Json]) -> list[str]:
+    """Lines of a table; layers that differ only in their number share a row, with * for the number."""
+    merged: dict[tuple[str, ...], int] = {}
     for row in rows:
         number = re.match(r"layer_(\d+)/", row["name"])
         names = [row[key] for key in ("name", "from", "to")]
@@ -140,44 +144,44 @@ def _table(rows):
         name, source, target = names
         key = (name, "x".join(map(str, row["shape"])) or "scalar", row["dtype"], _short(source), _short(target))
         merged[key] = merged.get(key, 0) + 1
-    table = [("name", "shape", "dtype", "from", "to")]
+    table: list[tuple[str, ...]] = [("name", "shape", "dtype", "from", "to")]
     table += [(f"{key[0]} ({count}x)" if count > 1 else key[0], *key[1:]) for key, count in merged.items()]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
-def _short(names):
+def _short(names: str) -> str:
     """ "a.x.c + a.y.c" as "a.{x,y}.c"."""
     columns = list(zip(*(re.split(r"([./])", name) for name in names.split(" + ")), strict=True))
     return "".join(parts[0] if len(set(parts)) == 1 else f"{{{','.join(parts)}}}" for parts in columns)
 
 
-def _grouped(unused_tensors):
-    """Names with the same reason on one line."""
-    reasons = {}
+def _grouped(unused_tensors: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(names, reason) pairs: tensors with the same reason share a line."""
+    reasons: dict[str, dict[str, None]] = {}
     for name, why in unused_tensors.items():
         starred = re.sub(r"(layers?[._])\d+(?=[./])", r"\1*", name)
         reasons.setdefault(why, {})[starred] = None  # each once, in order
-    return [(_some(list(names)), why) for why, names in reasons.items()]
+    return [(_first_names(list(names)), why) for why, names in reasons.items()]
 
 
-def _some(names, shown=8):
+def _first_names(names: Sequence[str], shown: int = 8) -> str:
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {more} more, listed in conversion.json" if more > 0 else "")
 
 
-def _verified(verification):
+def _verified(verification: Json) -> list[str]:
     lines = [
         f"Verified on {verification['inputs']}: {verification['source_run_by']} before, "
         f"{verification['output_run_by']} after; largest differences:"
     ]
     differences = verification["differences"]
-    layers = [found for name, found in differences.items() if name.startswith("layer_")]
+    layers = [entry for name, entry in differences.items() if name.startswith("layer_")]
     if layers:
-        worst = max(layers, key=lambda found: found["largest"])
+        worst = max(layers, key=lambda entry: entry["largest"])
         differences = {f"hidden states of {len(layers)} layers": worst} | {
-            name: found for name, found in differences.items() if not name.startswith("layer_")
+            name: entry for name, entry in differences.items() if not name.startswith("layer_")
         }
-    for name, found in differences.items():
-        lines.append(f"  {name}: {found['largest']:.2g} (values up to {found['of']:.3g})")
+    for name, entry in differences.items():
+        lines.append(f"  {name}: {entry['largest']:.2g} (values up to {entry['of']:.3g})")
     return lines

@@ -1,17 +1,20 @@
-"""This project's own format: config.json, model.safetensors, vocab.txt in one directory.
+"""This project's own format: a directory with config.json, model.safetensors and vocab.txt.
 
-config.json names the format and its version, the BertConfig, the tokenizer's settings and the task with its labels;
-the tensors are named by the paths of the Keras variables. optimizer.safetensors is there where a checkpoint came with
-Adam's slots.
+config.json holds the format and its version, the BertConfig, the tokenizer's settings and the task with its labels; the
+tensors are named by the paths of the Keras variables. optimizer.safetensors is written if the checkpoint has Adam's
+slots.
 """
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import Checkpoint, head_of
-from bert_tf.checkpoints.tensor import tensor_of, tensor_of_variable
+from bert_tf.checkpoints.tensor import Tensor, tensor_of, tensor_of_variable
 from bert_tf.checkpoints.tensor_files.bundles import open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, read_mapped
@@ -19,41 +22,39 @@ from bert_tf.config import BertConfig, from_dict, run_with_new_names, to_dict
 from bert_tf.config.values import with_new_names
 from bert_tf.errors import BertTfError, DataError
 from bert_tf.files import read_json_object, write_json
+from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import HEADS
 from bert_tf.tasks import TASKS, FineTuningTask
+from bert_tf.tasks.task import Task
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
+from bert_tf.types import Json, Shapes
 
 FORMAT = "bert_tf"
 VERSION = 1
 _STEP = "step"
-RESULTS = "results.json"  # what a run measured, beside its model
+RESULTS = "results.json"  # the metrics of a run, beside its model
 
 
-def recognises(path):
+def recognises(path: str) -> bool:
     """Whether `path` is a directory of this format."""
     file = os.path.join(path, "config.json")
     return os.path.exists(file) and read_json_object(file).get("format") == FORMAT
 
 
-def read(path, allow_pickle=False):
-    """Opens a directory.
-
-    Returns:
-        Checkpoint.
-
-    Raises:
-        DataError: if the directory was not written by `write`, by a later version of it, or its parts do not fit.
-    """
+def read(path: str, allow_pickle: bool = False) -> Checkpoint:
+    """Opens a directory that `write` wrote."""
     file = os.path.join(path, "config.json")
+    if not os.path.exists(file):
+        raise DataError(f"{path or repr(path)}: no config.json; expected a directory that pretrain or finetune wrote")
     config = read_json_object(file)
     if config.get("format") != FORMAT:
         raise DataError(
-            f'{path}: not a model of this project\'s; expected config.json with "format": "{FORMAT}": bring another '
-            f"model in by python -m bert_tf.convert --format={FORMAT}"
+            f'{path}: not a bert_tf model; expected config.json with "format": "{FORMAT}"; convert other models with '
+            f"python -m bert_tf.convert --format={FORMAT}"
         )
-    checkpoint = Checkpoint(tensors={}, **described(config, file))
+    checkpoint = Checkpoint(tensors={}, **from_description(config, file))
     vocab = os.path.join(path, "vocab.txt")
-    # A model whose pieces are not WordPiece has no vocabulary here, and says so by having no settings for one.
+    # Without tokenizer settings, the model's vocabulary is not WordPiece, and there is no vocab.txt.
     if checkpoint.tokenizer_settings:
         checkpoint.pieces = read_vocabulary(vocab)
         check_size(checkpoint.pieces, checkpoint.config.vocab_size, vocab)
@@ -63,34 +64,34 @@ def read(path, allow_pickle=False):
     extra = sorted(store.keys() - shapes.keys())
     if checkpoint.task and not checkpoint.head:
         task = checkpoint.task["name"]
-        checkpoint.unused_tensors = dict.fromkeys(extra, f"of the task {task!r}, which this version does not know")
+        checkpoint.unused_tensors = dict.fromkeys(extra, f"of the task {task!r}, which this version does not have")
     elif extra:
         raise DataError(f"{weights} does not hold the model that config.json describes: unknown {', '.join(extra)}")
     checkpoint.slots, checkpoint.step = _optimizer(path, checkpoint)
     return checkpoint
 
 
-def _optimizer(path, checkpoint):
-    """Adam's slots (dict "PATH/m", "PATH/v" -> Tensor) and the number of updates; {} and None where there are none."""
+def _optimizer(path: str, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], int | None]:
+    """Adam's slots under "PATH/m" and "PATH/v" and the number of updates; {} and None if neither was saved."""
     shapes = {f"{name}/{slot}": tensor.shape for name, tensor in checkpoint.tensors.items() for slot in "mv"}
     file = os.path.join(path, "optimizer.safetensors")
     if os.path.exists(file):
         store = open_tensors(file)
-        there = {name: shape for name, shape in shapes.items() if name in store}
-        slots = read_mapped({name: TensorMapping((name,)) for name in there}, there, store, file)
+        saved = {name: shape for name, shape in shapes.items() if name in store}
+        slots = read_mapped({name: TensorMapping((name,)) for name in saved}, saved, store, file)
         return slots, int(store[_STEP].read()[0]) if _STEP in store else None
     prefix = tf.train.latest_checkpoint(os.path.join(path, "checkpoints"))
     if not prefix:
         return {}, None
     try:
         return _optimizer_of_run(prefix, shapes, checkpoint.tensors)
-    except DataError as error:  # the model itself is whole
-        checkpoint.warnings.append(f"without the optimizer's state: {error}")
+    except DataError as error:  # the model itself is complete
+        checkpoint.warnings.append(f"optimizer state not read: {error}")
         return {}, None
 
 
-def _optimizer_of_run(prefix, shapes, tensors):
-    """The same from a training run's newest checkpoint, if the model is of that step."""
+def _optimizer_of_run(prefix: str, shapes: Shapes, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
+    """As `_optimizer`, from a training run's newest checkpoint, which must be of the same step as the model."""
     store = open_bundle(prefix)
     table = {name: TensorMapping((_in_run(f"slots/{name}"),)) for name in shapes}
     weight, step = "embeddings/norm/gamma", _in_run("state")
@@ -98,20 +99,20 @@ def _optimizer_of_run(prefix, shapes, tensors):
         {weight: TensorMapping((_in_run(f"weights/{weight}"),))}, {weight: tensors[weight].shape}, store, prefix
     )
     if step not in store or not np.array_equal(same[weight].read(), tensors[weight].read()):
-        raise DataError(f"{prefix} is of another step than the model; let the run come to its end")
+        raise DataError(f"{prefix} is of another step than the model; let the run finish")
     return read_mapped(table, shapes, store, prefix), int(store[step].read()[0])
 
 
-def _in_run(name):
-    """What `training.state.checkpoints` calls a variable; tf.train.Checkpoint doubles its dots."""
+def _in_run(name: str) -> str:
+    """The name of a variable in a checkpoint of `training.state.checkpoints`; tf.train.Checkpoint doubles the dots."""
     return f"{name.replace('/', '..')}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def write(checkpoint, path):
-    """Writes a Checkpoint into the directory `path`; config.json last, so a directory that has one is whole.
+def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
+    """Writes a Checkpoint into the directory `path`; config.json comes last, so a directory that has it is complete.
 
     Returns:
-        dict path of a variable or slot -> what it is called there: the same.
+        The name in the file of each variable and slot, by path: here the path itself.
     """
     os.makedirs(path, exist_ok=True)
     write_tensors(os.path.join(path, "model.safetensors"), checkpoint.tensors)
@@ -124,8 +125,8 @@ def write(checkpoint, path):
     return {name: name for name in [*checkpoint.tensors, *checkpoint.slots]}
 
 
-def description(checkpoint):
-    """All of a Checkpoint but tensors and vocabulary, JSON-ready; other formats keep it beside their own settings."""
+def description(checkpoint: Checkpoint) -> Json:
+    """A Checkpoint without tensors and vocabulary, JSON-ready; google's bert_config.json embeds it too."""
     return {
         "version": VERSION,
         "model": to_dict(checkpoint.config),
@@ -134,34 +135,34 @@ def description(checkpoint):
     } | ({"origin": checkpoint.source_metadata} if checkpoint.source_metadata else {})
 
 
-def described(config, where):
-    """The keyword arguments of Checkpoint that `description` wrote; `where` is its file, for errors."""
-    version = _part(where, config, "version")
+def from_description(config: Mapping[str, Any], location: str) -> dict[str, Any]:
+    """The inverse of `description`: keyword arguments of Checkpoint. `location` is its file, for errors."""
+    version = _part(location, config, "version")
     if not isinstance(version, int) or version > VERSION:
-        raise DataError(f"{where}: format version {version}; this program reads up to {VERSION}: update bert_tf")
+        raise DataError(f"{location}: format version {version}; this program reads up to {VERSION}: update bert_tf")
     try:
-        model = from_dict(BertConfig, with_new_names(BertConfig, _part(where, config, "model"))).check()
+        model = from_dict(BertConfig, with_new_names(BertConfig, _part(location, config, "model"))).check()
     except (BertTfError, TypeError, AttributeError) as error:
-        raise DataError(f"{where}: {error}") from None
-    task = _part(where, config, "task")
-    if task and _part(where, task, "name") and HEADS.get(head_of(task)):
-        _part(where, _part(where, task, "settings"), "labels")
+        raise DataError(f"{location}: {error}") from None
+    task = _part(location, config, "task")
+    if task and _part(location, task, "name") and HEADS.get(head_of(task) or ""):
+        _part(location, _part(location, task, "settings"), "labels")
     return {
         "config": model,
-        "tokenizer_settings": _part(where, config, "tokenizer"),
+        "tokenizer_settings": _part(location, config, "tokenizer"),
         "task": task,
         "source_metadata": config.get("origin", {}),
     }
 
 
-def save(path, model, encoder, task):
-    """Writes a task's model.
+def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> None:
+    """Writes a task's model into a directory, which is created if it does not exist.
 
     Args:
-        path: directory, made if it is not there.
-        model: what `task.build` made on `encoder`.
-        encoder: BertEncoder.
-        task: Task.
+        path: directory.
+        model: the result of `task.build(encoder)`.
+        encoder: its encoder, for the config.
+        task: its task, for settings and tokenizer.
     """
     checkpoint = Checkpoint(
         config=encoder.config,
@@ -173,50 +174,36 @@ def save(path, model, encoder, task):
     write(checkpoint, path)
 
 
-def read_results(folder):
-    """The results.json of a run's folder: a dict, empty if the run has not ended.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+def read_results(folder: str) -> Json:
+    """Reads results.json in the folder of a run; empty if the run has not finished."""
     path = os.path.join(folder, RESULTS)
     return run_with_new_names(read_json_object(path)) if os.path.exists(path) else {}
 
 
-def load_task(path, dtype=None):
-    """A task and its model.
-
-    Returns:
-        Task, keras.Model.
-
-    Raises:
-        DataError: as `read`, and where the model has no task that this program knows.
-    """
+def load_task(path: str, dtype: str | None = None) -> tuple[Task, keras.Model]:
+    """Loads a task and its model; `dtype` is the Keras dtype policy to compute in, None for the global one."""
     checkpoint = read(path)
     if not checkpoint.task:
-        raise DataError(f"{path}: a bare encoder, which answers nothing yet; fine-tune it: python -m bert_tf.finetune")
+        raise DataError(f"{path}: an encoder without a task; fine-tune it: python -m bert_tf.finetune")
     name = checkpoint.task["name"]
     if name not in TASKS:
-        raise DataError(f"{path}: no program for the task {name!r} in this version; it has {', '.join(TASKS)}")
-    if not checkpoint.pieces:
-        raise DataError(f"{path}: no vocab.txt, so no text can go in; use bert_tf.checkpoints.load_model with ids")
-    task = TASKS[name].from_settings(checkpoint.task["settings"], checkpoint.tokenizer())
+        raise DataError(f"{path}: unknown task {name!r}; this version has {', '.join(TASKS)}")
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer is None:
+        raise DataError(f"{path}: no vocab.txt, so it cannot read text; use bert_tf.checkpoints.load_model with ids")
+    task = TASKS[name].from_settings(checkpoint.task["settings"], tokenizer)
     return task, checkpoint.model(dtype)
 
 
-def load_fine_tuned(path):
-    """The same, of a task that has been fine-tuned.
-
-    Raises:
-        DataError: as `load_task`, and for a model that was only pre-trained.
-    """
+def load_fine_tuned(path: str) -> tuple[FineTuningTask, keras.Model]:
+    """Loads a fine-tuned task and its model; DataError for a model that was only pre-trained."""
     task, model = load_task(path)
     if not isinstance(task, FineTuningTask):
-        raise DataError(f"{path}: a {task.name} model answers no examples; fine-tune it: python -m bert_tf.finetune")
+        raise DataError(f"{path}: a {task.name} model, not fine-tuned; fine-tune it: python -m bert_tf.finetune")
     return task, model
 
 
-def _part(where, config, key):
+def _part(location: str, config: Mapping[str, Any], key: str) -> Any:
     if key not in config:
-        raise DataError(f"{where}: no {key!r}; expected the file as bert_tf wrote it")
+        raise DataError(f"{location}: no {key!r}; expected the file as bert_tf wrote it")
     return config[key]

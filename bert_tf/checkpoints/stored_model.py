@@ -1,6 +1,9 @@
-"""What every format is read into and written from: a model whose tensors are still on disk."""
+"""`Checkpoint`: a model on disk in any format, the common form that all formats are read into and written from."""
 
 import dataclasses
+from collections.abc import Iterable, Mapping
+
+import keras
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import BertConfig, FeatureConfig, from_dict
@@ -9,87 +12,87 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import HEADS, variable_shapes
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
+from bert_tf.types import Json, Shapes
 
 
-def head_of(task):
-    """The key of `model.variables.HEADS` of a task {"name", "settings"}; None for one that only later versions know."""
+def head_of(task: Json) -> str | None:
+    """The head of a task {"name", "settings"}, a key of `model.variables.HEADS`; None for an unknown task."""
     kind = TASKS.get(task["name"])
-    head = kind.head(task.get("settings", {})) if kind else task["name"]  # other formats' heads are tasks of their own
+    head = kind.head(task.get("settings", {})) if kind else task["name"]  # heads of other formats have no task here
     return head if head in HEADS else None
 
 
 @dataclasses.dataclass
 class Checkpoint:
-    """A model on disk, of any format.
+    """A model on disk, in any format.
 
     Attributes:
-        config: BertConfig.
-        tensors: dict path of the variable -> Tensor.
-        task: {"name", "settings"} as saved models hold it; None for a bare encoder.
-        pieces: the vocabulary, list of str; None where it is not a WordPiece vocabulary.
+        tensors: Tensors by variable path.
+        task: {"name", "settings"} as in saved models; None for a bare encoder.
+        pieces: the vocabulary by id; None if it is not a WordPiece vocabulary.
         tokenizer_settings: keyword arguments of `Tokenizer`.
-        slots: Adam's, dict "PATH/m" and "PATH/v" -> Tensor; empty where there are none.
-        step: updates done, or None.
-        unused_tensors: dict name of a tensor that was not taken -> why.
-        warnings: what a reader of the report should know: guesses, defaults, values that were made up.
-        source_metadata: {"format", ...} with the settings of a foreign format that have no place in ours, so that they can be
-            written back.
+        slots: Adam's moments under "PATH/m" and "PATH/v"; empty if the checkpoint has none.
+        step: number of updates done, if known.
+        unused_tensors: names of the tensors that were not read, each with the reason.
+        warnings: guesses, defaults and made-up values, for the conversion report.
+        source_metadata: {"format", ...} with the settings of a foreign format that have no equivalent here, kept so
+            that they can be written back.
     """
 
     config: BertConfig
     tensors: dict[str, Tensor]
-    task: dict | None = None
+    task: Json | None = None
     pieces: list[str] | None = None
-    tokenizer_settings: dict = dataclasses.field(default_factory=dict)
+    tokenizer_settings: Json = dataclasses.field(default_factory=dict)
     slots: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     step: int | None = None
     unused_tensors: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
-    source_metadata: dict = dataclasses.field(default_factory=dict)
+    source_metadata: Json = dataclasses.field(default_factory=dict)
 
     @property
-    def head(self):
-        """A key of `model.variables.HEADS`; None for a bare encoder, or a task that only later versions know."""
+    def head(self) -> str | None:
+        """A key of `model.variables.HEADS`; None for a bare encoder or a task that this version lacks."""
         return head_of(self.task) if self.task else None
 
     @property
-    def labels(self):
-        """Of a head that has labels, in the order of its logits: list of str; else None."""
-        return self.task["settings"]["labels"] if HEADS.get(self.head) else None
+    def labels(self) -> list[str] | None:
+        """Labels in the order of the logits; None if the head has no labels."""
+        return self.task["settings"]["labels"] if self.task and self.head and HEADS[self.head] else None
 
-    def tokenizer(self):
-        """Tokenizer, or None where there is no WordPiece vocabulary."""
+    def tokenizer(self) -> Tokenizer | None:
+        """None if there is no WordPiece vocabulary."""
         return Tokenizer(self.pieces, **self.tokenizer_settings) if self.pieces else None
 
-    def shapes(self):
-        """dict path -> shape of the variables that the model has."""
+    def shapes(self) -> Shapes:
+        """Shapes of the model's variables by path."""
         return variable_shapes(self.config, self.head, self._outputs(), self._features())
 
-    def encoder(self, *, pooler=None, dtype=None):
-        """BertEncoder with these weights; arguments as in `bert_tf.load`."""
+    def encoder(self, *, pooler: bool | None = None, dtype: str | None = None) -> BertEncoder:
+        """The encoder with these weights; arguments as in `bert_tf.load`."""
         config = self.config if pooler is None else dataclasses.replace(self.config, pooler=pooler)
         encoder = BertEncoder(config, dtype=dtype)
-        fresh = config.pooler and not self.config.pooler
-        assign([one for one in encoder.weights if not (fresh and one.path.startswith("pooler/"))], self.tensors)
+        new_pooler = config.pooler and not self.config.pooler
+        assign([v for v in encoder.weights if not (new_pooler and v.path.startswith("pooler/"))], self.tensors)
         return encoder
 
-    def model(self, dtype=None):
-        """keras.Model of encoder and head with these weights; without a head, the encoder."""
+    def model(self, dtype: str | None = None) -> keras.Model:
+        """Encoder and head with these weights; the encoder itself if there is no head."""
         model = build(BertEncoder(self.config, dtype=dtype), self.head, self._outputs(), self._features())
         assign(model.weights, self.tensors)
         return model
 
-    def _features(self):
-        """FeatureConfig of a tagger on a BiLSTM, or None."""
-        if self.head != "tagging_bilstm":
+    def _features(self) -> FeatureConfig | None:
+        """The features that a BiLSTM tagger reads; None for any other head."""
+        if not self.task or self.head != "tagging_bilstm":
             return None
         return from_dict(FeatureConfig, self.task["settings"].get("features", {}))
 
-    def _outputs(self):
+    def _outputs(self) -> int | None:
         return len(self.labels) if self.labels else None
 
 
-def assign(variables, tensors):
-    """Assigns each keras.Variable the tensor of its path, one after the other."""
+def assign(variables: Iterable[keras.Variable], tensors: Mapping[str, Tensor]) -> None:
+    """Assigns each variable the tensor of its path, reading one tensor at a time."""
     for variable in variables:
         variable.assign(tensors[variable.path].read())

@@ -1,45 +1,47 @@
-"""A named array that stays on disk until somebody asks for it."""
+"""An array on disk that is read only when its values are needed."""
 
 import dataclasses
 import math
 from collections.abc import Callable
 
-import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
+import keras
+import ml_dtypes  # noqa: F401  (registers the dtype name bfloat16 with NumPy)
 import numpy as np
+
+from bert_tf.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """An array on disk, or a view of some.
+    """An array on disk, or a view of several.
 
     Attributes:
-        shape: tuple of int.
-        dtype: NumPy's name of it, "bfloat16" included.
-        read: reads the array, anew at every call: nobody keeps it.
-        source: what it is called where it lies, several names joined by " + ".
+        dtype: NumPy's name for it, "bfloat16" included.
+        read: reads the array, anew at every call: nothing is cached.
+        source: its name in the file it comes from, several names joined by " + ".
     """
 
     shape: tuple[int, ...]
     dtype: str
-    read: Callable[[], np.ndarray]
+    read: Callable[[], Array]
     source: str
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Number of values."""
         return math.prod(self.shape)
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Size in bytes."""
         return self.size * np.dtype(self.dtype).itemsize
 
 
-def tensor_of_variable(variable):
-    """A Tensor of a keras.Variable, called by its path."""
+def tensor_of_variable(variable: keras.Variable) -> Tensor:
+    """A Tensor that reads a variable; its source is the variable's path."""
     return Tensor(tuple(variable.shape), variable.dtype, variable.numpy, variable.path)
 
 
-def tensor_of(array, source):
+def tensor_of(array: Array, source: str) -> Tensor:
     """A Tensor of an array in memory."""
     return Tensor(array.shape, array.dtype.name, lambda: array, source)

@@ -1,43 +1,51 @@
-"""Runs a checkpoint and what it became on the same real sentences, each by its own library where there is one."""
+"""Numerical parity check: runs source and converted checkpoint on the same sentences and compares outputs.
+
+Each side is run with its own library, as far as that is installed.
+"""
 
 import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 import bert_tf
 from bert_tf.checkpoints.formats import huggingface, open_checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.errors import DataError
 from bert_tf.files import bundled
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.inputs.packing import dense_features, pack, truncate
 from bert_tf.model.heads import POSITIONS
+from bert_tf.types import Array, Json
 
 _SENTENCES = 16
 _LENGTH = 64
-_CHOICES = 2  # that make one question of a multiple-choice model, and texts that a cosine is of
-# How far the two sides may be apart, as a share of the largest value of an output. Float32 sums in another order
-# differ by about 1e-6; a number with 8 or 11 bits is off by 1/256 or 1/2048, and layers add it up.
+_CHOICES = 2  # choices per question of a multiple-choice model, and texts per cosine
+# Largest difference allowed, relative to the largest value of an output. Float32 sums in another order differ by about
+# 1e-6; a number with 8 or 11 bits is off by 1/256 or 1/2048, and the error accumulates over layers.
 _TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
 
-def compare(source, output, *, allow_pickle=False):
-    """Largest differences between two checkpoints of the same model.
+def compare(source: str, output: str, *, allow_pickle: bool = False) -> Json:
+    """Computes the largest differences between two checkpoints of the same model.
 
-    Hidden states of every layer at the tokens, the pooled output, and the logits of the head, as far as both have them.
-    A Hugging Face directory is run by Transformers if that is installed, everything else by this project.
+    Compares the hidden states of every layer at tokens (not padding), the pooled output and the logits of the head, as
+    far as both have them. A Hugging Face directory is run with Transformers if that is installed, a SavedModel with
+    TensorFlow, everything else with this project.
 
     Args:
-        source, output: paths that `open_checkpoint` reads. The output may have more pieces and positions.
+        source: a path that `open_checkpoint` reads.
+        output: the same; its model may have more pieces and positions.
         allow_pickle: see `bert_tf.load`.
 
     Returns:
-        {"source_run_by", "output_run_by": name and version, "inputs": what was put in, "differences": dict name of an
-        output -> {"largest": float, "of": largest value there}}.
+        {"source_run_by", "output_run_by": library and version, "inputs": description of the inputs, "differences":
+        {name of an output: {"largest": largest difference, "of": largest value of the source}}}.
 
     Raises:
         DataError: a difference is larger than the number format explains.
@@ -55,24 +63,24 @@ def compare(source, output, *, allow_pickle=False):
         if name not in right:
             continue
         one, other = left[name].astype(np.float64), right[name].astype(np.float64)
-        if one.shape[-1] < other.shape[-1]:  # logits of pieces that were added
+        if one.shape[-1] < other.shape[-1]:  # drop the logits of added pieces
             other = other[..., : one.shape[-1]]
-        if one.shape[: tokens.ndim] == tokens.shape:  # what stands at padding means nothing
+        if one.shape[: tokens.ndim] == tokens.shape:  # values at padding are meaningless
             one, other = one[tokens], other[tokens]
         differences[name] = {"largest": float(np.abs(one - other).max()), "of": float(np.abs(one).max())}
     wrong = [name for name, it in differences.items() if not it["largest"] <= tolerance * max(it["of"], 1.0)]
     if wrong:
         shown = ", ".join(f"{name} by {differences[name]['largest']:.3g}" for name in wrong)
-        raise DataError(f"{source}, run by {source_by}, and its conversion, run by {output_by}, differ in {shown}")
+        raise DataError(f"{source}, run with {source_by}, and its conversion, run with {output_by}, differ in {shown}")
     return {"source_run_by": source_by, "output_run_by": output_by, "inputs": described, "differences": differences}
 
 
-def _dtypes(checkpoint):
+def _dtypes(checkpoint: Checkpoint) -> set[str]:
     return {tensor.dtype for tensor in checkpoint.tensors.values()}
 
 
-def _features(checkpoint):
-    """Encoder inputs, int32 [sentences, length], and what they are."""
+def _features(checkpoint: Checkpoint) -> tuple[dict[str, Array], str]:
+    """Encoder inputs, each int32 [sentences, length], and a description of them."""
     config, tokenizer = checkpoint.config, checkpoint.tokenizer()
     length = min(_LENGTH, config.max_position_embeddings)
     if tokenizer:
@@ -92,16 +100,16 @@ def _features(checkpoint):
     rng = np.random.default_rng(0)
     lengths = rng.integers(2, length + 1, (_SENTENCES, 1))
     mask = (np.arange(length) < lengths).astype(np.int32)
-    # Not the first few, which are special: Transformers' RoBERTa counts no position for [PAD].
+    # The first few ids are special, so they are not drawn: Transformers' RoBERTa counts no position for [PAD].
     ids = rng.integers(min(5, config.vocab_size - 1), config.vocab_size, mask.shape).astype(np.int32) * mask
     return (
         {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(mask)},
-        f"{_SENTENCES} rows of random ids, as the bundled sentences are not of this vocabulary",
+        f"{_SENTENCES} rows of random ids, as the vocabulary does not fit the bundled sentences",
     )
 
 
-def _run(path, checkpoint, features):
-    """Name of the library and dict name -> array of what the model makes of the features."""
+def _run(path: str, checkpoint: Checkpoint, features: dict[str, Array]) -> tuple[str, dict[str, Array]]:
+    """Name and version of the library, and the model's outputs."""
     masked = {POSITIONS: np.tile(np.arange(1, 3, dtype=np.int32), (len(features["input_mask"]), 1))}
     if huggingface.recognises(path) and all(map(importlib.util.find_spec, ("torch", "transformers"))):
         return _with_transformers(path, checkpoint, features | masked)
@@ -110,7 +118,7 @@ def _run(path, checkpoint, features):
     return f"bert_tf {bert_tf.__version__}", _with_bert_tf(checkpoint, features, masked)
 
 
-def _with_bert_tf(checkpoint, features, masked):
+def _with_bert_tf(checkpoint: Checkpoint, features: dict[str, Array], masked: dict[str, Array]) -> dict[str, Array]:
     outputs = _encoder_outputs(checkpoint.encoder()(features))
     if checkpoint.head:
         inputs = features | (masked if checkpoint.head in ("pretraining", "masked_lm") else {})
@@ -120,10 +128,10 @@ def _with_bert_tf(checkpoint, features, masked):
     return outputs
 
 
-def _with_saved_model(path, features, masked):
-    """TF-Hub's encoders take a dict and give one since version 3; before, a list and (pooled, sequence).
+def _with_saved_model(path: str, features: dict[str, Array], masked: dict[str, Array]) -> dict[str, Array]:
+    """Runs a TF-Hub encoder: from a dict to a dict since version 3; before, from a list to (pooled, sequence).
 
-    Those with a masked language model answer with its logits, too, when they are called as `mlm`.
+    Encoders with a masked language model have a method `mlm` that returns its logits too.
     """
     model, inputs = tf.saved_model.load(path), {name: tf.constant(value) for name, value in features.items()}
     if hasattr(model, "mlm"):
@@ -136,16 +144,16 @@ def _with_saved_model(path, features, masked):
         return _encoder_outputs({"pooled_output": pooled, "sequence_output": sequence})
 
 
-def _encoder_outputs(outputs):
+def _encoder_outputs(outputs: Mapping[str, tf.Tensor | list[tf.Tensor]]) -> dict[str, Array]:
     layers = {f"layer_{index}": value for index, value in enumerate(outputs.get("encoder_outputs", []))}
     named = layers | {name: outputs[name] for name in ("sequence_output", "pooled_output") if name in outputs}
     return {name: value.numpy() for name, value in named.items()}
 
 
-def _with_transformers(path, checkpoint, features):
-    """The model by the class that its config.json names; its outputs under this project's names."""
+def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Array]) -> tuple[str, dict[str, Array]]:
+    """Runs the model as the class that its config.json names; returns its outputs under this project's names."""
     head = checkpoint.head
-    inputs = {
+    inputs: Json = {
         theirs: features[ours]
         for ours, theirs in (
             ("input_word_ids", "input_ids"),
@@ -156,21 +164,22 @@ def _with_transformers(path, checkpoint, features):
     part = "model" if head else "encoder" if checkpoint.config.pooler else "encoder_without_pooler"
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, name) for name in ("inputs.npz", "outputs.npz")]
-        np.savez(files[0], **inputs, choices=_CHOICES if head == "multiple_choice" else 0)
+        inputs["choices"] = _CHOICES if head == "multiple_choice" else 0
+        np.savez(files[0], **inputs)
         program = os.path.join(os.path.dirname(__file__), "with_transformers.py")
         done = subprocess.run(
             [sys.executable, program, path, *files, part], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            reason = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-            raise DataError(f"{path}: Transformers can not run it: {reason}")
+            reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            raise DataError(f"{path}: Transformers cannot run it: {reason}")
         outputs = dict(np.load(files[1]))
     version = outputs.pop("version")
     outputs["sequence_output"] = outputs[f"layer_{checkpoint.config.num_layers - 1}"]
-    if head in ("pretraining", "masked_lm"):  # they give logits at every position
-        theirs = "prediction_logits" if "prediction_logits" in outputs else "logits"
-        outputs["mlm_logits"] = np.take_along_axis(outputs.pop(theirs), features[POSITIONS][..., np.newaxis], 1)
-    theirs = {"pretraining": "seq_relationship_logits", "next_sentence": "logits"}.get(head)
-    if theirs in outputs:
-        outputs["nsp_logits"] = outputs.pop(theirs)
+    if head in ("pretraining", "masked_lm"):  # Transformers computes logits at every position
+        mlm_logits = "prediction_logits" if "prediction_logits" in outputs else "logits"
+        outputs["mlm_logits"] = np.take_along_axis(outputs.pop(mlm_logits), features[POSITIONS][..., np.newaxis], 1)
+    nsp_logits = {"pretraining": "seq_relationship_logits", "next_sentence": "logits"}.get(head or "")
+    if nsp_logits in outputs:
+        outputs["nsp_logits"] = outputs.pop(nsp_logits)
     return f"transformers {version}", outputs

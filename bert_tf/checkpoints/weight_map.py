@@ -1,80 +1,81 @@
-"""Where a foreign checkpoint keeps our variables: one table, path -> TensorMapping, by which it is read and written.
+"""Weight maps between our variables and the tensors of other formats: variable path -> TensorMapping.
 
-`read_mapped` reads by it, `write_mapped` writes by it, so that the two can not drift apart.
+`read_mapped` and `write_mapped` use the same map, so reading and writing cannot drift apart.
 """
 
 import dataclasses
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
+from bert_tf.types import Array, Shapes
 
 SAME = "same"
-TRANSPOSED = "transposed"  # a dense kernel as [outputs, inputs]
-# The same values in the same order, an axis split into heads and their size; only read, for no format writes it.
+TRANSPOSED = "transposed"  # a dense kernel stored as [outputs, inputs]
+# The same values in the same order, with an axis split into heads and head size. Read only: no format writes it.
 RESHAPED = "reshaped"
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorMapping:
-    """Where a foreign checkpoint keeps one of our variables.
+    """The tensors of a foreign checkpoint that one of our variables corresponds to.
 
     Attributes:
-        names: of its tensors; several stand side by side along the last axis of ours.
-        layout: SAME, TRANSPOSED or RESHAPED: how each of them lies there.
+        names: tensor names; several are concatenated along the last axis of our variable.
+        layout: SAME, TRANSPOSED or RESHAPED: how each tensor is stored.
     """
 
     names: tuple[str, ...]
     layout: str = SAME
 
 
-def tf_dense(ours, *theirs, layout=SAME):
-    """dict path -> TensorMapping of a dense layer's two variables by TensorFlow's names; `theirs` stand side by side."""
+WeightMap: TypeAlias = dict[str, TensorMapping]
+
+
+def tf_dense(ours: str, *theirs: str, layout: str = SAME) -> WeightMap:
+    """Maps kernel and bias of a dense layer to TensorFlow's names; several layers in `theirs` are concatenated."""
     return {
         f"{ours}/{part}": TensorMapping(tuple(f"{name}/{part}" for name in theirs), layout)
         for part in ("kernel", "bias")
     }
 
 
-def tf_norm(ours, theirs):
-    """dict path -> TensorMapping of a LayerNorm's two variables by TensorFlow's names."""
+def tf_norm(ours: str, theirs: str) -> WeightMap:
+    """Maps gamma and beta of a LayerNorm to TensorFlow's names."""
     return {f"{ours}/{part}": TensorMapping((f"{theirs}/{part}",)) for part in ("gamma", "beta")}
 
 
-def torch_dense(ours, *theirs):
-    """dict path -> TensorMapping of a dense layer by PyTorch's names, which keeps kernels as [outputs, inputs]."""
+def torch_dense(ours: str, *theirs: str) -> WeightMap:
+    """Maps kernel and bias of a dense layer to PyTorch's names; PyTorch stores kernels as [outputs, inputs]."""
     return {
         f"{ours}/kernel": TensorMapping(tuple(f"{name}.weight" for name in theirs), TRANSPOSED),
         f"{ours}/bias": TensorMapping(tuple(f"{name}.bias" for name in theirs)),
     }
 
 
-def torch_norm(ours, theirs):
-    """dict path -> TensorMapping of a LayerNorm by PyTorch's names."""
+def torch_norm(ours: str, theirs: str) -> WeightMap:
+    """Maps gamma and beta of a LayerNorm to PyTorch's names."""
     return {f"{ours}/gamma": TensorMapping((f"{theirs}.weight",)), f"{ours}/beta": TensorMapping((f"{theirs}.bias",))}
 
 
-def read_mapped(table, shapes, store, file):
+def read_mapped(table: WeightMap, shapes: Shapes, store: Mapping[str, Tensor], file: str) -> dict[str, Tensor]:
     """Finds our variables in a foreign checkpoint.
 
     Args:
-        table: dict path -> TensorMapping.
-        shapes: dict path -> shape of ours.
-        store: dict name -> Tensor, what there is.
-        file: path, for the error.
-
-    Returns:
-        dict path -> Tensor.
-
-    Raises:
-        DataError: naming the tensors that are missing or of a shape that does not fit.
+        shapes: of our variables; paths that are only in `table` are ignored.
+        store: the tensors of the checkpoint.
+        file: path for error messages, which list the missing and the misshapen tensors.
     """
-    missing, misshapen, found = [], [], {}
+    missing: list[str] = []
+    misshapen: list[str] = []
+    found: dict[str, Tensor] = {}
     for path, shape in shapes.items():
         mapping = table[path]
-        part = (*shape[:-1], shape[-1] // len(mapping.names))  # our shape of each
+        part = (*shape[:-1], shape[-1] // len(mapping.names))  # the shape of each tensor in our layout
         absent = [name for name in mapping.names if name not in store]
         missing += absent
         if absent:
@@ -85,19 +86,21 @@ def read_mapped(table, shapes, store, file):
         if not wrong:
             found[path] = _joined([store[name] for name in mapping.names], shape, part, mapping.layout)
     if missing or misshapen:
-        parts = [f"{what} {some(names)}" for what, names in (("missing", missing), ("misshapen", misshapen)) if names]
+        parts = [
+            f"{what} {first_names(names)}" for what, names in (("missing", missing), ("misshapen", misshapen)) if names
+        ]
         raise DataError(f"{file} does not hold the model that its config describes: {'; '.join(parts)}")
     return found
 
 
-def some(names, shown=8):
-    """The first of a list of names, and how many more there are: a wrong number of layers makes it hundreds."""
+def first_names(names: Sequence[str], shown: int = 8) -> str:
+    """The first names and the number of the rest: a wrong number of layers can make it hundreds."""
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
-def write_mapped(table, tensors):
-    """The other way: dict foreign name -> Tensor of our `tensors` (dict path -> Tensor), by `table`."""
+def write_mapped(table: WeightMap, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `read_mapped`: our variables' tensors, split and renamed to the foreign names."""
     result = {}
     for path, tensor in tensors.items():
         mapping = table[path]
@@ -106,19 +109,19 @@ def write_mapped(table, tensors):
     return result
 
 
-def names_of(table, shapes):
-    """Set of the foreign names that variables of these paths have."""
-    return {name for path in shapes for name in table[path].names}
+def names_of(table: WeightMap, paths: Iterable[str]) -> set[str]:
+    """The foreign names of the variables with these paths."""
+    return {name for path in paths for name in table[path].names}
 
 
-def _fits(theirs, ours, layout):
+def _fits(theirs: Sequence[int], ours: tuple[int, ...], layout: str) -> bool:
     if layout == RESHAPED:
         return math.prod(theirs) == math.prod(ours)
     return tuple(theirs) == (tuple(reversed(ours)) if layout == TRANSPOSED else ours)
 
 
-def _joined(parts, shape, part_shape, layout):
-    def read():
+def _joined(parts: Sequence[Tensor], shape: tuple[int, ...], part_shape: tuple[int, ...], layout: str) -> Tensor:
+    def read() -> Array:
         arrays = [part.read() for part in parts]
         arrays = [array.T if layout == TRANSPOSED else array.reshape(part_shape) for array in arrays]
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
@@ -127,11 +130,11 @@ def _joined(parts, shape, part_shape, layout):
     return Tensor(shape, dtype, read, " + ".join(part.source for part in parts))
 
 
-def _part(tensor, index, count, layout, path):
+def _part(tensor: Tensor, index: int, count: int, layout: str, path: str) -> Tensor:
     width = tensor.shape[-1] // count
     shape = (*tensor.shape[:-1], width)
 
-    def read():
+    def read() -> Array:
         part = tensor.read()[..., index * width : (index + 1) * width]
         return part.T if layout == TRANSPOSED else part
 

@@ -1,12 +1,12 @@
-"""Runs a Hugging Face model by Transformers: python with_transformers.py DIRECTORY INPUTS.npz OUTPUTS.npz PART.
+"""Runs a Hugging Face model with Transformers: python with_transformers.py DIRECTORY INPUTS.npz OUTPUTS.npz PART.
 
-Needs PyTorch and Transformers, nothing of bert_tf, and is run by its path, in a process of its own: TensorFlow and
-PyTorch's compiler each bring LLVM, and where both are loaded the process ends.
+Needs PyTorch and Transformers but not bert_tf, and is run by its path in a process of its own: TensorFlow and PyTorch's
+compiler each bundle LLVM, and a process that loads both crashes.
 
-INPUTS has int [rows, length] input_ids, attention_mask and token_type_ids, and `choices`, the number of rows that make
-one question of a multiple-choice model. OUTPUTS gets layer_0, layer_1, ... and, as far as the model has them,
-pooled_output and its logits under Transformers' names. PART is model, of the class that config.json names; encoder; or
-encoder_without_pooler.
+INPUTS holds input_ids, attention_mask and token_type_ids, int [rows, length], and `choices`, the number of rows per
+question of a multiple-choice model (else 0). OUTPUTS gets layer_0, layer_1, ... and, as far as the model has
+them, pooled_output and the logits under Transformers' names. PART is "model" (the class that config.json names),
+"encoder" or "encoder_without_pooler".
 """
 
 import json
@@ -18,13 +18,13 @@ import torch
 import transformers
 
 
-def main(directory, inputs, outputs, part):
+def main(directory: str, inputs: str, outputs: str, part: str) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
         architectures = json.load(file).get("architectures")
     kind = getattr(transformers, architectures[0]) if part == "model" and architectures else transformers.AutoModel
-    # An encoder that lacks a pooler would get a random one.
+    # Transformers would add a randomly initialized pooler to an encoder without one.
     options = {"add_pooling_layer": False} if part == "encoder_without_pooler" else {}
     model = kind.from_pretrained(directory, local_files_only=True, **options).float().eval()
     features = {name: torch.from_numpy(array.astype(np.int64)) for name, array in np.load(inputs).items()}

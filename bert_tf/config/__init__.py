@@ -1,4 +1,4 @@
-"""The settings of models, data and training: typed, checked, written next to what they made."""
+"""Settings of models, data and training: typed, checked, and saved next to the results."""
 
 import dataclasses
 
@@ -7,6 +7,7 @@ from bert_tf.config.features import FeatureConfig
 from bert_tf.config.model import BertConfig
 from bert_tf.config.train import GridConfig, PhaseConfig, TrainConfig
 from bert_tf.config.values import from_dict, to_dict, with_new_names
+from bert_tf.types import Json
 
 __all__ = ["BertConfig", "ExampleData", "FeatureConfig", "FinetuneConfig", "GridConfig", "PhaseConfig"]
 __all__ += ["PretrainConfig", "PretrainingData", "TokenizerConfig", "TrainConfig", "from_dict", "to_dict"]
@@ -18,11 +19,11 @@ class PretrainConfig:
 
     Attributes:
         input: glob patterns of text files, or folders of prepared shards, separated by commas.
-        validation: the same for text that is only evaluated on; "" for none.
-        tokenizer: how the vocabulary cuts text.
-        model: BertConfig; its vocab_size 0 means as many as the vocabulary has.
-        data: what a sequence holds and what is masked.
-        train: how it is trained.
+        validation: the same for validation text; "" for none.
+        tokenizer: the vocabulary and its settings.
+        model: the architecture; vocab_size 0 means the size of the vocabulary.
+        data: how sequences are built and masked.
+        train: optimization, checkpoints and logging.
     """
 
     input: str = ""
@@ -38,11 +39,11 @@ class FinetuneConfig:
     """A fine-tuning run.
 
     Attributes:
-        task: what is learned: the Config of one of `bert_tf.tasks`, such as ClassificationConfig.
-        data: from which examples.
-        train: how; without phases.
-        search: whether to try everything in `grid` and take what is best on the validation examples.
-        grid: GridConfig.
+        task: config of one of `bert_tf.tasks`, such as ClassificationConfig.
+        data: the examples.
+        train: optimization, checkpoints and logging; phases are not supported.
+        search: whether to try all combinations in `grid` and keep the one that is best on the validation set.
+        grid: the values to try.
     """
 
     task: object
@@ -52,10 +53,11 @@ class FinetuneConfig:
     grid: GridConfig = dataclasses.field(default_factory=GridConfig)
 
 
-def run_with_new_names(run):
-    """The content of a run.json or results.json with today's names, whichever version wrote it: a dict."""
+def run_with_new_names(run: Json) -> Json:
+    """Replaces old names in the content of a run.json or results.json from an older version."""
     run = {"baseline" if name == "floor" else name: value for name, value in run.items()}
-    kind = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}.get(run.get("program"))
+    kinds: dict[str, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
+    kind = kinds.get(run.get("program", ""))
     if kind and isinstance(run.get("config"), dict):
         run["config"] = with_new_names(kind, run["config"])
     for name in ("inputs", "skipped"):

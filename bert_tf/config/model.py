@@ -1,14 +1,15 @@
-"""The shape of a model."""
+"""BertConfig: the architecture of an encoder."""
 
 import dataclasses
 import math
+from typing import Any, Self
 
 from bert_tf.config.values import check_renamed, from_dict
 from bert_tf.errors import ConfigError
 
 ACTIVATIONS = ("tanh_gelu", "erf_gelu", "relu")
 
-# name: (layers, hidden size). Heads are 64 wide and the inner layer is four times the hidden size in all of them
+# name: (layers, hidden size). All have heads of size 64 and a feed-forward layer of four times the hidden size
 # (paper, section 3; the four small ones: Turc et al., 2019, arXiv:1908.08962).
 _SIZES = {
     "tiny": (2, 128),
@@ -22,20 +23,21 @@ _SIZES = {
 
 @dataclasses.dataclass
 class BertConfig:
-    """The shape of an encoder; the defaults are BERT-base uncased.
+    """The architecture of an encoder; the defaults are BERT-base uncased.
 
     Attributes:
         vocab_size: rows of the word embedding.
-        num_layers, hidden_size, num_heads, intermediate_size: L, H, A and the feed-forward width of the paper.
+        num_layers, hidden_size, num_heads, intermediate_size: L, H, A and the feed-forward size of the paper.
         max_position_embeddings: longest input in tokens.
-        position_offset: rows of the position embedding before that of the first token: 0 in BERT, 2 in RoBERTa.
-        type_vocab_size: number of segment types; 0 for none. With 1, every token is of that type.
+        position_offset: row of the position embedding that the first token uses: 0 in BERT, 2 in RoBERTa.
+        type_vocab_size: number of segment types; 0 for none. With 1, every token has that type.
         pooler: whether there is a pooled output; checkpoints of masked language models, taggers and the like lack it.
-        dropout: rate on embeddings, sublayer outputs and the classifier's input.
-        attention_dropout: rate on attention probabilities.
+        dropout: rate for embeddings, sublayer outputs and the classifier's input.
+        attention_dropout: rate for attention probabilities.
         activation: "tanh_gelu" (google-research/bert), "erf_gelu" (most Hugging Face checkpoints) or "relu".
-        attention: "bidirectional" (BERT: each token sees all of its row) or "causal" (itself and what stands before it, as in the
-            ablation of section 5.1; the pooled output is then that of the last token, which has seen all).
+        attention: "bidirectional" (BERT: each token attends to its whole row) or "causal" (to itself and the tokens
+            before it, as in the ablation of section 5.1; the pooled output is then that of the last token, which
+            attends to all).
         norm: "post" (BERT) or "pre" (LayerNorm before each sublayer and once at the end).
         layer_norm_epsilon: added to the variance.
         initializer_range: standard deviation of the truncated normal.
@@ -59,8 +61,13 @@ class BertConfig:
     initializer_range: float = 0.02
 
     @classmethod
-    def from_name(cls, name, **overrides):
-        """One of the six published sizes: tiny, mini, small, medium, base, large."""
+    def from_name(cls, name: str, **overrides: Any) -> Self:
+        """One of the six published sizes: tiny, mini, small, medium, base, large.
+
+        Args:
+            name: of the size.
+            **overrides: fields with other values.
+        """
         if name not in _SIZES:
             raise ConfigError(f"model size {name!r} is unknown; choose one of {', '.join(_SIZES)}")
         layers, hidden = _SIZES[name]
@@ -72,12 +79,13 @@ class BertConfig:
         }
         return from_dict(cls, shape | overrides)
 
-    def check(self):
-        """Raises ConfigError for a value, or a combination, that no model can have."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) not in ((int, float) if field.type is float else (field.type,)):
-                raise ConfigError(f"model.{field.name} is {value!r}; expected {field.type.__name__}")
+    def check(self) -> Self:
+        """Raises ConfigError for invalid values and combinations."""
+        for attribute in dataclasses.fields(self):
+            value, kind = getattr(self, attribute.name), attribute.type
+            if type(value) not in ((int, float) if kind is float else (kind,)):
+                expected = kind.__name__ if isinstance(kind, type) else kind
+                raise ConfigError(f"model.{attribute.name} is {value!r}; expected {expected}")
         for field in (
             "vocab_size",
             "num_layers",

@@ -1,11 +1,19 @@
-"""Dataclasses from dicts and back, with errors that name the field."""
+"""Conversion of dataclasses from and to dicts, with errors that name the field."""
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_tf.errors import ConfigError
+from bert_tf.types import Json
 
-# Names and values until version 0.1, by dataclass: files that were written then are still read.
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Config = TypeVar("_Config", bound="DataclassInstance")
+
+# Names and values up to version 0.1, by dataclass: files from that time can still be read.
 _OLD_NAMES = {
     "ExampleData": {"evaluation": "validation"},
     "PretrainConfig": {"heldout": "validation"},
@@ -17,45 +25,54 @@ _OLD_VALUES = {
 }
 
 
-def to_dict(config):
-    """A dataclass as plain, JSON-ready values."""
+def to_dict(config: "DataclassInstance") -> Json:
+    """Converts a dataclass to a dict of JSON-ready values."""
     return dataclasses.asdict(config)
 
 
-def unknown_field(cls, name, where=""):
-    """The error message for a field that the dataclass `cls` lacks, with its new name or the nearest one."""
+def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
+    """The error message for a field that the dataclass `cls` lacks, with its new name or the closest match.
+
+    Args:
+        cls: the dataclass.
+        name: the unknown field.
+        where: path of the dataclass in its config, such as "train"; "" for the name of the class.
+    """
     if new := _OLD_NAMES.get(cls.__name__, {}).get(name):
-        return f"{where or cls.__name__} has no field {name!r} any more; it is called {new!r} now"
+        return f"{where or cls.__name__} no longer has a field {name!r}; use {new!r}"
     fields = [field.name for field in dataclasses.fields(cls)]
     near = difflib.get_close_matches(name, fields, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(fields)}"
     return f"{where or cls.__name__} has no field {name!r}; {hint}"
 
 
-def check_renamed(config, name):
-    """Raises ConfigError if a field has the old name of a value."""
+def check_renamed(config: object, name: str) -> None:
+    """Raises ConfigError if the value of a field has been renamed."""
     value = getattr(config, name)
     if new := _OLD_VALUES[type(config).__name__][name].get(value):
-        raise ConfigError(f"{name}={value!r} is called {new!r} now; use that")
+        raise ConfigError(f"{name}={value!r} has been renamed; use {new!r}")
 
 
-def with_new_names(cls, values):
-    """Values of the dataclass `cls` as version 0.1 or later saved them, with today's names: a dict."""
+def with_new_names(cls: type[Any], values: Json) -> Json:
+    """Replaces old names of fields and values in a dict of the dataclass `cls` that version 0.1 or later saved."""
     values = {_OLD_NAMES.get(cls.__name__, {}).get(name, name): value for name, value in values.items()}
     for name, new in _OLD_VALUES.get(cls.__name__, {}).items():
         if name in values:
             values[name] = new.get(values[name], values[name])
     for field in dataclasses.fields(cls):
-        if dataclasses.is_dataclass(field.type) and isinstance(values.get(field.name), dict):
-            values[field.name] = with_new_names(field.type, values[field.name])
+        kind = field.type
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(values.get(field.name), dict):
+            values[field.name] = with_new_names(kind, values[field.name])
     return values
 
 
-def from_dict(cls, values, where=""):
-    """The dataclass `cls` from a dict; nested dataclasses from nested dicts.
+def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") -> _Config:
+    """Builds the dataclass `cls` from a dict, and nested dataclasses from nested dicts.
 
-    Raises:
-        ConfigError: for a key that `cls` lacks, with the nearest one it has.
+    Args:
+        cls: the dataclass.
+        values: its fields by name.
+        where: path of `values` in the whole config for error messages, such as "train."; "" for the whole.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}
     arguments = {}
@@ -63,6 +80,7 @@ def from_dict(cls, values, where=""):
         if name not in fields:
             raise ConfigError(unknown_field(cls, name, where.rstrip(".")))
         kind = fields[name].type
-        nested = dataclasses.is_dataclass(kind) and isinstance(value, dict)
-        arguments[name] = from_dict(kind, value, f"{where}{name}.") if nested else value
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
+            value = from_dict(kind, value, f"{where}{name}.")
+        arguments[name] = value
     return cls(**arguments)

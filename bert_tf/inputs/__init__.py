@@ -1,1 +1,1 @@
-"""Ids to features: readers, documents, masking, packing, batching."""
+"""Model inputs: corpora, example data sets, packing, masking, windows and batching."""

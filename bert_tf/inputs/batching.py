@@ -1,26 +1,32 @@
-"""Examples of similar length into one batch, epochs into one endless stream that can be resumed anywhere."""
+"""Batches of examples of similar length, and an endless stream of epochs that can be resumed at any batch."""
+
+from collections.abc import Callable
 
 import tensorflow as tf
 
+from bert_tf.types import Tensors
 
-def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None):
-    """Sorts each pool by length and cuts it into batches, so that little of a batch is padding.
+
+def batch_by_length(
+    pools: tf.data.Dataset, batch_size: int, *, length_key: str = "input_word_ids", seed: tf.Tensor | None = None
+) -> tf.data.Dataset:
+    """Sorts each pool of examples by length and cuts it into batches, to keep padding low.
 
     Args:
-        pools: Dataset of dicts whose tensors have the pool's size as first dimension, RaggedTensors among them. Sizes
-            that are multiples of `batch_size` (32 of them is plenty) leave only the very last batch partial.
-        batch_size: examples a batch.
-        length_key: the ragged feature that is sorted by; where each example has several lists, by its longest one.
-        seed: int64 [2] to shuffle the batches of a pool, or None to keep them in order of length (evaluation).
+        pools: Dataset of feature dicts; the first dimension of every tensor, dense or ragged, is the pool's size. With
+            a pool size that is a multiple of `batch_size` (32 batches are plenty) only the very last batch is partial.
+        batch_size: examples per batch.
+        length_key: the ragged feature to sort by; if an example has several lists, its longest one counts.
+        seed: int64 [2], shuffles the batches within each pool; None keeps them in order of length (evaluation).
 
     Returns:
-        Dataset of dicts; what was ragged still is.
+        Dataset of feature dicts; ragged features stay ragged.
     """
 
-    def sort(number, pool):
+    def sort(number: tf.Tensor, pool: Tensors) -> tuple[Tensors, tf.Tensor]:
         order = tf.argsort(longest(pool[length_key]), stable=True)
         if seed is not None:
-            # What does not fill a batch, the shortest, goes to the end; the full batches are shuffled.
+            # The shortest examples, too few to fill a batch, go to the end; the full batches are shuffled.
             rest, full = tf.split(order, [tf.size(order) % batch_size, -1])
             blocks = tf.reshape(full, [-1, batch_size])
             blocks = tf.random.experimental.stateless_shuffle(
@@ -29,43 +35,47 @@ def batch_by_length(pools, batch_size, *, length_key="input_word_ids", seed=None
             order = tf.concat([tf.reshape(blocks, [-1]), rest], 0)
         return pool, order
 
-    def cut(pool, order):
-        def batch(start):
+    def cut(pool: Tensors, order: tf.Tensor) -> tf.data.Dataset:
+        def batch(start: tf.Tensor) -> Tensors:
             rows = order[start : start + batch_size]
             return {name: tf.gather(value, rows) for name, value in pool.items()}
 
-        # To unbatch and batch again would take each row apart, and gives the same.
+        # unbatch() and batch() would give the same, but take every row apart.
         return tf.data.Dataset.range(0, tf.size(order, tf.int64), batch_size).map(batch)
 
     return pools.enumerate().map(sort, num_parallel_calls=tf.data.AUTOTUNE).flat_map(cut)
 
 
-def longest(ragged):
-    """int64 [n]: values of each row of a RaggedTensor [n, None], or of the longest list in each of [n, None, None]."""
+def longest(ragged: tf.RaggedTensor) -> tf.Tensor:
+    """Length of each row of a RaggedTensor [n, None], or of the longest list in each row of [n, None, None].
+
+    Returns:
+        int64 [n].
+    """
     lengths = ragged.row_lengths(axis=ragged.ragged_rank)
     return tf.reduce_max(lengths, axis=1) if isinstance(lengths, tf.RaggedTensor) else lengths
 
 
-def stream(epoch_batches, start=(0, 0)):
-    """All epochs one after the other, for ever, from any point.
+def stream(epoch_batches: Callable[[tf.Tensor], tf.data.Dataset], start: tuple[int, int] = (0, 0)) -> tf.data.Dataset:
+    """Endless stream of all epochs, one after the other, from any position.
 
-    The state of its iterator can be saved and restored (tf.train.Checkpoint), also into an iterator with another
-    `start`: going on takes what it holds then, not what has been read before.
+    The state of its iterator can be saved and restored (tf.train.Checkpoint). A restored iterator continues from the
+    saved state, even if it was created with a different `start`.
 
     Args:
-        epoch_batches: function of an int64 scalar tensor, the epoch, to a Dataset of feature dicts. It must give the
-            same batches each time it is asked for the same epoch.
-        start: (epoch, batches of it already used); these are read again and passed over.
+        epoch_batches: function from the epoch, an int64 scalar tensor, to a Dataset of feature dicts. It must return
+            the same batches every time it is called with the same epoch.
+        start: (epoch, batches of this epoch already used); the used batches are read again and skipped.
 
     Returns:
-        Dataset of (features, position), the latter int64 [2]: the `start` that goes on after this batch.
+        Dataset of (features, position); position is int64 [2], the `start` that resumes after this batch.
     """
 
-    def used(epoch):
+    def used(epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return epoch, tf.where(epoch == start[0], tf.constant(start[1], tf.int64), 0)
 
-    def one_epoch(epoch, done):
-        # `done` is an element and no constant, so that a saved state brings its own along.
+    def one_epoch(epoch: tf.Tensor, done: tf.Tensor) -> tf.data.Dataset:
+        # `done` is a dataset element, not a constant, so that a saved iterator state includes its own value.
         batches = epoch_batches(epoch).enumerate().skip(done)
         return batches.map(lambda number, features: (features, tf.stack([epoch, number + 1])))
 
@@ -73,23 +83,23 @@ def stream(epoch_batches, start=(0, 0)):
     return epochs.flat_map(one_epoch).prefetch(tf.data.AUTOTUNE)
 
 
-def microbatch(features, index, parts):
-    """The rows of one of so many equal parts of a batch; a last, partial batch is cut as evenly as it goes.
+def microbatch(features: Tensors, index: int | tf.Tensor, num_microbatches: int) -> Tensors:
+    """One of `num_microbatches` equal parts of a batch; a last, partial batch is split as evenly as possible.
 
-    What a batch holds does not depend on how many parts it is cut into: so a run on eight replicas sees what a run on
-    one replica saw.
+    The content of a batch does not depend on the number of parts, so a run on eight replicas sees the same examples as
+    a run on one replica.
 
     Args:
-        features: dict of tensors with one first dimension.
-        index: int, below `parts`.
-        parts: int, replicas times micro-batches.
+        features: tensors with the same first dimension.
+        index: from 0 to num_microbatches - 1.
+        num_microbatches: replicas times micro-batches per replica.
 
     Returns:
-        dict of the same; their first dimensions are known where those of `features` are.
+        The same features; their first dimensions are static where those of `features` are.
     """
 
-    def rows(value):
+    def rows(value: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         count = value.shape[0] if value.shape[0] is not None else tf.shape(value, out_type=tf.int64)[0]
-        return value[index * count // parts : (index + 1) * count // parts]
+        return value[index * count // num_microbatches : (index + 1) * count // num_microbatches]
 
     return {name: rows(value) for name, value in features.items()}

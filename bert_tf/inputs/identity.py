@@ -1,24 +1,27 @@
-"""What files, weights and batches hold, in a few words: the same wherever they lie, others if they were changed."""
+"""Content fingerprints of corpora, files, weights and batches; used to detect changed inputs on resume."""
 
 import hashlib
 import os
 import zlib
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from bert_tf.inputs.corpus.shards import DESCRIPTION, are_shards, digest
+from bert_tf.types import Json
 
 
-def corpus_identity(files):
-    """Of a corpus: as little is read as tells it from another one.
+def corpus_identity(files: Sequence[str]) -> Json:
+    """Identifies a corpus by the names and sizes of its files, which are not read themselves.
+
+    A text file that changed without changing its size is not noticed.
 
     Args:
-        files: list of str, text files or shards, in the order in which training numbers them.
+        files: text files or shards, in the order in which training numbers them.
 
     Returns:
-        dict: files, how many; bytes, of all; names_and_sizes, a digest of the names without folders and of each file's
-        size, in this order; for shards also prepared, a digest of what describes them. A file of text that was changed
-        without getting longer or shorter is not noticed.
+        dict, JSON-ready: files, their number; bytes, the sum of their sizes; names_and_sizes, a digest of each file's
+        name (without folders) and size, in this order; for shards also prepared, a digest of their corpus.json files.
     """
     sizes = [tf.io.gfile.stat(file).length for file in files]
     names = [[os.path.basename(file), size] for file, size in zip(files, sizes, strict=True)]
@@ -29,28 +32,28 @@ def corpus_identity(files):
     return identity
 
 
-def file_identity(path):
-    """Of a file: the first 16 hexadecimal digits of the SHA-256 of its bytes."""
+def file_identity(path: str) -> str:
+    """Identifies a file: the first 16 hexadecimal digits of the SHA-256 of its bytes."""
     with tf.io.gfile.GFile(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()[:16]
 
 
-def weights_identity(variables):
-    """Of tf.Variables: a CRC-32 over the bytes of all in turn, 8 hexadecimal digits; a second for a gigabyte."""
+def weights_identity(variables: Iterable[tf.Variable]) -> str:
+    """Identifies variables: CRC-32 over all their bytes, in order, as 8 hexadecimal digits; one second per gigabyte."""
     checksum = 0
     for variable in variables:
         checksum = zlib.crc32(variable.numpy().tobytes(), checksum)
     return f"{checksum:08x}"
 
 
-def batch_fingerprint(features):
-    """Of a batch, in graph code.
+def batch_fingerprint(features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Identifies a batch; runs in graphs.
 
     Args:
-        features: dict of tensors of fixed-size types.
+        features: tensors of fixed-size types.
 
     Returns:
-        uint8 [8]: FarmHash64 over those of the features, these in the order of their names.
+        uint8 [8]: FarmHash64 over the features' own FarmHash64 values, in the order of their names.
     """
     prints = [tf.fingerprint(tf.reshape(features[name], [1, -1]))[0] for name in sorted(features)]
     return tf.fingerprint(tf.reshape(tf.stack(prints), [1, -1]))[0]

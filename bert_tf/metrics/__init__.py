@@ -1,6 +1,6 @@
-"""Measures of finished predictions: lists or arrays of plain values in, no TensorFlow.
+"""Metrics of finished predictions: lists or arrays of plain values in, no TensorFlow.
 
-Where a task has an official script, its scores are those of the script: functions named after what is scored, as
-`squad_1_scores`, give a dict of name to float. Shares are from 0 to 1, where the scripts print percentages. The others
-are parts of these, for each example or of sums over examples (which intervals are drawn from), and say what they give.
+If a task has an official script, its metrics equal the script's. Functions such as `squad_1_scores` compute them and
+return a dict of name to float; shares are from 0 to 1, where the scripts print percentages. The other functions compute
+parts of these metrics, per example or from sums over examples (for bootstrap intervals), and describe what they return.
 """

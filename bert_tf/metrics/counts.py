@@ -1,20 +1,23 @@
-"""Precision, recall and F1 from how often something is found, is there, and is both."""
+"""Precision, recall and F1 from counts of correct, predicted and true items."""
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from bert_tf.types import Array
 
 
-def precision_recall_f1(right, found, true):
-    """The three shares, each 0 where it would be 0 of 0.
+def precision_recall_f1(correct: ArrayLike, predicted: ArrayLike, true: ArrayLike) -> tuple[Array, Array, Array]:
+    """Computes the three metrics; each is 0 where it would be 0 / 0.
 
     Args:
-        right: [...], how often it was found where it is.
-        found: [...], how often it was found.
-        true: [...], how often it is there.
+        correct: [...], numbers of items that are predicted and true.
+        predicted: [...], numbers of predicted items.
+        true: [...], numbers of true items.
 
     Returns:
-        (precision, recall, F1): float64 [...] each.
+        (precision, recall, F1), float64 [...] each.
     """
-    right, found, true = (np.asarray(counts, np.float64) for counts in (right, found, true))
-    # F1 is twice the harmonic mean's parts: the same as 2pr / (p + r).
-    parts = (right, found), (right, true), (2 * right, found + true)
-    return tuple(part / np.maximum(whole, 1) for part, whole in parts)
+    correct, predicted, true = (np.asarray(counts, np.float64) for counts in (correct, predicted, true))
+    precision, recall = correct / np.maximum(predicted, 1), correct / np.maximum(true, 1)
+    # The same as 2pr / (p + r), without its 0 / 0.
+    return precision, recall, 2 * correct / np.maximum(predicted + true, 1)

@@ -1,45 +1,47 @@
-"""The metrics of GLUE's tasks (Wang et al., 2019, table 1) and what its leaderboard takes (gluebenchmark.com/faq)."""
+"""Metrics of GLUE's tasks (Wang et al., 2019, table 1) and checks of submissions (gluebenchmark.com/faq)."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.glue import GLUE
 from bert_tf.inputs.datasets.labelled import Scale
-from bert_tf.metrics.checks import check_names, numbers
-from bert_tf.metrics.classification import correlations, count_classes
+from bert_tf.metrics.checks import Values, check_names, numbers
+from bert_tf.metrics.classification import ClassCounts, correlations, count_classes
+from bert_tf.types import Array, Metrics
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueSet:
-    """One of the sets that GLUE scores.
+    """A test set of GLUE.
 
     Attributes:
         file: name in a submission, without ".tsv" (jiant/scripts/postproc/benchmarks.py of nyu-mll/jiant).
-        test_rows: of the test set (huggingface/datasets, datasets/glue/README.md, counted from the files).
-        metrics: of its classes, names in `_METRICS`; of STS-B the correlations.
-        task: whose models answer it, a key of `inputs.datasets.glue.GLUE`.
+        test_rows: size of the test set (huggingface/datasets, datasets/glue/README.md, counted from the files).
+        metrics: names in `_METRICS`; for STS-B the correlations.
+        task: key of `inputs.datasets.glue.GLUE` for the training data of its models.
     """
 
     file: str
     test_rows: int
-    metrics: tuple
+    metrics: tuple[str, ...]
     task: str
 
     @property
-    def labels(self):
-        """The classes as the files and a submission write them; of STS-B a Scale."""
+    def labels(self) -> tuple[str, ...] | Scale:
+        """The classes as in the files and in a submission; for STS-B a Scale."""
         return GLUE[self.task].labels
 
 
-# Functions of ClassCounts.
-_METRICS = {
+_METRICS: dict[str, Callable[[ClassCounts], Array]] = {
     "matthews": lambda counts: counts.matthews(),
     "accuracy": lambda counts: counts.accuracy(),
     "f1": lambda counts: counts.f1_of("1"),
 }
-# By the names that TFDS has for them.
+# Keys are TFDS' names.
 GLUE_SETS = {
     "cola": GlueSet("CoLA", 1063, ("matthews",), "cola"),
     "sst2": GlueSet("SST-2", 1821, ("accuracy",), "sst2"),
@@ -55,8 +57,8 @@ GLUE_SETS = {
 }
 
 
-def glue_scores(name, labels, predictions):
-    """The metrics of a GLUE task.
+def glue_scores(name: str, labels: Values, predictions: Values) -> Metrics:
+    """Computes the metrics of a GLUE task.
 
     Args:
         name: one of `GLUE_SETS`.
@@ -64,14 +66,11 @@ def glue_scores(name, labels, predictions):
         predictions: the same.
 
     Returns:
-        dict of "matthews", "accuracy", "f1" (of class "1"), "pearson" and "spearman" what the task has; and "score",
-        their mean, which is what the leaderboard averages over the tasks.
-
-    Raises:
-        ConfigError: unknown name.
-        DataError: no examples, lengths that differ, an unknown label.
+        dict: the task's metrics among "matthews", "accuracy", "f1" (of class "1"), "pearson" and "spearman"; and
+        "score", their mean, which the leaderboard averages over the tasks.
     """
     task = _set(name)
+    scores: Mapping[str, Any]
     if isinstance(task.labels, Scale):
         scores = with_score(correlations(labels, predictions))
     else:
@@ -81,34 +80,30 @@ def glue_scores(name, labels, predictions):
     return {key: float(value) for key, value in scores.items()}
 
 
-def glue_class_scores(name, counts):
-    """The metrics of a GLUE task with classes, of one set of examples or of many resamples.
+def glue_class_scores(name: str, counts: ClassCounts) -> dict[str, Array]:
+    """Computes the metrics of a GLUE task with classes, for one set of examples or many resamples.
 
     Args:
         name: one of `GLUE_SETS`, not STS-B.
-        counts: `classification.ClassCounts` of [..., classes].
+        counts: of [..., classes].
 
     Returns:
-        dict of [...], as `glue_scores`.
+        dict of [...], with the names of `glue_scores`.
     """
     return with_score({metric: _METRICS[metric](counts) for metric in _set(name).metrics})
 
 
-def with_score(scores):
-    """A task's metrics, dict of [...], and their mean, "score"."""
-    return scores | {"score": np.mean(list(scores.values()), axis=0)}
+def with_score(scores: Mapping[str, Any]) -> dict[str, Array]:
+    """Adds "score", the mean of a task's metrics, [...] each."""
+    return dict(scores) | {"score": np.mean(list(scores.values()), axis=0)}
 
 
-def check_submission(name, predictions):
-    """Refuses predictions that are no submission for a set's leaderboard.
+def check_submission(name: str, predictions: Values) -> None:
+    """Raises DataError for predictions that the leaderboard would not accept: their number, or a label or value.
 
     Args:
         name: one of `GLUE_SETS`.
         predictions: [rows], in the order of the test file: str from the set's labels; float for STS-B.
-
-    Raises:
-        ConfigError: unknown name.
-        DataError: another number of rows than the test set has, an unknown label, a number beyond 0 to 5.
     """
     task = _set(name)
     if len(predictions) != task.test_rows:
@@ -118,22 +113,22 @@ def check_submission(name, predictions):
         check_names(predictions, task.labels, "prediction")
         return
     low, high = task.labels
-    beyond = [value for value in numbers(predictions, "prediction") if not low <= value <= high]
-    if beyond:
+    outside = [value for value in numbers(predictions, "prediction") if not low <= value <= high]
+    if outside:
         scale = f"from {low:g} to {high:g}, the scale of {task.file}"
-        raise DataError(f"{len(beyond)} predictions such as {beyond[0]} are not {scale}; clip them")
+        raise DataError(f"{len(outside)} predictions such as {outside[0]} are not {scale}; clip them")
 
 
-def sets_of(task):
-    """Names of the sets that a task's data may be: of MNLI three, as its models answer AX too, else one.
+def sets_of(task: str) -> tuple[str, ...]:
+    """Returns the names of a task's test sets: three for MNLI, whose models also predict AX, one for other tasks.
 
     Args:
         task: a key of `inputs.datasets.glue.GLUE`.
     """
-    return tuple(name for name, one in GLUE_SETS.items() if task in (one.task, name))
+    return tuple(name for name, glue_set in GLUE_SETS.items() if task in (glue_set.task, name))
 
 
-def _set(name):
+def _set(name: str) -> GlueSet:
     if name not in GLUE_SETS:
         raise ConfigError(f"unknown GLUE task {name!r}; expected one of {', '.join(GLUE_SETS)}")
     return GLUE_SETS[name]

@@ -1,7 +1,7 @@
-"""What a measured number is, by the name that the metrics here and the tasks give it."""
+"""Units of metrics, by their names, for reports."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 _SHARE = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|exact_match|share)")
@@ -10,11 +10,11 @@ _COEFFICIENTS = ("pearson", "spearman", "matthews")
 
 
 class Unit(NamedTuple):
-    """A kind of numbers.
+    """A unit and its format.
 
     Attributes:
-        text: function of a float, not nan or infinite, to what a reader sees.
-        is_part: whether 1 is the most that there can be, so that a bar can show the number.
+        text: formats a finite float for the reader.
+        is_part: whether the maximum is 1, so that a bar can show the number.
     """
 
     text: Callable[[float], str]
@@ -27,15 +27,12 @@ COEFFICIENT = Unit("{:.3f}".format, True)
 NUMBER = Unit(lambda value: f"{value:,.4f}" if abs(value) < 1e6 else f"{value:.4g}", False)
 
 
-def unit_of(name, others):
-    """The unit of a number.
+def unit_of(name: str, others: Iterable[str]) -> Unit:
+    """Returns the unit of a metric; NUMBER for losses, thresholds and unknown names.
 
     Args:
-        name: of a score or measure; before a "/" may stand what part it is of, as in "PER/f1".
-        others: names of what was measured with it: "score" is the mean of GLUE's metrics among them.
-
-    Returns:
-        Unit; NUMBER for losses, thresholds and names that are not known.
+        name: of the metric; the part of the data may precede it, as in "PER/f1".
+        others: names of the metrics of the same evaluation: "score" is the mean of GLUE's metrics among them.
     """
     name = name.rpartition("/")[2]
     if name in _COEFFICIENTS:

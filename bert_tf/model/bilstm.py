@@ -1,34 +1,38 @@
-"""A two-layer BiLSTM on the encoder's states (paper, sections 5.1 and 5.3)."""
+"""Two-layer BiLSTM on the encoder's states (paper, sections 5.1 and 5.3)."""
 
 import keras
 
 LAYERS = 2
-WAYS = ("forward", "backward")
+DIRECTIONS = ("forward", "backward")
 
 
-def bilstm(states, mask, units, dtype, *, sequences):
+def bilstm(
+    states: keras.KerasTensor, mask: keras.KerasTensor, units: int, dtype: keras.DTypePolicy | str, *, sequences: bool
+) -> keras.KerasTensor:
     """Reads the states of each row's tokens forwards and backwards.
 
     Args:
-        states: KerasTensor [batch, length, size].
-        mask: KerasTensor int32 [batch, length], 0 at padding, which stands behind the tokens.
+        states: [batch, length, size].
+        mask: int32 [batch, length], 0 at padding, which follows the tokens.
         units: size of each direction; in the paper 768, BERT-base's hidden size.
         dtype: Keras dtype policy.
-        sequences: whether the result is a state a token, or one a row: what both directions have come to at their end.
+        sequences: whether to return the states of all tokens or only the final state of both directions.
 
     Returns:
-        KerasTensor [batch, length, 2 * units] or [batch, 2 * units].
+        [batch, length, 2 * units] or, without `sequences`, [batch, 2 * units].
     """
-    tokens = keras.ops.greater(mask, 0)
+    is_token = keras.ops.greater(mask, 0)
     for layer in range(LAYERS):
-        every = sequences or layer < LAYERS - 1
-        ways = []
-        # Not keras.layers.Bidirectional: from a .keras file its variables come back under other paths.
-        for way in WAYS:
-            backward = way == "backward"
-            name = f"bilstm_{layer}_{way}"
-            lstm = keras.layers.LSTM(units, return_sequences=every, go_backwards=backward, name=name, dtype=dtype)
-            read = lstm(states, mask=tokens)
-            ways.append(keras.ops.flip(read, axis=1) if backward and every else read)
-        states = keras.ops.concatenate(ways, axis=-1)
+        return_sequences = sequences or layer < LAYERS - 1
+        outputs = []
+        # Not keras.layers.Bidirectional: its variables have other paths when loaded from a .keras file.
+        for direction in DIRECTIONS:
+            backward = direction == "backward"
+            name = f"bilstm_{layer}_{direction}"
+            lstm = keras.layers.LSTM(
+                units, return_sequences=return_sequences, go_backwards=backward, name=name, dtype=dtype
+            )
+            output = lstm(states, mask=is_token)
+            outputs.append(keras.ops.flip(output, axis=1) if backward and return_sequences else output)
+        states = keras.ops.concatenate(outputs, axis=-1)
     return states

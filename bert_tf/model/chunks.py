@@ -1,20 +1,24 @@
-"""Many rows through a model, some at a time, in graph code: memory is that of some rows and of what is kept of all."""
+"""Chunked inference in graph code: limits memory by running a model on a few rows at a time."""
+
+from collections.abc import Callable
 
 import tensorflow as tf
 
-# Tokens that go through at once: 32 windows of 512. The windows of one long text can be thousands.
+from bert_tf.types import Tensors
+
+# Tokens per chunk: 32 windows of 512. A single long text can have thousands of windows.
 _TOKENS = 2**14
 
 
-def map_in_chunks(compute, features):
-    """What a function makes of features, some rows at a time.
+def map_in_chunks(compute: Callable[[Tensors], Tensors], features: Tensors) -> Tensors:
+    """Applies a function to features, a chunk of rows at a time.
 
     Args:
-        compute: function of a dict of tensors [some rows, ...] to another, as in `chunked_map`.
-        features: dict of tensors [rows, ...], `input_word_ids` among them.
+        compute: maps tensors [chunk, ...] to tensors [chunk, ...], as in `chunked_map`.
+        features: tensors [rows, ...], including `input_word_ids`.
 
     Returns:
-        dict of tensors [rows, ...].
+        Tensors [rows, ...].
     """
     shape = tf.shape(features["input_word_ids"])
     return chunked_map(
@@ -24,31 +28,33 @@ def map_in_chunks(compute, features):
     )
 
 
-def chunked_map(compute, rows, tokens):
-    """What a function makes of rows, called for a part of them after the other.
+def chunked_map(
+    compute: Callable[[tf.Tensor, tf.Tensor], Tensors], rows: tf.Tensor | int, tokens: tf.Tensor | int
+) -> Tensors:
+    """Applies a function to consecutive ranges of rows and concatenates the results.
 
     Args:
-        compute: function of two int32 scalars, the first row of a part and the one behind its last, to a dict of
-            tensors, of equal shape but for the first dimension.
-        rows: int scalar, how many there are.
-        tokens: int scalar, of each row.
+        compute: maps the int32 scalars `first` and `last` to tensors for the rows [first, last). Their shapes may
+            differ between calls only in the first dimension; `last` may exceed `rows` in the last call.
+        rows: int scalar, total number of rows.
+        tokens: int scalar, tokens per row.
 
     Returns:
-        dict of tensors, those of the parts one behind the other.
+        The tensors of all calls, concatenated along the first dimension.
     """
-    some = tf.maximum(_TOKENS // tf.maximum(tf.cast(tokens, tf.int32), 1), 1)
-    parts = tf.maximum(-(-tf.cast(rows, tf.int32) // some), 1)  # of no rows there is a part without any
-    # Traced before the loop, which must know beforehand what it gathers.
+    chunk_size = tf.maximum(_TOKENS // tf.maximum(tf.cast(tokens, tf.int32), 1), 1)
+    chunks = tf.maximum(-(-tf.cast(rows, tf.int32) // chunk_size), 1)  # zero rows make one empty chunk
+    # Traced before the loop, which needs the dtypes and shapes of the results in advance.
     scalar = tf.TensorSpec([], tf.int32)
-    compute = tf.function(compute).get_concrete_function(scalar, scalar)
-    found = {
-        name: tf.TensorArray(spec.dtype, parts, infer_shape=False, element_shape=[None, *spec.shape[1:]])
-        for name, spec in compute.structured_outputs.items()
+    traced = tf.function(compute).get_concrete_function(scalar, scalar)
+    initial = {
+        name: tf.TensorArray(spec.dtype, chunks, infer_shape=False, element_shape=[None, *spec.shape[1:]])
+        for name, spec in traced.structured_outputs.items()
     }
 
-    def step(part, found):
-        made = compute(part * some, (part + 1) * some)
-        return part + 1, {name: array.write(part, made[name]) for name, array in found.items()}
+    def step(chunk: tf.Tensor, arrays: dict[str, tf.TensorArray]) -> tuple[tf.Tensor, dict[str, tf.TensorArray]]:
+        outputs = traced(chunk * chunk_size, (chunk + 1) * chunk_size)
+        return chunk + 1, {name: array.write(chunk, outputs[name]) for name, array in arrays.items()}
 
-    _, found = tf.while_loop(lambda part, _: part < parts, step, (0, found), parallel_iterations=1)
-    return {name: array.concat() for name, array in found.items()}
+    _, arrays = tf.while_loop(lambda chunk, _: chunk < chunks, step, (0, initial), parallel_iterations=1)
+    return {name: array.concat() for name, array in arrays.items()}

@@ -1,7 +1,8 @@
-"""Dropout that is a pure function of a seed, so a resumed run drops what the uninterrupted one would have dropped."""
+"""Dropout as a pure function of a seed, so that a resumed run draws the same masks as an uninterrupted one."""
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterator
 
 import keras
 import tensorflow as tf
@@ -10,8 +11,8 @@ _scope = threading.local()
 
 
 @contextlib.contextmanager
-def seed_scope(seed):
-    """Models called inside draw their dropout masks from `seed` (int32 [2]); each layer draws its own."""
+def seed_scope(seed: tf.Tensor) -> Iterator[None]:
+    """Models called inside draw their dropout masks from `seed` (int [2]), a different mask for each layer."""
     outer = getattr(_scope, "state", None)
     _scope.state = {"seed": seed, "calls": 0}
     try:
@@ -20,20 +21,22 @@ def seed_scope(seed):
         _scope.state = outer
 
 
-def repeatable(function):
-    """`function`, which every call gives the dropout masks that the first call has in the present `seed_scope`.
+def repeatable(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Wraps `function` so that every call draws the same dropout masks as its first call in this `seed_scope`.
 
-    For a backward pass that computes the forward pass again, perhaps after the scope has ended.
+    For backward passes that recompute the forward pass, possibly after the scope has ended.
 
     Raises:
-        RuntimeError: outside of a `seed_scope`, where masks can not be drawn again.
+        RuntimeError: outside of a `seed_scope`, where masks cannot be reproduced.
     """
     state = getattr(_scope, "state", None)
     if state is None:
-        raise RuntimeError("no seed_scope: dropout would draw other masks when it is computed again")
+        raise RuntimeError(
+            "no seed_scope: recomputation would draw different dropout masks; call the model inside a seed_scope"
+        )
     seed, first = state["seed"], state["calls"]
 
-    def call(*arguments):
+    def call(*arguments: tf.Tensor) -> tf.Tensor:
         with seed_scope(seed):
             _scope.state["calls"] = first
             results = function(*arguments)
@@ -45,15 +48,15 @@ def repeatable(function):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class Dropout(keras.layers.Dropout):
-    """Dropout; inside `seed_scope` from that seed, outside of it (Keras' own `fit`) from Keras' seed generator."""
+    """Dropout, seeded by the enclosing `seed_scope` or, without one (Keras' own `fit`), by Keras' seed generator."""
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         state = getattr(_scope, "state", None)
         if not training or self.rate == 0 or state is None:
             return super().call(inputs, training=training)
         state["calls"] += 1
         seed = tf.random.experimental.stateless_fold_in(state["seed"], state["calls"])
-        # 16 random bits an element: half the work of a float32 draw; the rate is exact to 1/65536.
+        # 16 random bits per element: half the work of a float32 draw; the rate is exact to 1/65536.
         shape = tf.shape(inputs)
         size = tf.reduce_prod(shape)
         bits = tf.random.stateless_uniform([(size + 1) // 2], seed, minval=None, maxval=None, dtype=tf.int32)

@@ -1,4 +1,6 @@
-"""What sits on the encoder: one head a kind of task (paper, sections 3.1 and 4, figure 4)."""
+"""Task heads on the encoder (paper, sections 3.1 and 4, figure 4)."""
+
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -8,11 +10,11 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.bilstm import bilstm
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.encoder import encoder_inputs
+from bert_tf.model.encoder import BertEncoder, encoder_inputs
 from bert_tf.model.features import Frozen, token_features
-from bert_tf.model.layers import Dense, LayerNorm, initializer
+from bert_tf.model.layers import Dense, Embeddings, LayerNorm, Shape, initializer
 
-POSITIONS = "masked_lm_positions"  # the input that says which tokens to predict
+POSITIONS = "masked_lm_positions"  # input name: positions of the tokens to predict
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -20,10 +22,10 @@ class MaskedLanguageModelHead(keras.layers.Layer):
     """Vocabulary logits at the masked positions only; the output matrix is the word embedding (section 3.1, task 1).
 
     Args:
-        embeddings: the encoder's Embeddings layer, whose word embedding is shared.
+        embeddings: the encoder's; its word embedding is shared.
     """
 
-    def __init__(self, embeddings, **kwargs):
+    def __init__(self, embeddings: Embeddings, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         config = embeddings.config
         self.config = config
@@ -34,21 +36,21 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.activation = activation(config.activation)
 
-    def build(self, sequence_shape, positions_shape=None):
+    def build(self, sequence_shape: Shape, positions_shape: Shape | None = None) -> None:
         self.transform.build(sequence_shape)
         self.norm.build(sequence_shape)
         self.bias = self.add_weight(shape=(self.config.vocab_size,), initializer="zeros", name="bias", autocast=False)
 
-    def call(self, sequence, positions):
+    def call(self, sequence: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         x = tf.gather(sequence, positions, batch_dims=1)  # [batch, predictions, hidden]
         x = self.norm(self.activation(self.transform(x)))
         table = tf.cast(self.embeddings.word_embeddings, x.dtype)
-        flat = tf.reshape(x, [-1, self.config.hidden_size])  # one matmul, not one a sequence
+        flat = tf.reshape(x, [-1, self.config.hidden_size])  # one matmul, not one per sequence
         logits = tf.matmul(flat, table, transpose_b=True)
         logits = tf.reshape(logits, tf.concat([tf.shape(positions), [self.config.vocab_size]], 0))
         return tf.cast(logits, tf.float32) + self.bias
 
-    def compute_output_spec(self, sequence, positions):
+    def compute_output_spec(self, sequence: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((*positions.shape, self.config.vocab_size), "float32")
 
 
@@ -56,186 +58,181 @@ class MaskedLanguageModelHead(keras.layers.Layer):
 class FlattenChoices(keras.layers.Layer):
     """int [batch, choices, length] -> [batch * choices, length]."""
 
-    def call(self, inputs):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return tf.reshape(inputs, [-1, tf.shape(inputs)[-1]])
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((None, inputs.shape[-1]), inputs.dtype)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
 class UnflattenChoices(keras.layers.Layer):
-    """Scores [batch * choices, 1] -> [batch, choices], as many choices as `ids` [batch, choices, length] has."""
+    """Scores [batch * choices, 1] and ids [batch, choices, length] -> scores [batch, choices]."""
 
-    def call(self, scores, ids):
+    def call(self, scores: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         return tf.reshape(scores, tf.shape(ids)[:2])
 
-    def compute_output_spec(self, scores, ids):
+    def compute_output_spec(self, scores: keras.KerasTensor, ids: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor(ids.shape[:2], scores.dtype)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
 class Cosine(keras.layers.Layer):
-    """The cosine of the mean vectors of two sequences.
+    """Cosine similarity of the mean vectors of two sequences.
 
-    Of states [batch * 2, length, hidden] and a mask [batch, 2, length], 0 at padding, to float32 [batch, 1].
+    States [batch * 2, length, hidden] and mask [batch, 2, length], 0 at padding, -> float32 [batch, 1].
     """
 
-    def call(self, states, mask):
-        there = tf.cast(tf.reshape(mask, tf.shape(states)[:2]) > 0, tf.float32)[..., tf.newaxis]
+    def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        is_token = tf.cast(tf.reshape(mask, tf.shape(states)[:2]) > 0, tf.float32)[..., tf.newaxis]
         # The sum has the direction of the mean.
-        sums = tf.reduce_sum(tf.cast(states, tf.float32) * there, 1)
+        sums = tf.reduce_sum(tf.cast(states, tf.float32) * is_token, 1)
         vectors = tf.reshape(tf.math.l2_normalize(sums, -1), [-1, 2, states.shape[-1]])
         return tf.reduce_sum(vectors[:, 0] * vectors[:, 1], -1, keepdims=True)
 
-    def compute_output_spec(self, states, mask):
+    def compute_output_spec(self, states: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((mask.shape[0], 1), "float32")
 
 
-def encoded(encoder, inputs, *, pooled, frozen=False):
-    """The encoder's outputs for a head.
+def call_encoder(
+    encoder: BertEncoder, inputs: dict[str, keras.KerasTensor], *, pooled: bool, frozen: bool = False
+) -> dict[str, Any]:
+    """Calls the encoder on symbolic inputs and returns its outputs for a head.
 
     Args:
-        encoder: BertEncoder.
-        inputs: dict that holds the encoder's inputs, and maybe others.
+        encoder: must have a pooler if `pooled` is True.
+        inputs: the encoder's inputs; others are ignored.
         pooled: whether the head needs the pooled output.
-        frozen: whether the encoder is left as it is when the model is trained.
-
-    Raises:
-        ConfigError: if it does and the encoder has none.
+        frozen: whether the encoder is excluded from training.
     """
     if pooled and not encoder.config.pooler:
         raise ConfigError(
-            "the encoder has no pooler (model.pooler is False), which this head sits on; "
-            "bert_tf.load(PATH, pooler=True) puts a new, untrained one on"
+            "the encoder has no pooler (model.pooler is False), but this head needs one; "
+            "bert_tf.load(PATH, pooler=True) adds a new, untrained pooler"
         )
     reader = Frozen(encoder, name="frozen_encoder") if frozen else encoder
     return reader({name: inputs[name] for name in encoder.input})
 
 
-def next_sentence(encoder):
-    """Next-sentence prediction alone.
+def next_sentence(encoder: BertEncoder) -> keras.Model:
+    """Next-sentence prediction without the masked language model.
 
     Returns:
-        keras.Model from the encoder's inputs to {"nsp_logits": float32 [batch, 2]}, as `BertPretrainer` gives them.
+        Model from the encoder's inputs to {"nsp_logits": float32 [batch, 2]}, as in `BertPretrainer`.
     """
     inputs = encoder_inputs()
-    pooled = encoded(encoder, inputs, pooled=True)["pooled_output"]
-    return keras.Model(inputs, {"nsp_logits": output(encoder, 2, "next_sentence")(pooled)})
+    pooled = call_encoder(encoder, inputs, pooled=True)["pooled_output"]
+    return keras.Model(inputs, {"nsp_logits": logits_layer(encoder, 2, "next_sentence")(pooled)})
 
 
-def classifier(encoder, labels):
+def classifier(encoder: BertEncoder, labels: int) -> keras.Model:
     """Encoder, dropout and one dense layer on the pooled output (paper, section 4.1).
 
-    Args:
-        encoder: BertEncoder.
-        labels: number of classes.
-
     Returns:
-        keras.Model from the encoder's inputs to {"logits": float32 [batch, labels]}.
+        Model from the encoder's inputs to {"logits": float32 [batch, labels]}.
     """
     inputs = encoder_inputs()
-    pooled = encoded(encoder, inputs, pooled=True)["pooled_output"]
-    return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, pooled))})
+    pooled = call_encoder(encoder, inputs, pooled=True)["pooled_output"]
+    return keras.Model(inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, pooled))})
 
 
-def tagger(encoder, labels, *, frozen=False):
+def tagger(encoder: BertEncoder, labels: int, *, frozen: bool = False) -> keras.Model:
     """Encoder, dropout and one dense layer on every token (paper, section 5.3 and figure 4d).
 
     Args:
-        encoder: BertEncoder.
         labels: number of tags.
-        frozen: whether the dense layer alone is trained.
+        frozen: whether only the dense layer is trained.
 
     Returns:
-        keras.Model from the encoder's inputs to {"logits": float32 [batch, length, labels]}.
+        Model from the encoder's inputs to {"logits": float32 [batch, length, labels]}.
     """
     inputs = encoder_inputs()
-    sequence = encoded(encoder, inputs, pooled=False, frozen=frozen)["sequence_output"]
-    return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, sequence))})
+    sequence = call_encoder(encoder, inputs, pooled=False, frozen=frozen)["sequence_output"]
+    return keras.Model(inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, sequence))})
 
 
-def bilstm_classifier(encoder, labels):
-    """`classifier` on what a BiLSTM makes of all tokens instead of the pooled output (section 5.1, "+ BiLSTM").
-
-    Returns:
-        keras.Model as of `classifier`.
-    """
+def bilstm_classifier(encoder: BertEncoder, labels: int) -> keras.Model:
+    """`classifier` on a BiLSTM over all tokens instead of the pooled output (section 5.1, "+ BiLSTM")."""
     return _on_bilstm(encoder, labels, sequences=False)
 
 
-def bilstm_tagger(encoder, labels, features=None, *, frozen=False):
-    """`tagger` with a BiLSTM in between (section 5.3).
+def bilstm_tagger(
+    encoder: BertEncoder, labels: int, features: FeatureConfig | None = None, *, frozen: bool = False
+) -> keras.Model:
+    """`tagger` with a BiLSTM between encoder and dropout (section 5.3).
 
     Args:
-        encoder, labels, frozen: as for `tagger`.
-        features: FeatureConfig, what the BiLSTM reads; None for the last layer.
-
-    Returns:
-        keras.Model as of `tagger`.
-
-    Raises:
-        ConfigError: the encoder has no such layers.
+        encoder, labels: as for `tagger`.
+        features: layers that the BiLSTM reads; None for the last layer.
+        frozen: whether only the BiLSTM and the dense layer are trained.
     """
     return _on_bilstm(encoder, labels, sequences=True, features=features, frozen=frozen)
 
 
-def _on_bilstm(encoder, labels, *, sequences, features=None, frozen=False):
+def _on_bilstm(
+    encoder: BertEncoder,
+    labels: int,
+    *,
+    sequences: bool,
+    features: FeatureConfig | None = None,
+    frozen: bool = False,
+) -> keras.Model:
     inputs, size = encoder_inputs(), encoder.config.hidden_size
-    outputs = encoded(encoder, inputs, pooled=False, frozen=frozen)
+    outputs = call_encoder(encoder, inputs, pooled=False, frozen=frozen)
     states = token_features(encoder, outputs, features or FeatureConfig())
     states = bilstm(states, inputs["input_mask"], size, encoder.policy, sequences=sequences)
-    return keras.Model(inputs, {"logits": output(encoder, labels, "classifier")(_dropped(encoder, states))})
+    return keras.Model(inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, states))})
 
 
-def span_head(encoder):
-    """Scores of each token to begin and to end the answer (section 4.2).
+def span_head(encoder: BertEncoder) -> keras.Model:
+    """Scores of each token as start and as end of the answer span (section 4.2).
 
     Returns:
-        keras.Model from the encoder's inputs to {"start_logits", "end_logits"}: float32 [batch, length].
+        Model from the encoder's inputs to {"start_logits", "end_logits"}: float32 [batch, length].
     """
     inputs = encoder_inputs()
-    logits = output(encoder, 2, "span")(encoded(encoder, inputs, pooled=False)["sequence_output"])
+    logits = logits_layer(encoder, 2, "span")(call_encoder(encoder, inputs, pooled=False)["sequence_output"])
     return keras.Model(inputs, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
 
 
-def multiple_choice_head(encoder):
-    """One score a choice, from the pooled output of the question with that choice (section 4.4).
+def multiple_choice_head(encoder: BertEncoder) -> keras.Model:
+    """One score per choice, from the pooled output of the question with that choice (section 4.4).
 
     Returns:
-        keras.Model from the encoder's inputs, here int32 [batch, choices, length], to
-        {"logits": float32 [batch, choices]}.
+        Model from the encoder's inputs, here int32 [batch, choices, length], to {"logits": float32 [batch, choices]}.
     """
-    inputs, rows = _several()
-    pooled = encoded(encoder, rows, pooled=True)["pooled_output"]
-    scores = output(encoder, 1, "classifier")(_dropped(encoder, pooled))  # [batch * choices, 1]
+    inputs, rows = _grouped_inputs()
+    pooled = call_encoder(encoder, rows, pooled=True)["pooled_output"]
+    scores = logits_layer(encoder, 1, "classifier")(_dropped(encoder, pooled))  # [batch * choices, 1]
     return keras.Model(inputs, {"logits": UnflattenChoices(name="unflatten")(scores, inputs["input_word_ids"])})
 
 
-def cosine(encoder):
-    """How alike two texts are that the encoder reads apart: the cosine of the means of their tokens' states.
+def cosine(encoder: BertEncoder) -> keras.Model:
+    """Similarity of two texts encoded separately: the cosine of the means of their tokens' states.
 
-    So sentence embeddings are trained and compared (Reimers and Gurevych, 2019, arXiv:1908.10084). The specials count.
+    Trains and compares sentence embeddings (Reimers and Gurevych, 2019, arXiv:1908.10084). The means include special
+    tokens.
 
     Returns:
-        keras.Model from the encoder's inputs, here int32 [batch, 2, length], to {"logits": float32 [batch, 1]}, from -1
-        to 1.
+        Model from the encoder's inputs, here int32 [batch, 2, length], to {"logits": float32 [batch, 1]}, from -1 to 1.
     """
-    inputs, rows = _several(2)
-    states = encoded(encoder, rows, pooled=False)["sequence_output"]
+    inputs, rows = _grouped_inputs(2)
+    states = call_encoder(encoder, rows, pooled=False)["sequence_output"]
     return keras.Model(inputs, {"logits": Cosine(name="cosine", dtype="float32")(states, inputs["input_mask"])})
 
 
-def _several(sequences=None):
-    """The encoder's inputs of several sequences an example, and the same as rows: [batch * sequences, length]."""
+def _grouped_inputs(
+    sequences: int | None = None,
+) -> tuple[dict[str, keras.KerasTensor], dict[str, keras.KerasTensor]]:
+    """Inputs [batch, sequences, length] for several sequences per example; the same as [batch * sequences, length]."""
     inputs = {name: keras.Input((sequences, None), dtype="int32", name=name) for name in encoder_inputs()}
     return inputs, {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
 
 
-def output(encoder, size, name):
-    """The last layer of a head, in float32 whatever the encoder computes in."""
+def logits_layer(encoder: BertEncoder, size: int, name: str) -> keras.layers.Dense:
+    """Creates the last layer of a head, which computes in float32 whatever the encoder's dtype policy."""
     return keras.layers.Dense(size, kernel_initializer=initializer(encoder.config), name=name, dtype="float32")
 
 
-def _dropped(encoder, x):
+def _dropped(encoder: BertEncoder, x: keras.KerasTensor) -> keras.KerasTensor:
     return Dropout(encoder.config.dropout, name="dropout", dtype=encoder.policy)(x)

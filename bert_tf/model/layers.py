@@ -1,50 +1,55 @@
 """The encoder's layers: embeddings, self-attention, transformer block (paper, section 3; Vaswani et al., 2017)."""
 
 import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
+from bert_tf.config import BertConfig
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.remat import recomputed
 
-# Added to the scores of padding, as google-research/bert does; float16 can hold it, minus infinity would make NaN
-# of a row that is all padding.
+Shape: TypeAlias = tuple[int | None, ...]
+
+# Added to attention scores at padding, as in google-research/bert. float16 can represent it; minus infinity would turn
+# an all-padding row into NaN.
 MASKED_SCORE = -10000.0
 
 
-def initializer(config):
+def initializer(config: BertConfig) -> keras.initializers.Initializer:
     """Truncated normal with the config's standard deviation."""
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
 class LayerNorm(keras.layers.Layer):
-    """Normalises the last axis in float32, then gamma x + beta."""
+    """Normalises the last axis in float32, then returns gamma x + beta."""
 
-    def __init__(self, epsilon, **kwargs):
+    def __init__(self, epsilon: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.epsilon = epsilon
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.gamma = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="gamma", autocast=False)
         self.beta = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="beta", autocast=False)
 
-    def call(self, inputs):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         x = tf.cast(inputs, tf.float32)
         centred = x - tf.reduce_mean(x, -1, keepdims=True)
         deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + self.epsilon)
         return tf.cast(centred * deviation * self.gamma + self.beta, self.compute_dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
 
 @tf.custom_gradient
-def _add_bias(x, bias):
-    def backward(upstream):
-        # A product with ones: the kernel behind bias_add's own gradient is ten times as slow on a CPU.
+def _add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
+    def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        # A product with ones: the kernel of bias_add's own gradient is ten times slower on a CPU.
         rows = tf.reshape(upstream, [-1, tf.shape(upstream)[-1]])
         return upstream, tf.reshape(tf.matmul(tf.ones([1, tf.shape(rows)[0]], rows.dtype), rows), tf.shape(bias))
 
@@ -53,9 +58,9 @@ def _add_bias(x, bias):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class Dense(keras.layers.Dense):
-    """keras.layers.Dense whose kernel's and bias' gradients are plain matrix products."""
+    """keras.layers.Dense with plain matrix products as gradients of kernel and bias."""
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         shape = tf.concat([tf.shape(inputs)[:-1], [self.units]], 0)
         rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
         outputs = _add_bias(tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias))
@@ -66,17 +71,19 @@ class Dense(keras.layers.Dense):
 class Embeddings(keras.layers.Layer):
     """Sum of word, position and segment embeddings, LayerNorm, dropout (paper, figure 2)."""
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config: BertConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.dropout = Dropout(config.dropout, dtype=self.dtype_policy)
 
-    def build(self, ids_shape, type_ids_shape=None, positions_shape=None):
+    def build(
+        self, ids_shape: Shape, type_ids_shape: Shape | None = None, positions_shape: Shape | None = None
+    ) -> None:
         config = self.config
 
-        def table(rows, name):
-            # autocast=False: looking rows up and casting those is much less than casting the whole table.
+        def table(rows: int, name: str) -> keras.Variable:
+            # autocast=False: casting the rows that are looked up is much cheaper than casting the whole table.
             shape = (rows, config.hidden_size)
             return self.add_weight(shape=shape, initializer=initializer(config), name=name, autocast=False)
 
@@ -86,23 +93,27 @@ class Embeddings(keras.layers.Layer):
             self.type_embeddings = table(config.type_vocab_size, "type_embeddings")
         self.norm.build((None, None, config.hidden_size))
 
-    def call(self, ids, type_ids, positions=None, training=False):
+    def call(
+        self, ids: tf.Tensor, type_ids: tf.Tensor, positions: tf.Tensor | None = None, training: bool = False
+    ) -> tf.Tensor:
         offset = self.config.position_offset
         if positions is None:
-            # Tokens stand at the start of a row and padding behind them, so the position is the index in the row.
+            # Padding follows the tokens of a row, so the position is the index in the row.
             positions = self.position_embeddings[offset : offset + tf.shape(ids)[1]]
         else:
             positions = tf.gather(self.position_embeddings, offset + positions)
-        x = tf.gather(self.word_embeddings, ids) + self._types(type_ids) + positions  # [batch, length, hidden]
+        x = tf.gather(self.word_embeddings, ids) + self._type_vectors(type_ids) + positions  # [batch, length, hidden]
         return self.dropout(self.norm(x), training=training)
 
-    def _types(self, type_ids):
+    def _type_vectors(self, type_ids: tf.Tensor) -> tf.Tensor | float:
         if self.config.type_vocab_size < 2:
             return self.type_embeddings[0] if self.config.type_vocab_size else 0.0
-        # A product with two or so rows: the gradient of a gather would add up [batch * length] rows one by one.
+        # A product with about two rows: the gradient of a gather would add up [batch * length] rows one by one.
         return tf.matmul(tf.one_hot(type_ids, self.config.type_vocab_size), self.type_embeddings)
 
-    def compute_output_shape(self, ids_shape, type_ids_shape=None, positions_shape=None):
+    def compute_output_shape(
+        self, ids_shape: Shape, type_ids_shape: Shape | None = None, positions_shape: Shape | None = None
+    ) -> Shape:
         return (*ids_shape, self.config.hidden_size)
 
 
@@ -110,7 +121,7 @@ class Embeddings(keras.layers.Layer):
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention with its output projection; query, key and value in one matmul."""
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config: BertConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
         make = initializer(config)
@@ -121,23 +132,23 @@ class SelfAttention(keras.layers.Layer):
         )
         self.dropout = Dropout(config.attention_dropout, dtype=self.dtype_policy)
 
-    def build(self, inputs_shape, bias_shape=None):
+    def build(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> None:
         self.qkv.build(inputs_shape)
         self.output_projection.build(inputs_shape)
 
-    def call(self, inputs, bias, training=False):
+    def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
         query, key, value = self._heads(inputs)
-        probabilities = self.dropout(tf.cast(_attended(query, key, bias), value.dtype), training=training)
+        probabilities = self.dropout(tf.cast(_attention_softmax(query, key, bias), value.dtype), training=training)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
         batch, length = tf.shape(inputs)[0], tf.shape(inputs)[1]
         return self.output_projection(tf.reshape(context, [batch, length, self.config.hidden_size]))
 
-    def probabilities(self, inputs, bias):
-        """How much each token attends to each other one, without dropout: float32 [batch, heads, length, length]."""
+    def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
         query, key, _ = self._heads(inputs)
-        return _attended(query, key, bias)
+        return _attention_softmax(query, key, bias)
 
-    def _heads(self, inputs):
+    def _heads(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query (scaled), key and value: each [batch, heads, length, head_size]."""
         batch, length = tf.shape(inputs)[0], tf.shape(inputs)[1]
         head_size = self.config.hidden_size // self.config.num_heads
@@ -145,14 +156,14 @@ class SelfAttention(keras.layers.Layer):
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
         return query * tf.cast(1.0 / math.sqrt(head_size), query.dtype), key, value
 
-    def compute_output_shape(self, inputs_shape, bias_shape=None):
+    def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
         return inputs_shape
 
 
-def _attended(query, key, bias):
-    """float32 [batch, heads, length, length]: the softmax of the scores."""
+def _attention_softmax(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """float32 [batch, heads, length, length]: the softmax of the scaled scores."""
     scores = tf.matmul(query, key, transpose_b=True)
-    # The bias too: Keras has cast it, an input like any other, to what the layer computes in.
+    # The bias, too: Keras has cast it, like any input, to the compute dtype of the layer.
     return tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(bias, tf.float32))
 
 
@@ -160,7 +171,7 @@ def _attended(query, key, bias):
 class TransformerBlock(keras.layers.Layer):
     """Self-attention and a two-layer feed-forward network, each with dropout, residual and LayerNorm."""
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config: BertConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
         policy, make = self.dtype_policy, initializer(config)
@@ -172,24 +183,24 @@ class TransformerBlock(keras.layers.Layer):
         self.dropout = Dropout(config.dropout, dtype=policy)
         self.activation = activation(config.activation)
 
-    def build(self, inputs_shape, bias_shape=None):
-        wide = (*inputs_shape[:-1], self.config.intermediate_size)
+    def build(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> None:
+        intermediate_shape = (*inputs_shape[:-1], self.config.intermediate_size)
         self.attention.build(inputs_shape)
         self.attention_norm.build(inputs_shape)
         self.intermediate.build(inputs_shape)
-        self.output_projection.build(wide)
+        self.output_projection.build(intermediate_shape)
         self.output_norm.build(inputs_shape)
 
-    def call(self, inputs, bias, training=False):
+    def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
         if not training:
             return self._block(inputs, bias, False)
         return recomputed(lambda inputs, bias: self._block(inputs, bias, True), inputs, bias)
 
-    def attention_probabilities(self, inputs, bias):
-        """How much each token of the block's inputs attends to each other: float32 [batch, heads, length, length]."""
+    def attention_probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        """Attention probabilities for the block's inputs: float32 [batch, heads, length, length]."""
         return self.attention.probabilities(self.attention_norm(inputs) if self.config.norm == "pre" else inputs, bias)
 
-    def _block(self, inputs, bias, training):
+    def _block(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
         if self.config.norm == "pre":
             attended = self.attention(self.attention_norm(inputs), bias, training=training)
             x = inputs + self.dropout(attended, training=training)
@@ -198,10 +209,10 @@ class TransformerBlock(keras.layers.Layer):
         x = self.attention_norm(inputs + self.dropout(attended, training=training))
         return self.output_norm(x + self._feed_forward(x, training))
 
-    def _feed_forward(self, x, training):
+    def _feed_forward(self, x: tf.Tensor, training: bool) -> tf.Tensor:
         return self.dropout(self.output_projection(self.activation(self.intermediate(x))), training=training)
 
-    def compute_output_shape(self, inputs_shape, bias_shape=None):
+    def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
         return inputs_shape
 
 
@@ -209,49 +220,51 @@ class TransformerBlock(keras.layers.Layer):
 class AttentionBias(keras.layers.Layer):
     """input_mask [batch, length] -> float32 [batch, 1, 1, length]: 0 at tokens, a large negative number at padding."""
 
-    def call(self, mask):
+    def call(self, mask: tf.Tensor) -> tf.Tensor:
         return (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class LeftAttentionBias(keras.layers.Layer):
-    """input_mask [batch, length] -> float32 [batch, 1, length, length]: 0 where a query may see a key, as above; that
-    is itself and what stands before it. Padding stands behind all tokens, so none of them sees it.
+class CausalAttentionBias(keras.layers.Layer):
+    """input_mask [batch, length] -> float32 [batch, 1, length, length]: 0 where a token may attend to another, a large
+    negative number elsewhere.
+
+    Tokens attend to themselves and the tokens before them. Padding follows all tokens, so none attends to it.
     """
 
-    def call(self, mask):
+    def call(self, mask: tf.Tensor) -> tf.Tensor:
         length = tf.shape(mask)[1]
-        seen = tf.linalg.band_part(tf.ones([length, length]), -1, 0)
-        return tf.tile(((1.0 - seen) * MASKED_SCORE)[tf.newaxis, tf.newaxis], [tf.shape(mask)[0], 1, 1, 1])
+        visible = tf.linalg.band_part(tf.ones([length, length]), -1, 0)
+        return tf.tile(((1.0 - visible) * MASKED_SCORE)[tf.newaxis, tf.newaxis], [tf.shape(mask)[0], 1, 1, 1])
 
-    def compute_output_spec(self, mask):
+    def compute_output_spec(self, mask: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((mask.shape[0], 1, mask.shape[1], mask.shape[1]), "float32")
 
 
 @keras.saving.register_keras_serializable("bert_tf")
 class PackedAttentionBias(keras.layers.Layer):
-    """Keeps each token of a packed row within its own sequence.
+    """Restricts the attention of each token in a packed row to its own sequence.
 
     input_mask int32 [batch, length], the number of each token's sequence and 0 at padding, -> float32
-    [batch, 1, length, length]: 0 where query and key are of one sequence, a large negative number elsewhere.
+    [batch, 1, length, length]: 0 where query and key belong to the same sequence, a large negative number elsewhere.
     """
 
-    def call(self, mask):
+    def call(self, mask: tf.Tensor) -> tf.Tensor:
         return tf.where(_same_sequence(mask), 0.0, MASKED_SCORE)[:, tf.newaxis]
 
-    def compute_output_spec(self, mask):
+    def compute_output_spec(self, mask: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((mask.shape[0], 1, mask.shape[1], mask.shape[1]), "float32")
 
 
 @keras.saving.register_keras_serializable("bert_tf")
 class LastToken(keras.layers.Layer):
-    """States [batch, length, hidden] and input_mask [batch, length] -> [batch, hidden], those of the last token."""
+    """States [batch, length, hidden] and input_mask [batch, length] -> [batch, hidden]: the state of the last token."""
 
-    def call(self, states, mask):
+    def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         last = tf.maximum(tf.reduce_sum(tf.cast(mask > 0, tf.int32), -1) - 1, 0)
         return tf.gather(states, last, batch_dims=1)
 
-    def compute_output_spec(self, states, mask):
+    def compute_output_spec(self, states: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((states.shape[0], states.shape[-1]), states.dtype)
 
 
@@ -259,16 +272,16 @@ class LastToken(keras.layers.Layer):
 class PackedPositions(keras.layers.Layer):
     """input_mask as for `PackedAttentionBias` -> int32 [batch, length]: each token's position in its own sequence."""
 
-    def call(self, mask):
-        # The tokens of the same sequence up to this one, counted: no loop and no cumulative maximum, which XLA lacks.
+    def call(self, mask: tf.Tensor) -> tf.Tensor:
+        # Counts the tokens of the same sequence up to this one: no loop and no cumulative maximum, which XLA lacks.
         upto = tf.linalg.band_part(tf.cast(_same_sequence(mask), tf.int32), -1, 0)  # [batch, length, length]
         return tf.reduce_sum(upto, axis=-1) - 1
 
-    def compute_output_spec(self, mask):
+    def compute_output_spec(self, mask: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor(mask.shape, "int32")
 
 
-def _same_sequence(mask):
+def _same_sequence(mask: tf.Tensor) -> tf.Tensor:
     return mask[:, :, tf.newaxis] == mask[:, tf.newaxis, :]
 
 
@@ -276,8 +289,8 @@ def _same_sequence(mask):
 class TokensAt(keras.layers.Layer):
     """States [batch, length, hidden] at positions int32 [batch, n] -> [batch, n, hidden]."""
 
-    def call(self, states, positions):
+    def call(self, states: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         return tf.gather(states, positions, batch_dims=1)
 
-    def compute_output_spec(self, states, positions):
+    def compute_output_spec(self, states: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((*positions.shape, states.shape[-1]), states.dtype)

@@ -1,45 +1,49 @@
-"""Names and shapes of a model's variables, known without building it: what checkpoints are read and written by."""
+"""Names and shapes of a model's variables without building it; checkpoint formats map to them."""
 
-from bert_tf.model.bilstm import LAYERS, WAYS
+from typing import Any
 
-# What sits on an encoder, and whether its output's size is free: the number of labels.
+from bert_tf.config import BertConfig, FeatureConfig
+from bert_tf.model.bilstm import DIRECTIONS, LAYERS
+
+# Heads, and whether their output size is a free number of labels.
 HEADS = {
     "pretraining": False,  # masked language model and next-sentence prediction
     "masked_lm": False,
     "next_sentence": False,
-    "classification": True,  # of the pooled output
-    "tagging": True,  # of every token
-    "question_answering": False,  # start and end of the answer
-    "multiple_choice": False,  # one score a choice, from its pooled output
-    "cosine": False,  # of two texts that are read apart; without weights of its own
-    "classification_bilstm": True,  # both on a BiLSTM over all tokens
+    "classification": True,  # on the pooled output
+    "tagging": True,  # on every token
+    "question_answering": False,  # start and end of the answer span
+    "multiple_choice": False,  # one score per choice, on its pooled output
+    "cosine": False,  # of two texts encoded separately; has no weights
+    "classification_bilstm": True,  # this and the next: on a BiLSTM over all tokens
     "tagging_bilstm": True,
 }
-# Those that only our own format has.
+# Heads that exist only in this project's own checkpoint format.
 OWN = ("cosine", "classification_bilstm", "tagging_bilstm")
-# Those that need a pooler.
+# Heads that need a pooler.
 ON_POOLED = ("pretraining", "next_sentence", "classification", "multiple_choice")
 
 
-def variable_shapes(config, head=None, labels=None, features=None):
-    """The variables of an encoder, or of a model with a head.
+def variable_shapes(
+    config: BertConfig, head: str | None = None, labels: int | None = None, features: FeatureConfig | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the variables of an encoder, or of a model with a head.
 
     Args:
-        config: BertConfig.
+        config: shape of the encoder.
         head: a key of `HEADS`, or None for the bare encoder.
-        labels: size of the output of a head that has labels.
-        features: FeatureConfig, what a BiLSTM reads; None for the last layer.
+        labels: output size, for heads with labels.
+        features: layers that a BiLSTM reads; None for the last layer.
 
     Returns:
-        dict path -> shape (tuple of int), in the order of the computation.
+        Shape by variable path, in the order of the computation.
     """
     return _encoder_shapes(config) | (_head_shapes(config, head, labels, features) if head else {})
 
 
-def _encoder_shapes(config):
-    """dict path -> shape of the encoder's variables."""
+def _encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     hidden, inner = config.hidden_size, config.intermediate_size
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "embeddings/word_embeddings": (config.vocab_size, hidden),
         "embeddings/position_embeddings": (config.position_offset + config.max_position_embeddings, hidden),
     }
@@ -59,9 +63,11 @@ def _encoder_shapes(config):
     return shapes | (_dense("pooler", hidden, hidden) if config.pooler else {})
 
 
-def _head_shapes(config, head, labels, features):
-    """dict path -> shape of a head's variables."""
+def _head_shapes(
+    config: BertConfig, head: str, labels: int | None, features: FeatureConfig | None
+) -> dict[str, tuple[int, ...]]:
     hidden = config.hidden_size
+    outputs: Any = labels  # None only where `head` has no labels, and its shapes do not depend on them
     masked_lm = {
         **_dense("masked_lm/transform", hidden, hidden),
         **_norm("masked_lm/norm", hidden),
@@ -70,21 +76,21 @@ def _head_shapes(config, head, labels, features):
     next_sentence = _dense("next_sentence", hidden, 2)
     width = features.width if features else 1
     bilstm = {
-        f"bilstm_{layer}_{way}/lstm_cell/{name}": shape
+        f"bilstm_{layer}_{direction}/lstm_cell/{name}": shape
         for layer in range(LAYERS)
-        for way in WAYS
+        for direction in DIRECTIONS
         for name, shape in {
             "kernel": (2 * hidden if layer else width * hidden, 4 * hidden),
             "recurrent_kernel": (hidden, 4 * hidden),
             "bias": (4 * hidden,),
         }.items()
-    } | _dense("classifier", 2 * hidden, labels)
+    } | _dense("classifier", 2 * hidden, outputs)
     return {
         "pretraining": masked_lm | next_sentence,
         "masked_lm": masked_lm,
         "next_sentence": next_sentence,
-        "classification": _dense("classifier", hidden, labels),
-        "tagging": _dense("classifier", hidden, labels),
+        "classification": _dense("classifier", hidden, outputs),
+        "tagging": _dense("classifier", hidden, outputs),
         "question_answering": _dense("span", hidden, 2),
         "multiple_choice": _dense("classifier", hidden, 1),
         "cosine": {},
@@ -93,9 +99,9 @@ def _head_shapes(config, head, labels, features):
     }[head]
 
 
-def _dense(name, inputs, outputs):
+def _dense(name: str, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
     return {f"{name}/kernel": (inputs, outputs), f"{name}/bias": (outputs,)}
 
 
-def _norm(name, size):
+def _norm(name: str, size: int) -> dict[str, tuple[int, ...]]:
     return {f"{name}/gamma": (size,), f"{name}/beta": (size,)}

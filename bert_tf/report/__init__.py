@@ -1,1 +1,1 @@
-"""Self-contained HTML pages about what a run did."""
+"""Reports about runs: self-contained HTML pages, PNG plots and Markdown tables."""

@@ -1,4 +1,6 @@
-"""The table of an ablation as Markdown and as a picture."""
+"""Ablation results as a Markdown table and as a plot."""
+
+from collections.abc import Sequence
 
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -8,19 +10,17 @@ from bert_tf.files import replacing
 from bert_tf.report.curves import axes_style
 from bert_tf.report.markdown import table
 from bert_tf.report.style import LIGHT
+from bert_tf.types import Json
 
 
-def markdown(rows):
-    """A Markdown table.
+def markdown(rows: Sequence[Json]) -> str:
+    """Formats the results as a Markdown table.
 
     Args:
-        rows: as `training.runs.ablation.ablate` returns.
-
-    Returns:
-        str.
+        rows: as returned by `training.runs.ablation.ablate`.
     """
     seeds = len(rows[0]["accuracies"])
-    header = ("model", "size", "parameters", "accuracy, mean", "deviation", "each seed", "difference to the first")
+    header = ("model", "size", "parameters", "mean accuracy", "deviation", "each seed", "difference from the first")
     lines = [
         (
             row["name"],
@@ -33,12 +33,14 @@ def markdown(rows):
         )
         for row in rows
     ]
-    note = f"Held-out accuracy on the bundled movie reviews after pre-training on the bundled speeches; {seeds} seeds."
+    note = (
+        f"Validation accuracy on the bundled movie reviews after pre-training on the bundled speeches; {seeds} seeds."
+    )
     return f"{table(header, lines)}\n{note}\n"
 
 
-def draw_ablation(path, rows):
-    """Writes a PNG, whole or not at all: a line a model with a dot a seed, and a stroke at the mean.
+def draw_ablation(path: str, rows: Sequence[Json]) -> None:
+    """Writes a PNG, atomically: one line per model with a dot for each seed and a bar at their mean.
 
     Args:
         path: of the PNG.
@@ -54,7 +56,7 @@ def draw_ablation(path, rows):
             axes.plot([100 * row["mean"]] * 2, [index - 0.28, index + 0.28], color=LIGHT["series-2"], linewidth=2)
         axes.set_yticks(range(len(rows)), [f"{row['name']}, {row['size']}" for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlabel("validation accuracy in %; a dot a seed, the stroke is their mean")
+        axes.set_xlabel("validation accuracy in %: one dot per seed, the bar is their mean")
         axes.grid(axis="x", color=LIGHT["rule"])
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", facecolor=LIGHT["ground"])

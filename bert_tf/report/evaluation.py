@@ -1,108 +1,132 @@
-"""The page about how a model answers a data set, from what evaluation found."""
+"""HTML page about an evaluation: metrics, confusions, calibration and example predictions."""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bert_tf.metrics.calibration import calibration_errors
-from bert_tf.metrics.units import SHARE, unit_of
-from bert_tf.report.page import Html, escape, figures, join, measure, page, paragraph, plots, section, table
+from bert_tf.metrics.units import SHARE, Unit, unit_of
+from bert_tf.report.page import Html, escape, join, key_figures, meter, page, paragraph, plots, section, table
 from bert_tf.report.reliability import reliability_plot
+from bert_tf.types import Array
 
-# More classes than this make a matrix that nobody can read; then the pairs most often confused are listed.
+if TYPE_CHECKING:  # a report does not need TensorFlow, which the tasks and readers import
+    from bert_tf.inputs.datasets.examples import ReadReport
+    from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, Table
+
+# With more classes a matrix is unreadable; the most frequent confusions are listed instead.
 _MATRIX = 12
 _PAIRS = 25
-_LOCATIONS = 20  # places of skipped examples that are shown, a reason
-_CHARACTERS = 600  # of a text or an answer that are shown
+_LOCATIONS = 20  # locations of skipped examples shown per reason
+_CHARACTERS = 600  # shown of a text or an answer
 
 
-def evaluation_page(title, data, examples, monitor, measured, baseline, error_analysis, read_report):
-    """Makes the page.
+def evaluation_page(
+    title: str,
+    data: str,
+    examples: int,
+    monitor: str,
+    measured: Mapping[str, float],
+    baseline: Mapping[str, float],
+    error_analysis: "ErrorAnalysis",
+    read_report: "ReadReport",
+) -> Html:
+    """Builds the page.
 
     Args:
-        title: what was measured.
-        data: where the examples come from.
-        examples: how many there were.
-        monitor: name of the metric that counts.
-        measured: dict name -> float: losses, measures and scores.
-        baseline: dict name of a score -> float, what answers given without reading score.
-        error_analysis: tasks.error_analysis.ErrorAnalysis.
-        read_report: inputs.examples.ReadReport, what was left out or changed in reading.
-
-    Returns:
-        The page as `Html`.
+        title: name of the task.
+        data: name of the data set.
+        examples: number of evaluated examples.
+        monitor: name of the main metric.
+        measured: losses and metrics by name.
+        baseline: metrics of predictions made without reading the inputs.
+        error_analysis: of the predictions.
+        read_report: examples that were skipped or repaired when the data was read.
     """
     return page(
         title,
         [
-            _scores(monitor, measured, baseline, error_analysis.intervals),
+            _metrics(monitor, measured, baseline, error_analysis.intervals),
             _confusion(error_analysis.confusion),
             _table(error_analysis.table),
             _calibration(error_analysis.confidences, error_analysis.correct),
-            _cases(
-                "The worst mistakes",
-                "Surest first, where the model says how sure it is. Some of them may be mistakes of the labels.",
+            _examples(
+                "Worst mistakes",
+                "Most confident first, if the model gives a confidence. Some may be labelling errors.",
                 error_analysis.errors,
             ),
-            _cases("Answers", "", error_analysis.examples),
-            _left_out(read_report),
+            _examples("Example predictions", "", error_analysis.examples),
+            _read_report(read_report),
         ],
         subtitle=f"{examples:,} examples of {data}",
-        summary=_key_figures(monitor, measured, baseline, error_analysis, read_report),
+        summary=_summary(monitor, measured, baseline, error_analysis, read_report),
     )
 
 
-def _text(value, unit=SHARE):
+def _text(value: float, unit: Unit = SHARE) -> str:
     return unit.text(value) if math.isfinite(value) else str(value)
 
 
-def _range(low, high, unit):
-    dash = " to " if low < 0 else "–"  # not to be taken for a minus
-    low, high = _text(low, unit), _text(high, unit)
-    return f"{low.removesuffix('%') if high.endswith('%') else low}{dash}{high}"
+def _range(low: float, high: float, unit: Unit) -> str:
+    dash = " to " if low < 0 else "–"  # which could be mistaken for a minus
+    first, last = _text(low, unit), _text(high, unit)
+    return f"{first.removesuffix('%') if last.endswith('%') else first}{dash}{last}"
 
 
-def _key_figures(monitor, measured, baseline, error_analysis, read_report):
+def _summary(
+    monitor: str,
+    measured: Mapping[str, float],
+    baseline: Mapping[str, float],
+    error_analysis: "ErrorAnalysis",
+    read_report: "ReadReport",
+) -> Html:
     unit = unit_of(monitor, measured)
     items = [(_text(measured[monitor], unit), monitor)]
     if monitor in error_analysis.intervals:
         items.append((_range(*error_analysis.intervals[monitor], unit), f"95% interval of {monitor}"))
     if monitor in baseline:
-        items.append((_text(baseline[monitor], unit), "baseline: answers given without reading"))
+        items.append((_text(baseline[monitor], unit), "baseline: predictions without reading the inputs"))
     if "truncated_share" in measured:
-        items.append((_text(measured["truncated_share"]), "of the inputs were too long and cut"))
+        items.append((_text(measured["truncated_share"]), "of the inputs were truncated"))
     if read_report.counts:
-        items.append((f"{read_report.counts.total():,}", "examples skipped or mended"))
-    return figures(items)
+        items.append((f"{read_report.counts.total():,}", "examples skipped or repaired"))
+    return key_figures(items)
 
 
-def _scores(monitor, measured, baseline, intervals):
-    # Scores of parts, such as PER/f1, stand in the task's own table.
+def _metrics(
+    monitor: str,
+    measured: Mapping[str, float],
+    baseline: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+) -> Html:
+    # Metrics of parts, such as PER/f1, are in the task's own table.
     names = [name for name in measured if "/" not in name and name not in (monitor, "truncated_share")]
-    scored = [name for name in names if name in baseline]
+    with_baseline = [name for name in names if name in baseline]
     lines = []
-    for name in (monitor, *scored, *(name for name in names if name not in baseline)):
+    for name in (monitor, *with_baseline, *(name for name in names if name not in baseline)):
         interval, value, unit = intervals.get(name), measured[name], unit_of(name, measured)
         text = _text(value, unit)
         lines.append(
             (
                 Html(f"<strong>{escape(name)}</strong>") if name == monitor else name,
-                measure(text, value, interval) if name in baseline and unit.is_part and 0 <= value <= 1 else text,
+                meter(text, value, interval) if name in baseline and unit.is_part and 0 <= value <= 1 else text,
                 _range(*interval, unit) if interval else "",
                 _text(baseline[name], unit) if name in baseline else "",
             )
         )
     return section(
-        "Scores",
+        "Metrics",
         paragraph(
-            "The paler end of a bar is the 95% interval: how far the score moves when the examples are drawn again "
-            "(bootstrap). The baseline is what answers given without reading score: a model must be above it."
+            "The paler end of a bar is the 95% bootstrap interval: how much the metric varies when the examples are "
+            "resampled. The baseline belongs to predictions made without reading the inputs; a model must exceed it."
         ),
-        table(lines, ("Score", "Value", "95% interval", "Floor"), numbers=(2, 3)),
+        table(lines, ("Metric", "Value", "95% interval", "Baseline"), numbers=(2, 3)),
     )
 
 
-def _confusion(confusion):
+def _confusion(confusion: "Confusion | None") -> Html:
     if not confusion:
-        return ""
+        return Html("")
     if len(confusion.labels) <= _MATRIX:
         rows = [
             (label, *(_cell(count, sum(counts)) for count in counts), f"{sum(counts):,}")
@@ -110,96 +134,102 @@ def _confusion(confusion):
         ]
         numbers = range(1, len(confusion.labels) + 2)
         return section(
-            "Which class was taken for which",
-            paragraph("A row is a right class, a column what the model said; the shade is the share of the row."),
-            table(rows, ("right \\ said", *confusion.labels, "all"), numbers=numbers),
+            "Confusion matrix",
+            paragraph("Rows are true classes, columns are predicted classes; the shade is the share of the row."),
+            table(rows, ("true \\ predicted", *confusion.labels, "total"), numbers=numbers),
         )
     pairs = [
-        (right, said, count, sum(counts))
-        for right, counts in zip(confusion.labels, confusion.counts, strict=True)
-        for said, count in zip(confusion.labels, counts, strict=True)
-        if count and right != said
+        (true, predicted, count, sum(counts))
+        for true, counts in zip(confusion.labels, confusion.counts, strict=True)
+        for predicted, count in zip(confusion.labels, counts, strict=True)
+        if count and true != predicted
     ]
     pairs = sorted(pairs, key=lambda pair: -pair[2])[:_PAIRS]
-    rows = [(right, said, f"{count:,}", f"{count / every:.1%}") for right, said, count, every in pairs]
+    lines = [(true, predicted, f"{count:,}", f"{count / total:.1%}") for true, predicted, count, total in pairs]
     return section(
-        "The classes most often taken for another",
-        table(rows, ("Right", "Said", "How often", "Share of the right class"), numbers=(2, 3)) if rows else "",
+        "Most frequent confusions",
+        table(lines, ("True class", "Predicted class", "Count", "Share of the true class"), numbers=(2, 3))
+        if lines
+        else "",
     )
 
 
-def _cell(count, of_row):
-    """A count on a ground that is the stronger the larger its share of the row; pale enough to read on."""
-    share = count / of_row if of_row else 0.0
+def _cell(count: int, row_total: int) -> Html:
+    """A count on a background that is darker for a larger share of the row, and light enough to read on."""
+    share = count / row_total if row_total else 0.0
     return Html(f'<span class="cell" style="--share:{share:.0%}">{count:,}</span>')
 
 
-def _table(shown):
-    if not shown:
-        return ""
+def _table(breakdown: "Table | None") -> Html:
+    if not breakdown:
+        return Html("")
     rows = [
         tuple(_text(value) if isinstance(value, float) else f"{value:,}" if index else value
               for index, value in enumerate(row))
-        for row in shown.rows
+        for row in breakdown.rows
     ]  # fmt: skip
-    return section(shown.title, table(rows, shown.header, numbers=range(1, len(shown.header))))
+    return section(breakdown.title, table(rows, breakdown.header, numbers=range(1, len(breakdown.header))))
 
 
-def _calibration(confidences, correct):
+def _calibration(confidences: Sequence[float] | Array, correct: Sequence[bool] | Array) -> Html:
     if not len(confidences):
-        return ""
+        return Html("")
     errors = calibration_errors(confidences, correct)
     return section(
-        "Is it right as often as it says?",
+        "Calibration",
         paragraph(
-            f"On average it was {errors['confidence']:.1%} sure, and right in {sum(correct) / len(correct):.1%}. "
-            "Points on the dotted line are honest, below it the model is too sure of itself; lines through the points "
-            f"are 95% intervals (Wilson). Expected calibration error: {errors['expected_calibration_error']:.1%}."
+            f"The mean confidence is {errors['confidence']:.1%}; {sum(correct) / len(correct):.1%} of the predictions "
+            "are correct. On the dotted line the model is well calibrated, below it overconfident; lines through the "
+            "points are 95% intervals (Wilson). "
+            f"Expected calibration error: {errors['expected_calibration_error']:.1%}."
         ),
         plots(reliability_plot(confidences, correct)),
     )
 
 
-def _cases(heading, explanation, cases):
-    if not cases:
-        return ""
-    sure = any(case.confidence is not None for case in cases)
-    header = ("Text", "Right", "Said", *(["Confidence"] if sure else []), "Place")
+def _examples(heading: str, explanation: str, examples: "Sequence[ErrorExample]") -> Html:
+    if not examples:
+        return Html("")
+    has_confidence = any(example.confidence is not None for example in examples)
+    header = ("Text", "Expected", "Predicted", *(["Confidence"] if has_confidence else []), "Location")
     rows = [
         (
-            join(Html(f'<p class="text">{escape(_short(text))}</p>') for text in case.texts),
-            *(Html(f'<p class="answer">{escape(_short(text))}</p>') for text in (case.expected, case.answered)),
-            *([_text(case.confidence) if case.confidence is not None else ""] if sure else []),
-            Html(f'<span class="muted">{escape(_in_file(case.location))}</span>'),
+            join(Html(f'<p class="text">{escape(_shortened(text))}</p>') for text in example.texts),
+            *(
+                Html(f'<p class="answer">{escape(_shortened(text))}</p>')
+                for text in (example.expected, example.answered)
+            ),
+            *([_text(example.confidence) if example.confidence is not None else ""] if has_confidence else []),
+            Html(f'<span class="muted">{escape(_without_folders(example.location))}</span>'),
         )
-        for case in cases
+        for example in examples
     ]
     return section(
         heading,
         paragraph(explanation) if explanation else "",
-        table(rows, header, numbers=(3,) if sure else ()),
+        table(rows, header, numbers=(3,) if has_confidence else ()),
     )
 
 
-def _short(text):
+def _shortened(text: str) -> str:
     return text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…"
 
 
-def _in_file(location):
-    """A location without the folders, which the page's first lines tell."""
+def _without_folders(location: str) -> str:
+    """Removes the folders, which the page shows in its subtitle."""
     return location.rpartition("/")[2]
 
 
-def _left_out(read_report):
+def _read_report(read_report: "ReadReport") -> Html:
     rows = [
         (
             reason,
             f"{count:,}",
-            ", ".join(map(_in_file, read_report.locations[reason][:_LOCATIONS]))
+            ", ".join(map(_without_folders, read_report.locations[reason][:_LOCATIONS]))
             + (", …" if count > _LOCATIONS else ""),
         )
         for reason, count in read_report.counts.most_common()
     ]
     return section(
-        "What was left out or mended", table(rows, ("Reason", "How often", "Where"), numbers=(1,)) if rows else ""
+        "Skipped and repaired examples", table(rows, ("Reason", "Count", "Locations"), numbers=(1,)) if rows else ""
     )

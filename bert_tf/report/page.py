@@ -1,42 +1,43 @@
-"""The parts of a self-contained HTML page: functions from plain values to escaped markup.
+"""Building blocks of a self-contained HTML page: functions from plain values to escaped markup.
 
-Whatever is not `Html` is text and gets escaped. Only the functions here make `Html`, so what a data set or a model says
-cannot break a page.
+Everything that is not `Html` is text and gets escaped. Only the report modules create `Html`, so that text from a data
+set or a model cannot break a page.
 """
 
 import html
 import math
+from collections.abc import Container, Iterable, Sequence
 
 from bert_tf.report.style import STYLE
 
 
 class Html(str):
-    """Markup that is ready to be written; a plain `str` is text that is still to be escaped."""
+    """Markup that is ready to be written, unlike a plain `str`, which still has to be escaped."""
 
 
-def escape(value):
-    """Returns `value` as `Html`: text and numbers escaped, markup as it is."""
+def escape(value: object) -> Html:
+    """Converts `value` to `Html`: text and numbers are escaped, markup is unchanged."""
     return value if isinstance(value, Html) else Html(html.escape(str(value)))
 
 
-def join(parts):
-    """Puts parts one after the other."""
+def join(parts: Iterable[object]) -> Html:
+    """Concatenates parts, each on its own line."""
     return Html("\n".join(escape(part) for part in parts))
 
 
-def page(title, sections, *, subtitle="", summary=""):
-    """A whole document that loads nothing from anywhere.
+def page(title: str, sections: Iterable[Html], *, subtitle: str = "", summary: str = "") -> Html:
+    """Builds a complete document that loads no other resources.
 
     Args:
-        title: text of the page's title and first heading.
-        sections: `Html` parts, as `section` makes them; empty ones are left out.
+        title: page title and first heading.
+        sections: from `section`; empty ones are omitted.
         subtitle: one line under the title.
-        summary: `Html` above the first section, such as `figures(...)`.
+        summary: `Html` above the first section, such as `key_figures(...)`.
 
     Returns:
-        The document as `Html`, to be written as UTF-8.
+        The document, to be written as UTF-8.
     """
-    subtitle = f'<p class="subtitle">{escape(subtitle)}</p>' if subtitle else ""
+    subtitle_line = f'<p class="subtitle">{escape(subtitle)}</p>' if subtitle else ""
     return Html(
         f"""<!DOCTYPE html>
 <html lang="en">
@@ -51,7 +52,7 @@ def page(title, sections, *, subtitle="", summary=""):
 <main>
 <header>
 <h1>{escape(title)}</h1>
-{subtitle}
+{subtitle_line}
 </header>
 {escape(summary)}
 {join(part for part in sections if part)}
@@ -62,39 +63,39 @@ def page(title, sections, *, subtitle="", summary=""):
     )
 
 
-def section(heading, *blocks):
-    """A part of the page with a heading; empty, so that `page` leaves it out, if there are no blocks."""
-    blocks = [block for block in blocks if block]
-    return Html(f"<section>\n<h2>{escape(heading)}</h2>\n{join(blocks)}\n</section>") if blocks else Html("")
+def section(heading: str, *blocks: str) -> Html:
+    """A part of the page with a heading; empty, so that `page` omits it, if all blocks are empty."""
+    content = [block for block in blocks if block]
+    return Html(f"<section>\n<h2>{escape(heading)}</h2>\n{join(content)}\n</section>") if content else Html("")
 
 
-def heading(text):
+def heading(text: str) -> Html:
     """A heading inside a section."""
     return Html(f"<h3>{escape(text)}</h3>")
 
 
-def paragraph(text):
+def paragraph(text: str) -> Html:
     """A paragraph of text."""
     return Html(f"<p>{escape(text)}</p>")
 
 
-def figures(items):
+def key_figures(items: Iterable[tuple[object, object]]) -> Html:
     """A strip of key figures from (value, label) pairs."""
     parts = [f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for value, label in items]
     return Html(f'<dl class="figures">\n{"".join(parts)}\n</dl>') if parts else Html("")
 
 
-def table(rows, header, *, numbers=()):
-    """A table that scrolls sideways by itself where the screen is too narrow.
+def table(rows: Iterable[Iterable[object]], header: Sequence[str], *, numbers: Container[int] = ()) -> Html:
+    """A table that scrolls horizontally on narrow screens.
 
     Args:
-        rows: sequences of cells, each text, a number or `Html`.
-        header: the columns' titles, with units.
-        numbers: indices of the columns that are set flush right.
+        rows: cells, each text, a number or `Html`.
+        header: column titles, with units.
+        numbers: indices of right-aligned columns.
     """
     kinds = [' class="number"' if column in numbers else "" for column in range(len(header))]
 
-    def line(tag, cells):
+    def line(tag: str, cells: Iterable[object]) -> str:
         return "<tr>" + "".join(
             f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)
         ) + "</tr>"  # fmt: skip
@@ -105,28 +106,28 @@ def table(rows, header, *, numbers=()):
     )
 
 
-def code(text):
+def code(text: str) -> Html:
     """A block of commands or code."""
     return Html(f"<pre><code>{escape(text)}</code></pre>")
 
 
-def command(purpose, text):
-    """A command with a line above it that says what it is for."""
+def command(purpose: str, text: str) -> Html:
+    """A command with its purpose in a line above."""
     return Html(f'<div class="command">{paragraph(purpose)}{code(text)}</div>')
 
 
-def plots(*drawings):
-    """Drawings side by side where there is room, one under the other where there is none; empty ones are left out."""
+def plots(*drawings: str) -> Html:
+    """Plots side by side, or stacked where there is not enough room; empty ones are omitted."""
     parts = [f"<figure>{escape(drawing)}</figure>" for drawing in drawings if drawing]
     return Html(f'<div class="plots">\n{"".join(parts)}\n</div>') if parts else Html("")
 
 
-def measure(text, share, interval=None):
-    """A number and a bar that shows it: beside each other, on a narrow screen one under the other.
+def meter(text: str, share: float, interval: tuple[float, float] | None = None) -> Html:
+    """A number with a bar next to it, on narrow screens below it.
 
     Args:
-        text: the number as it is to be read.
-        share: how much of the bar is filled, 0 to 1.
+        text: the formatted number.
+        share: filled part of the bar, 0 to 1.
         interval: (low, high) in the same unit, shown as a paler end of the bar.
     """
     spans = f'<span style="left:0;width:{_clip(share):.2%}"></span>'
@@ -134,9 +135,9 @@ def measure(text, share, interval=None):
         low, high = map(_clip, interval)
         spans += f'<span class="band" style="left:{low:.2%};width:{high - low:.2%}"></span>'
     return Html(
-        f'<div class="measure"><span>{escape(text)}</span><span class="meter" aria-hidden="true">{spans}</span></div>'
+        f'<div class="metric"><span>{escape(text)}</span><span class="meter" aria-hidden="true">{spans}</span></div>'
     )
 
 
-def _clip(share):
+def _clip(share: float) -> float:
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0

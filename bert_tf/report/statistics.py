@@ -1,12 +1,13 @@
-"""How sure a measured share is, and a mean."""
+"""Confidence interval of a proportion, and mean and standard deviation."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 
-def wilson_interval(correct, total, z=1.959964):
-    """Wilson's score interval of a binomial share; unlike the normal one it stays inside 0 to 1.
+def wilson_interval(correct: float, total: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson score interval of a binomial proportion; unlike the normal interval it stays within 0 and 1.
 
     Args:
         correct: number of successes.
@@ -22,13 +23,10 @@ def wilson_interval(correct, total, z=1.959964):
     return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
-def mean_and_deviation(values):
-    """Of several runs' figures; nan where one is.
-
-    Args:
-        values: list of float, one at least.
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and sample standard deviation of at least one value, such as a metric of several runs.
 
     Returns:
-        (mean, standard deviation of the sample: None of a single value).
+        (mean, deviation); both are nan if a value is. The deviation of a single value is None.
     """
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None

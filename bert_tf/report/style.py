@@ -1,4 +1,4 @@
-"""The style sheet of every report, in Python so that an installed package cannot lack it."""
+"""Style sheet of all reports, in Python so that it is always part of an installed package."""
 
 import re
 
@@ -45,9 +45,9 @@ th:last-child, td:last-child { padding-right: 0; }
 th.number, td.number { text-align: right; white-space: nowrap; }
 tbody tr:last-child td { border-bottom: 0; }
 
-.measure { display: flex; align-items: center; gap: .25rem .9rem; }
-.measure > :first-child { min-width: 5.2rem; white-space: nowrap; }
-.measure > .meter { position: relative; flex: 0 1 11rem; min-width: 5rem; height: .6rem; border-radius: .15rem;
+.metric { display: flex; align-items: center; gap: .25rem .9rem; }
+.metric > :first-child { min-width: 5.2rem; white-space: nowrap; }
+.metric > .meter { position: relative; flex: 0 1 11rem; min-width: 5rem; height: .6rem; border-radius: .15rem;
   background: var(--rule); overflow: hidden; }
 .meter > span { position: absolute; top: 0; bottom: 0; background: var(--series-1); }
 .meter > .band { background: var(--ground); opacity: .45; }
@@ -79,12 +79,12 @@ pre, code { font: .875rem/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, "D
   .figures dd { font-size: 1.5rem; }
   table { font-size: .9rem; }
   th, td { padding-right: .75rem; }
-  .measure { flex-direction: column; align-items: stretch; }
-  .measure > :first-child { min-width: 0; }
-  .measure > .meter { flex: none; min-width: 3.5rem; }
+  .metric { flex-direction: column; align-items: stretch; }
+  .metric > :first-child { min-width: 0; }
+  .metric > .meter { flex: none; min-width: 3.5rem; }
 }
 @media print { section { break-inside: avoid; } }
 """
 
-# The colours of a light page, by name, for pictures that know no style sheet.
-LIGHT = dict(re.findall(r"--([\w-]+): (#\w+)", STYLE[: STYLE.index("@media")]))
+# The colours of a light page by name, for PNG plots, which do not use the style sheet.
+LIGHT: dict[str, str] = dict(re.findall(r"--([\w-]+): (#\w+)", STYLE[: STYLE.index("@media")]))

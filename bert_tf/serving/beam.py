@@ -1,11 +1,11 @@
-"""Predictions of an exported model for rows by the million, as an Apache Beam pipeline on any runner.
+"""Predictions of an exported model for millions of rows, as an Apache Beam pipeline on any runner.
 
     shards of rows -> batches of similar length -> RunInference -> predictions of a shard -> its file
 
-The process that starts copies the rows beside the output, a file a shard (`serving.shards`); the pipeline begins with
-the shards' numbers. So texts go through no shuffle. A worker whose rows arrive in one bundle, as they do where steps
-are fused, writes their shard at once: it is there when the job is interrupted. Elsewhere the predictions are grouped by
-shard first, in compressed blocks.
+The process that starts the pipeline copies the rows next to the output, one file per shard (`serving.shards`); the
+pipeline starts from the numbers of the shards, so texts go through no shuffle. A worker that gets all rows of a shard
+in one bundle, as happens where steps are fused, writes the shard at once, so that it survives an interruption.
+Otherwise the predictions are grouped by shard first, in compressed blocks.
 """
 
 import collections
@@ -17,73 +17,83 @@ import os
 import re
 import tempfile
 import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import apache_beam as beam
 import numpy as np
 import tensorflow as tf
 from apache_beam.ml.inference.base import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
-from apache_beam.options.pipeline_options import DirectOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.transforms.window import GlobalWindows
 
 from bert_tf import __version__, errors
+from bert_tf.config import ExampleData
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.inputs.identity import file_identity
 from bert_tf.serving import ask
 from bert_tf.serving.card import CARD, EXTRA, task_of_export
-from bert_tf.serving.shards import stage
+from bert_tf.serving.shards import Shards, stage
 from bert_tf.tasks import FineTuningTask
 from bert_tf.tasks.signatures import unpadded
 from bert_tf.tasks.tagging import Tagging
+from bert_tf.tasks.texts import TextTask
+from bert_tf.types import Array, Json, Writer
 
-# Characters of predictions that a worker holds where shards do not arrive one after the other.
+# Characters of predictions that a worker holds if shards do not arrive one after the other.
 _HELD = 1 << 26
-# The index of the variables has a checksum of each, so that it tells weights apart.
+# The index of the variables has a checksum of each, so it identifies the weights.
 _IDENTIFYING = ("saved_model.pb", "variables/variables.index", f"{EXTRA}/{CARD}")
 
+Answering: TypeAlias = tuple[str, ExampleData]  # an exported version and the data of its examples
+Row: TypeAlias = tuple[int, int]  # number of the shard, and index in it
 
-class ExportHandler(ModelHandler):
-    """RunInference's view of an exported version: examples in, what `predict` writes of each out.
+
+class ExportHandler(ModelHandler[Any, PredictionResult, "_Model"]):
+    """RunInference's handler of an exported version: maps examples to what `predict` writes for them.
 
     Args:
-        version: folder of the version, on a file system that TensorFlow knows and all workers reach.
-        data: ExampleData of the examples; None for what the model learned from.
-        threads: of TensorFlow in a worker's process; 0: one a core.
+        version: folder of the version, on a file system that TensorFlow knows and all workers can reach.
+        data: of the examples; None for what the model was trained on.
+        threads: of TensorFlow in each worker process; 0 for one per core.
     """
 
-    def __init__(self, version, data=None, threads=0):
+    def __init__(self, version: str, data: ExampleData | None = None, threads: int = 0) -> None:
         super().__init__()
         self._version, self._data, self._threads = version, data, threads
 
-    def load_model(self):
-        return _Answering(self._version, self._data, self._threads)
+    def load_model(self) -> "_Model":
+        return _Model(self._version, self._data, self._threads)
 
-    def run_inference(self, batch, model, inference_args=None):
-        """PredictionResults of a batch.
+    def run_inference(
+        self, batch: Sequence[Any], model: "_Model", inference_args: dict[str, Any] | None = None
+    ) -> list[PredictionResult]:
+        """Predictions for a batch.
 
         Args:
-            batch: sequence of examples of the task's kind.
+            batch: examples of the task.
             model: what `load_model` returned.
             inference_args: not used.
 
         Returns:
-            list of PredictionResult, whose `inference` is a JSON-ready dict.
+            One result per example, whose `inference` is a JSON-ready dict.
         """
-        found = model.predictions(list(batch))
-        return [PredictionResult(example, one, self._version) for example, one in zip(batch, found, strict=True)]
+        predictions = model.predictions(list(batch))
+        return [PredictionResult(example, one, self._version) for example, one in zip(batch, predictions, strict=True)]
 
-    def get_num_bytes(self, batch):
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
         return sum(len(str(example)) for example in batch)  # only for Beam's metrics: nothing is pickled for it
 
-    def get_metrics_namespace(self):
+    def get_metrics_namespace(self) -> str:
         return "bert_tf"
 
 
-class _Answering:
-    """A version that is loaded by a session, as TF Serving does it, and its task."""
+class _Model:
+    """A version, loaded by a session as TF Serving does, and its task."""
 
-    def __init__(self, version, data, threads):
+    def __init__(self, version: str, data: ExampleData | None, threads: int) -> None:
         if threads:
-            # A process in which TensorFlow has begun to work keeps the threads that it has.
+            # A process in which TensorFlow has started to work keeps its threads.
             with contextlib.suppress(RuntimeError):
                 tf.config.threading.set_intra_op_parallelism_threads(threads)
                 tf.config.threading.set_inter_op_parallelism_threads(threads)
@@ -94,7 +104,7 @@ class _Answering:
             except ValueError as error:
                 raise DataError(f"{error}; export it again") from None
 
-    def predictions(self, examples):
+    def predictions(self, examples: list[Any]) -> list[Json]:
         columns = self._task.to_tensors(examples, labelled=False)
         inputs = self._task.sent({spec.name: _dense(columns[spec.name]) for spec in self._task.inputs()})
         try:
@@ -102,21 +112,16 @@ class _Answering:
         except (ValueError, tf.errors.OpError) as error:
             location = f"{examples[0].location} and rows of similar length"
             raise DataError(f"{location}: the model failed: {ask.reason(error)}") from None
-        answers = self._task.returned(unpadded(answers, self._task.counted))
-        return self._task.predictions(examples, answers)
+        return self._task.predictions(examples, self._task.returned(unpadded(answers, self._task.counted)))
 
 
-def _dense(value):
-    """A column as an array that a session takes; lists of texts are filled up with ""."""
+def _dense(value: tf.Tensor | tf.RaggedTensor) -> Array:
+    """A column as the array that a session takes; lists of texts are padded with ""."""
     return (value.to_tensor() if isinstance(value, tf.RaggedTensor) else value).numpy()
 
 
-def find_version(folder):
-    """Path of the newest version below a model's folder; of a version's folder that folder.
-
-    Raises:
-        DataError: there is no version.
-    """
+def find_version(folder: str) -> str:
+    """Path of the newest version in a model's folder, or of the version that `folder` itself is."""
     if tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
         return folder
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
@@ -126,30 +131,26 @@ def find_version(folder):
     return os.path.join(folder, max(names, key=int))
 
 
-def task_of(version, data=None):
+def task_of(version: str, data: ExampleData | None = None) -> FineTuningTask:
     """The task of an exported version.
 
     Args:
         version: folder of the version.
-        data: ExampleData of the examples; None for what the model learned from.
-
-    Raises:
-        DataError: it was not exported by this program.
-        ConfigError: it is no fine-tuned model.
+        data: of the examples; None for what the model was trained on.
     """
     with _local(version, EXTRA) as path:
         task = task_of_export(path)
     if not isinstance(task, FineTuningTask):
         raise ConfigError(f"{version}: a {task.name} model, which answers no examples; expected a fine-tuned one")
-    if getattr(task, "pair", False) is None:
-        task.pair = False  # what the signature takes of a model that has seen no example
+    if isinstance(task, TextTask) and task.pair is None:
+        task.pair = False  # what the signature of a model that has seen no example takes
     task.data = data or task.data
     return task
 
 
 @contextlib.contextmanager
-def _local(version, part=""):
-    """Gives a path at which plain Python can read a version, or only a folder of it."""
+def _local(version: str, part: str = "") -> Iterator[str]:
+    """A path at which plain Python can read a version, or only a folder of it."""
     if "://" not in version:
         yield version
         return
@@ -162,38 +163,41 @@ def _local(version, part=""):
         yield local
 
 
-def predict(version, task, examples, output, batch_size, options):
+def predict(
+    version: str,
+    task: FineTuningTask,
+    examples: Iterable[Any],
+    output: str,
+    batch_size: int,
+    options: PipelineOptions,
+) -> tuple[Shards, list[int]]:
     """Runs the pipeline.
 
-    A shard appears under its name when it is whole. After an interruption the same call goes on: shards that are whole
-    and were made of the same rows by the same model stay as they are.
+    A shard gets its name when it is complete. After an interruption the same call resumes: complete shards that were
+    made from the same rows by the same model stay as they are.
 
     Args:
         version: folder of an exported version.
-        task: what `task_of` gave.
-        examples: iterable, labelled or not.
-        output: path that the shards' names are made of; its ending says how they are written.
-        batch_size: rows at once.
-        options: apache_beam.options.pipeline_options.PipelineOptions.
+        task: as `task_of` returns it.
+        examples: labelled or not.
+        output: path from which the names of the shards are derived; its extension selects the format.
+        batch_size: rows per batch.
+        options: as `beam_options.pipeline_options` returns them.
 
     Returns:
-        (Shards, list of the numbers of those that were made now).
-
-    Raises:
-        ConfigError: the task can not write that kind of file in shards.
-        DataError: for examples that the model can not answer, with their location.
+        The shards, and the numbers of those that this call made.
     """
-    ending = os.path.splitext(output)[1]
+    extension = os.path.splitext(output)[1]
     writers = [name for name in task.writers() if name != ".zip"]
-    if ending not in writers:
+    if extension not in writers:
         raise ConfigError(f"--output={output}: in shards a {task.name} model writes {', '.join(writers)}; choose one")
     version, output = _absolute(version), _absolute(output)
-    settings = [__version__, ending, *(file_identity(os.path.join(version, name)) for name in _IDENTIFYING)]
+    settings = [__version__, extension, *(file_identity(os.path.join(version, name)) for name in _IDENTIFYING)]
     shards = stage(output, examples, task.example, settings, functools.partial(_check, task))
     missing = shards.begin()
     if missing:
         answering = (version, task.data)
-        handler = KeyedModelHandler(ExportHandler(*answering, _threads(options)))
+        handler: Any = KeyedModelHandler(ExportHandler(*answering, _threads(options)))
         with _errors_in_one_line(), beam.Pipeline(options=options) as pipeline:
             (
                 pipeline
@@ -209,23 +213,24 @@ def predict(version, task, examples, output, batch_size, options):
     return shards, missing
 
 
-def _absolute(path):
+def _absolute(path: str) -> str:
     """A local path as workers with another current directory find it."""
     return path if "://" in path else os.path.abspath(path)
 
 
-def _threads(options):
-    """Threads of TensorFlow in a worker, so that all workers of this machine have one a core; 0: one a core each."""
+def _threads(options: PipelineOptions) -> int:
+    """Threads of TensorFlow per worker process, so that those of this machine share its cores; 0 for one per core."""
     direct = options.view_as(DirectOptions)
     if direct.direct_running_mode != "multi_processing":
         return 0
-    return max(os.cpu_count() // (direct.direct_num_workers or os.cpu_count()), 1)
+    cores = os.cpu_count() or 1
+    return max(cores // (direct.direct_num_workers or cores), 1)
 
 
-def _check(task, examples):
-    """Raises DataError for examples that an exported model can not answer."""
+def _check(task: FineTuningTask, examples: list[Any]) -> None:
+    """Raises DataError for examples that an exported model cannot answer."""
     if isinstance(task, Tagging):
-        # The signature takes a text, which it cuts into words itself; and no document.
+        # The signature takes a text, which it splits into words itself, and no document.
         given = (one for one in examples if one.words and (task.unit == "words" or one.document is not None))
         if example := next(given, None):
             raise DataError(
@@ -236,8 +241,8 @@ def _check(task, examples):
 
 
 @contextlib.contextmanager
-def _errors_in_one_line():
-    """Raises what went wrong in a worker as the BertTfError that it was there, without the runner's words."""
+def _errors_in_one_line() -> Iterator[None]:
+    """Raises the BertTfError, or KeyboardInterrupt, of a worker itself, without what the runner adds to it."""
     log = logging.getLogger("apache_beam.runners.common")  # which prints the stack trace first
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -247,42 +252,44 @@ def _errors_in_one_line():
         raise type(error)(_of_worker(str(error))) from None
     except Exception as error:  # of runners whose workers are other processes: a stack trace, as text
         found = re.findall(r"bert_tf\.errors\.(\w+): (.*)", str(error))
-        if not found:
-            raise
-        name, message = found[-1]
-        raise getattr(errors, name)(_of_worker(message)) from None
+        if found:
+            name, message = found[-1]
+            raise getattr(errors, name)(_of_worker(message)) from None
+        if "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from None
+        raise
     finally:
         log.setLevel(level)
 
 
-def _of_worker(message):
-    """An error's message without the step that Beam appends."""
+def _of_worker(message: str) -> str:
+    """The message of an error without the step that Beam appends."""
     return re.sub(r" \[while running '.*", "", message, flags=re.DOTALL)
 
 
 class _Batches(beam.DoFn):
-    """Number of a shard -> lists of ((shard, row), example) of similar length, unless the shard is whole."""
+    """Number of a shard -> lists of ((shard, row), example) of similar length, unless the shard is complete."""
 
-    def __init__(self, shards, answering, batch_size):
+    def __init__(self, shards: Shards, answering: Answering, batch_size: int) -> None:
         self._shards, self._answering, self._batch_size = shards, answering, batch_size
 
-    def setup(self):
+    def setup(self) -> None:
         self._task = task_of(*self._answering)
 
-    def process(self, number):
-        if self._shards.is_whole(number):  # by an attempt that failed after it
+    def process(self, number: int) -> Iterator[list[tuple[Row, Any]]]:
+        if self._shards.is_complete(number):  # by an attempt that failed later
             return
         examples = self._shards.examples(number)
         order = np.argsort(self._lengths(examples), kind="stable").tolist()
         for first in range(0, len(order), self._batch_size):
             yield [((number, row), examples[row]) for row in order[first : first + self._batch_size]]
 
-    def _lengths(self, examples):
-        """int64 [examples]: tokens, of a list of texts those of the longest.
+    def _lengths(self, examples: list[Any]) -> Array:
+        """int64 [examples]: tokens per example; of a list of texts those of the longest.
 
-        Batches of equal bytes have five times as much padding, and counting tokens takes a hundredth of answering.
+        Batches of equal bytes have five times as much padding, and counting tokens takes 1% of the inference time.
         """
-        columns, lengths = self._task.to_tensors(examples, labelled=False), 0
+        columns, lengths = self._task.to_tensors(examples, labelled=False), tf.constant(0, tf.int64)
         for spec in self._task.inputs():
             column = columns[spec.name]
             if isinstance(column, tf.RaggedTensor):
@@ -291,33 +298,34 @@ class _Batches(beam.DoFn):
                 lengths += self._tokens(column)
         return lengths.numpy()
 
-    def _tokens(self, texts):
+    def _tokens(self, texts: tf.Tensor) -> tf.Tensor:
         return self._task.tokenizer.tokenize(texts).row_lengths()
 
 
 class _WritesShards(beam.DoFn):
-    """What writes shards in the task's format."""
+    """Base of the steps that write shards in the task's format."""
 
-    def __init__(self, shards, answering):
+    def __init__(self, shards: Shards, answering: Answering) -> None:
         self._shards, self._answering = shards, answering
 
-    def setup(self):
-        self._writers = task_of(*self._answering).writers()
+    def setup(self) -> None:
+        self._writers: dict[str, Writer] = task_of(*self._answering).writers()
 
-    def _write(self, number, rows):
-        """Writes a shard of dict row -> JSON."""
+    def _write(self, number: int, rows: dict[int, str]) -> None:
+        """Writes a shard; `rows` maps each row to its JSON."""
         path = self._shards.path(number)
         predictions = (json.loads(rows[row]) for row in range(len(rows)))
         self._shards.write(number, predictions, self._writers[os.path.splitext(path)[1]])
 
 
 class _Write(_WritesShards):
-    """((shard, row), PredictionResult) -> the shards that arrive as a whole, written; of others (shard, block)."""
+    """((shard, row), PredictionResult) -> nothing for shards that arrive complete, which are written; else blocks."""
 
-    def start_bundle(self):
-        self._held, self._size = collections.defaultdict(dict), 0
+    def start_bundle(self) -> None:
+        self._held: dict[int, dict[int, str]] = collections.defaultdict(dict)
+        self._size = 0
 
-    def process(self, element):
+    def process(self, element: tuple[Row, PredictionResult]) -> Iterator[tuple[int, bytes]]:
         (number, row), result = element
         prediction = json.dumps(result.inference, ensure_ascii=False)
         self._held[number][row] = prediction
@@ -329,11 +337,11 @@ class _Write(_WritesShards):
         elif self._size > _HELD:
             yield from self._blocks()
 
-    def finish_bundle(self):
+    def finish_bundle(self) -> Iterator[Any]:
         for block in self._blocks():
             yield GlobalWindows.windowed_value_at_end_of_window(block)
 
-    def _blocks(self):
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
         for number, rows in self._held.items():
             yield number, zlib.compress(json.dumps(rows).encode(), 1)
         self.start_bundle()
@@ -342,12 +350,12 @@ class _Write(_WritesShards):
 class _WriteGrouped(_WritesShards):
     """(Shard, blocks of `_Write`) -> the shard, written."""
 
-    def process(self, element):
+    def process(self, element: tuple[int, Iterable[bytes]]) -> None:
         number, blocks = element
-        rows = {}
+        rows: dict[int, str] = {}
         for block in blocks:
             rows |= {int(row): prediction for row, prediction in json.loads(zlib.decompress(block)).items()}
         if len(rows) == self._shards.rows(number):
             self._write(number, rows)
-        elif not self._shards.is_whole(number):
+        elif not self._shards.is_complete(number):
             raise DataError(f"{self._shards.path(number)}: {len(rows)} of {self._shards.rows(number)} rows came back")

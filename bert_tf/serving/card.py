@@ -1,9 +1,9 @@
-"""Files for operators in a version's assets.extra/: warm-up requests, batching parameters and a model card.
+"""The files in assets.extra/ of an exported version: warm-up requests, batching parameters and a model card.
 
-tf_serving_warmup_requests    what TF Serving runs before a version is available
-batching_cpu.pbtxt, batching_gpu.pbtxt    values for --batching_parameters_file
-README.md, model_card.json    what the model is, what it was measured at, and requests with their answers
-vocab.txt                     with the card, all that `task_of_export` needs
+tf_serving_warmup_requests                requests that TF Serving runs before the version becomes available
+batching_cpu.pbtxt, batching_gpu.pbtxt    starting values for --batching_parameters_file
+README.md, model_card.json                description of the model, its metrics, and requests with their answers
+vocab.txt                                 with model_card.json, the source of `task_of_export`
 """
 
 import importlib.metadata
@@ -14,6 +14,8 @@ import shlex
 import time
 import unicodedata
 import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -21,31 +23,38 @@ import bert_tf
 from bert_tf.errors import DataError
 from bert_tf.files import read_json_object, write_json, write_text
 from bert_tf.serving.check import rest_body
-from bert_tf.serving.samples import WARM_UP
+from bert_tf.serving.embeddings import Embedder
+from bert_tf.serving.samples import WARM_UP, Request
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, REGRESS
+from bert_tf.tasks.task import Task
 from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import read_vocabulary, write_vocabulary
+from bert_tf.types import ConcreteFunction, Json
+
+if TYPE_CHECKING:
+    from tensorflow_serving.apis import prediction_log_pb2
 
 EXTRA = "assets.extra"
 CARD = "model_card.json"
 _VOCABULARY = "vocab.txt"
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras")
-# Attention of a long text, or a hundred vectors, is nothing to read.
-_SHOWN_ANSWER = 2000
+# Longest answer on the page, in characters: nobody reads the attention of a long text, or a hundred vectors.
+_LONGEST_ANSWER = 2000
 
 _CPU_BATCHING = """\
-# For --enable_batching --batching_parameters_file on a CPU, to begin with: measure your own load. Requests that wait
-# while all threads are busy go together; none waits for others (batch_timeout_micros), for a CPU gains little from
-# larger batches. Threads: one a core, which is the default. A request of more rows than max_batch_size is refused.
+# Starting values for --enable_batching --batching_parameters_file on a CPU; measure with your own load. Requests that
+# wait while all threads are busy share a batch; none waits for others (batch_timeout_micros), because a CPU gains
+# little from larger batches. num_batch_threads: one per core, the default. A request with more rows than
+# max_batch_size is refused.
 max_batch_size { value: 128 }
 batch_timeout_micros { value: 0 }
 max_enqueued_batches { value: 100 }
 """
 _GPU_BATCHING = """\
-# For --enable_batching --batching_parameters_file on a GPU, to begin with: measure your own load. Requests wait up to
-# 2 ms for others, for a GPU is used better by larger batches. Two threads: one batch is computed while the next is
-# tokenized. A request of more rows than max_batch_size is refused.
+# Starting values for --enable_batching --batching_parameters_file on a GPU; measure with your own load. Requests wait
+# up to 2 ms for others, because larger batches use a GPU better. Two threads: one batch is computed while the next is
+# tokenized. A request with more rows than max_batch_size is refused.
 max_batch_size { value: 512 }
 batch_timeout_micros { value: 2000 }
 max_enqueued_batches { value: 100 }
@@ -53,15 +62,15 @@ num_batch_threads { value: 2 }
 """
 
 
-def write_operations(path, name, requests):
+def write_operations(path: str, name: str, requests: Sequence[Request]) -> None:
     """Writes the warm-up requests and the batching files.
 
     Args:
-        path: folder of the version.
-        name: of the model.
-        requests: list of Request.
+        path: directory of the version.
+        name: name of the model in TF Serving.
+        requests: those of the kinds `WARM_UP` are written.
     """
-    # Importing the messages takes a second, which every program that imports this module would pay.
+    # Imported here because it takes a second, also in programs that write no export.
     from tensorflow_serving.apis import prediction_log_pb2
 
     extra = os.path.join(path, EXTRA)
@@ -74,8 +83,8 @@ def write_operations(path, name, requests):
     write_text(os.path.join(extra, "batching_gpu.pbtxt"), _GPU_BATCHING)
 
 
-def _logged(log, name, request):
-    """A PredictionLog of a Request, in the API that its signature is for."""
+def _logged(log: "prediction_log_pb2.PredictionLog", name: str, request: Request) -> "prediction_log_pb2.PredictionLog":
+    """Fills an empty PredictionLog with a request to the API that its signature belongs to."""
     logs = {CLASSIFY: log.classify_log, REGRESS: log.regress_log}
     message = logs.get(request.signature, log.predict_log).request
     message.model_spec.name, message.model_spec.signature_name = name, request.signature
@@ -88,19 +97,27 @@ def _logged(log, name, request):
     return log
 
 
-def write_card(path, name, task, signatures, requests, answers, results, checked):
-    """Writes the model card, as JSON and to be read.
+def write_card(
+    path: str,
+    name: str,
+    task: Task | Embedder,
+    signatures: Mapping[str, ConcreteFunction],
+    requests: Sequence[Request],
+    answers: Sequence[Json | None],
+    results: Json,
+    checked: str,
+) -> None:
+    """Writes the model card as JSON and as Markdown, and the vocabulary.
 
     Args:
-        path: folder of the version.
-        name: of the model.
-        task: Task or Embedder.
-        signatures: dict name -> concrete function.
-        requests: list of Request.
-        answers: list of what the exported model answered each, as TF Serving's REST API would; None where it was not
-            asked.
-        results: dict, what results.json of the training holds; {} where there is none.
-        checked: str, what was compared; "" for nothing.
+        path: directory of the version.
+        name: name of the model in TF Serving.
+        task: its settings and its tokenizer are saved.
+        signatures: by name.
+        requests: those of the kind "short" become the card's examples.
+        answers: the export's answer to each request, as from TF Serving's REST API; None if the export was not checked.
+        results: the training's results.json; {} if there is none.
+        checked: summary of the check; "" if the export was not checked.
     """
     extra = os.path.join(path, EXTRA)
     card = {
@@ -126,42 +143,39 @@ def write_card(path, name, task, signatures, requests, answers, results, checked
     write_text(os.path.join(extra, "README.md"), _page(card))
 
 
-def task_of_export(path):
-    """The Task that a version answers, without a model.
+def task_of_export(path: str) -> Task:
+    """Restores the task of an exported version, without its model.
 
     Args:
-        path: folder of the version.
-
-    Raises:
-        DataError: it was not written by this program, or is of no task that it knows.
+        path: directory of the version.
     """
     file = os.path.join(path, EXTRA, CARD)
     if not os.path.exists(file):
-        raise DataError(f"{path}: no {EXTRA}/{CARD}; expected a version that `python -m bert_tf.export` wrote")
+        raise DataError(f"{path}: no {EXTRA}/{CARD}; expected a version written by `python -m bert_tf.export`")
     card = read_json_object(file)
     try:
         name, settings, tokenizer = card["task"]["name"], card["task"]["settings"], card["tokenizer"]
     except (KeyError, TypeError):
-        raise DataError(f"{file}: no task or no tokenizer; expected the file as bert_tf.export wrote it") from None
+        raise DataError(f"{file}: no task or no tokenizer; expected the file as written by bert_tf.export") from None
     if name not in TASKS:
-        raise DataError(f"{path}: a {name} model, which answers no examples; expected one of {', '.join(TASKS)}")
+        raise DataError(f"{path}: a {name} model cannot be used to predict; expected one of {', '.join(TASKS)}")
     tokenizer = Tokenizer(read_vocabulary(os.path.join(path, EXTRA, _VOCABULARY)), **tokenizer)
     return TASKS[name].from_settings(settings, tokenizer)
 
 
-def _training(results):
-    """What of results.json belongs into a card."""
+def _training(results: Json) -> Json:
+    """The part of results.json that the card shows."""
     names = ("program", "init", "data_dir", "parameters", "steps", "computes_in", "final", "baseline")
-    found = {name: results[name] for name in names if name in results}
+    training = {name: results[name] for name in names if name in results}
     if isinstance(results.get("config"), dict):
-        found["data"] = results["config"].get("data")
-    return found
+        training["data"] = results["config"].get("data")
+    return training
 
 
-def _described(function):
-    """Inputs and outputs of a concrete function, JSON-ready."""
+def _described(function: ConcreteFunction) -> Json:
+    """Inputs and outputs of a signature, JSON-ready."""
 
-    def described(specs):
+    def described(specs: Mapping[str, tf.TensorSpec]) -> Json:
         return {name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()} for name, spec in sorted(specs.items())}
 
     return {
@@ -170,8 +184,8 @@ def _described(function):
     }
 
 
-def _example(request, answer):
-    """A request in the form of the REST API, and its answer there; None where there is none."""
+def _example(request: Request, answer: Json | None) -> Json:
+    """A request and its answer as in the REST API; the answer is None if there is none."""
     if request.signature not in (CLASSIFY, REGRESS):
         return {"api": "predict", "request": rest_body(request), "answer": answer}
     example = tf.train.Example.FromString(request.inputs["inputs"][0])
@@ -179,20 +193,20 @@ def _example(request, answer):
         name: [value.decode() for value in feature.bytes_list.value]
         for name, feature in sorted(example.features.feature.items())
     }
-    body = {name: values[0] if len(values) == 1 else values for name, values in features.items()}
-    body = {"signature_name": request.signature, "examples": [body]}
+    fields = {name: values[0] if len(values) == 1 else values for name, values in features.items()}
+    body = {"signature_name": request.signature, "examples": [fields]}
     return {"api": request.signature, "request": body, "answer": answer and {"results": _results(answer["outputs"])}}
 
 
-def _results(outputs):
-    """What the Classify and Regress APIs make of a signature's outputs."""
+def _results(outputs: Any) -> Any:
+    """Converts a signature's outputs as the Classify and Regress APIs do."""
     if not isinstance(outputs, dict):
         return outputs
     rows = zip(outputs["classes"], outputs["scores"], strict=True)
     return [[list(pair) for pair in zip(*row, strict=True)] for row in rows]
 
 
-def _page(card):
+def _page(card: Json) -> str:
     """The card as Markdown."""
     versions = card["versions"]
     lines = [
@@ -200,14 +214,14 @@ def _page(card):
         "",
         f"A {card['task']['name'].replace('_', ' ')} model, exported by bert_tf {card['bert_tf']} on "
         f"{card['created'][:10]} with TensorFlow {versions['tensorflow']}, TF Text {versions['tensorflow-text']} and "
-        f"Unicode {versions['unicode']}. It runs in TF Serving 2.12.1 or newer.",
+        f"Unicode {versions['unicode']}. It runs on TF Serving 2.12.1 or newer.",
         "",
     ]
     labels = card["task"]["settings"].get("labels")
     if labels:
         lines += [f"Labels: {', '.join(map(str, labels))}.", ""]
     lines += _training_lines(card["training"])
-    lines += [f"Checked: {card['checked'] or 'nothing; it was exported with --nocheck'}.", ""]
+    lines += [f"Checked: {card['checked']}." if card["checked"] else "Not checked: exported with --nocheck.", ""]
     for name, described in card["signatures"].items():
         lines += [f"## Signature `{name}`", "", "| | name | type | shape |", "|---|---|---|---|"]
         for side, specs in described.items():
@@ -215,9 +229,9 @@ def _page(card):
                 f"| {side[:-1]} | `{key}` | {spec['dtype']} | {_shape(spec['shape'])} |" for key, spec in specs.items()
             ]
         lines.append("")
-        lines += next((_asked(card["name"], one) for one in card["examples"]
-                       if one["request"]["signature_name"] == name), [])  # fmt: skip
-    lines += _grpc(card)
+        lines += next((_request_lines(card["name"], example) for example in card["examples"]
+                       if example["request"]["signature_name"] == name), [])  # fmt: skip
+    lines += _grpc_lines(card)
     name = shlex.quote(card["name"])
     lines += [
         "## Serving",
@@ -225,13 +239,13 @@ def _page(card):
         f"    tensorflow_model_server --port=8500 --rest_api_port=8501 --model_name={name} \\",
         f"        --model_base_path=/models/{name}",
         "",
-        "With `--enable_batching`, give the server a copy of `batching_cpu.pbtxt` or `batching_gpu.pbtxt` by "
-        "`--batching_parameters_file`.",
+        "To batch requests, add `--enable_batching` and `--batching_parameters_file` with a copy of "
+        "`batching_cpu.pbtxt` or `batching_gpu.pbtxt`.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _training_lines(training):
+def _training_lines(training: Json) -> list[str]:
     if not training:
         return []
     data, final, baseline = (training.get(name) for name in ("data", "final", "baseline"))
@@ -239,7 +253,8 @@ def _training_lines(training):
     steps, parameters = (_number(training.get(name)) or 0 for name in ("steps", "parameters"))
     source = data.get("source") or training.get("data_dir") or ""
     lines = [
-        f"Trained by `{training.get('program', '')}` from `{training.get('init', 'nothing')}`"
+        f"Trained by `{training.get('program', '')}` "
+        + (f"from `{training['init']}`" if "init" in training else "from scratch")
         + (f" on `{source}` (format {data.get('format')})" if source else "")
         + f": {steps:,} updates, {parameters:,} parameters.",
         "",
@@ -256,28 +271,31 @@ def _training_lines(training):
     return lines
 
 
-def _number(value):
-    """A value that is a number; None for all else, such as the null that stands for one that is not finite."""
+def _number(value: Any) -> int | float | None:
+    """The value if it is a number, else None: JSON has null for numbers that are not finite."""
     return value if isinstance(value, int | float) else None
 
 
-def _shape(shape):
-    return "[" + ", ".join("-" if size is None else str(size) for size in shape) + "]"
+def _shape(shape: Sequence[int | None]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
 
 
-def _asked(name, example):
-    """The lines that show a request."""
+def _request_lines(name: str, example: Json) -> list[str]:
+    """A request as a curl command and, unless it is too long, its answer."""
     body = shlex.quote(json.dumps(example["request"], ensure_ascii=False))
-    answer = json.dumps(example["answer"], ensure_ascii=False)
-    if len(answer) > _SHOWN_ANSWER:
-        answer = answer[:_SHOWN_ANSWER] + " ..."
     url = f"http://localhost:8501/v1/models/{urllib.parse.quote(name)}:{example['api']}"
-    return ["```", f"curl -d {body} {url}", *([answer] if example["answer"] else []), "```", ""]
+    command = f"curl -d {body} {url}"
+    if not example["answer"]:
+        return ["```", command, "```", ""]
+    answer = json.dumps(example["answer"], ensure_ascii=False)
+    if len(answer) <= _LONGEST_ANSWER:
+        return ["```", command, answer, "```", ""]
+    return ["```", command, "```", "", f"The whole answer ({len(answer):,} characters) is in `{CARD}`.", ""]
 
 
-def _grpc(card):
-    """The lines that show the first request by gRPC."""
-    example = next(one for one in card["examples"] if one["request"]["signature_name"] == DEFAULT)
+def _grpc_lines(card: Json) -> list[str]:
+    """Python code that sends the first request by gRPC."""
+    example = next(example for example in card["examples"] if example["request"]["signature_name"] == DEFAULT)
     inputs = example["request"]["inputs"]
     return [
         "## gRPC",

@@ -1,7 +1,7 @@
-"""Proves that an exported model answers as the one in memory does, where TF Serving would run it.
+"""Verification of an export: in a TensorFlow session, as TF Serving runs it, it must answer as the model in memory.
 
-`tf.saved_model.load` restores variables in a way of its own and hides that they may be missing for TF Serving, which
-loads a graph and runs a session on it. So a new process does that (`ask.py`), and its answers are compared.
+`tf.saved_model.load` restores variables in its own way, which hides variables that TF Serving would miss: a server
+loads the graph and runs a session on it. So a new process does the same (`ask.py`), and its answers are compared.
 """
 
 import base64
@@ -10,29 +10,36 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.errors import DataError
 from bert_tf.serving.ops import SERVED_OPS
+from bert_tf.serving.samples import Request
+from bert_tf.types import Array, Json
 
-# Of float32 on a CPU: the same kernels, in another process.
+# For float32 on a CPU: both processes run the same kernels.
 _TOLERANCE = 1e-5
 
 
 class NotServable(DataError):
-    """An export would not answer as its model does."""
+    """TF Serving could not run the export, or its answers would differ from the model's."""
 
 
-def check_ops(path):
-    """How many kinds of ops the graph of a version has.
+def check_ops(path: str) -> int:
+    """Checks that TF Serving 2.12.1 and newer can run the graph of a version.
 
     Args:
-        path: folder of the version.
+        path: directory of the version.
+
+    Returns:
+        The number of op types in the graph.
 
     Raises:
-        NotServable: one that TF Serving lacks from 2.12.1 on, or a function that must be compiled by XLA.
+        NotServable: the graph has an op that TF Serving may lack, or a function that must be compiled by XLA.
     """
     with open(os.path.join(path, "saved_model.pb"), "rb") as file:
         graphs = [meta.graph_def for meta in saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs]
@@ -41,27 +48,27 @@ def check_ops(path):
     nodes += [node for function in functions.values() for node in function.node_def]
     ops = {node.op for node in nodes} - functions.keys()
     if unknown := sorted(ops - SERVED_OPS):
-        raise NotServable(f"the graph has ops that TF Serving may lack: {', '.join(unknown)}; expected those of "
-                          "bert_tf/serving/ops.py, which every version from 2.12.1 on has")  # fmt: skip
+        raise NotServable(f"the graph has ops that TF Serving may lack: {', '.join(unknown)}; expected only ops in "
+                          "bert_tf/serving/ops.py, which TF Serving 2.12.1 and newer have")  # fmt: skip
     if any(holder.attr["_XlaMustCompile"].b for holder in (*nodes, *functions.values())):
-        raise NotServable("the graph has a function that XLA must compile, which a server may not be able to")
+        raise NotServable("the graph has a function that must be compiled by XLA, which a server may not support")
     return len(ops)
 
 
-def ask_session(path, requests):
-    """What a new process answers that loads a version as TF Serving does.
+def ask_session(path: str, requests: Iterable[Request]) -> list[Json]:
+    """Runs requests in a new process that loads an exported version as TF Serving does.
 
     Args:
-        path: folder of the version.
-        requests: list of Request.
+        path: directory of the version.
+        requests: to any of its signatures.
 
     Returns:
-        list of what TF Serving's REST API would answer: {"outputs": ...} or {"error": ...}.
+        For each request the answer of TF Serving's REST API: {"outputs": ...} or {"error": ...}.
 
     Raises:
-        NotServable: the version can not be loaded.
+        NotServable: the version cannot be loaded.
     """
-    # -P: not the folder of the program, where modules have names that others have, too.
+    # -P keeps the program's folder out of sys.path: its modules have names that other packages have, too.
     program = str(importlib.resources.files("bert_tf.serving") / "ask.py")
     lines = "".join(json.dumps(rest_body(request)) + "\n" for request in requests)
     done = subprocess.run(
@@ -69,22 +76,22 @@ def ask_session(path, requests):
         input=lines,
         capture_output=True,
         encoding="utf-8",
-        # This process may hold all of a GPU's memory.
+        # This process may have taken all of the GPU's memory.
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONIOENCODING": "utf-8"},
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise NotServable(f"a session could not load it (exit status {done.returncode}): {last}")
+        raise NotServable(f"a TensorFlow session could not load the export (exit status {done.returncode}): {last}")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def rest_body(request):
-    """A Request as the body of TF Serving's REST API for `predict`, JSON-ready."""
+def rest_body(request: Request) -> Json:
+    """Body of the request for the `predict` method of TF Serving's REST API, JSON-ready."""
     inputs = {name: _jsonable(value) for name, value in request.inputs.items()}
     return {"signature_name": request.signature, "inputs": inputs}
 
 
-def _jsonable(value):
+def _jsonable(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim:
         return [_jsonable(item) for item in value]
     if not isinstance(value, bytes):
@@ -95,33 +102,34 @@ def _jsonable(value):
         return {"b64": base64.b64encode(value).decode()}
 
 
-def compare(requests, expected, answers):
-    """Compares answers with those of the model in memory.
+def compare(requests: Sequence[Request], expected: Sequence[dict[str, Array]], answers: Sequence[Json]) -> float:
+    """Compares the answers of an export with the outputs of the model in memory.
 
     Args:
-        requests: list of Request.
-        expected: list of dicts name -> array, one a request.
-        answers: list as `ask_session` gives.
+        requests: used in error messages.
+        expected: the model's outputs for each request, by name.
+        answers: as returned by `ask_session`.
 
     Returns:
-        float: the largest difference, as `difference` gives it.
+        The largest `difference`.
 
     Raises:
-        NotServable: an error instead of an answer, a string or a whole number that differs, or a number by more than
-            1e-5 of the largest beside it.
+        NotServable: an answer is an error; a string or integer differs; or a number differs by more than 1e-5,
+            relative to the largest number in its output.
     """
     largest = 0.0
-    for request, model, answer in zip(requests, expected, answers, strict=True):
+    for request, model_outputs, answer in zip(requests, expected, answers, strict=True):
         where = f"signature {request.signature!r}, request {request.kind!r}"
         if "error" in answer:
             raise NotServable(f"{where}: {_cause(answer['error'])}")
-        outputs = answer["outputs"] if len(model) > 1 else dict.fromkeys(model, answer["outputs"])
-        for name, values in model.items():
+        # The REST API does not name the output of a signature that has only one.
+        outputs = answer["outputs"] if len(model_outputs) > 1 else dict.fromkeys(model_outputs, answer["outputs"])
+        for name, values in model_outputs.items():
             if values.dtype.kind == "f" and np.isnan(values).any():
-                raise NotServable(f"{where}: the model itself answers NaN in {name!r}; look at its training")
+                raise NotServable(f"{where}: the model itself answers NaN in {name!r}; check its training")
             found = _array(outputs.get(name), values)
             if found is None:
-                raise NotServable(f"{where}: output {name!r} has another shape than the model's")
+                raise NotServable(f"{where}: the shape of output {name!r} differs from the model's")
             apart = difference(name, found, values)
             if not apart <= _TOLERANCE:
                 amount = f" by {apart:.1e}" if np.isfinite(apart) else ""
@@ -130,21 +138,20 @@ def compare(requests, expected, answers):
     return largest
 
 
-def difference(name, found, expected):
-    """How far two arrays of one shape are apart.
+def difference(name: str, found: Array, expected: Array) -> float:
+    """Computes the difference between two outputs of the same shape.
 
     Args:
-        name: of the output.
-        found, expected: arrays of float32, int32, bool or, of strings, objects.
+        name: name of the output.
+        found, expected: arrays of float32, int32, bool or objects (bytes).
 
     Returns:
-        float: of numbers the largest difference, relative to the largest number if that is above 1; of all else 0 for
-        equal ones and infinity for others. Attention, whose 256 levels may be rounded to neighbours, counts as equal
-        then.
+        For float32 the largest difference, relative to the largest number if that is above 1. For other types 0 if the
+        arrays are equal, else infinity; `attention_bytes` are equal if no level, 0 to 255, differs by more than 1.
     """
     if expected.dtype.kind != "f":
         same = np.array_equal(found, expected)
-        if not same and name == "attention_bytes":
+        if not same and name == "attention_bytes":  # levels may be rounded differently
             pairs = [(np.frombuffer(one, np.uint8).astype(int), np.frombuffer(other, np.uint8).astype(int))
                      for one, other in zip(found.ravel(), expected.ravel(), strict=True)]  # fmt: skip
             same = all(len(one) == len(other) and np.abs(one - other).max(initial=0) <= 1 for one, other in pairs)
@@ -154,23 +161,23 @@ def difference(name, found, expected):
     return float(apart / np.abs(expected[np.abs(expected) < 1e30]).max(initial=1.0))
 
 
-def _cause(error):
-    """The line for an error of the session."""
+def _cause(error: str) -> str:
+    """Message for an error of the session."""
     if "Could not find variable" in error:
         name = error.partition("Could not find variable ")[2].split(".")[0]
-        return f"the variable {name} is not restored by a session, so TF Serving would not answer"
+        return f"the variable {name} is not restored by a session, so TF Serving could not answer"
     return error
 
 
-def _array(answer, like):
-    """Nested lists of an answer as an array like another one; None where they do not fit it."""
+def _array(answer: Any, like: Array) -> Array | None:
+    """Converts nested lists to an array of the shape and dtype of `like`; None if the sizes differ."""
     values = answer
     for _ in range(like.ndim - 1):
-        values = [item for some in values for item in some]
+        values = [item for inner in values for item in inner]
     if values is None or len(values) != like.size:
         return None
     if like.dtype.kind == "O":
-        values = [base64.b64decode(one["b64"]) if isinstance(one, dict) else one.encode() for one in values]
+        values = [base64.b64decode(value["b64"]) if isinstance(value, dict) else value.encode() for value in values]
     flat = np.empty(like.size, like.dtype)
     flat[:] = values
     return flat.reshape(like.shape)

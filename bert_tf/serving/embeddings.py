@@ -1,7 +1,8 @@
-"""Vectors of texts, of their words or of their tokens, in graph code: for `extract`, and as a SavedModel."""
+"""Vectors of sentences, words or tokens, computed in graph code; used by `extract` and exported as a SavedModel."""
 
 import dataclasses
 
+import keras
 import tensorflow as tf
 
 from bert_tf.config import FeatureConfig, to_dict
@@ -9,25 +10,33 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.chunks import chunked_map, map_in_chunks
+from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.features import feature_model
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, padded, signature, token_signature
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import extents, pieces_with_accents, spans, word_numbers, word_of
+from bert_tf.types import Json, Tensors, TfFunction
 
-# What a vector is of -> how it can be made of tokens' vectors.
-POOLS = {"sentence": ("mean", "cls", "max"), "word": ("first", "mean", "max"), "token": ("",)}
+# The unit that gets a vector -> the ways to pool token vectors, the default first.
+POOLS: dict[str, tuple[str, ...]] = {
+    "sentence": ("mean", "cls", "max"),
+    "word": ("first", "mean", "max"),
+    "token": ("",),
+}
 
 
 @dataclasses.dataclass
 class EmbeddingConfig:
-    """Which vectors.
+    """Selects which vectors to compute.
 
     Attributes:
-        per: what a vector is of: "sentence" (the whole text), "word" or "token".
-        pool: of a sentence "mean" (over all tokens, [CLS] and [SEP] among them), "cls" or "max"; of a word "first"
-            (its first piece, as the paper's tagger takes it), "mean" or "max"; "" for the first of these.
-        features: what a token's vector is.
-        max_length: tokens of a window, specials counted; 0 for as many as the model takes. Longer texts are several
-            windows; each token is taken where it has most context.
+        per: unit that gets one vector: "sentence" (the whole text), "word" or "token".
+        pool: how token vectors are pooled. For sentences "mean" (over all tokens, [CLS] and [SEP] included), "cls" or
+            "max"; for words "first" (the first wordpiece, as in the paper's tagger), "mean" or "max"; "" for the first
+            of these.
+        features: the layers that make up a token's vector.
+        max_length: tokens per window, special tokens included; 0 for the model's maximum. Longer texts are split into
+            overlapping windows; each token's vector comes from the window where it has the most context.
     """
 
     per: str = "sentence"
@@ -37,151 +46,158 @@ class EmbeddingConfig:
 
 
 class Embedder:
-    """Text in, vectors out.
+    """Computes vectors from texts.
 
-    Args:
-        encoder: BertEncoder.
-        tokenizer: Tokenizer.
-        config: EmbeddingConfig.
-
-    Raises:
-        ConfigError: for settings that fit neither each other nor the encoder.
+    Attributes:
+        model: maps the encoder's inputs to token vectors, float32 [batch, length, size].
+        counted: as `FineTuningTask.counted`.
     """
-
-    def __init__(self, encoder, tokenizer, config):
-        if config.per not in POOLS:
-            raise ConfigError(f"vectors per {config.per!r} are unknown; choose one of {', '.join(POOLS)}")
-        self._per, self._pool = config.per, config.pool or POOLS[config.per][0]
-        if self._pool not in POOLS[config.per]:
-            choices = (
-                f"choose one of {', '.join(POOLS[config.per])}" if config.per != "token" else "a token has its own"
-            )
-            raise ConfigError(f"pool {config.pool!r} is not for vectors per {config.per}; {choices}")
-        limit = encoder.config.max_position_embeddings
-        self._length = config.max_length or limit
-        if not 3 <= self._length <= limit:
-            raise ConfigError(f"max_length is {config.max_length}; it must be from 3 to the model's {limit}")
-        self.tokenizer, self._features = tokenizer, config.features
-        self.model = feature_model(encoder, config.features)
-        self.counted = {} if self._per == "sentence" else {f"{self._per}_count": ("vector", "text", "start", "end")}
 
     name = "vectors"
 
-    def settings(self):
-        """What vectors these are, JSON-ready."""
+    def __init__(self, encoder: BertEncoder, tokenizer: Tokenizer, config: EmbeddingConfig) -> None:
+        if config.per not in POOLS:
+            raise ConfigError(f"per {config.per!r} is unknown; choose one of {', '.join(POOLS)}")
+        self._per, self._pool = config.per, config.pool or POOLS[config.per][0]
+        if self._pool not in POOLS[config.per]:
+            choices = f"choose one of {', '.join(POOLS[config.per])}"
+            if config.per == "token":
+                choices = "leave it out, because token vectors are not pooled"
+            raise ConfigError(f"pool {config.pool!r} does not apply to per {config.per!r}; {choices}")
+        limit = encoder.config.max_position_embeddings
+        self._length = config.max_length or limit
+        if not 3 <= self._length <= limit:
+            raise ConfigError(f"max_length is {config.max_length}; expected 3 to {limit}, the model's maximum")
+        self.tokenizer, self._features = tokenizer, config.features
+        self.model = feature_model(encoder, config.features)
+        self.counted: dict[str, tuple[str, ...]] = {}
+        if self._per != "sentence":
+            self.counted = {f"{self._per}_count": ("vector", "text", "start", "end")}
+
+    def settings(self) -> Json:
+        """JSON-ready description of the vectors, for the model card."""
         return {"per": self._per, "pool": self._pool, "max_length": self._length, "features": to_dict(self._features)}
 
-    def inputs(self):
-        """What the exported model is asked with."""
+    def inputs(self) -> tuple[tf.TensorSpec, ...]:
+        """Inputs of the exported model."""
         return (tf.TensorSpec([None], tf.string, name="text"),)
 
-    def signatures(self, model):
-        """As of `tasks.task.Task`: of text what calling the object returns, padded with 0 and ""; of token ids the same
-        vector per sentence, and else that of each token, 0 at padding.
+    def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
+        """Signatures of the exported model, as in `tasks.task.Task`.
+
+        From text, the outputs are those of `__call__`, padded with 0 and "". From token ids, the output is the
+        sentence's vector, or else a vector per token, 0 at padding.
         """
 
-        def from_tokens(features):
+        def from_tokens(features: Tensors) -> Tensors:
             return map_in_chunks(lambda part: {"vector": self._of_tokens(model(part, training=False), part)}, features)
 
         from_text = signature(lambda text: padded(self(text), self.counted), self.inputs())
         return {DEFAULT: from_text, TOKENS: token_signature(model, from_tokens)}
 
-    def _of_tokens(self, states, features):
-        there = features["input_mask"] > 0
+    def _of_tokens(self, states: tf.Tensor, features: Tensors) -> tf.Tensor:
+        is_token = features["input_mask"] > 0
         if self._per != "sentence":
-            return tf.where(there[..., tf.newaxis], states, 0.0)
-        found = self._pooled(states, there)
-        count = tf.reduce_sum(tf.cast(there, tf.float32), 1)[:, tf.newaxis]
-        return tf.math.divide_no_nan(found, count) if self._pool == "mean" else found
+            return tf.where(is_token[..., tf.newaxis], states, 0.0)
+        vectors = self._pooled(states, is_token)
+        count = tf.reduce_sum(tf.cast(is_token, tf.float32), 1)[:, tf.newaxis]
+        return tf.math.divide_no_nan(vectors, count) if self._pool == "mean" else vectors
 
-    def token_features(self, columns):
-        """As of `tasks.task.Task`."""
+    def token_features(self, columns: Tensors) -> Tensors:
+        """Features of the first window of each text, as in `tasks.task.Task`."""
         ids = self.tokenizer.tokenize(columns["text"])[:, : self._length - 2]
         return dense_features(*pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
 
-    def __call__(self, text, word_starts=None, word_ends=None):
-        """The vectors of some texts.
+    def __call__(
+        self,
+        text: tf.Tensor,
+        word_starts: tf.RaggedTensor | None = None,
+        word_ends: tf.RaggedTensor | None = None,
+    ) -> Tensors:
+        """Computes the vectors of a batch of texts.
 
         Args:
             text: string [batch].
-            word_starts, word_ends: RaggedTensors int32 [batch, None], bytes of the text, for vectors of given words;
-                None for words as `text.words.word_numbers` finds them.
+            word_starts, word_ends: int32 [batch, None], byte offsets of given words, for vectors per word; None splits
+                the texts into words as `text.words.word_numbers` does.
 
         Returns:
-            dict: vector, float32 [batch, size] per sentence; else RaggedTensor [batch, None, size], and beside it text
-            (string), start and end (int32, characters of the text), RaggedTensors [batch, None]. A word that no piece
-            is made of has a vector of zeros.
+            vector: float32 [batch, size] per sentence, else ragged [batch, None, size]. Per word or token also text
+            (string), start and end (int32, in characters of the text), ragged [batch, None]. A word without any
+            wordpiece has a vector of zeros.
         """
         ids, starts, ends = pieces_with_accents(self.tokenizer, text)
         budget = self._length - 2
         rows = windows(ids.row_lengths(), budget, (budget + 1) // 2)
         packed, types = pack(cut(ids, *rows), cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
         chosen = most_context(*rows)
-        found = self._computed(packed, types, chosen)
+        vectors = self._window_vectors(packed, types, chosen)
         if self._per == "sentence":
-            return {"vector": self._sentences(found, chosen, rows[0], tf.size(text))}
+            return {"vector": self._sentence_vectors(vectors, chosen, rows[0], tf.size(text))}
         if self._per == "word":
             if word_starts is None:
                 word_starts, word_ends = extents(word_numbers(self.tokenizer, text, ids, starts, ends), starts, ends)
-            found = self._words(found, word_of(starts, word_starts, text), tf.size(word_starts.values))
+            vectors = self._word_vectors(vectors, word_of(starts, word_starts, text), tf.size(word_starts.values))
             starts, ends = word_starts, word_ends
-        values = spans(text, starts.value_rowids(), starts.values, ends.values) | {"vector": found}
+        values = spans(text, starts.value_rowids(), starts.values, ends.values) | {"vector": vectors}
         return {name: starts.with_values(value) for name, value in values.items()}
 
-    def _computed(self, ids, types, chosen):
-        """What is kept of the windows.
+    def _window_vectors(self, ids: tf.RaggedTensor, types: tf.RaggedTensor, chosen: tf.RaggedTensor) -> tf.Tensor:
+        """Runs the model on windows and keeps only what the vectors are made from.
 
         Args:
-            ids, types: RaggedTensors int32 [windows, None], packed.
-            chosen: RaggedTensor bool [windows, None], the tokens, without specials, that are taken from each window.
+            ids, types: int32 [windows, None], packed.
+            chosen: bool [windows, None], whether a token's vector is taken from this window; without special tokens.
 
         Returns:
-            float32 [tokens, size], the chosen ones'; per sentence [windows, size]: of the window's first token, or over
-            the chosen ones and the specials the largest value or the sum.
+            float32 [tokens, size], the chosen tokens' vectors. Per sentence [windows, size]: the first token's vector,
+            or the maximum or sum over the chosen tokens and the special tokens.
         """
 
-        def compute(first, last):
+        def compute(first: tf.Tensor, last: tf.Tensor) -> Tensors:
             features = dense_features(ids[first:last], types[first:last], length_multiple=4, max_length=self._length)
             return {"kept": self._kept(self.model(features, training=False), chosen[first:last])}
 
         return chunked_map(compute, ids.nrows(), ids.bounding_shape(axis=1))["kept"]
 
-    def _kept(self, states, chosen):
-        """What `_computed` returns of some windows: float32 [tokens or windows, size]."""
+    def _kept(self, states: tf.Tensor, chosen: tf.RaggedTensor) -> tf.Tensor:
+        """float32 [tokens or windows, size]: the result of `_window_vectors` for a few windows."""
         if self._per != "sentence":
-            return tf.boolean_mask(states, _framed(chosen, False, states))
-        return self._pooled(states, _framed(chosen, True, states))
+            return tf.boolean_mask(states, _with_special_tokens(chosen, False, states))
+        return self._pooled(states, _with_special_tokens(chosen, True, states))
 
-    def _pooled(self, states, counted):
-        """float32 [rows, size]: the first token's, or of the counted ones (bool [rows, length]) the largest or sum."""
+    def _pooled(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """float32 [rows, size]: the first token's vector, or the maximum or sum where `mask`, bool [rows, length]."""
         if self._pool == "cls":
             return states[:, 0]
-        counted = counted[..., tf.newaxis]
+        mask = mask[..., tf.newaxis]
         if self._pool == "max":
-            return tf.reduce_max(tf.where(counted, states, states.dtype.min), 1)
-        return tf.reduce_sum(states * tf.cast(counted, states.dtype), 1)
+            return tf.reduce_max(tf.where(mask, states, states.dtype.min), 1)
+        return tf.reduce_sum(states * tf.cast(mask, states.dtype), 1)
 
-    def _sentences(self, found, chosen, row, count):
-        """float32 [count, size]; of a text of several windows each has its own [CLS] and [SEP]."""
+    def _sentence_vectors(
+        self, pooled: tf.Tensor, chosen: tf.RaggedTensor, row: tf.Tensor, count: tf.Tensor
+    ) -> tf.Tensor:
+        """float32 [count, size]; every window of a text contributes its own [CLS] and [SEP]."""
         if self._pool == "cls":
-            return tf.math.unsorted_segment_mean(found, row, count)
+            return tf.math.unsorted_segment_mean(pooled, row, count)
         if self._pool == "max":
-            return tf.math.unsorted_segment_max(found, row, count)
-        counted = tf.reduce_sum(tf.cast(chosen, tf.float32), 1)[:, tf.newaxis] + 2.0
-        return tf.math.unsorted_segment_sum(found, row, count) / tf.math.unsorted_segment_sum(counted, row, count)
+            return tf.math.unsorted_segment_max(pooled, row, count)
+        tokens = tf.reduce_sum(tf.cast(chosen, tf.float32), 1)[:, tf.newaxis] + 2.0
+        return tf.math.unsorted_segment_sum(pooled, row, count) / tf.math.unsorted_segment_sum(tokens, row, count)
 
-    def _words(self, tokens, word, count):
-        """float32 [count, size] from those of tokens, each in the word of that place."""
+    def _word_vectors(self, vectors: tf.Tensor, word: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """float32 [count, size] from the vectors of tokens and the index of each token's word, int64 [tokens]."""
         if self._pool == "first":
             first = tf.concat([word[:1] >= 0, word[1:] != word[:-1]], 0)
-            tokens, word = tf.boolean_mask(tokens, first), tf.boolean_mask(word, first)
+            vectors, word = tf.boolean_mask(vectors, first), tf.boolean_mask(word, first)
         if self._pool != "max":
-            return tf.math.unsorted_segment_mean(tokens, word, count)
-        best = tf.math.unsorted_segment_max(tokens, word, count)
+            return tf.math.unsorted_segment_mean(vectors, word, count)
+        best = tf.math.unsorted_segment_max(vectors, word, count)
         return tf.where(best > best.dtype.min, best, 0.0)
 
 
-def _framed(chosen, specials, states):
-    """bool [windows, length] of RaggedTensor [windows, None]: with what [CLS] and [SEP] get; False at padding."""
-    edge = tf.fill([chosen.nrows(), 1], specials)
+def _with_special_tokens(chosen: tf.RaggedTensor, value: bool, states: tf.Tensor) -> tf.Tensor:
+    """bool [windows, length] from `chosen`, bool [windows, None]: `value` at [CLS] and [SEP], False at padding."""
+    edge = tf.fill([chosen.nrows(), 1], value)
     return tf.concat([edge, chosen, edge], 1).to_tensor(shape=tf.stack([-1, tf.shape(states)[1]]))

@@ -1,4 +1,4 @@
-"""Vectors of the texts of a file, into a file; memory is flat in the number of texts, and bounded for long ones."""
+"""Extraction of vectors from a file of texts. Memory does not grow with their number and is bounded for long texts."""
 
 import contextlib
 import json
@@ -6,6 +6,8 @@ import os
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -17,31 +19,34 @@ from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.inputs.datasets.tagged import word_columns
 from bert_tf.inputs.datasets.text_files import STDIN, read_lines
 from bert_tf.progress import bar
+from bert_tf.serving.embeddings import Embedder
 from bert_tf.tasks.fine_tuning_task import strings
+from bert_tf.types import Array
 
-# Characters that a text of a batch has on average at most: about what a window of 512 tokens holds.
+Embedded: TypeAlias = tuple[TaggedExample, dict[str, Array]]  # a text and the outputs of the Embedder for it
+_Item = TypeVar("_Item")
+
+# Average number of characters per text of a batch, at most: about a window of 512 tokens.
 _CHARACTERS = 2048
-# Texts are held, vectors and all, to be sorted by length: this many batches of them, fewer where they are long.
+# Batches of texts (and their vectors) in memory, to be sorted by length; fewer if the texts are long.
 _BATCHES, _LONG_BATCHES = 16, 4
 
 
-def read_texts(path, column="text"):
-    """Texts of a file, as a stream.
+def read_texts(path: str, column: str = "text") -> Iterator[TaggedExample]:
+    """Streams the texts of a file.
 
     Args:
-        path: .txt with a text a line; .tsv or .csv with a header; .jsonl, or "-" for the same on standard input, with
-            objects that have a text, or {"words": [...]} as somebody else has divided it.
-        column: that has the text, in tables and JSON lines.
+        path: .txt with one text per line; .tsv or .csv with a header; .jsonl, or "-" for JSON lines on standard input,
+            with objects that have a text, or {"words": [...]} if the text is already split.
+        column: column or JSON field with the text.
 
     Yields:
-        TaggedExample without tags; `words` only where the file gives them.
-
-    Raises:
-        DataError: as the readers of `inputs`; another ending.
+        Examples without tags; `words` is None unless the file gives them.
     """
     if path == STDIN or path.endswith(".jsonl"):
         yield from read_tagged_lines(path, column)
         return
+    rows: Iterator[tuple[int, Sequence[Any]]]
     if path.endswith(".txt"):
         rows = ((number, (text,)) for number, text in read_lines(path))
     else:
@@ -50,95 +55,99 @@ def read_texts(path, column="text"):
         yield TaggedExample(str(count), text, None, None, None, None, f"{path}:{number}")
 
 
-def extract(embedder, examples, batch_size):
-    """Vectors of a stream of texts.
+def extract(embedder: Embedder, examples: Iterable[TaggedExample], batch_size: int) -> Iterator[Embedded]:
+    """Computes vectors for a stream of texts.
 
     Args:
-        embedder: Embedder.
-        examples: iterable of TaggedExample, of words as they are given where they are.
-        batch_size: texts at once, fewer where they are long.
+        embedder: its outputs are vectors per sentence, word or token.
+        examples: either all have `words` or none has; given words are not split again.
+        batch_size: texts per batch, fewer if they are long.
 
     Yields:
-        (example, dict of arrays: what the embedder gives of it), in the order of the examples.
-
-    Raises:
-        DataError: some examples have words, and some have none.
+        The examples in their order, each with the embedder's outputs as arrays.
     """
     embed = tf.function(embedder.__call__, reduce_retracing=True)
     characters = batch_size * _CHARACTERS
-    with bar("extract", None, "text") as line:
-        for chunk in _cut(_alike(examples), _BATCHES * batch_size, _LONG_BATCHES * characters):
-            ordered = sorted(enumerate(chunk), key=lambda numbered: len(numbered[1].text))
-            found = [None] * len(chunk)
-            for batch in _cut(ordered, batch_size, characters, lambda numbered: numbered[1].text):
-                indices, some = zip(*batch, strict=True)
-                answer = embed(tf.constant([example.text for example in some]), **_given_words(some))
-                for index, *values in zip(indices, *map(_rows, answer.values()), strict=True):
-                    found[index] = dict(zip(answer, values, strict=True))
-                line.update(len(some))
-            yield from zip(chunk, found, strict=True)
+    chunks = _batches(
+        _consistent(examples), _BATCHES * batch_size, _LONG_BATCHES * characters, lambda example: example.text
+    )
+    with bar("extract", None, "text") as progress:
+        for chunk in chunks:
+            by_length = sorted(enumerate(chunk), key=lambda numbered: len(numbered[1].text))
+            outputs: list[dict[str, Array]] = [{} for _ in chunk]
+            for batch in _batches(by_length, batch_size, characters, lambda numbered: numbered[1].text):
+                indices, members = zip(*batch, strict=True)
+                tensors = embed(tf.constant([example.text for example in members]), **_given_words(members))
+                for index, *values in zip(indices, *map(_rows, tensors.values()), strict=True):
+                    outputs[index] = dict(zip(tensors, values, strict=True))
+                progress.update(len(members))
+            yield from zip(chunk, outputs, strict=True)
 
 
-def _alike(examples):
-    """The same examples, as long as all of them have words or none has."""
+def _consistent(examples: Iterable[TaggedExample]) -> Iterator[TaggedExample]:
+    """Yields the examples; raises DataError if some have words and others do not."""
     first = None
     for example in examples:
         first = first or example
         if (example.words is None) != (first.words is None):
-            found, others = ("no words", "has") if example.words is None else ("words", "has not")
-            raise DataError(f"{example.location}: {found}, which {first.location} {others}; give all of them or none")
+            found, others = ("no words", "words") if example.words is None else ("words", "no words")
+            raise DataError(
+                f"{example.location}: {found}, but {first.location} has {others}; give words for all texts or for none"
+            )
         yield example
 
 
-def _cut(items, count, characters, text=lambda example: example.text):
-    """Lists of neighbours: at most `count`, of at most so many characters together; a longer text is alone."""
-    part, held = [], 0
+def _batches(
+    items: Iterable[_Item], count: int, characters: int, text: Callable[[_Item], str]
+) -> Iterator[list[_Item]]:
+    """Batches of at most `count` consecutive items and `characters` characters; a longer text is a batch of its own."""
+    batch: list[_Item] = []
+    total = 0
     for item in items:
         length = len(text(item))
-        if part and (len(part) == count or held + length > characters):
-            yield part
-            part, held = [], 0
-        part.append(item)
-        held += length
-    if part:
-        yield part
+        if batch and (len(batch) == count or total + length > characters):
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += length
+    if batch:
+        yield batch
 
 
-def _rows(values):
-    """The rows of a tensor or RaggedTensor as arrays."""
+def _rows(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Array]:
+    """The rows of a tensor as arrays."""
     if not isinstance(values, tf.RaggedTensor):
         return values.numpy()
-    # Taking rows from a RaggedTensor one by one is a hundred times as slow.
+    # Indexing the rows of a RaggedTensor one by one takes a hundred times as long.
     return np.split(values.values.numpy(), values.row_splits.numpy()[1:-1])
 
 
-def _given_words(examples):
-    """Where the words of a batch are, as the embedder takes them; {} where nobody has divided the texts."""
+def _given_words(examples: Sequence[TaggedExample]) -> dict[str, tf.RaggedTensor]:
+    """The embedder's arguments for the words of a batch; {} if the examples have none."""
     return {} if examples[0].words is None else word_columns([[example] for example in examples])
 
 
-def write_npz(path, embedded):
+def write_npz(path: str, embedded: Iterable[Embedded]) -> int:
     """Writes arrays for `numpy.load`.
 
-    vector, float32 [texts, size], in the order of the texts. Of words and tokens vector is [units, size], those of all
-    texts one after the other, with start and end, int32 [units], in characters of the text, and splits, int64
-    [texts + 1]: the units of text i are splits[i] to splits[i + 1].
+    Per sentence: vector, float32 [texts, size], in the order of the texts.
 
-    Args:
-        path: of the file.
-        embedded: iterable as `extract` gives.
+    Per word or token: vector, float32 [units, size], the units of all texts concatenated; start and end, int32 [units],
+    in characters of the text; splits, int64 [texts + 1]: text i has the units splits[i] to splits[i + 1] - 1.
 
     Returns:
-        int, how many texts.
+        The number of texts.
     """
     with contextlib.ExitStack() as stack:
-        columns, counts, shapes = {}, [0], {}
+        columns: dict[str, IO[bytes]] = {}
+        counts = [0]
+        shapes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         for _, values in embedded:
             for name in ("vector", "start", "end"):
                 if name in values:
                     array = values[name] if "start" in values else values[name][np.newaxis]
                     if name not in columns:
-                        # Numbers go to disk as they come; only at the end is it known how many there are.
+                        # An array's header has its length, which is known at the end. Until then values are on disk.
                         columns[name] = stack.enter_context(tempfile.TemporaryFile(dir=os.path.dirname(path) or "."))
                     columns[name].write(array.tobytes())
                     shapes[name] = (array.dtype, array.shape[1:])
@@ -157,16 +166,16 @@ def write_npz(path, embedded):
     return len(counts) - 1
 
 
-def write_json_lines(path, embedded):
-    """Writes an object a text: id, text and vector; of words and tokens units, objects of text, start, end, vector.
+def write_json_lines(path: str, embedded: Iterable[Embedded]) -> int:
+    """Writes one JSON object per text: id, text and vector; per word or token, `units` of text, start, end, vector.
 
-    Numbers have seven decimals: what float32 holds of those below 1. Arguments and result as of `write_npz`.
+    Numbers have seven decimals, the precision of float32 below 1. Returns the number of texts.
     """
     count = 0
     with open(path, "w", encoding="utf-8") as file:
         for example, values in embedded:
             vectors = np.round(values["vector"].astype(np.float64), 7).tolist()
-            record = {"id": example.id, "text": example.text}
+            record: dict[str, Any] = {"id": example.id, "text": example.text}
             if "start" in values:
                 columns = strings(values["text"]), values["start"].tolist(), values["end"].tolist(), vectors
                 names = ("text", "start", "end", "vector")
@@ -178,10 +187,10 @@ def write_json_lines(path, embedded):
     return count
 
 
-def write_records(path, embedded):
-    """Writes a tf.train.Example a text: id, text, vector (of words and tokens one behind the other), start, end.
+def write_records(path: str, embedded: Iterable[Embedded]) -> int:
+    """Writes one tf.train.Example per text: id, text, vector; per word or token, `start`, `end` and all vectors in one.
 
-    Arguments and result as of `write_npz`.
+    Returns the number of texts.
     """
     count = 0
     with tf.io.TFRecordWriter(path) as file:
@@ -200,5 +209,9 @@ def write_records(path, embedded):
     return count
 
 
-# By the ending of the file.
-WRITERS = {".npz": write_npz, ".jsonl": write_json_lines, ".tfrecord": write_records}
+# By the extension of the file.
+WRITERS: dict[str, Callable[[str, Iterable[Embedded]], int]] = {
+    ".npz": write_npz,
+    ".jsonl": write_json_lines,
+    ".tfrecord": write_records,
+}

@@ -1,9 +1,9 @@
-"""The ops that an exported graph may have."""
+"""The ops that an exported graph may contain."""
 
-# Of TensorFlow 2.12.1 and TF Text 2.12.1, which TF Serving 2.12.1 to 2.19.1 are built with; later ones have them, too.
-# Those that exports were seen to have, and run with there (tests/serving/test_servers.py). TF Serving links every op of
-# TensorFlow and of TF Text, but an op, or a change to one, that is newer than the server would fail at the first
-# request: so what is not listed is looked at by a person first.
+# Ops of TensorFlow 2.12.1 and TF Text 2.12.1, which TF Serving 2.12.1 to 2.19.1 are built with; newer servers have
+# them, too. The list holds those that exports were seen to contain and that were run on these versions
+# (tests/serving/test_servers.py). TF Serving links every op of TensorFlow and TF Text, but an op, or a change to one,
+# that is newer than the server would fail at the first request. So look at an op before you add it here.
 SERVED_OPS = frozenset(
     """
     Add AddV2 All Any ArgMax AsString Assert AssignVariableOp BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast

@@ -1,12 +1,16 @@
-"""Sample requests to a model: to check its export by, to warm a server up, and to show in its card."""
+"""Sample requests to a model: they check its export, warm a server up and are the examples in the model card."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.serving.embeddings import Embedder
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.signatures import CLASSIFY, REGRESS, TOKENS
+from bert_tf.tasks.task import Task
+from bert_tf.types import Array, ConcreteFunction
 
 _SENTENCES = (
     "A film to remember.",
@@ -18,11 +22,11 @@ _SENTENCES = (
     "The acting is fine; the story is not.",
     "2,500 people lost their homes.",
 )
-_LONG_TEXT = " ".join(_SENTENCES * 10)  # more than the 512 tokens that most models take
+_LONG_TEXT = " ".join(_SENTENCES * 10)  # more than 512 tokens, the maximum of most models
 FULL_BATCH = 32
-# What servers are warmed up with. The others are what clients send by mistake.
+# The kinds that servers are warmed up with. The others are what clients send by mistake.
 WARM_UP = ("short", "long", "full")
-_TEXTS = {
+_TEXTS: dict[str, tuple[str | bytes, ...]] = {
     "short": _SENTENCES[:1],
     "long": (_LONG_TEXT,),
     "full": _SENTENCES * (FULL_BATCH // len(_SENTENCES)),
@@ -36,51 +40,39 @@ _DTYPES = {"O": tf.string, "i": tf.int32}
 
 
 class Request(NamedTuple):
-    """Rows that a signature is asked with.
+    """A request to a signature.
 
     Attributes:
-        signature: its name.
-        kind: what is tried, such as "short".
-        inputs: dict name -> array: of objects (bytes) or int32.
+        signature: name of the signature.
+        kind: what the request tests, such as "short".
+        inputs: arrays of int32 or of objects (bytes), by input name.
     """
 
     signature: str
     kind: str
-    inputs: dict[str, np.ndarray]
+    inputs: dict[str, Array]
 
-    def answered(self, signatures):
-        """What a model in memory answers: dict name -> array.
-
-        Args:
-            signatures: dict name -> concrete function.
-        """
-        with tf.device("/CPU:0"):  # where a GPU is, too: it computes with fewer digits
+    def answered(self, signatures: Mapping[str, ConcreteFunction]) -> dict[str, Array]:
+        """Computes the outputs of the model in memory, given its signatures by name."""
+        with tf.device("/CPU:0"):  # a GPU computes with fewer digits
             tensors = {name: tf.constant(value, _DTYPES[value.dtype.kind]) for name, value in self.inputs.items()}
             return {name: value.numpy() for name, value in signatures[self.signature](**tensors).items()}
 
 
-def sample_requests(task, names):
-    """Requests of each kind to each signature.
-
-    Args:
-        task: Task.
-        names: of the signatures.
-
-    Returns:
-        list of Request.
-    """
+def sample_requests(task: Task | Embedder, names: Iterable[str]) -> list[Request]:
+    """Creates requests of each kind to each signature in `names`."""
     mask = b" [MASK]" if isinstance(task, MaskedLM) else b""
-    found = []
+    requests = []
     for kind, texts in _TEXTS.items():
-        texts = [text if isinstance(text, bytes) else text.encode() for text in texts]
-        columns = {spec.name: _column(spec, texts, turn, mask) for turn, spec in enumerate(task.inputs())}
+        in_bytes = [text if isinstance(text, bytes) else text.encode() for text in texts]
+        columns = {spec.name: _column(spec, in_bytes, number, mask) for number, spec in enumerate(task.inputs())}
         for name in names:
-            found.append(request_of(task, name, kind, columns))
-    return found
+            requests.append(request_of(task, name, kind, columns))
+    return requests
 
 
-def _column(spec, texts, number, mask):
-    """The values of one input: the texts with `mask` behind them; of the second input, `number` 1, others."""
+def _column(spec: tf.TensorSpec, texts: Sequence[bytes], number: int, mask: bytes) -> Array:
+    """Values of the input with this number: the texts, followed by `mask`; input 1 gets other texts than input 0."""
     others = [sentence.encode() for sentence in _SENTENCES]
     if number:
         texts = [others[row % len(others)] if text in others else text for row, text in enumerate(texts, number)]
@@ -90,17 +82,17 @@ def _column(spec, texts, number, mask):
     return _strings(rows) if rows else np.empty([0, 0], object)
 
 
-def _strings(values):
+def _strings(values: Sequence[Any]) -> Array:
     return np.array(values, object)
 
 
-def request_of(task, signature, kind, columns):
-    """A Request to a signature.
+def request_of(task: Task | Embedder, signature: str, kind: str, columns: dict[str, Array]) -> Request:
+    """Creates a request to a signature.
 
     Args:
-        task: Task.
-        signature, kind: as of Request.
-        columns: dict name -> array of objects: what `serving_default` would take.
+        task: computes token ids for the signature `tokens`.
+        signature, kind: as in `Request`.
+        columns: inputs of the signature `serving_default`, arrays of objects (bytes).
     """
     if signature == TOKENS:
         features = task.token_features({name: tf.constant(value, tf.string) for name, value in columns.items()})
@@ -110,13 +102,13 @@ def request_of(task, signature, kind, columns):
     return Request(signature, kind, columns)
 
 
-def _examples(columns):
-    """Rows of string columns as serialized tf.train.Examples; of a list, without the "" that fill it up."""
-    found = []
+def _examples(columns: dict[str, Array]) -> list[bytes]:
+    """Rows of string columns as serialized tf.train.Examples; lists lose the "" that pad them."""
+    serialized = []
     for values in zip(*columns.values(), strict=True):
         example = tf.train.Example()
         for name, value in zip(columns, values, strict=True):
             texts = [text for text in value if text] if isinstance(value, np.ndarray) else [value]
             example.features.feature[name].bytes_list.value.extend(texts)
-        found.append(example.SerializeToString())
-    return found
+        serialized.append(example.SerializeToString())
+    return serialized

@@ -1,40 +1,44 @@
-"""Sharded predictions: files of consecutive rows that are either whole or absent, and that a later run can trust.
+"""Sharded predictions: each output file is either complete or absent, and later runs can tell which.
 
     labels-00000-of-00007.jsonl, ...    predictions, in the order of the input
-    labels.jsonl.shards/00000.json, ... what each shard was made of
-    labels.jsonl.shards/00000.rows, ... examples that are yet to be answered; removed at the end
+    labels.jsonl.shards/00000.json, ... what each shard was made from
+    labels.jsonl.shards/00000.rows, ... examples still to be answered; removed at the end
 
-The rows are copied there so that a worker reads only its own, from a place that all workers reach. Where the input
-comes from (standard input, a local file, TFDS) concerns only the process that started.
+The rows are copied there so that each worker reads only its own, from storage that all workers can reach. The source of
+the input (standard input, a local file, TFDS) concerns only the process that starts the pipeline.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import tempfile
 import zlib
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.gfiles import PARTIAL, read_json, replacing, write_json
 from bert_tf.inputs.corpus.shards import digest
 from bert_tf.inputs.datasets.examples import QuestionExample
+from bert_tf.types import Json, Writer
 
-# A shard is minutes of work, so that a restart repeats little, and small enough to be held in memory with its answers,
-# which are ten times as long as the text where each word has one.
+# A shard takes minutes, so that a restart repeats little, and fits in memory with its answers, which are ten times as
+# long as the text if each word has one.
 SHARD_ROWS, SHARD_BYTES = 10_000, 1 << 23
-_COPIED = 1 << 20  # bytes at a time
+_COPIED = 1 << 20  # bytes per read
+_OWN_FILE = re.compile(rf"\d{{5,}}\.(json|rows)(\.\w+{PARTIAL})?")
 
 
 class Shard(NamedTuple):
     """A range of rows.
 
     Attributes:
-        rows: how many.
-        made_of: digest of the rows and of everything else that the predictions depend on.
+        rows: number of rows.
+        made_of: digest of the rows and of everything else that determines the predictions.
     """
 
     rows: int
@@ -45,32 +49,31 @@ class Shards:
     """The shards of one output.
 
     Args:
-        output: path that the shards' names are made of, on any file system that TensorFlow knows.
-        example: the kind of the rows, such as TextExample.
-        shards: list of Shard, in order.
+        output: path from which the names of the shards are derived, on any file system that TensorFlow knows.
+        example: type of the rows, such as TextExample.
+        shards: in the order of the input.
     """
 
-    def __init__(self, output, example, shards):
+    def __init__(self, output: str, example: type, shards: list[Shard]) -> None:
         self._output, self._example, self._shards = output, example, shards
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._shards)
 
-    def rows(self, number):
-        """Rows of a shard: int."""
+    def rows(self, number: int) -> int:
+        """Number of rows of a shard."""
         return self._shards[number].rows
 
-    def path(self, number):
+    def path(self, number: int) -> str:
         """Path of a shard."""
-        stem, ending = os.path.splitext(self._output)
-        return f"{stem}-{number:05d}-of-{len(self):05d}{ending}"
+        stem, extension = os.path.splitext(self._output)
+        return f"{stem}-{number:05d}-of-{len(self):05d}{extension}"
 
-    def is_whole(self, number):
-        """Whether a shard has been written, of these very rows and settings."""
-        path = _description(self._output, number)
-        if not tf.io.gfile.exists(path):
+    def is_complete(self, number: int) -> bool:
+        """Whether a shard has been written, from exactly these rows and settings."""
+        description = _read_description(_description(self._output, number))
+        if description is None:
             return False
-        description = read_json(path)
         folder = os.path.dirname(self._output)
         sizes = {os.path.join(folder, name): size for name, size in description["files"].items()}
         return (
@@ -79,22 +82,25 @@ class Shards:
             and all(tf.io.gfile.exists(file) and tf.io.gfile.stat(file).length == sizes[file] for file in sizes)
         )
 
-    def examples(self, number):
-        """list: the rows of a shard."""
-        with tf.io.gfile.GFile(_staged(self._output, number), "rb") as file:
-            lines = zlib.decompress(file.read()).decode().split("\n")  # a text may hold other ends of lines
+    def examples(self, number: int) -> list[Any]:
+        """The rows of a shard."""
+        try:
+            with tf.io.gfile.GFile(_staged(self._output, number), "rb") as file:
+                lines = zlib.decompress(file.read()).decode().split("\n")  # a text may contain other line ends
+        except tf.errors.NotFoundError:
+            raise DataError(
+                f"{_staged(self._output, number)}: no such file; another run with the same --output has removed it: "
+                "choose another --output for one of them, or run the same command again"
+            ) from None
         return [_unpacked(line, self._example) for line in lines]
 
-    def write(self, number, predictions, writer):
-        """Writes what a shard is made of, then the shard.
+    def write(self, number: int, predictions: Iterable[Json], writer: Writer) -> None:
+        """Writes the description of a shard, then the shard.
 
         Args:
             number: of the shard.
-            predictions: iterable of dicts, one a row, in order.
-            writer: function of (path, iterable of (example, prediction)), as in `FineTuningTask.writers`.
-
-        Raises:
-            DataError: a file could not be written.
+            predictions: one per row, in order.
+            writer: one of `FineTuningTask.writers`.
         """
         path = self.path(number)
         folder, name = os.path.split(path)
@@ -103,7 +109,7 @@ class Shards:
             with tempfile.TemporaryDirectory() as local:
                 writer(os.path.join(local, name), zip(self.examples(number), predictions, strict=True))
                 sizes = {file: os.path.getsize(os.path.join(local, file)) for file in os.listdir(local)}
-                # Described first: once a shard has its name, a later run believes it.
+                # The description comes first: a later run trusts a shard that has its final name.
                 write_json(
                     _description(self._output, number), {"made_of": self._shards[number].made_of, "files": sizes}
                 )
@@ -111,70 +117,91 @@ class Shards:
                     with replacing(os.path.join(folder, file)) as temporary:
                         _copy(os.path.join(local, file), temporary)
         except tf.errors.OpError as error:
-            raise DataError(f"{path}: {error.message}") from None
+            raise DataError(f"{path}: {_reason(error)}") from None
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from None
 
-    def begin(self):
-        """Removes everything that is no whole shard of this output; what has a shard's name is then to be believed.
+    def begin(self) -> list[int]:
+        """Removes what earlier runs left of this output, except for its complete shards.
 
         Returns:
-            list of int: the shards that are to be made.
-        """
-        whole = [number for number in range(len(self)) if self.is_whole(number)]
-        kept = {os.path.basename(_description(self._output, number)) for number in whole}
-        for number in whole:
-            kept |= read_json(_description(self._output, number))["files"].keys()
-        kept |= {os.path.basename(_staged(self._output, number)) for number in {*range(len(self))} - {*whole}}
-        stem, ending = os.path.splitext(os.path.basename(self._output))
-        # Beside NAME.json a task may write NAME.more.json.
-        shard = re.compile(rf"{re.escape(stem)}-\d{{5,}}-of-\d{{5,}}(\.\w+)?{re.escape(ending)}(\.\w+{PARTIAL})?")
-        for folder, pattern in ((os.path.dirname(self._output), shard), (_folder(self._output), re.compile(".*"))):
-            for name in tf.io.gfile.listdir(folder or "."):
-                if pattern.fullmatch(name) and name not in kept:
-                    tf.io.gfile.remove(os.path.join(folder, name))
-        return [number for number in range(len(self)) if number not in set(whole)]
+            Numbers of the shards that are still to be made.
 
-    def finish(self):
+        Raises:
+            ConfigError: a file has the name of a shard of another total, and no run of this output has written it.
+        """
+        complete = [number for number in range(len(self)) if self.is_complete(number)]
+        missing = [number for number in range(len(self)) if number not in set(complete)]
+        folder, own = os.path.dirname(self._output), _folder(self._output)
+        with _errors_naming(self._output):
+            names = [name for name in tf.io.gfile.listdir(own) if _OWN_FILE.fullmatch(name)]
+            written: set[str] = set()  # by this run or an earlier one
+            for name in names:
+                description = _read_description(os.path.join(own, name)) if name.endswith(".json") else None
+                written |= set(description["files"] if description else ())
+            kept = {os.path.basename(_description(self._output, number)) for number in complete}
+            for number in complete:
+                kept |= set(read_json(_description(self._output, number))["files"])
+            kept |= {os.path.basename(_staged(self._output, number)) for number in missing}
+            stem, extension = os.path.splitext(os.path.basename(self._output))
+            # Next to NAME.json a task may write NAME.more.json.
+            shard = rf"{re.escape(stem)}-\d{{5,}}-of-\d{{5,}}(\.\w+)?{re.escape(extension)}(\.\w+{PARTIAL})?"
+            present = [name for name in tf.io.gfile.listdir(folder or ".") if re.fullmatch(shard, name)]
+            ours = re.compile(rf".*-of-{len(self):05d}\..*|.*{re.escape(PARTIAL)}")
+            foreign = [name for name in present if name not in written and not ours.fullmatch(name)]
+            if foreign:
+                raise ConfigError(
+                    f"{os.path.join(folder, min(foreign))} has the name of a shard of this output, but no run has "
+                    "written it; move it away or choose another --output"
+                )
+            for where, found in ((folder, present), (own, names)):
+                for name in found:
+                    if name not in kept:
+                        tf.io.gfile.remove(os.path.join(where, name))
+        return missing
+
+    def finish(self) -> None:
         """Removes the copies of the rows.
 
         Raises:
             DataError: a shard is missing.
         """
-        missing = [self.path(number) for number in range(len(self)) if not self.is_whole(number)]
+        missing = [self.path(number) for number in range(len(self)) if not self.is_complete(number)]
         if missing:
             raise DataError(
                 f"{missing[0]}: not written, and {len(missing) - 1:,} more; run the same command again to resume"
             )
-        for number in range(len(self)):
-            if tf.io.gfile.exists(_staged(self._output, number)):
-                tf.io.gfile.remove(_staged(self._output, number))
+        with _errors_naming(self._output):
+            for number in range(len(self)):
+                if tf.io.gfile.exists(_staged(self._output, number)):
+                    tf.io.gfile.remove(_staged(self._output, number))
 
 
-def stage(output, examples, kind, settings, check):
-    """Reads all examples once and copies them beside the output, a file a shard.
+def stage(
+    output: str, examples: Iterable[Any], kind: type, settings: Any, check: Callable[[list[Any]], None]
+) -> Shards:
+    """Reads all examples once and copies them next to the output, one file per shard.
 
     Args:
         output: as for `Shards`.
-        examples: iterable; one shard of it is in memory at a time.
-        kind: of the examples, such as TextExample.
-        settings: JSON-ready, everything besides the rows that the predictions depend on.
-        check: function of a list of examples that raises what is wrong with them.
-
-    Returns:
-        Shards.
-
-    Raises:
-        BertTfError: as the readers or `check`; there are no examples.
+        examples: one shard of it is in memory at a time.
+        kind: type of the examples, such as TextExample.
+        settings: JSON-ready; everything besides the rows that determines the predictions.
+        check: raises an error for examples that cannot be answered.
     """
-    tf.io.gfile.makedirs(_folder(output))
-    shards = []
+    with _errors_naming(output):
+        tf.io.gfile.makedirs(_folder(output))
+    shards: list[Shard] = []
     for rows in _ranges(examples):
         check([example for example, _ in rows])
         content = hashlib.sha256()
         for _, line in rows:
             content.update(line.partition(b"\t")[0] + b"\n")
-        with replacing(_staged(output, len(shards))) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
+        with (
+            _errors_naming(output),
+            replacing(_staged(output, len(shards))) as temporary,
+            tf.io.gfile.GFile(temporary, "wb") as file,
+        ):
             file.write(zlib.compress(b"\n".join(line for _, line in rows), 1))
         shards.append(Shard(len(rows), digest([settings, content.hexdigest()])))
     if not shards:
@@ -182,9 +209,10 @@ def stage(output, examples, kind, settings, check):
     return Shards(output, kind, shards)
 
 
-def _ranges(examples):
-    """Lists of (example, its line) that make a shard each."""
-    rows, size = [], 0
+def _ranges(examples: Iterable[Any]) -> Iterator[list[tuple[Any, bytes]]]:
+    """Lists of (example, its line), one list per shard."""
+    rows: list[tuple[Any, bytes]] = []
+    size = 0
     for example in examples:
         line = _packed(example)
         if rows and (len(rows) == SHARD_ROWS or size + len(line) > SHARD_BYTES):
@@ -196,34 +224,57 @@ def _ranges(examples):
         yield rows
 
 
-def _packed(example):
-    """A line of JSON, bytes; after a tab the example's location, which says nothing of what the answer is."""
+def _packed(example: Any) -> bytes:
+    """A line of JSON; the location of the example, which does not affect its answer, follows after a tab."""
     if isinstance(example, QuestionExample):
         example = example._replace(answers=None)  # nothing that is written depends on them
     *fields, location = example
     return "\t".join(json.dumps(part, ensure_ascii=False) for part in (fields, location)).encode()
 
 
-def _unpacked(line, kind):
+def _unpacked(line: str, kind: type) -> Any:
     fields, _, location = line.partition("\t")
-    return kind(
-        *(tuple(value) if isinstance(value, list) else value for value in json.loads(fields)), json.loads(location)
-    )
+    values = (tuple(value) if isinstance(value, list) else value for value in json.loads(fields))
+    return kind(*values, json.loads(location))
 
 
-def _copy(source, target):
+def _copy(source: str, target: str) -> None:
     with open(source, "rb") as read, tf.io.gfile.GFile(target, "wb") as written:
         while block := read.read(_COPIED):
             written.write(block)
 
 
-def _folder(output):
+def _read_description(path: str) -> Json | None:
+    """The description of a shard; None if it is missing or damaged, as a crash or a full disk may leave it."""
+    try:
+        description = read_json(path)
+    except (tf.errors.NotFoundError, UnicodeDecodeError, json.JSONDecodeError):
+        return None
+    valid = isinstance(description, dict) and isinstance(description.get("files"), dict) and "made_of" in description
+    return description if valid else None
+
+
+@contextlib.contextmanager
+def _errors_naming(output: str) -> Iterator[None]:
+    """Turns errors of the file system into a DataError that names the output, not a temporary file."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise DataError(f"--output={output}: {_reason(error)}") from None
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """The cause of a file-system error, without the path: "No space left on device"."""
+    return error.message.rpartition("; ")[2]
+
+
+def _folder(output: str) -> str:
     return f"{output}.shards"
 
 
-def _description(output, number):
+def _description(output: str, number: int) -> str:
     return os.path.join(_folder(output), f"{number:05d}.json")
 
 
-def _staged(output, number):
+def _staged(output: str, number: int) -> str:
     return os.path.join(_folder(output), f"{number:05d}.rows")

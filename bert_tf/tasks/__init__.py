@@ -1,4 +1,6 @@
-"""The tasks, by name. Adding one is adding a file and a line here."""
+"""The tasks, by name. To add one, add a file and list its class here."""
+
+from typing import Any
 
 from bert_tf.errors import ConfigError
 from bert_tf.tasks.classification import Classification, ClassificationConfig
@@ -10,21 +12,25 @@ from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.tasks.task import Task
 
 __all__ = ["ClassificationConfig", "FineTuningTask", "MultiLabelConfig", "MultipleChoiceConfig"]
 __all__ += ["QuestionAnsweringConfig", "RegressionConfig", "TaggingConfig", "task_of"]
 
-_PRETRAINED = (Pretraining, MaskedLM)
-_FINE_TUNED = (Classification, Regression, MultiLabel, Tagging, QuestionAnswering, MultipleChoice)
-TASKS = {task.name: task for task in _PRETRAINED + _FINE_TUNED}
+_PRETRAINED: tuple[type[Task], ...] = (Pretraining, MaskedLM)
+_FINE_TUNED: tuple[type[FineTuningTask], ...] = (
+    Classification,
+    Regression,
+    MultiLabel,
+    Tagging,
+    QuestionAnswering,
+    MultipleChoice,
+)
+TASKS: dict[str, type[Task]] = {task.name: task for task in _PRETRAINED + _FINE_TUNED}
 
 
-def task_of(config):
-    """The class of tasks that a `FinetuneConfig.task` is for.
-
-    Raises:
-        ConfigError: it is for none.
-    """
+def task_of(config: Any) -> type[FineTuningTask]:
+    """The class of the task that `config`, a `FinetuneConfig.task`, configures."""
     for task in _FINE_TUNED:
         if type(config) is task.Config:
             return task

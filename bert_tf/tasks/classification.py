@@ -2,44 +2,50 @@
 
 import collections
 import dataclasses
+from collections.abc import Iterable
+from typing import Any, Self
 
 import numpy as np
 import sklearn.metrics
 import tensorflow as tf
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.labelled import OUT_OF_SCOPE, Scale
-from bert_tf.metrics.classification import accuracy, class_intervals, macro_f1, scope
+from bert_tf.metrics.classification import ClassCounts, accuracy, class_intervals, macro_f1, scope
 from bert_tf.metrics.glue import glue_class_scores, glue_scores, sets_of
 from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, surest_errors
 from bert_tf.tasks.fine_tuning_task import strings, truncated_share
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 
 @dataclasses.dataclass
 class ClassificationConfig(LabelsConfig):
-    """Texts into classes.
+    """Settings of classification.
 
     Attributes:
-        head: "pooled": a dense layer on the pooled output; "bilstm": on a BiLSTM over all tokens.
+        head: "pooled", a dense layer on the pooled output, or "bilstm", one on a BiLSTM over all tokens.
     """
 
     head: str = "pooled"
 
-    def check(self):
+    def check(self) -> Self:
         if self.head not in ("pooled", "bilstm"):
             raise ConfigError(f"task.head {self.head!r} is unknown; choose pooled or bilstm")
         if len(self.labels) == 1:
-            raise ConfigError(f"task.labels is {self.labels[0]!r} alone; expected at least two: {WRITTEN}")
+            raise ConfigError(f"task.labels has only {self.labels[0]!r}; expected at least two: {WRITTEN}")
         return super().check()
 
 
 class Classification(TextTask):
-    """Texts into classes.
+    """Classification of texts.
 
-    Scores are accuracy and macro F1; of GLUE's tasks its own metrics instead, and of CLINC150, whose queries out of
-    scope are one more class ("oos", learned from the file's hundred of "oos_train"), also what its paper reports.
+    The metrics are accuracy and macro F1; for GLUE's tasks GLUE's own. CLINC150 also gets the metrics of its paper; its
+    out-of-scope queries are one more class ("oos", learned from the file's hundred "oos_train" queries).
 
     Attributes:
         labels: the classes, in the order of the logits.
@@ -49,51 +55,59 @@ class Classification(TextTask):
     name = "classification"
     Config = ClassificationConfig
     state = ("labels", "pair", "class_weights")
-    class_weights = ()
+    config: ClassificationConfig
+    class_weights: tuple[float, ...] = ()
     example_api = "classify"
     losses = ("loss",)
     metric_names = ("accuracy", "truncated_share")
 
     @property
-    def monitor(self):
+    def monitor(self) -> str:
         return "score" if self.glue else "macro_f1" if self.data.format == "klue/ynat" else "accuracy"
 
     @classmethod
-    def head(cls, settings):
+    def head(cls, settings: Json) -> str:
         return "classification_bilstm" if settings.get("head") == "bilstm" else "classification"
 
     @classmethod
-    def create(cls, tokenizer, config, data, examples, labels):
+    def create(
+        cls,
+        tokenizer: Tokenizer,
+        config: ClassificationConfig,
+        data: ExampleData,
+        examples: list[TextExample],
+        labels: tuple[str, ...] | Scale | None,
+    ) -> Self:
         if isinstance(labels, Scale):
-            raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
+            raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; use RegressionConfig")
         several = next((example for example in examples if isinstance(example.label, tuple)), None)
         if several:
-            raise DataError(f"{several.location}: a list of labels; expected one, or take MultiLabelConfig")
+            raise DataError(f"{several.location}: a list of labels; expected one, or use MultiLabelConfig")
         _check_filled(examples)
-        counts = collections.Counter(example.label for example in examples)
+        counts = collections.Counter(_labels_of(examples))
         labels = config.labels or labels or labels_of(counts, examples[0], data)
         weights = class_weights(
             config, [counts[label] for label in labels], lambda counts: counts.sum() / (len(counts) * counts)
         )
         return cls(tokenizer, config, data, labels=tuple(labels), class_weights=weights)
 
-    def to_tensors(self, examples, *, labelled):
+    def to_tensors(self, examples: list[TextExample], *, labelled: bool) -> Tensors:
         columns = self.text_columns(examples)
         if labelled:
             _check_filled(examples)
             numbers = {label: number for number, label in enumerate(self.labels)}
-            found = [number_of(example.label, numbers, example.location) for example in examples]
-            columns["labels"] = tf.constant(found, tf.int32)
+            targets = [number_of(example.label, numbers, example.location) for example in examples]
+            columns["labels"] = tf.constant(targets, tf.int32)
         return columns
 
-    def weights(self, features):
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {"loss": tf.reduce_sum(self._weights_of(features["labels"]))}
 
-    def _weights_of(self, labels):
+    def _weights_of(self, labels: tf.Tensor) -> tf.Tensor:
         """float32 [rows]: the weight of each row's class."""
         return tf.gather(tf.constant(self.class_weights or [1.0] * len(self.labels)), labels)
 
-    def loss_and_metrics(self, features, outputs):
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         labels = features["labels"]
         weights = self._weights_of(labels)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs["logits"])
@@ -104,10 +118,10 @@ class Classification(TextTask):
             "truncated_share": truncated_share(features),
         }
 
-    def postprocess(self, features, outputs):
+    def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
         return {"logits": outputs["logits"]}
 
-    def aggregate_windows(self, columns, rows, decoded):
+    def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
         examples = tf.shape(columns["text"])[0]
         probabilities = tf.nn.softmax(pooled(decoded["logits"], rows, examples))
         labels = tf.constant(self.labels)
@@ -117,64 +131,75 @@ class Classification(TextTask):
             "labels": tf.repeat(labels[tf.newaxis], examples, 0),
         }
 
-    def example_outputs(self, columns, answers):
+    def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         return {"classes": answers["labels"], "scores": answers["probabilities"]}
 
-    def predictions(self, examples, answers):
-        found, probabilities = strings(answers["label"]), answers["probabilities"].tolist()
+    def predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
+        labels, probabilities = strings(answers["label"]), answers["probabilities"].tolist()
         return [
             {"id": example.id, "label": label, "probabilities": dict(zip(self.labels, shares, strict=True))}
-            for example, label, shares in zip(examples, found, probabilities, strict=True)
+            for example, label, shares in zip(examples, labels, probabilities, strict=True)
         ]
 
-    def official_metrics(self, examples, predictions):
-        gold, found = [example.label for example in examples], [prediction["label"] for prediction in predictions]
+    def official_metrics(self, examples: list[TextExample], predictions: list[Json]) -> Metrics:
+        gold, predicted = _labels_of(examples), [prediction["label"] for prediction in predictions]
         if self.glue:
-            return glue_scores(sets_of(self.glue)[0], gold, found)  # MNLI's halves have the same metric
-        scores = accuracy(gold, found) | macro_f1(gold, found)
-        return scores | scope(gold, found, OUT_OF_SCOPE) if self.data.format == "clinc150" else scores
+            return glue_scores(sets_of(self.glue)[0], gold, predicted)  # MNLI's halves have the same metric
+        metrics = accuracy(gold, predicted) | macro_f1(gold, predicted)
+        return metrics | scope(gold, predicted, OUT_OF_SCOPE) if self.data.format == "clinc150" else metrics
 
-    def _scores_of_counts(self, counts):
-        """The same, dict of [resamples], of ClassCounts of [resamples, classes]."""
+    def _metrics_of_counts(self, counts: ClassCounts) -> dict[str, Array]:
+        """`official_metrics` of resamples, [resamples] each, from counts [resamples, classes]."""
         if self.glue:
             return glue_class_scores(sets_of(self.glue)[0], counts)
-        scores = {"accuracy": counts.accuracy(), "macro_f1": counts.macro_f1()}
-        return scores | counts.scope(OUT_OF_SCOPE) if self.data.format == "clinc150" else scores
+        metrics = {"accuracy": counts.accuracy(), "macro_f1": counts.macro_f1()}
+        return metrics | counts.scope(OUT_OF_SCOPE) if self.data.format == "clinc150" else metrics
 
-    def baseline(self, examples):
-        commonest = collections.Counter(example.label for example in examples).most_common(1)[0][0]
-        return self.official_metrics(examples, [{"label": commonest}] * len(examples))
+    def baseline(self, examples: list[TextExample]) -> Metrics:
+        most_frequent = collections.Counter(_labels_of(examples)).most_common(1)[0][0]
+        return self.official_metrics(examples, [{"label": most_frequent}] * len(examples))
 
-    def error_analysis(self, examples, predictions):
+    def error_analysis(self, examples: list[TextExample], predictions: list[Json]) -> ErrorAnalysis:
         ids = {label: index for index, label in enumerate(self.labels)}
-        gold = np.array([ids[example.label] for example in examples])
-        found = np.array([ids[prediction["label"]] for prediction in predictions])
-        sure = np.array([prediction["probabilities"][prediction["label"]] for prediction in predictions])
+        gold = np.array([ids[label] for label in _labels_of(examples)])
+        predicted = np.array([ids[prediction["label"]] for prediction in predictions])
+        confidences = np.array([prediction["probabilities"][prediction["label"]] for prediction in predictions])
         return ErrorAnalysis(
-            intervals=class_intervals(self._scores_of_counts, self.labels, gold, found),
+            intervals=class_intervals(self._metrics_of_counts, list(self.labels), gold, predicted),
             confusion=Confusion(
-                self.labels, sklearn.metrics.confusion_matrix(gold, found, labels=range(len(ids))).tolist()
+                self.labels, sklearn.metrics.confusion_matrix(gold, predicted, labels=range(len(ids))).tolist()
             ),
-            confidences=sure.tolist(),
-            correct=(gold == found).tolist(),
+            confidences=confidences.tolist(),
+            correct=(gold == predicted).tolist(),
             errors=[
-                ErrorExample(one.texts, one.label, self.labels[found[index]], one.location, float(sure[index]))
-                for index in surest_errors(sure, gold == found)
-                for one in (examples[index],)
+                ErrorExample(
+                    examples[index].texts,
+                    self.labels[gold[index]],
+                    self.labels[predicted[index]],
+                    examples[index].location,
+                    float(confidences[index]),
+                )
+                for index in surest_errors(confidences, gold == predicted)
             ],
         )
 
-    def writers(self):
+    def writers(self) -> dict[str, Writer]:
         return super().writers() | {".tsv": self._write_table}
 
-    def _write_table(self, path, predicted):
-        """A TSV with a header: the likeliest label, then the probability of each."""
+    def _write_table(self, path: str, predicted: Iterable[tuple[TextExample, Json]]) -> None:
+        """A TSV with a header: the most probable label, then the probability of each."""
         rows = ([prediction["label"], *prediction["probabilities"].values()] for _, prediction in predicted)
         write_table(path, ["label", *self.labels], rows)
 
 
-def _check_filled(examples):
-    """Raises DataError where a label is empty: a cell that somebody forgot, no class of its own."""
+def _labels_of(examples: list[TextExample]) -> list[Any]:
+    return [example.label for example in examples]
+
+
+def _check_filled(examples: list[TextExample]) -> None:
+    """Refuses empty labels: a forgotten cell, not a class."""
     empty = next((example for example in examples if not str(example.label).strip()), None)
     if empty:
-        raise DataError(f"{empty.location}: the label is empty; expected a class (MultiLabelConfig takes it for none)")
+        raise DataError(
+            f"{empty.location}: the label is empty; expected a class (MultiLabelConfig reads it as no label)"
+        )

@@ -1,23 +1,26 @@
-"""Entities from the tags of words, in graph code, as `metrics.tagging.entities` reads them outside of it."""
+"""Entities from the tags of words, in graph code; outside of graphs, `metrics.tagging.entities` does the same."""
+
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from bert_tf.text.words import spans
+from bert_tf.types import Tensors
 
 
-def entity_spans(texts, row, words, labels):
+def entity_spans(texts: tf.Tensor, row: tf.Tensor, words: Tensors, labels: Sequence[str]) -> tuple[Tensors, tf.Tensor]:
     """The entities of texts.
 
     Args:
         texts: string [texts].
-        row: int [words], rising: the text of each word.
-        words: dict of start, end int32 [words], bytes of the text; label int32 [words], a number of `labels`; score
+        row: int [words], the text of each word, ascending.
+        words: start, end int32 [words], byte offsets in the text; label int32 [words], index into `labels`; score
             float32 [words].
-        labels: str, such as B-PER and O.
+        labels: such as B-PER and O.
 
     Returns:
-        (dict of entity, label string [entities]; start, end int32, characters of the text; score float32, the mean of
-        the words'; row [entities]: the text of each).
+        (entity, label string [entities]; start, end int32 [entities], character offsets in the text; score float32
+        [entities], the mean of the words' scores), and row [entities], the text of each entity.
     """
     parts = [label.partition("-") for label in labels]
     kinds = sorted({kind for _, _, kind in parts})
@@ -33,14 +36,15 @@ def entity_spans(texts, row, words, labels):
     row = tf.boolean_mask(row, begins)
     start = tf.boolean_mask(words["start"], begins)
     end = tf.math.unsorted_segment_max(tf.boolean_mask(words["end"], inside), entity, count)
-    found = spans(texts, row, start, end)
-    found |= {
-        "entity": found.pop("text"),
+    entities = spans(texts, row, start, end)
+    entities |= {
+        "entity": entities.pop("text"),
         "label": tf.gather(tf.constant(kinds), tf.boolean_mask(kind, begins)),
         "score": tf.math.unsorted_segment_mean(tf.boolean_mask(words["score"], inside), entity, count),
     }
-    return found, row
+    return entities, row
 
 
-def _among(values, *some):
-    return tf.reduce_any(values[:, tf.newaxis] == tf.constant(some), 1)
+def _among(values: tf.Tensor, *choices: str) -> tf.Tensor:
+    """bool [n]: whether each of string [n] is one of the choices."""
+    return tf.reduce_any(values[:, tf.newaxis] == tf.constant(choices), 1)

@@ -1,23 +1,25 @@
-"""What there is to see in a model's answers besides its scores: plain values, which a report resamples."""
+"""Analysis of a model's predictions beyond its metrics: plain values for the report."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-# Cases of a kind that a task gives, at most: nobody reads more.
+from bert_tf.types import Array
+
+# At most this many examples of each kind: nobody reads more.
 LISTED = 50
 
 
 class ErrorExample(NamedTuple):
-    """An example and what the model answered.
+    """An example and the model's answer to it.
 
     Attributes:
-        texts: what the model was given: one text or several, as a reader wants to see them.
-        expected: the right answer.
-        answered: the model's.
-        location: where the example stands.
-        confidence: how sure the model was of its answer, from 0 to 1; None where it does not say.
+        texts: the model's input as one text or several, readable.
+        expected: the correct answer.
+        answered: the model's answer.
+        location: of the example, e.g. "file:line".
+        confidence: of the model in its answer, from 0 to 1; None if the task has none.
     """
 
     texts: tuple[str, ...]
@@ -28,62 +30,54 @@ class ErrorExample(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Figures by kind, such as one row a type of entity.
+    """Metrics by group, such as one row per entity type.
 
     Attributes:
-        title: what the rows are.
-        header: names of the columns; the first is that of the rows.
-        rows: tuples (name, value, ...); floats are shares of 1, ints are counts.
+        title: heading of the table.
+        header: names of the columns; the first is for the names of the rows.
+        rows: (name, value, ...) each; floats are fractions of 1, ints are counts.
     """
 
     title: str
     header: tuple[str, ...]
-    rows: Sequence[tuple]
+    rows: Sequence[tuple[Any, ...]]
 
 
 class Confusion(NamedTuple):
-    """Which class was taken for which.
+    """Confusion matrix.
 
     Attributes:
         labels: names of the classes.
-        counts: int [labels, labels]: examples by right class (row) and answered class (column).
+        counts: int [labels, labels]: examples by true class (row) and predicted class (column).
     """
 
-    labels: tuple[str, ...]
+    labels: Sequence[str]
     counts: Sequence[Sequence[int]]
 
 
 class ErrorAnalysis(NamedTuple):
-    """What a report shows of a task's answers; it leaves out what is empty.
+    """What a report shows of a task's predictions; it leaves out empty parts.
 
     Attributes:
-        intervals: dict name of a score -> (low, high), its 95% bootstrap interval (`metrics.bootstrap`).
-        confusion: of a task with classes.
-        table: of a task whose scores have parts.
-        confidences: how sure the model was of each answer, from 0 to 1; of any number of labels, of each label's.
-        correct: whether each of these was right.
-        errors: the worst mistakes, worst first: the surest, where the model says how sure it is; up to `LISTED`.
-        examples: answers worth seeing, right or wrong; up to `LISTED`.
+        intervals: name of a metric -> (low, high), its 95% bootstrap interval (`metrics.bootstrap`).
+        confusion: for a task with classes.
+        table: for a task with metrics by group.
+        confidences: of the model in each answer, from 0 to 1; with multi-label tasks, in each label's decision.
+        correct: whether each of these answers was correct.
+        errors: the worst errors, worst first: the most confident ones, if there are confidences; up to `LISTED`.
+        examples: answers worth showing, right or wrong; up to `LISTED`.
     """
 
     intervals: Mapping[str, tuple[float, float]] = {}
     confusion: Confusion | None = None
     table: Table | None = None
-    confidences: Sequence[float] = ()
-    correct: Sequence[bool] = ()
+    confidences: Sequence[float] | Array = ()
+    correct: Sequence[bool] | Array = ()
     errors: Sequence[ErrorExample] = ()
     examples: Sequence[ErrorExample] = ()
 
 
-def surest_errors(confidences, correct):
-    """The wrong answers to show.
-
-    Args:
-        confidences: float [answers].
-        correct: bool [answers].
-
-    Returns:
-        int [up to LISTED], indices of wrong answers, the surest first, of equally sure ones the first.
-    """
+def surest_errors(confidences: Sequence[float] | Array, correct: Sequence[bool] | Array) -> Array:
+    """int [up to LISTED]: indices of the wrong answers to show, the most confident first, ties in their order."""
     wrong = np.flatnonzero(~np.asarray(correct))
     return wrong[np.argsort(-np.asarray(confidences)[wrong], kind="stable")][:LISTED]

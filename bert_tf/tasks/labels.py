@@ -1,11 +1,16 @@
-"""The labels of texts: which there are, their numbers, and what each weighs in the loss."""
+"""Labels of texts: the label set, label indices and class weights."""
 
 import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.tasks.texts import TextConfig
+from bert_tf.types import Array
 
 # How labels are given in a flag.
 WRITTEN = "write each once, as --config.task.labels=\"('neg','pos')\""
@@ -13,20 +18,20 @@ WRITTEN = "write each once, as --config.task.labels=\"('neg','pos')\""
 
 @dataclasses.dataclass
 class LabelsConfig(TextConfig):
-    """What tasks with a set of labels can be told.
+    """Settings of tasks with a set of labels.
 
     Attributes:
-        labels: all of them, in the order of the logits; () for those that the format or the training examples have.
-        balanced: whether rare labels weigh more in the loss: all classes the same in total, or, where each label is
-            decided alone, its examples as much as all the others.
-        class_weights: a weight a label in the order of `labels`, instead; () for equal ones.
+        labels: all of them, in the order of the logits; () for those of the format or the training examples.
+        balanced: whether to weight rare labels higher in the loss, so that all classes have the same total weight, or,
+            where each label is predicted independently, its examples weigh as much as all the others.
+        class_weights: explicit weights instead, one per label in the order of `labels`; () for equal ones.
     """
 
     labels: tuple[str, ...] = ()
     balanced: bool = False
     class_weights: tuple[float, ...] = ()
 
-    def check(self):
+    def check(self) -> Self:
         if not all(isinstance(label, str) and label for label in self.labels):
             raise ConfigError(f"task.labels is {self.labels!r}; expected names: {WRITTEN}")
         if len(set(self.labels)) < len(self.labels):
@@ -35,64 +40,55 @@ class LabelsConfig(TextConfig):
             raise ConfigError("task.balanced and task.class_weights are both set; leave one of them out")
         if self.class_weights and len(self.class_weights) != len(self.labels):
             raise ConfigError(
-                f"task.class_weights has {len(self.class_weights)} weights for {len(self.labels)} task.labels; name "
-                "all labels, and a weight for each"
+                f"task.class_weights has {len(self.class_weights)} weights for {len(self.labels)} task.labels; list "
+                "all labels, and one weight for each"
             )
         if not all(0 < weight < np.inf for weight in self.class_weights):
             raise ConfigError(f"task.class_weights is {self.class_weights}; each must be a number above 0")
         return super().check()
 
 
-def class_weights(config, counts, balance):
-    """The weight of each label.
+def class_weights(config: LabelsConfig, counts: Sequence[int], balance: Callable[[Array], Array]) -> tuple[float, ...]:
+    """The weight of each label in the loss; () if the config has none.
 
     Args:
-        config: LabelsConfig.
-        counts: int [labels], training examples of each.
-        balance: function of the counts that are not 0 to as many balanced weights.
-
-    Returns:
-        tuple of floats; () where the config asks for none.
+        config: the settings.
+        counts: training examples of each label.
+        balance: maps nonzero counts to balanced weights.
     """
     if not config.balanced:
         return tuple(map(float, config.class_weights))
-    counts = np.asarray(counts, np.float64)
-    weights = np.ones_like(counts)  # of a label without examples any number will do: no loss of training has it
-    weights[counts > 0] = balance(counts[counts > 0])
+    examples = np.asarray(counts, np.float64)
+    weights = np.ones_like(examples)  # the weight of a label without examples does not matter: no training loss has it
+    weights[examples > 0] = balance(examples[examples > 0])
     return tuple(weights.tolist())
 
 
-def labels_of(labels, example, data):
+def labels_of(labels: Iterable[str], example: TextExample, data: ExampleData) -> tuple[str, ...]:
     """The distinct labels, sorted; numbers by value.
 
     Args:
-        labels: iterable of str, those of the training examples.
-        example: the first of these.
-        data: ExampleData.
-
-    Raises:
-        DataError: there is but one, or none.
+        labels: those of the training examples.
+        example: the first training example, for the error message.
+        data: the settings of the data, for the error message.
     """
-    found = sorted(set(labels), key=lambda text: (0, float(text), text) if text.isdecimal() else (1, 0.0, text))
-    if len(found) < 2:
-        every = f"every label is {found[0]!r}" if found else "there is no label"
+    distinct = sorted(set(labels), key=lambda text: (0, float(text), text) if text.isdecimal() else (1, 0.0, text))
+    if len(distinct) < 2:
+        every = f"every label is {distinct[0]!r}" if distinct else "there is no label"
         raise DataError(
-            f"{example.location} and all that follows: {every}; expected at least two: is data.label (now "
+            f"{example.location} and all following: {every}; expected at least two: is data.label (now "
             f"{data.label!r}) the right column?"
         )
-    return tuple(found)
+    return tuple(distinct)
 
 
-def number_of(label, numbers, location):
-    """The number of a label.
+def number_of(label: Any, numbers: Mapping[str, int], location: str) -> int:
+    """The index of a label.
 
     Args:
-        label: str, or what a file has instead.
-        numbers: dict label -> its number, in their order.
-        location: where it stands.
-
-    Raises:
-        DataError: the model does not have it.
+        label: as in the file; not necessarily text.
+        numbers: label -> index, in their order.
+        location: of the example, for the error message.
     """
     if label not in numbers:
         known = ", ".join(map(repr, list(numbers)[:20]))

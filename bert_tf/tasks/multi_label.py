@@ -1,12 +1,16 @@
-"""Any number of labels for a text or a pair of texts, each decided alone."""
+"""Multi-label classification of a text or a pair of texts: each label is predicted independently."""
 
 import collections
 import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
@@ -15,63 +19,73 @@ from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample, Ta
 from bert_tf.tasks.fine_tuning_task import truncated_share
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 
 @dataclasses.dataclass
 class MultiLabelConfig(LabelsConfig):
-    """Texts into labels.
+    """Settings of multi-label classification.
 
     Attributes:
-        separator: what stands between the labels of a TSV's or CSV's column; in JSON they can be a list. An example
-            with an empty one has none of the labels.
-        threshold: a label's probability from which on it is given.
+        separator: separates the labels in a column of TSV or CSV; in JSON they can be a list. An example with an empty
+            column has no label.
+        threshold: probability from which a label is predicted.
     """
 
     separator: str = ","
     threshold: float = 0.5
 
-    def check(self):
+    def check(self) -> Self:
         if not self.separator:
-            raise ConfigError("task.separator is empty; expected what stands between two labels")
+            raise ConfigError("task.separator is empty; expected the text that separates two labels")
         if not 0 < self.threshold < 1:
-            raise ConfigError(f"task.threshold is {self.threshold}; it is a probability, above 0 and below 1")
+            raise ConfigError(f"task.threshold is {self.threshold}; it must be a probability above 0 and below 1")
         super().check()
         _check_joined(self.labels, self.separator, f"in task.labels: {WRITTEN}, or choose another separator")
         return self
 
 
-def _check_joined(labels, separator, remedy):
-    """Raises ConfigError for a label that holds the separator: in a table it could not be told from two."""
+def _check_joined(labels: Iterable[str], separator: str, remedy: str) -> None:
+    """Refuses a label that contains the separator: in a table it would be read as two."""
     if joined := next((label for label in labels if separator in label), None):
-        raise ConfigError(f"the label {joined!r} holds task.separator, {separator!r}; {remedy}")
+        raise ConfigError(f"the label {joined!r} contains task.separator, {separator!r}; {remedy}")
 
 
 class MultiLabel(TextTask):
-    """Texts into labels, each by a sigmoid of its own; the loss of an example is the mean over the labels.
+    """Multi-label classification, with one sigmoid per label; the loss of an example is the mean over the labels.
 
     Attributes:
         labels: in the order of the logits.
-        class_weights: of each label's own examples in the loss; () for equal ones.
+        class_weights: of each label's positive examples in the loss; () for equal ones.
     """
 
     name = "multi_label_classification"
     Config = MultiLabelConfig
     state = ("labels", "pair", "class_weights")
-    class_weights = ()
+    config: MultiLabelConfig
+    class_weights: tuple[float, ...] = ()
     example_api = "classify"
     losses = ("loss",)
     metric_names = ("truncated_share",)
     monitor = "micro_f1"
-    glue = None  # none of its tasks is of this kind
+    glue = None  # no GLUE task has several labels
 
     @classmethod
-    def head(cls, settings):
+    def head(cls, settings: Json) -> str:
         return "classification"
 
     @classmethod
-    def create(cls, tokenizer, config, data, examples, labels):
+    def create(
+        cls,
+        tokenizer: Tokenizer,
+        config: MultiLabelConfig,
+        data: ExampleData,
+        examples: list[TextExample],
+        labels: tuple[str, ...] | Scale | None,
+    ) -> Self:
         if isinstance(labels, Scale):
-            raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; take RegressionConfig")
+            raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; use RegressionConfig")
         counts = collections.Counter(label for example in examples for label in set(split(example, config.separator)))
         labels = tuple(config.labels or labels or labels_of(counts, examples[0], data))
         _check_joined(labels, config.separator, "choose another separator")
@@ -82,25 +96,25 @@ class MultiLabel(TextTask):
         )
         return cls(tokenizer, config, data, labels=labels, class_weights=weights)
 
-    def to_tensors(self, examples, *, labelled):
+    def to_tensors(self, examples: list[TextExample], *, labelled: bool) -> Tensors:
         columns = self.text_columns(examples)
         if labelled:
-            columns["labels"] = tf.constant(self._given(examples), tf.float32)
+            columns["labels"] = tf.constant(self._gold(examples), tf.float32)
         return columns
 
-    def _given(self, examples):
-        """bool [examples, labels]: which labels each has."""
+    def _gold(self, examples: list[TextExample]) -> Array:
+        """bool [examples, labels]: the labels of each example."""
         numbers = {label: number for number, label in enumerate(self.labels)}
-        given = np.zeros([len(examples), len(numbers)], bool)
+        gold = np.zeros([len(examples), len(numbers)], bool)
         for row, example in enumerate(examples):
             for label in split(example, self.config.separator):
-                given[row, number_of(label, numbers, example.location)] = True
-        return given
+                gold[row, number_of(label, numbers, example.location)] = True
+        return gold
 
-    def weights(self, features):
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
 
-    def loss_and_metrics(self, features, outputs):
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         weights = tf.constant(self.class_weights or [1.0] * len(self.labels))
         loss = tf.nn.weighted_cross_entropy_with_logits(features["labels"], outputs["logits"], weights)
         return {
@@ -108,11 +122,11 @@ class MultiLabel(TextTask):
             "truncated_share": truncated_share(features),
         }
 
-    def postprocess(self, features, outputs):
+    def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
         return {"logits": outputs["logits"]}
 
-    def aggregate_windows(self, columns, rows, decoded):
-        """`given` bool and `probabilities` float32 [examples, labels], `labels` their names of the same shape."""
+    def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
+        """`given` bool and `probabilities` float32 [examples, labels], `labels` their names in the same shape."""
         examples = tf.shape(columns["text"])[0]
         probabilities = tf.nn.sigmoid(pooled(decoded["logits"], rows, examples))
         return {
@@ -121,10 +135,10 @@ class MultiLabel(TextTask):
             "labels": tf.repeat(tf.constant(self.labels)[tf.newaxis], examples, 0),
         }
 
-    def example_outputs(self, columns, answers):
+    def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         return {"classes": answers["labels"], "scores": answers["probabilities"]}
 
-    def predictions(self, examples, answers):
+    def predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
         labels = np.array(self.labels, object)
         return [
             {
@@ -135,31 +149,34 @@ class MultiLabel(TextTask):
             for example, given, shares in zip(examples, answers["given"], answers["probabilities"], strict=True)
         ]
 
-    def official_metrics(self, examples, predictions):
-        return multi_label(self._given(examples), self._found(predictions))
+    def official_metrics(self, examples: list[TextExample], predictions: list[Json]) -> Metrics:
+        return multi_label(self._gold(examples), self._predicted(predictions))
 
-    def _found(self, predictions):
+    def _predicted(self, predictions: list[Json]) -> Array:
+        """bool [examples, labels]: the labels predicted for each example."""
         return np.array([[label in one["labels"] for label in self.labels] for one in predictions])
 
-    def baseline(self, examples):
-        """Of giving each label that at least half of the examples have, or else the commonest alone, if any has one."""
-        shares = self._given(examples).mean(0)
+    def baseline(self, examples: list[TextExample]) -> Metrics:
+        """Metrics of predicting the labels of at least half of the examples, or else the most frequent one, if any."""
+        shares = self._gold(examples).mean(0)
         common = np.flatnonzero(shares >= 0.5)
         if not common.size and shares.max() > 0:
-            common = [shares.argmax()]
-        return self.official_metrics(examples, [{"labels": [self.labels[label] for label in common]}] * len(examples))
+            common = np.array([shares.argmax()])
+        return self.official_metrics(
+            examples, [{"labels": [self.labels[label] for label in common.tolist()]}] * len(examples)
+        )
 
-    def error_analysis(self, examples, predictions):
-        gold, found = self._given(examples), self._found(predictions)
+    def error_analysis(self, examples: list[TextExample], predictions: list[Json]) -> ErrorAnalysis:
+        gold, predicted = self._gold(examples), self._predicted(predictions)
         probabilities = np.array([list(one["probabilities"].values()) for one in predictions])
-        wrong = (gold != found).sum(1)
-        true = gold.sum(0)
-        shares = precision_recall_f1((gold & found).sum(0), found.sum(0), true)
-        rows = list(zip(self.labels, *(values.tolist() for values in (*shares, true)), strict=True))
+        wrong = (gold != predicted).sum(1)
+        counts = gold.sum(0)
+        shares = precision_recall_f1((gold & predicted).sum(0), predicted.sum(0), counts)
+        rows = list(zip(self.labels, *(values.tolist() for values in (*shares, counts)), strict=True))
         return ErrorAnalysis(
-            intervals=_intervals(gold, found),
-            confidences=np.where(found, probabilities, 1 - probabilities).ravel(),
-            correct=(gold == found).ravel(),
+            intervals=_intervals(gold, predicted),
+            confidences=np.where(predicted, probabilities, 1 - probabilities).ravel(),
+            correct=(gold == predicted).ravel(),
             table=Table("Labels", ("label", "precision", "recall", "f1", "examples"), rows),
             errors=[
                 ErrorExample(
@@ -173,11 +190,11 @@ class MultiLabel(TextTask):
             ],
         )
 
-    def writers(self):
+    def writers(self) -> dict[str, Writer]:
         return super().writers() | {".tsv": self._write_table}
 
-    def _write_table(self, path, predicted):
-        """A TSV with a header: the labels given, then the probability of each."""
+    def _write_table(self, path: str, predicted: Iterable[tuple[TextExample, Json]]) -> None:
+        """A TSV with a header: the predicted labels, then the probability of each."""
         rows = (
             [self.config.separator.join(prediction["labels"]), *prediction["probabilities"].values()]
             for _, prediction in predicted
@@ -185,12 +202,8 @@ class MultiLabel(TextTask):
         write_table(path, ["labels", *self.labels], rows)
 
 
-def split(example, separator):
-    """The labels of an example: list of str.
-
-    Raises:
-        DataError: it has something else, such as a number.
-    """
+def split(example: TextExample, separator: str) -> list[str]:
+    """The labels of an example."""
     if isinstance(example.label, str):
         parts = [part.strip() for part in example.label.split(separator)]
         return [part for part in parts if part]
@@ -199,12 +212,12 @@ def split(example, separator):
     return list(example.label)
 
 
-def _intervals(gold, found):
-    """The bootstrap intervals of the scores, from sums: labels by the score's definition would take minutes."""
-    counts = gold & found, found, gold
-    terms = {
-        "micro_f1": (np.stack([some.sum(1) for some in counts], 1), lambda sums: precision_recall_f1(*sums.T)[2]),
+def _intervals(gold: Array, predicted: Array) -> dict[str, tuple[float, float]]:
+    """The metrics' bootstrap intervals, from sums: computing each resample from its labels would take minutes."""
+    counts = gold & predicted, predicted, gold
+    terms: dict[str, tuple[Array, Callable[[Array], Array]]] = {
+        "micro_f1": (np.stack([part.sum(1) for part in counts], 1), lambda sums: precision_recall_f1(*sums.T)[2]),
         "macro_f1": (np.hstack(counts), lambda sums: precision_recall_f1(*np.split(sums, 3, 1))[2].mean(1)),
-        "exact_match": ((gold == found).all(1), lambda sums: sums[:, 0] / len(gold)),
+        "exact_match": ((gold == predicted).all(1), lambda sums: sums[:, 0] / len(gold)),
     }
     return {name: bootstrap.interval_of_sums(metric, of_examples) for name, (of_examples, metric) in terms.items()}

@@ -1,32 +1,33 @@
-"""Masked language model and next-sentence prediction (paper, section 3.1)."""
+"""Pre-training: masked language model and next-sentence prediction (paper, section 3.1)."""
 
 import tensorflow as tf
 
 from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.types import Tensors
 
 
 class Pretraining(MaskedLM):
-    """Both pre-training objectives; served, it is the masked language model."""
+    """Both pre-training objectives; when served, only the masked language model."""
 
     name = "pretraining"
     losses = (*MaskedLM.losses, "nsp_loss")
     metric_names = (*MaskedLM.metric_names, "nsp_accuracy")
 
-    def weights(self, features):
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return super().weights(features) | {"nsp_loss": tf.reduce_sum(_pairs(features))}
 
-    def loss_and_metrics(self, features, outputs):
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         following, counted = features["next_sentence_labels"], _pairs(features)
         pairs = tf.reduce_sum(counted)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(following, outputs["nsp_logits"])
-        told = tf.cast(tf.argmax(outputs["nsp_logits"], -1, tf.int32) == following, tf.float32)
+        right = tf.cast(tf.argmax(outputs["nsp_logits"], -1, tf.int32) == following, tf.float32)
         return super().loss_and_metrics(features, outputs) | {
             "nsp_loss": (tf.reduce_sum(loss * counted), pairs),
-            "nsp_accuracy": (tf.reduce_sum(told * counted), pairs),
+            "nsp_accuracy": (tf.reduce_sum(right * counted), pairs),
         }
 
 
-def _pairs(features):
-    """float32 of the labels' shape: 1.0 where there is a pair; packed rows have room for more than they hold."""
+def _pairs(features: Tensors) -> tf.Tensor:
+    """float32 in the shape of the labels: 1.0 for each pair, 0.0 for the unused slots of packed rows."""
     labels = features["next_sentence_labels"]
     return features.get("next_sentence_weights", tf.ones(tf.shape(labels)))

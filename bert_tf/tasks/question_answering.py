@@ -1,16 +1,18 @@
-"""Questions that a span of a text answers, or nothing does (paper, sections 4.2, 4.3 and figure 4c)."""
+"""Extractive question answering, with or without unanswerable questions (paper, sections 4.2, 4.3 and figure 4c)."""
 
-import contextlib
 import dataclasses
-import json
-import os
+import functools
 import types
+from typing import Any, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import QuestionExample
+from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport
+from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics.squad import (
@@ -20,28 +22,33 @@ from bert_tf.metrics.squad import (
     squad_2_question_scores,
     squad_2_scores,
 )
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings, truncated_share
 from bert_tf.tasks.question_errors import by_id, question_errors
+from bert_tf.tasks.question_files import write_official
+from bert_tf.tasks.question_targets import answer_positions, byte_span, is_learned
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import pieces_with_accents, spans
+from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
-NOT_LEARNED = "left out of the loss: question whose answers have no index in its context"
+NOT_LEARNED = "left out of the loss: question whose answers have no position in its context"
 _SPECIALS = 3  # [CLS] question [SEP] context [SEP]
-_NOWHERE = -1  # the byte where an answer begins that is not there
-# Added to the logits of padding, so that a row's loss does not depend on what it is padded to.
+# Added to the logits of padding, so that a row's loss does not depend on its padding.
 _PADDING = -1e9
 
 
 @dataclasses.dataclass
 class QuestionAnsweringConfig(TaskConfig):
-    """Questions about texts; the numbers are those of google-research/bert's run_squad.py.
+    """Settings of question answering; the defaults are those of google-research/bert's run_squad.py.
 
     Attributes:
-        max_length: tokens of a window: question, a part of the context and three specials.
-        stride: tokens from the beginning of a window of the context to that of the next.
-        max_question_length: tokens of a question that are kept, its first; never more than half of a window.
-        n_best: answers that are given with their probabilities, at most.
-        max_answer_length: tokens of an answer, at most.
-        unanswerable: whether there may be no answer, as in SQuAD 2.0.
+        max_length: tokens of a window: the question, a part of the context and three special tokens.
+        stride: tokens from the start of one window of the context to the start of the next.
+        max_question_length: longer questions keep this many of their first tokens, and at most half of a window.
+        n_best: maximum number of answers to return with their probabilities.
+        max_answer_length: maximum number of tokens of an answer.
+        unanswerable: whether questions may have no answer, as in SQuAD 2.0.
     """
 
     max_length: int = 384
@@ -51,7 +58,7 @@ class QuestionAnsweringConfig(TaskConfig):
     max_answer_length: int = 30
     unanswerable: bool = False
 
-    def check(self):
+    def check(self) -> Self:
         super().check()
         for field in ("stride", "max_question_length", "n_best", "max_answer_length"):
             if getattr(self, field) < 1:
@@ -59,32 +66,33 @@ class QuestionAnsweringConfig(TaskConfig):
         room = self.max_length - _SPECIALS - self.kept_of_question
         if self.stride > room:
             raise ConfigError(
-                f"task.stride is {self.stride}; it must be at most {room}, the tokens that a window has beside the "
-                "longest question, so that windows leave nothing out"
+                f"task.stride is {self.stride}; it must be at most {room}, the tokens left in a window with the "
+                "longest question, so that windows skip nothing"
             )
         return self
 
     @property
-    def kept_of_question(self):
-        """Tokens of a question that are kept, at most."""
+    def kept_of_question(self) -> int:
+        """Maximum number of tokens of a question to keep."""
         return min(self.max_question_length, (self.max_length - _SPECIALS) // 2)
 
 
 class QuestionAnswering(FineTuningTask):
-    """Questions about texts of any length: a context becomes windows, of which the best span is the answer.
+    """Question answering on texts of any length: a context is cut into windows, and the answer is their best span.
 
-    The exported model takes `question` and `context`, string [batch], and returns `aggregate_windows`'s dict.
+    The exported model takes `question` and `context`, string [batch], and returns the dict of `aggregate_windows`.
 
     Attributes:
-        null_threshold: there is no answer where the null odds are above it: the score of having none (in the window
-            where it is smallest) less that of the best span, both sums of two logits.
+        null_threshold: the answer is "" if the null odds are above it. The null odds are the null score (the smallest
+            of the windows) minus the score of the best span, both sums of two logits.
     """
 
     name = "question_answering"
     Config = QuestionAnsweringConfig
     example = QuestionExample
     state = ("null_threshold",)
-    null_threshold = 0.0
+    config: QuestionAnsweringConfig
+    null_threshold: float = 0.0
     losses = ("loss",)
     metric_names = ("span_accuracy", "truncated_share")
     monitor = "f1"
@@ -94,62 +102,66 @@ class QuestionAnswering(FineTuningTask):
     })  # fmt: skip
 
     @classmethod
-    def create(cls, tokenizer, config, data, examples, labels):
-        if not any(map(_is_learned, examples)):
+    def create(
+        cls,
+        tokenizer: Tokenizer,
+        config: QuestionAnsweringConfig,
+        data: ExampleData,
+        examples: list[QuestionExample],
+        labels: tuple[str, ...] | Scale | None,
+    ) -> Self:
+        if not any(map(is_learned, examples)):
             raise DataError(
-                f"{examples[0].location}: neither this question nor any other has an answer that stands in its context; "
-                "expected one at least, to learn from"
+                f"{examples[0].location}: neither this question nor any other has an answer in its context; expected "
+                "at least one to learn from"
             )
         return cls(tokenizer, config, data)
 
-    def check(self, examples, read_report):
+    def check(self, examples: list[QuestionExample], read_report: ReadReport) -> None:
         for example in examples:
-            if not _is_learned(example):
+            if not is_learned(example):
                 read_report.add(NOT_LEARNED, example.location)
 
-    def build(self, encoder):
+    def build(self, encoder: BertEncoder) -> keras.Model:
         if self.config.unanswerable and encoder.config.attention == "causal":
             raise ConfigError(
-                "task.unanswerable is True, and then [CLS] says whether there is an answer, but in this model it sees "
-                "no other token (model.attention is causal); train on questions that all have one"
+                "task.unanswerable is True, so [CLS] must predict whether there is an answer, but in this model it "
+                "sees no other token (model.attention is causal); train on answerable questions only"
             )
         return super().build(encoder)
 
-    def inputs(self):
+    def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return tuple(tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context"))
 
-    def to_tensors(self, examples, *, labelled):
-        """Learned is the first answer that the context holds, as in google-research/bert.
+    def to_tensors(self, examples: list[QuestionExample], *, labelled: bool) -> Tensors:
+        """The target is the first answer that is in the context, as in google-research/bert.
 
-        `answer` int32 [examples, 2] says where it begins and ends, in bytes, -1 for none; `weight` float32 [examples]
-        is 0 where there are answers, but none of them in the context.
-
-        Raises:
-            ConfigError: an example has no answer, and the task does not take such questions.
+        `answer` int32 [examples, 2] is its start and end in bytes, -1 for none; `weight` float32 [examples] is 0 if
+        there are answers but none is in the context.
         """
         without = next((one for one in examples if labelled and not one.answers), None)
         if without and not self.config.unanswerable:
             raise ConfigError(
-                f"{without.location}: no answer, but task.unanswerable is False; train with True, or leave such questions "
-                "out"
+                f"{without.location}: no answer, but task.unanswerable is False; train with True, or leave such "
+                "questions out"
             )
         columns = {name: tf.constant([getattr(one, name) for one in examples]) for name in ("question", "context")}
         if labelled:
-            columns["answer"] = tf.constant([_bytes(example) for example in examples], tf.int32)
-            columns["weight"] = tf.constant([_is_learned(example) for example in examples], tf.float32)
+            columns["answer"] = tf.constant([byte_span(example) for example in examples], tf.int32)
+            columns["weight"] = tf.constant([is_learned(example) for example in examples], tf.float32)
         return columns
 
-    def preprocess(self, columns):
+    def preprocess(self, columns: Tensors) -> Tensors:
         tokenizer, config = self.tokenizer, self.config
         questions = tokenizer.tokenize(columns["question"])
         most = config.kept_of_question
         truncated = questions.row_lengths() > most
         questions = questions[:, :most]
-        # Several questions are asked about one text, mostly: it is cut into pieces once.
+        # Usually there are several questions about one text: it is tokenized once.
         texts, of_question = tf.unique(columns["context"])
         ids, starts, ends = (tf.gather(value, of_question) for value in pieces_with_accents(tokenizer, texts))
         budget = config.max_length - _SPECIALS - questions.row_lengths()
-        # A converted model's windows can be shorter than the stride that settings have where none is given.
+        # A converted model's windows can be shorter than the default stride.
         spans = windows(ids.row_lengths(), budget, tf.minimum(tf.cast(config.stride, tf.int64), budget))
         rows = spans[0]
         questions, context = tf.gather(questions, rows), cut(ids, *spans)
@@ -172,16 +184,17 @@ class QuestionAnswering(FineTuningTask):
             "truncated": tf.gather(truncated, rows),
         }
         if "answer" in columns:
-            features["positions"] = _positions(columns["answer"], starts, ends, spans, before)
+            features["positions"] = answer_positions(columns["answer"], starts, ends, spans, before)
             features["weight"] = tf.gather(columns["weight"], rows)
         return features
 
-    def weights(self, features):
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {"loss": tf.reduce_sum(features["weight"])}
 
-    def loss_and_metrics(self, features, outputs):
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         padding = _PADDING * tf.cast(features["input_mask"] == 0, tf.float32)
-        loss, right = 0.0, True
+        loss: tf.Tensor = 0.0
+        right: tf.Tensor = True
         for index, name in enumerate(("start_logits", "end_logits")):
             logits, positions = outputs[name] + padding, features["positions"][:, index]
             loss += tf.nn.sparse_softmax_cross_entropy_with_logits(positions, logits) / 2
@@ -194,18 +207,18 @@ class QuestionAnswering(FineTuningTask):
             "truncated_share": truncated_share(features),
         }
 
-    def postprocess(self, features, outputs):
-        """The best spans of each row, best first; google-research/bert looks at its 20 best starts and ends only.
+    def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
+        """The best spans of each row, best first; google-research/bert considers only the 20 best starts and ends.
 
         Returns:
-            scores float32 (-inf where the row has no further span), starts and ends int32 (bytes of the context), each
-            [rows, n_best]; null_scores float32 [rows].
+            scores float32 (-inf if the row has no more spans), starts and ends int32 (byte offsets in the context),
+            each [rows, n_best]; null_scores float32 [rows].
         """
         most, wanted = self.config.max_answer_length, self.config.n_best
         start = tf.where(features["may_start"] > 0, outputs["start_logits"], -np.inf)
         end = tf.where(features["ends"] > 0, outputs["end_logits"], -np.inf)
         length = tf.shape(start)[1]
-        # A span is its first token and how many follow.
+        # A span is its first token and the number of tokens that follow.
         following = tf.range(length)[:, tf.newaxis] + tf.range(most)
         end = tf.gather(tf.pad(end, [[0, 0], [0, most]], constant_values=-np.inf), following, axis=1)
         spans = tf.reshape(start[:, :, tf.newaxis] + end, [-1, length * most])  # [rows, length * most]
@@ -219,36 +232,36 @@ class QuestionAnswering(FineTuningTask):
             "null_scores": outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0],
         }
 
-    def aggregate_windows(self, columns, rows, decoded):
+    def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
         """The answers.
 
         Returns:
-            dict of [examples]: answer string, "" where there is none; start and end int32, where it stands in the
-            context, in characters, 0 and 0 for none; probability float32, among the answers that follow; with
-            `unanswerable` null_odds float32 (float32's largest where no span can be an answer). And of [examples,
-            None], best first, each text once: nbest_answers string, nbest_starts, nbest_ends int32, nbest_scores
-            (sums of two logits), nbest_probabilities float32, the share of "" among them left out.
+            [examples]: answer string, "" for none; start and end int32, character offsets in the context, 0 and 0 for
+            none; probability float32, relative to the n best answers; with `unanswerable` null_odds float32 (float32's
+            largest value if no span can be an answer). And [examples, None], best first, each text once: nbest_answers
+            string, nbest_starts, nbest_ends int32, nbest_scores (sums of two logits), nbest_probabilities float32,
+            which leave out the probability of "".
         """
         contexts = columns["context"]
         starts, lengths = decoded["starts"], decoded["ends"] - decoded["starts"]
         lengths = tf.where(decoded["scores"] > -np.inf, lengths, 0)
         starts, lengths, scores = (tf.reshape(value, [-1]) for value in (starts, lengths, decoded["scores"]))
         of_spans = tf.repeat(rows, tf.shape(decoded["scores"])[1])
-        found = spans(contexts, of_spans, starts, starts + lengths)
+        parts = spans(contexts, of_spans, starts, starts + lengths)
         texts, starts, scores = self._best_of_each(
-            of_spans, found["text"], found["start"], scores, tf.size(contexts, tf.int64)
+            of_spans, parts["text"], parts["start"], scores, tf.size(contexts, tf.int64)
         )
         ends = starts + tf.strings.length(texts, unit="UTF8_CHAR")
-        there = scores > -np.inf  # [examples, n_best], as all of these
+        is_span = scores > -np.inf  # [examples, n_best], like all of these
         best, shares = scores[:, :1], scores
         if self.config.unanswerable:
             null = tf.math.unsorted_segment_min(decoded["null_scores"], rows, tf.size(contexts))[:, tf.newaxis]
             shares = tf.concat([scores, null], 1)
-        shares = tf.where(shares > -np.inf, tf.nn.softmax(shares), 0.0)  # without any, softmax is not a number
+        shares = tf.where(shares > -np.inf, tf.nn.softmax(shares), 0.0)  # without any span, softmax is nan
         first = [value[:, :1] for value in (texts, starts, ends, shares)]
         answers = {}
         if self.config.unanswerable:
-            odds = tf.where(there[:, :1], null - best, tf.float32.max)
+            odds = tf.where(is_span[:, :1], null - best, tf.float32.max)
             none = odds > self.null_threshold
             first = [
                 tf.where(none, other, value) for value, other in zip(first, ("", 0, 0, shares[:, -1:]), strict=True)
@@ -257,50 +270,53 @@ class QuestionAnswering(FineTuningTask):
         answers |= {
             name: value[:, 0] for name, value in zip(("answer", "start", "end", "probability"), first, strict=True)
         }
-        counts = tf.reduce_sum(tf.cast(there, tf.int64), 1)
+        counts = tf.reduce_sum(tf.cast(is_span, tf.int64), 1)
         lists = {"answers": texts, "starts": starts, "ends": ends, "scores": scores}
         lists["probabilities"] = shares[:, : self.config.n_best]
         return answers | {
             f"nbest_{name}": tf.RaggedTensor.from_tensor(value, lengths=counts) for name, value in lists.items()
         }
 
-    def _best_of_each(self, rows, texts, starts, scores, examples):
-        """Of all windows of an example the best spans, equal texts once.
+    def _best_of_each(
+        self, rows: tf.Tensor, texts: tf.Tensor, starts: tf.Tensor, scores: tf.Tensor, examples: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The best spans of all windows of each example, equal texts once.
 
         Args:
-            rows, texts, starts, scores: [spans]; rows is int64, the example of each.
-            examples: int64, how many.
+            rows: int64 [spans], the example of each span.
+            texts, starts, scores: [spans].
+            examples: int64 scalar, the number of examples.
 
         Returns:
-            The three as [examples, n_best], best first; "", 0 and -inf where there are no more.
+            texts, starts, scores as [examples, n_best], best first, padded with "", 0 and -inf.
         """
         order = tf.where(scores > -np.inf)[:, 0]
         order = tf.gather(order, tf.argsort(tf.gather(scores, order), direction="DESCENDING", stable=True))
         order = tf.gather(order, tf.argsort(tf.gather(rows, order), stable=True))
         _, same = tf.unique(tf.strings.join([tf.as_string(tf.gather(rows, order)), tf.gather(texts, order)], " "))
-        # What is unique is numbered as it comes: the first, and best, of each number is kept.
+        # tf.unique numbers texts in order of appearance: keep the first, which is the best, of each number.
         firsts = tf.math.unsorted_segment_min(
             tf.range(tf.size(same)), same, tf.reduce_max(tf.concat([same, [-1]], 0)) + 1
         )
         order = tf.gather(order, firsts)
         rows = tf.gather(rows, order)
 
-        def dense(values, missing):
+        def dense(values: tf.Tensor, missing: Any) -> tf.Tensor:
             ragged = tf.RaggedTensor.from_value_rowids(tf.gather(values, order), rows, examples, validate=False)
             return ragged.to_tensor(missing, shape=[None, self.config.n_best])
 
         return dense(texts, ""), dense(starts, 0), dense(scores, -np.inf)
 
-    def answer_tokens(self, features, outputs):
-        """`start_logits` and `end_logits`, float32 [rows, length], as the model gives them."""
+    def answer_tokens(self, features: Tensors, outputs: Tensors) -> Tensors:
+        """`start_logits` and `end_logits`, float32 [rows, length], as the model returns them."""
         return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
-    def predictions(self, examples, answers):
+    def predictions(self, examples: list[QuestionExample], answers: dict[str, Array]) -> list[Json]:
         lists = [answers[f"nbest_{name}"] for name in ("answers", "starts", "ends", "scores", "probabilities")]
-        found = zip(*(answers[name].tolist() for name in ("start", "end", "probability")), strict=True)
+        columns = zip(*(answers[name].tolist() for name in ("start", "end", "probability")), strict=True)
         predictions = []
         for index, (example, text, (start, end, share)) in enumerate(
-            zip(examples, strings(answers["answer"]), found, strict=True)
+            zip(examples, strings(answers["answer"]), columns, strict=True)
         ):
             texts, *numbers = (value[index] for value in lists)
             nbest = [
@@ -313,94 +329,33 @@ class QuestionAnswering(FineTuningTask):
             predictions.append(prediction | {"nbest": nbest})
         return predictions
 
-    def tune(self, examples, predictions):
-        """The null threshold that gives the best F1 on these examples."""
+    def tune(self, examples: list[QuestionExample], predictions: list[Json]) -> None:
+        """Sets the null threshold that maximizes F1 on these examples."""
         if not self.config.unanswerable:
             return
-        gold, found, odds = by_id(examples, predictions)
-        _, f1 = squad_2_question_scores(gold, found)
-        score, self.null_threshold = best_threshold(gold, found, f1, odds)
-        if score == np.mean([not answers for answers in gold.values()]):
-            # No answer helps. The official search then says 0, which is right for probabilities, but not for odds.
+        gold, predicted, odds = by_id(examples, predictions)
+        _, f1 = squad_2_question_scores(gold, predicted)
+        best_f1, self.null_threshold = best_threshold(gold, predicted, f1, odds)
+        if best_f1 == np.mean([not answers for answers in gold.values()]):
+            # No answer helps. The official search then returns 0, which is right for probabilities, but not for odds.
             self.null_threshold = min(odds.values()) - 1.0
 
-    def official_metrics(self, examples, predictions):
-        gold, found, odds = by_id(examples, predictions)
+    def official_metrics(self, examples: list[QuestionExample], predictions: list[Json]) -> Metrics:
+        gold, predicted, odds = by_id(examples, predictions)
         if self.config.unanswerable:
-            return squad_2_scores(gold, found, odds, self.null_threshold)
-        return (korquad_scores if self.data.format == "korquad" else squad_1_scores)(gold, found)
+            return squad_2_scores(gold, predicted, odds, self.null_threshold)
+        return (korquad_scores if self.data.format == "korquad" else squad_1_scores)(gold, predicted)
 
-    def baseline(self, examples):
-        """What "" scores where there may be no answer, else what the whole context does."""
+    def baseline(self, examples: list[QuestionExample]) -> Metrics:
+        """Metrics of answering "" if questions may have no answer, else of answering the whole context."""
         if self.config.unanswerable:
             nothing = {"nbest": [], "null_odds": float(np.finfo(np.float32).max)}
             return self.official_metrics(examples, [{"id": one.id} | nothing for one in examples])
         return self.official_metrics(examples, [{"id": one.id, "nbest": [{"answer": one.context}]} for one in examples])
 
-    def error_analysis(self, examples, predictions):
+    def error_analysis(self, examples: list[QuestionExample], predictions: list[Json]) -> ErrorAnalysis:
         threshold = self.null_threshold if self.config.unanswerable else None
         return question_errors(examples, predictions, threshold, korean=self.data.format == "korquad")
 
-    def writers(self):
-        return super().writers() | {".json": self._write_official}
-
-    def _write_official(self, path, predicted):
-        """The file that the official script scores: an object from each id to its answer.
-
-        With `unanswerable`, NAME.nbest.json has each question's best answers with their probabilities and
-        NAME.null_odds.json what the script's --na-prob-file takes, both beside NAME.json.
-        """
-        stem = os.path.splitext(path)[0]
-        files = {path: lambda prediction: prediction["answer"]}
-        if self.config.unanswerable:
-            files[f"{stem}.nbest.json"] = lambda prediction: prediction["nbest"]
-            files[f"{stem}.null_odds.json"] = lambda prediction: prediction["null_odds"]
-        with contextlib.ExitStack() as stack:
-            opened = [(stack.enter_context(open(file, "w", encoding="utf-8")), part) for file, part in files.items()]
-            for file, _ in opened:
-                file.write("{")
-            for number, (_, prediction) in enumerate(predicted):
-                for file, part in opened:
-                    pair = (json.dumps(value, ensure_ascii=False) for value in (prediction["id"], part(prediction)))
-                    file.write((",\n" if number else "\n") + ": ".join(pair))
-            for file, _ in opened:
-                file.write("\n}\n")
-
-
-def _is_learned(example):
-    """Whether it is known where the answer stands, or that there is none."""
-    return not example.answers or example.placed is not None
-
-
-def _bytes(example):
-    """Where the answer that is learned begins and ends in its context, in bytes."""
-    answer = example.placed
-    if answer is None:
-        return _NOWHERE, _NOWHERE
-    start = len(example.context[: answer.start].encode())
-    return start, start + len(answer.text.encode())
-
-
-def _positions(answers, starts, ends, spans, before):
-    """Where in each row the answer's first and last token are; [CLS], 0, where the window has not all of them.
-
-    Args:
-        answers: int32 [examples, 2], its first and past its last byte.
-        starts, ends: RaggedTensors int32 [examples, None], of the context's pieces.
-        spans: of the windows, as `windows` gives.
-        before: int64 [rows], tokens before the context.
-
-    Returns:
-        int32 [rows, 2].
-    """
-    inside = (ends > answers[:, :1]) & (starts < answers[:, 1:])
-    example = tf.boolean_mask(starts.value_rowids(), inside.values)
-    piece = tf.boolean_mask(tf.ragged.range(starts.row_lengths()).values, inside.values)
-    examples = starts.nrows()
-    first = tf.math.unsorted_segment_min(piece, example, examples)  # without pieces the largest number there is
-    last = tf.math.unsorted_segment_max(piece, example, examples)
-    rows, begin, end = spans
-    first, last = tf.gather(first, rows), tf.gather(last, rows)
-    whole = (first >= begin) & (last < end) & (first <= last)
-    indices = tf.stack([first, last], 1) + (before - begin)[:, tf.newaxis]
-    return tf.cast(tf.where(whole[:, tf.newaxis], indices, 0), tf.int32)
+    def writers(self) -> dict[str, Writer]:
+        return super().writers() | {".json": functools.partial(write_official, unanswerable=self.config.unanswerable)}

@@ -1,80 +1,92 @@
-"""What a report shows of answers to questions, and what scores and report both ask of them."""
+"""Error analysis of question answering."""
+
+from collections.abc import Mapping
 
 import numpy as np
 
+from bert_tf.inputs.datasets.examples import QuestionExample
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.squad import best_of_resamples, question_scores, squad_2_parts, squad_2_question_scores
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
+from bert_tf.types import Array, Json
 
-# Of the answers that are shown: how many, the characters around each, and what stands for none.
+# Of the examples shown: how many, the characters of context around the answer, and the text for "no answer".
 _SHOWN, _AROUND, _NOTHING = 20, 200, "(no answer)"
 
 
-def by_id(examples, predictions):
-    """dicts by id: the gold texts; the best span's text, "" if there is none; the null odds, None without."""
-    gold = {example.id: [answer.text for answer in example.answers] for example in examples}
-    found = {one["id"]: one["nbest"][0]["answer"] if one["nbest"] else "" for one in predictions}
-    return gold, found, {one["id"]: one.get("null_odds") for one in predictions}
+def by_id(
+    examples: list[QuestionExample], predictions: list[Json]
+) -> tuple[dict[str, list[str]], dict[str, str], dict[str, float]]:
+    """Gold texts, text of the best span ("" if there is none) and null odds (if the task has them), each by id."""
+    gold = {example.id: _gold(example) for example in examples}
+    predicted = {one["id"]: one["nbest"][0]["answer"] if one["nbest"] else "" for one in predictions}
+    return gold, predicted, {one["id"]: one["null_odds"] for one in predictions if "null_odds" in one}
 
 
-def question_errors(examples, predictions, threshold, *, korean):
-    """What a report shows of answers.
+def _gold(example: QuestionExample) -> list[str]:
+    assert example.answers is not None  # labelled
+    return [answer.text for answer in example.answers]
+
+
+def question_errors(
+    examples: list[QuestionExample], predictions: list[Json], threshold: float | None, *, korean: bool
+) -> ErrorAnalysis:
+    """Analyses answers to questions.
 
     Args:
         examples, predictions: as for `FineTuningTask.error_analysis`.
-        threshold: null odds above which there is no answer; None where there always is one.
-        korean: whether they are scored by the rules of KorQuAD.
-
-    Returns:
-        ErrorAnalysis.
+        threshold: null odds above which the prediction is "no answer"; None if every question has an answer.
+        korean: whether to score by KorQuAD's rules.
     """
-    gold, found, odds = by_id(examples, predictions)
+    gold, predicted, odds = by_id(examples, predictions)
     if threshold is None:
-        exact, f1 = question_scores(gold, found, korean=korean)
-        intervals = _intervals(exact_match=exact, f1=f1)
+        exact, f1 = question_scores(gold, predicted, korean=korean)
+        intervals = _intervals({"exact_match": exact, "f1": f1})
     else:
-        scores = squad_2_question_scores(gold, found)
+        scores = squad_2_question_scores(gold, predicted)
         parts = squad_2_parts(gold, scores, odds, threshold)
         exact, f1 = parts[""]
-        intervals = {}  # questions with and without an answer are drawn apart: a draw of all may have none of a kind
+        intervals = {}  # questions with and without an answer are resampled separately: a resample may have none of one
         for prefix, (of_exact, of_f1) in parts.items():
-            intervals |= _intervals(**{f"{prefix}exact": of_exact, f"{prefix}f1": of_f1})
-        best = [best_of_resamples(gold, found, values, odds) for values in scores]
+            intervals |= _intervals({f"{prefix}exact": of_exact, f"{prefix}f1": of_f1})
+        best = [best_of_resamples(gold, predicted, values, odds) for values in scores]
         intervals |= bootstrap.intervals_of_counts(
             lambda counts: {"best_exact": best[0](counts), "best_f1": best[1](counts)},
             [np.arange(len(gold))],
             [len(gold)],
         )
-        found = {name: "" if odds[name] > threshold else text for name, text in found.items()}
-    answered = [index for index, example in enumerate(examples) if found[example.id]]
-    sure = [predictions[index]["nbest"][0]["probability"] for index in answered]
+        predicted = {name: "" if odds[name] > threshold else text for name, text in predicted.items()}
+    answered = [index for index, example in enumerate(examples) if predicted[example.id]]
+    confidences = [predictions[index]["nbest"][0]["probability"] for index in answered]
 
-    def case(index, confidence=None):
+    def shown(index: int, confidence: float | None = None) -> ErrorExample:
         one = examples[index]
+        texts = one.question, _excerpt(one)
         expected = " / ".join(dict.fromkeys(gold[one.id])) or _NOTHING
-        return ErrorExample((one.question, _shown(one)), expected, found[one.id] or _NOTHING, one.location, confidence)
+        return ErrorExample(texts, expected, predicted[one.id] or _NOTHING, one.location, confidence)
 
-    # A wrong answer is worse than none, and one that the model was sure of is the worst.
-    wrong = [(share, index) for share, index in zip(sure, answered, strict=True) if not f1[index]]
+    # A wrong answer is worse than none, and a confident one is the worst.
+    wrong = [(confidence, index) for confidence, index in zip(confidences, answered, strict=True) if not f1[index]]
     wrong.sort(key=lambda pair: -pair[0])
-    some = range(0, len(examples), max(1, len(examples) // _SHOWN))
+    sample = range(0, len(examples), max(1, len(examples) // _SHOWN))
     return ErrorAnalysis(
         intervals=intervals,
-        confidences=sure,
+        confidences=confidences,
         correct=[bool(exact[index]) for index in answered],
-        errors=[case(index, share) for share, index in wrong[:LISTED]],
-        examples=[case(index) for index in some][:_SHOWN],
+        errors=[shown(index, confidence) for confidence, index in wrong[:LISTED]],
+        examples=[shown(index) for index in sample][:_SHOWN],
     )
 
 
-def _intervals(**scores):
+def _intervals(scores: Mapping[str, Array]) -> dict[str, tuple[float, float]]:
     return {name: bootstrap.interval_of_mean(values) for name, values in scores.items()}
 
 
-def _shown(example):
-    """What of the context stands around the first answer, or its beginning."""
-    placed = example.placed
-    first = max(0, placed.start - _AROUND) if placed else 0
-    last = placed.start + len(placed.text) + _AROUND if placed else 2 * _AROUND
+def _excerpt(example: QuestionExample) -> str:
+    """The context around the first answer, or its beginning."""
+    answer = example.placed
+    first, last = 0, 2 * _AROUND
+    if answer and answer.start is not None:
+        first, last = max(0, answer.start - _AROUND), answer.start + len(answer.text) + _AROUND
     context = example.context
     return ("…" if first else "") + context[first:last] + ("…" if last < len(context) else "")

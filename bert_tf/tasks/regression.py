@@ -1,117 +1,133 @@
-"""A number said of one text or of a pair of texts, such as how alike they are (paper, section 4.1: STS-B)."""
+"""Regression on one text or a pair of texts, such as their similarity (paper, section 4.1: STS-B)."""
 
 import dataclasses
 import math
+from collections.abc import Iterable
+from typing import Any, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, class_intervals, correlations, correlations_of_resamples
 from bert_tf.metrics.glue import glue_scores, with_score
+from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.fine_tuning_task import truncated_share
 from bert_tf.tasks.texts import TextConfig, TextTask, pooled, write_table
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
-# KLUE takes two sentences for paraphrases from this score on (Park et al., 2021, section 3.2).
+# KLUE counts two sentences as paraphrases from this score on (Park et al., 2021, section 3.2).
 _PARAPHRASE = 3.0
 
 
 @dataclasses.dataclass
 class RegressionConfig(TextConfig):
-    """Texts into numbers.
+    """Settings of regression.
 
     Attributes:
-        head: "pooled": a dense layer on the pooled output; "cosine": of a pair, whose texts are read apart, up to
-            `max_length` tokens each, the cosine of their mean vectors, from 0 at the lowest to 1 at the highest number.
-            It has no weights: it begins with what the encoder has learned of whole texts.
-        long_texts: as of the other tasks; of a cosine not "window", and each text is cut by itself.
+        head: "pooled", a dense layer on the pooled output; or "cosine", the cosine of the mean vectors of a pair, whose
+            texts are encoded separately, up to `max_length` tokens each: 0 is the lowest and 1 the highest number. It
+            has no weights, so it starts from what the encoder has learned about whole texts.
+        long_texts: as for the other tasks; with "cosine" each text is cut separately, and "window" is not allowed.
     """
 
     head: str = "pooled"
 
-    def check(self):
+    def check(self) -> Self:
         if self.head not in ("pooled", "cosine"):
             raise ConfigError(f"task.head {self.head!r} is unknown; choose pooled or cosine")
         if self.head == "cosine" and self.long_texts == "window":
-            raise ConfigError("task.head is cosine, which compares two vectors, and task.long_texts window makes "
-                              "several of a text; set task.long_texts to head, tail or head_tail")  # fmt: skip
+            raise ConfigError("task.head is cosine, which compares two vectors, but task.long_texts=window makes "
+                              "several per text; set task.long_texts to head, tail or head_tail")  # fmt: skip
         return super().check()
 
 
 class Regression(TextTask):
-    """Texts into numbers, by the mean squared error.
+    """Regression on texts, with the mean squared error.
 
-    Scores are Pearson's and Spearman's correlation; of STS-B GLUE's "score", too, and of KLUE's STS the F1 of telling
-    paraphrases, which its authors report.
+    The metrics are Pearson's and Spearman's correlation; for STS-B also GLUE's "score", and for KLUE's STS the F1 of
+    paraphrase detection, which its authors report.
 
     Attributes:
-        labels: the name of the number: one.
-        scale: (low, high) that answers are clipped to; None for any number. A cosine has one, if need be the lowest and
-            the highest number of the training examples.
+        labels: one name, that of the number.
+        scale: (low, high), to which predictions are clipped; None for any number. A cosine always has one, by default
+            the lowest and the highest number of the training examples.
     """
 
     name = "regression"
     Config = RegressionConfig
     state = ("labels", "pair", "scale")
-    scale = None
+    config: RegressionConfig
+    scale: tuple[float, float] | None = None
     example_api = "regress"
     losses = ("loss",)
     metric_names = ("truncated_share",)
-    # What the head begins with, mean and deviation of the training examples' numbers: of no use once it is trained.
-    _start = (0.0, 1.0)
+    # Mean and standard deviation of the training examples' numbers, to initialize the head.
+    _start: tuple[float, float] = (0.0, 1.0)
 
     @property
-    def monitor(self):
+    def monitor(self) -> str:
         return "score" if self.glue else "pearson" if self.data.format == "klue/sts" else "spearman"
 
     @classmethod
-    def head(cls, settings):
+    def head(cls, settings: Json) -> str:
         return "cosine" if settings.get("head") == "cosine" else "classification"
 
     @classmethod
-    def create(cls, tokenizer, config, data, examples, labels):
+    def create(
+        cls,
+        tokenizer: Tokenizer,
+        config: RegressionConfig,
+        data: ExampleData,
+        examples: list[TextExample],
+        labels: tuple[str, ...] | Scale | None,
+    ) -> Self:
         if labels is not None and not isinstance(labels, Scale):
-            raise ConfigError(f"the labels are classes such as {labels[0]!r}; take ClassificationConfig")
-        scale = None if labels is None else tuple(labels)
+            raise ConfigError(f"the labels are classes such as {labels[0]!r}; use ClassificationConfig")
+        scale = None if labels is None else (labels.low, labels.high)
         values = [number(example) for example in examples]
         if config.head == "cosine":
             if len(examples[0].texts) != 2:
-                raise ConfigError("task.head is cosine, which compares two texts, and the data has one; leave "
-                                  "task.head out, or name the column of the other by data.second_text")  # fmt: skip
+                raise ConfigError("task.head is cosine, which compares two texts, but the data has one; leave "
+                                  "task.head out, or name the second text's column in data.second_text")  # fmt: skip
             scale = scale or (min(values), max(values))
             if scale[0] == scale[1]:
-                raise DataError(f"{examples[0].location}: here and in all other examples the number is {scale[0]:g}; a "
-                                "cosine stands for numbers between the lowest and the highest")  # fmt: skip
+                raise DataError(f"{examples[0].location}: the number is {scale[0]:g}, as in all other examples; a "
+                                "cosine needs at least two different numbers")  # fmt: skip
         task = cls(tokenizer, config, data, labels=("value",), scale=scale)
         task._start = float(np.mean(values)), float(np.std(values)) or 1.0
         return task
 
     @classmethod
-    def from_settings(cls, settings, tokenizer):
+    def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
         task = super().from_settings(settings, tokenizer)
         if len(task.labels) != 1:
             raise DataError(
-                f"the model gives {len(task.labels)} numbers a text ({', '.join(task.labels)}); expected one"
+                f"the model predicts {len(task.labels)} numbers per text ({', '.join(task.labels)}); expected one"
             )
         return task
 
-    def to_tensors(self, examples, *, labelled):
+    def to_tensors(self, examples: list[TextExample], *, labelled: bool) -> Tensors:
         columns = self.text_columns(examples)
         if labelled:
             if len(examples) < 2:
-                raise DataError(f"{examples[0].location}: the only example; a correlation needs two at least")
+                raise DataError(f"{examples[0].location}: the only example; a correlation needs at least two")
             columns["labels"] = tf.constant([number(example) for example in examples], tf.float32)
         return columns
 
-    def build(self, encoder):
+    def build(self, encoder: BertEncoder) -> keras.Model:
         model = super().build(encoder)
         if self._apart:
             return model
-        # At usual rates the head alone would need thousands of updates to get from 0 to numbers about 100.
+        # At usual learning rates the head would need thousands of updates to get from 0 to numbers around 100.
         mean, deviation = self._start
         layer = model.get_layer("classifier")
         layer.kernel.assign(layer.kernel * deviation)
@@ -119,109 +135,117 @@ class Regression(TextTask):
         return model
 
     @property
-    def _apart(self):
+    def _apart(self) -> bool:
+        """Whether the texts of a pair are encoded separately."""
         return self.config.head == "cosine"
 
-    def preprocess(self, columns):
+    def preprocess(self, columns: Tensors) -> Tensors:
         if not self._apart:
             return super().preprocess(columns)
-        made, truncated = [], []
+        packed, truncated = [], []
         for text in (columns[spec.name] for spec in self.inputs()):
             ids, _, lost = truncate(
                 self.tokenizer.tokenize(text), budget=self.config.max_length - 2, keep=self.config.long_texts
             )
-            made.append(pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
+            packed.append(pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
             truncated.append(lost)
-        ids, types = (tf.stack(values, 1) for values in zip(*made, strict=True))  # [rows, 2, None]
+        ids, types = (tf.stack(values, 1) for values in zip(*packed, strict=True))  # [rows, 2, None]
         rows = tf.range(tf.size(truncated[0], tf.int64))
-        made = {"input_word_ids": ids, "input_type_ids": types, "row": rows, "truncated": tf.reduce_any(truncated, 0)}
-        return made | {name: columns[name] for name in ("labels",) if name in columns}
+        features = {"input_word_ids": ids, "input_type_ids": types, "row": rows}
+        features["truncated"] = tf.reduce_any(truncated, 0)
+        return features | {name: columns[name] for name in ("labels",) if name in columns}
 
-    def pad(self, features):
+    def pad(self, features: Tensors) -> Tensors:
         dense = super().pad(features)
-        if self._apart:  # two sequences an example, also where there is no example that shows it
+        if self._apart:  # two sequences per example, also if there is no example
             for name in ("input_word_ids", "input_mask", "input_type_ids"):
                 dense[name] = tf.reshape(dense[name], tf.stack([-1, 2, tf.shape(dense[name])[2]]))
         return dense
 
-    def _numbers(self, outputs):
-        """float32 [rows]: the numbers that the model's outputs stand for."""
+    def _numbers(self, outputs: Tensors) -> tf.Tensor:
+        """float32 [rows]: the numbers that the model predicts."""
         values = outputs["logits"][:, 0]
         if not self._apart:
             return values
+        assert self.scale is not None  # `create` gives every cosine a scale
         low, high = self.scale
         return low + (high - low) * values
 
-    def weights(self, features):
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {"loss": tf.cast(tf.size(features["labels"]), tf.float32)}
 
-    def loss_and_metrics(self, features, outputs):
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         errors = self._numbers(outputs) - features["labels"]
         return {
             "loss": (tf.reduce_sum(tf.square(errors)), self.weights(features)["loss"]),
             "truncated_share": truncated_share(features),
         }
 
-    def postprocess(self, features, outputs):
+    def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
         return {"values": self._numbers(outputs)[:, tf.newaxis]}
 
-    def aggregate_windows(self, columns, rows, decoded):
+    def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
         values = pooled(decoded["values"], rows, tf.shape(columns["text"])[0])[:, 0]
         return {"value": tf.clip_by_value(values, *self.scale) if self.scale else values}
 
-    def example_outputs(self, columns, answers):
+    def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         return {"outputs": answers["value"]}
 
-    def predictions(self, examples, answers):
+    def predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
         values = answers["value"].tolist()
         return [{"id": example.id, "value": value} for example, value in zip(examples, values, strict=True)]
 
-    def official_metrics(self, examples, predictions):
-        gold, found = _values(examples, predictions)
+    def official_metrics(self, examples: list[TextExample], predictions: list[Json]) -> Metrics:
+        gold, predicted = _values(examples, predictions)
         if self.glue:
-            return glue_scores(self.glue, gold, found)
-        scores = correlations(gold, found)
-        return scores | binary_f1(gold >= _PARAPHRASE, found >= _PARAPHRASE) if self._of_klue() else scores
+            return glue_scores(self.glue, gold, predicted)
+        metrics = correlations(gold, predicted)
+        return metrics | binary_f1(gold >= _PARAPHRASE, predicted >= _PARAPHRASE) if self._is_klue else metrics
 
-    def _intervals(self, gold, found):
-        measure = correlations_of_resamples(gold, found)
-        metric = (lambda counts: with_score(measure(counts))) if self.glue else measure
+    def _intervals(self, gold: Array, predicted: Array) -> dict[str, tuple[float, float]]:
+        """The metrics' bootstrap intervals."""
+        correlations_of_counts = correlations_of_resamples(gold, predicted)
+
+        def metric(counts: Array) -> dict[str, Array]:
+            metrics = correlations_of_counts(counts)
+            return with_score(metrics) if self.glue else metrics
+
         intervals = bootstrap.intervals_of_counts(metric, [np.arange(len(gold))], [len(gold)])
-        if not self._of_klue():
+        if not self._is_klue:
             return intervals
-        columns = ((values >= _PARAPHRASE).astype(int) for values in (gold, found))
+        columns = ((values >= _PARAPHRASE).astype(int) for values in (gold, predicted))
         return intervals | class_intervals(lambda counts: {"f1": counts.f1_of(True)}, [False, True], *columns)
 
-    def _of_klue(self):
+    @property
+    def _is_klue(self) -> bool:
         return self.data.format == "klue/sts"
 
-    def baseline(self, examples):
+    def baseline(self, examples: list[TextExample]) -> Metrics:
         mean = float(np.mean([number(example) for example in examples]))
         return self.official_metrics(examples, [{"value": mean}] * len(examples))
 
-    def error_analysis(self, examples, predictions):
-        gold, found = _values(examples, predictions)
-        worst = np.argsort(-np.abs(gold - found), kind="stable")[:LISTED]
+    def error_analysis(self, examples: list[TextExample], predictions: list[Json]) -> ErrorAnalysis:
+        gold, predicted = _values(examples, predictions)
+        worst = np.argsort(-np.abs(gold - predicted), kind="stable")[:LISTED]
         return ErrorAnalysis(
-            intervals=self._intervals(gold, found),
+            intervals=self._intervals(gold, predicted),
             errors=[
-                ErrorExample(examples[index].texts, f"{gold[index]:g}", f"{found[index]:.3g}", examples[index].location)
+                ErrorExample(
+                    examples[index].texts, f"{gold[index]:g}", f"{predicted[index]:.3g}", examples[index].location
+                )
                 for index in worst
             ],
         )
 
-    def writers(self):
+    def writers(self) -> dict[str, Writer]:
         return super().writers() | {".tsv": _write_table}
 
 
-def number(example):
-    """The label as a float.
-
-    Raises:
-        DataError: it is none.
-    """
+def number(example: TextExample) -> float:
+    """The label as a finite float."""
+    label: Any = example.label
     try:
-        value = math.nan if "_" in str(example.label) else float(example.label)  # of "1_5" Python makes 15
+        value = math.nan if "_" in str(label) else float(label)  # Python reads "1_5" as 15
     except (TypeError, ValueError):
         value = math.nan
     if not str(example.label).strip():
@@ -231,11 +255,12 @@ def number(example):
     return value
 
 
-def _values(examples, predictions):
+def _values(examples: list[TextExample], predictions: list[Json]) -> tuple[Array, Array]:
+    """float [examples]: the true and the predicted numbers."""
     gold = np.array([number(example) for example in examples])
     return gold, np.array([prediction["value"] for prediction in predictions])
 
 
-def _write_table(path, predicted):
-    """A TSV of one column."""
+def _write_table(path: str, predicted: Iterable[tuple[TextExample, Json]]) -> None:
+    """A TSV with a header and one column."""
     write_table(path, ["value"], ([prediction["value"]] for _, prediction in predicted))

@@ -1,42 +1,49 @@
-"""The signatures of an exported model: tf.functions from what a client sends to what it gets back.
+"""The signatures of an exported model: tf.functions from the client's inputs to its answers.
 
     serving_default     texts in, the task's answers out
     tokens              token ids in, for clients that tokenize themselves
-    classify, regress   serialized tf.train.Examples in, as TF Serving's Classify and Regress APIs want it
+    classify, regress   serialized tf.train.Examples in, for TF Serving's Classify and Regress APIs
     attention           texts in, tokens and attention probabilities out
 
-Each checks the shapes of what it is sent: a server hands tensors of any shape to the graph.
+Each checks the shapes of its inputs: a server passes tensors of any shape to the graph.
 """
 
 import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.model.attention import attention_probabilities
 from bert_tf.model.chunks import chunked_map, map_in_chunks
-from bert_tf.model.encoder import encoder_inputs, encoder_of
+from bert_tf.model.encoder import attention_probabilities, encoder_inputs, encoder_of
+from bert_tf.tasks.task import Task
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.types import Array, Tensors, TfFunction
+
+if TYPE_CHECKING:  # which imports this module
+    from bert_tf.tasks.fine_tuning_task import FineTuningTask
 
 DEFAULT, TOKENS, CLASSIFY, REGRESS, ATTENTION = "serving_default", "tokens", "classify", "regress", "attention"
 
 
-def signature(function, specs):
-    """A tf.function that checks the shapes it is sent, and that all have as many rows.
+def signature(function: Callable[..., Tensors], specs: Sequence[tf.TensorSpec]) -> TfFunction:
+    """A tf.function that checks that its inputs have these shapes and the same number of rows.
 
     Args:
-        function: of one tensor a spec, in their order, to a dict of tensors.
-        specs: named tf.TensorSpecs.
-
-    Returns:
-        tf.function with these specs as its input signature.
+        function: takes one tensor per spec, in their order.
+        specs: the input signature, named.
     """
 
-    def serve(*values):
+    def serve(*values: tf.Tensor) -> Tensors:
         # Unlike an assertion on the rank, this is not optimized away because the signature promises the shape.
         first, *others = (tf.ensure_shape(value, spec.shape) for value, spec in zip(values, specs, strict=True))
         checks = [
             tf.debugging.assert_equal(
-                tf.shape(value)[0], tf.shape(first)[0], f"{spec.name} has another number of rows than {specs[0].name}"
+                tf.shape(value)[0],
+                tf.shape(first)[0],
+                f"{spec.name} has a different number of rows than {specs[0].name}",
             )
             for value, spec in zip(others, specs[1:], strict=True)
         ]
@@ -46,22 +53,17 @@ def signature(function, specs):
     return tf.function(serve, input_signature=specs)
 
 
-def text_signature(task, model):
-    """From the task's texts to its answers; of many rows, or windows, some go through the model at a time.
-
-    Args:
-        task: FineTuningTask.
-        model: what its `build` made.
-    """
+def text_signature(task: "FineTuningTask", model: keras.Model) -> TfFunction:
+    """From the task's texts to its answers; many rows, or windows, go through the model in chunks."""
     names = [spec.name for spec in task.inputs()]
     inputs = [tensor.name for tensor in model.inputs]
 
-    def serve(*values):
+    def serve(*values: tf.Tensor) -> Tensors:
         columns = task.received(dict(zip(names, values, strict=True)))
         features = task.preprocess(columns)
         rows = features["row"]
 
-        def decoded(part):
+        def decoded(part: Tensors) -> Tensors:
             return task.postprocess(part, model({name: part[name] for name in inputs}, training=False))
 
         return padded(task.aggregate_windows(columns, rows, map_in_chunks(decoded, task.pad(features))), task.counted)
@@ -69,92 +71,84 @@ def text_signature(task, model):
     return signature(serve, task.inputs())
 
 
-def token_signature(model, answer):
-    """From token ids as the encoder takes them to answers.
+def token_signature(model: keras.Model, answer: Callable[[Tensors], Tensors]) -> TfFunction:
+    """From the encoder's inputs to answers.
 
     Args:
-        model: keras.Model whose inputs are the encoder's, and maybe others.
-        answer: function of the encoder's inputs, dict of int32 [rows, ..., length], to a dict of tensors [rows, ...].
+        model: a model whose inputs include the encoder's.
+        answer: maps the encoder's inputs, int32 [rows, ..., length], to tensors [rows, ...].
     """
     config = encoder_of(model).config
     limit = config.max_position_embeddings
     shapes = {tensor.name: tensor.shape for tensor in model.inputs}
     specs = [tf.TensorSpec(shapes[name], tf.int32, name=name) for name in encoder_inputs()]
     sizes = {"input_word_ids": config.vocab_size, "input_mask": 2}
-    if config.type_vocab_size > 1:  # else they are not looked at
+    if config.type_vocab_size > 1:  # else they are not used
         sizes["input_type_ids"] = config.type_vocab_size
 
-    def serve(*values):
+    def serve(*values: tf.Tensor) -> Tensors:
         features = {spec.name: value for spec, value in zip(specs, values, strict=True)}
         shape = tf.shape(values[0])
-        message = f"input_word_ids: a row has more tokens than the {limit} that the model takes"
+        message = f"input_word_ids: a row has more than {limit} tokens, the most that the model takes"
         checks = [tf.debugging.assert_less_equal(shape[-1], limit, message=message)]
         for spec, value in zip(specs[1:], values[1:], strict=True):
-            message = f"{spec.name}: its shape is not that of input_word_ids"
+            message = f"{spec.name}: its shape differs from that of input_word_ids"
             checks.append(tf.debugging.assert_equal(tf.shape(value), shape, message=message))
         for name, size in sizes.items():
             message = f"{name}: a value is not from 0 to {size - 1}"
             within = tf.reduce_all((features[name] >= 0) & (features[name] < size))
             checks.append(tf.debugging.Assert(within, [message]))
-        if len(specs[0].shape) == 2:  # of several sequences an example, one can stand for none
-            there = tf.reduce_any(features["input_mask"] > 0, 1)
-            checks.append(tf.debugging.Assert(tf.reduce_all(there), ["input_mask: a row has no token"]))
-        # One token at least, for a model looks at the first, also in a request without rows.
+        if len(specs[0].shape) == 2:  # with several sequences per example, an empty one is a missing one
+            has_token = tf.reduce_any(features["input_mask"] > 0, 1)
+            checks.append(tf.debugging.Assert(tf.reduce_all(has_token), ["input_mask: a row has no token"]))
+        # At least one token, because a model reads the first, even in a request without rows.
         missing = tf.concat([[0], tf.maximum(1 - shape[1:], 0)], 0)
+        paddings = tf.stack([tf.zeros_like(missing), missing], 1)
         with tf.control_dependencies(checks):
-            return answer({name: tf.pad(value, _behind(missing)) for name, value in features.items()})
+            return answer({name: tf.pad(value, paddings) for name, value in features.items()})
 
     return signature(serve, specs)
 
 
-def _behind(counts):
-    """How `tf.pad` fills so many up behind each dimension."""
-    return tf.stack([tf.zeros_like(counts), counts], 1)
-
-
-def example_signature(task, from_text):
+def example_signature(task: "FineTuningTask", from_text: TfFunction) -> TfFunction:
     """TF Serving's Classify or Regress API: serialized tf.train.Examples with the task's inputs as features.
 
     Args:
-        task: FineTuningTask with an `example_outputs`.
+        task: a task with an `example_api`.
         from_text: its `text_signature`.
     """
 
-    def parsed(spec):
+    def parsed(spec: tf.TensorSpec) -> tf.io.FixedLenFeature | tf.io.RaggedFeature:
         if spec.shape.rank == 1:
             return tf.io.FixedLenFeature([], tf.string)
         return tf.io.RaggedFeature(tf.string, row_splits_dtype=tf.int64)
 
     features = {spec.name: parsed(spec) for spec in task.inputs()}
 
-    def serve(examples):
+    def serve(examples: tf.Tensor) -> Tensors:
         columns = padded(tf.io.parse_example(examples, features))
         return task.example_outputs(columns, from_text(*(columns[name] for name in features)))
 
     return signature(serve, [tf.TensorSpec([None], tf.string, name="inputs")])
 
 
-def attention_signature(task, model):
-    """From texts to their tokens and what attends to what, of the first window of each.
+def attention_signature(task: Task, model: keras.Model) -> TfFunction:
+    """From texts to the tokens and attention probabilities of the first window of each.
 
-    Of a task that reads several sequences an example, such as choices, each output has one more dimension for these.
-
-    Args:
-        task: Task with `inputs` and `token_features`.
-        model: what its `build` made.
+    If an example is several sequences, such as choices, each output has one more dimension for these.
 
     Returns:
-        tf.function of the task's inputs to a dict: tokens string, starts and ends int32 (bytes of the text that the
-        token is of), texts int32 (which of the inputs that is, from 0; -1 for the special tokens) [batch, length];
+        tf.function that maps the task's inputs to a dict: tokens string, starts and ends int32 (byte offsets in the
+        token's text), texts int32 (index of that text among the inputs; -1 for the special tokens) [batch, length];
         token_count int32 [batch]; attention_bytes string [batch]: uint8 [layers, heads, tokens, tokens] in C order,
         255 for probability 1, each token's attention in the last dimension; attention_shape int32 [batch, 4].
     """
     encoder = encoder_of(model)
 
-    def serve(*values):
+    def serve(*values: tf.Tensor) -> Tensors:
         tokenizer = _NumberingTokenizer(task.tokenizer)
         numbering = copy.copy(task)
-        numbering.tokenizer = tokenizer
+        numbering.tokenizer = tokenizer  # type: ignore[assignment]  # has what tasks use of a Tokenizer
         columns = dict(zip((spec.name for spec in task.inputs()), values, strict=True))
         features = numbering.token_features(task.received(columns))
         features, tokens = tokenizer.resolved({name: features[name] for name in encoder_inputs()})
@@ -162,96 +156,85 @@ def attention_signature(task, model):
         length = tf.shape(features["input_word_ids"])[-1]
         flat = {name: tf.reshape(value, tf.stack([-1, length])) for name, value in features.items()}
 
-        def computed(first, last):
+        def compute(first: tf.Tensor, last: tf.Tensor) -> Tensors:
             part = {name: value[first:last] for name, value in flat.items()}
             counts = tf.reduce_sum(part["input_mask"], 1)
             levels = tf.cast(tf.round(attention_probabilities(encoder, part) * 255), tf.uint8)
-            encoded = tf.map_fn(_bytes_of, (levels, counts), fn_output_signature=tf.TensorSpec([], tf.string))
+            encoded = tf.map_fn(_attention_bytes, (levels, counts), fn_output_signature=tf.TensorSpec([], tf.string))
             return {"attention_bytes": encoded, "token_count": counts}
 
         rows = tf.shape(flat["input_word_ids"])[0]
-        # Memory is that of the probabilities, which are many more than the tokens.
-        found = chunked_map(computed, rows, length * length // 8 + length)
-        counts = found["token_count"]
+        # Most of the memory is for the probabilities, of which there are many more than tokens.
+        attention = chunked_map(compute, rows, length * length // 8 + length)
+        counts = attention["token_count"]
         shape = [tf.fill([rows], size) for size in (encoder.config.num_layers, encoder.config.num_heads)]
-        found["attention_shape"] = tf.stack([*shape, counts, counts], 1)
-        found = {name: tf.reshape(value, tf.concat([outer, tf.shape(value)[1:]], 0)) for name, value in found.items()}
-        return tokens | found
+        attention["attention_shape"] = tf.stack([*shape, counts, counts], 1)
+        return tokens | {
+            name: tf.reshape(value, tf.concat([outer, tf.shape(value)[1:]], 0)) for name, value in attention.items()
+        }
 
     return signature(serve, task.inputs())
 
 
-def _bytes_of(one):
+def _attention_bytes(levels_and_count: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
     """string scalar: the attention uint8 [layers, heads, length, length] of one sequence, cut to its tokens."""
-    levels, count = one
+    levels, count = levels_and_count
     levels = levels[..., :count, :count]
-    # There is no op that makes a string of numbers. A serialized tensor ends with its values as they lie in memory.
+    # No op makes a string from numbers. A serialized tensor ends with its values as they are in memory.
     serialized = tf.io.serialize_tensor(levels)
     size = tf.size(levels)
     return tf.strings.substr(serialized, tf.strings.length(serialized) - size, size)
 
 
 class _NumberingTokenizer:
-    """A tokenizer that gives each token a number of its own in the place of its id.
+    """A tokenizer that returns a unique number for each token instead of its id.
 
-    Tasks pack, cut and pad ids and do not look at them; so from what comes out at the other end it can be told which
-    token of which text stands where.
-
-    Args:
-        tokenizer: Tokenizer.
+    Tasks pack, cut and pad ids without reading them. So the numbers in the features identify each token and its text.
     """
 
-    def __init__(self, tokenizer):
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._found = []  # ids, starts, ends and text of the tokens of each call
+        self._calls: list[tuple[tf.Tensor, ...]] = []  # ids, starts, ends and text of the tokens of each call
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
 
-    def tokenize(self, strings, special_tokens=False):
+    def tokenize(self, strings: tf.Tensor, special_tokens: bool = False) -> tf.RaggedTensor:
         return self.tokenize_with_offsets(strings, special_tokens)[0]
 
-    def tokenize_with_offsets(self, strings, special_tokens=False):
+    def tokenize_with_offsets(
+        self, strings: tf.Tensor, special_tokens: bool = False
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         ids, starts, ends = self._tokenizer.tokenize_with_offsets(strings, special_tokens)
-        text = tf.fill(tf.shape(ids.values), len(self._found))
-        before = sum((tf.size(one[0]) for one in self._found), self._tokenizer.vocab_size)
-        self._found.append((ids.values, starts.values, ends.values, text))
+        text = tf.fill(tf.shape(ids.values), len(self._calls))
+        before = sum((tf.size(call[0]) for call in self._calls), self._tokenizer.vocab_size)
+        self._calls.append((ids.values, starts.values, ends.values, text))
         return ids.with_values(before + tf.range(tf.size(ids.values))), starts, ends
 
     @property
-    def continues(self):
+    def continues(self) -> tf.Tensor:
         known = self._tokenizer.continues
-        return tf.concat([known, *(tf.gather(known, ids) for ids, *_ in self._found)], 0)
+        return tf.concat([known, *(tf.gather(known, ids) for ids, *_ in self._calls)], 0)
 
-    def resolved(self, features):
-        """What the numbers stand for.
-
-        Args:
-            features: dict of the encoder's inputs, with numbers for ids.
-
-        Returns:
-            The same with ids, and what `attention_signature` returns of the tokens.
-        """
+    def resolved(self, features: Tensors) -> tuple[Tensors, Tensors]:
+        """The encoder's inputs with ids for numbers, and the tokens as `attention_signature` returns them."""
         numbers = features["input_word_ids"]
         size = self._tokenizer.vocab_size
         special = tf.range(size), tf.zeros([size], tf.int32), tf.zeros([size], tf.int32), tf.fill([size], -1)
-        columns = zip(special, *self._found, strict=True)
+        columns = zip(special, *self._calls, strict=True)
         ids, starts, ends, texts = (tf.gather(tf.concat(column, 0), numbers) for column in columns)
-        there = features["input_mask"] > 0
-        tokens = tf.where(there, tf.gather(tf.constant(self._tokenizer.vocab), ids), "")
-        texts = tf.where(there, texts, -1)
+        is_token = features["input_mask"] > 0
+        tokens = tf.where(is_token, tf.gather(tf.constant(self._tokenizer.vocab), ids), "")
+        texts = tf.where(is_token, texts, -1)
         return features | {"input_word_ids": ids}, {"tokens": tokens, "starts": starts, "ends": ends, "texts": texts}
 
 
-def padded(answers, counted=None):
-    """Answers as a server gives them: RaggedTensors filled up with 0 or "", with the number of what is not filling.
+def padded(answers: Tensors, counted: Mapping[str, tuple[str, ...]] | None = None) -> Tensors:
+    """Pads RaggedTensors with 0 or "", as a server returns them, and adds the number of items before the padding.
 
     Args:
-        answers: dict of tensors and RaggedTensors [examples, ...].
-        counted: as `FineTuningTask.counted`; None to count nothing.
-
-    Returns:
-        dict of dense tensors.
+        answers: tensors and RaggedTensors [examples, ...].
+        counted: as `FineTuningTask.counted`; None to add no counts.
     """
     dense = {name: _dense(value) for name, value in answers.items()}
     for name, (first, *_) in (counted or {}).items():
@@ -260,14 +243,14 @@ def padded(answers, counted=None):
     return dense
 
 
-def _dense(value):
+def _dense(value: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
     return value.to_tensor() if isinstance(value, tf.RaggedTensor) else value
 
 
-def unpadded(answers, counted):
-    """What `padded` was given, of arrays: a dict of arrays, those of ragged values as arrays of arrays."""
+def unpadded(answers: dict[str, Array], counted: Mapping[str, tuple[str, ...]]) -> dict[str, Array]:
+    """Reverses `padded`, for arrays; ragged values are arrays of arrays."""
     counts = {member: answers[name] for name, members in counted.items() for member in members if name in answers}
-    found = {}
+    made = {}
     for name, values in answers.items():
         if name in counted:
             continue
@@ -276,5 +259,5 @@ def unpadded(answers, counted):
             values = np.empty(len(rows), object)
             for index, row in enumerate(rows):
                 values[index] = row
-        found[name] = values
-    return found
+        made[name] = values
+    return made

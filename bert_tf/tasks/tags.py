@@ -1,42 +1,67 @@
-"""Tags of sentences as a model learns and answers them: schemes, the set of labels, characters."""
+"""Tags of sentences as a model learns and predicts them: schemes, the label set, tags of characters."""
 
 import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from bert_tf.errors import DataError
+from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.metrics import tagging as metrics
+from bert_tf.types import Json
+
+# A predicted word or wordpiece: start and end in characters of the text, tag, score.
+Unit: TypeAlias = tuple[int, int, str, float]
 
 
-def are_entities(tags):
-    """Whether these are tags of entities: some begin or continue one, and there is O, or all do.
+def tags_of(example: TaggedExample) -> tuple[str, ...]:
+    """The tags of a labelled sentence."""
+    assert example.tags is not None
+    return example.tags
 
-    Parts of speech may look like it, such as the "S----3MS2-" of the Prague Arabic treebank. Beside O and tags of
-    entities there may be others here, which are mistakes; who reads the sentences says so, with the location.
+
+def words_of(example: TaggedExample) -> tuple[str, ...]:
+    """The words of a sentence that has been split."""
+    assert example.words is not None
+    return example.words
+
+
+def starts_of(example: TaggedExample) -> tuple[int, ...]:
+    """The start of each word of a sentence that has been split, in characters."""
+    assert example.starts is not None
+    return example.starts
+
+
+def are_entities(tags: Iterable[str]) -> bool:
+    """Whether these are entity tags: some have a prefix such as B-, and either there is O or all have one.
+
+    Tags of parts of speech may have such a prefix too, e.g. "S----3MS2-" in the Prague Arabic treebank. Besides O and
+    entity tags there may be invalid ones here; `learned` reports them with their location.
     """
     tags = set(tags)
     prefixed = {tag for tag in tags if len(tag) > 2 and tag[:2] in ("B-", "I-", "E-", "S-")}
     return bool(prefixed) and ("O" in tags or prefixed == tags)
 
 
-def scheme_of(sentences):
-    """The scheme that tags of entities are written in, broken sequences or not.
+def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
+    """The scheme of entity tags, even if sequences are broken.
 
     Args:
-        sentences: iterable of lists of tags.
+        sentences: the tags of each sentence.
 
     Returns:
-        "BIOES" if there is an E or S; "IOB1" if there is no B but between two entities of a type; else "BIO".
+        "BIOES" if there is an E or S; "IOB1" if every B is between two entities of one type; else "BIO".
     """
-    found = "IOB1"
+    scheme = "IOB1"
     for tags in sentences:
         if any(tag[:2] in ("E-", "S-") for tag in tags):
             return "BIOES"
         if any(tag.startswith("B-") and last[2:] != tag[2:] for last, tag in itertools.pairwise(("O", *tags))):
-            found = "BIO"
-    return found
+            scheme = "BIO"
+    return scheme
 
 
-def closed(counts, scheme):
-    """Labels by how often they are, the commonest first; behind them what the scheme has and the counts have not."""
+def closed(counts: Mapping[str, int], scheme: str) -> tuple[str, ...]:
+    """The labels, the most frequent first, followed by those of the scheme that do not occur."""
     labels = sorted(counts, key=lambda tag: (-counts[tag], tag))
     kinds = dict.fromkeys(tag[2:] for tag in labels if tag != "O") if scheme else ()
     prefixes = "BIES" if scheme == "BIOES" else "BI"
@@ -44,33 +69,26 @@ def closed(counts, scheme):
     return (*labels, *missing)
 
 
-def learned(example, scheme):
-    """A sentence's tags as the model writes them, a list: sequences of entities mended and in its scheme."""
+def learned(example: TaggedExample, scheme: str) -> list[str]:
+    """A sentence's tags as the model learns them: with broken entity sequences repaired, in the given scheme."""
     if not scheme:
-        return list(example.tags)
+        return list(tags_of(example))
     try:
-        return metrics.repair(example.tags, scheme)
+        return metrics.repair(tags_of(example), scheme)
     except DataError as error:
         raise DataError(f"{example.location}: {error}") from None
 
 
-def scored(example, tags, unit):
-    """The tags of a sentence that are measured: of characters not those of white space."""
-    return [tag for word, tag in zip(example.words, tags, strict=True) if unit == "words" or word.strip()]
+def scored(example: TaggedExample, tags: Sequence[str], unit: str) -> list[str]:
+    """The tags that count in the metrics: all words, or all characters but white space."""
+    return [tag for word, tag in zip(words_of(example), tags, strict=True) if unit == "words" or word.strip()]
 
 
-def onto_characters(units, length):
-    """Tags of characters from those of pieces, as KLUE's authors do it.
+def onto_characters(units: Iterable[Unit], length: int) -> list[str]:
+    """Tags of `length` characters from those of wordpieces, as KLUE's authors map them.
 
-    The first character of a piece has its tag, the others are inside of what it is in; so is white space between two
+    The first character of a piece gets its tag, the others the I- tag of its entity, as does white space between two
     pieces of one entity.
-
-    Args:
-        units: list of (start, end, tag, score).
-        length: characters of the text.
-
-    Returns:
-        list of str [length].
     """
     tags, last, reached = ["O"] * length, "O", 0
     for start, end, tag, _ in units:
@@ -82,14 +100,8 @@ def onto_characters(units, length):
     return tags
 
 
-def write_columns(path, predicted, scheme):
-    """A line a word: the word, its own tag if it has one, the predicted one; what conlleval.pl reads.
-
-    Args:
-        path: of the file.
-        predicted: iterable of (TaggedExample, prediction).
-        scheme: of the tags.
-    """
+def write_columns(path: str, predicted: Iterable[tuple[TaggedExample, Json]], scheme: str) -> None:
+    """Writes one line per word for conlleval.pl: the word, its true tag if known, the predicted tag."""
     with open(path, "w", encoding="utf-8") as file:
         for example, prediction in predicted:
             columns = [prediction["words"], prediction["tags"]]

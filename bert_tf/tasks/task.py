@@ -1,97 +1,109 @@
-"""The one interface between a task and everything that trains, evaluates, predicts and exports."""
+"""The interface between a task and the code that trains, evaluates, predicts and exports."""
 
 import abc
 import types
 from collections.abc import Mapping
+from typing import Self
+
+import keras
+import tensorflow as tf
+
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.types import Json, Tensors, TfFunction
 
 
 class Task(abc.ABC):
-    """One kind of task. A new task is a new file with a subclass, named in `tasks/__init__.py`.
+    """Base class of all tasks. To add one, write a subclass in a new file and list it in `tasks/__init__.py`.
 
-    If it sits on the encoder in a way of its own, that is a new head: a maker in `model/heads.py`, named in
-    `model/build.py`, and its variables in `model/variables.py`.
+    A task that needs a new head adds a function that makes it to `model/heads.py`, lists that in `model/build.py`, and
+    adds the head's variables to `model/variables.py`.
 
     Attributes:
-        name: what configs and saved models call it.
-        tokenizer: Tokenizer that its texts go through.
-        losses: names of the losses, whose sum training minimizes.
+        name: the task's name in configs and saved models.
+        tokenizer: tokenizes its texts.
+        losses: names of the losses; training minimizes their sum.
         metric_names: names of the other metrics that `loss_and_metrics` returns.
-        monitor: name of the metric by which evaluations are compared.
-        mode: "max" if a higher value is better, else "min".
-        histograms: dict name -> length of what `counts` gives under that name, for TensorBoard.
+        mode: "max" if a higher `monitor` is better, else "min".
+        histograms: name -> length of each array that `counts` returns, for TensorBoard.
     """
 
     name: str
+    tokenizer: Tokenizer
     losses: tuple[str, ...]
     metric_names: tuple[str, ...]
-    monitor: str = "loss"
     mode: str = "min"
     histograms: Mapping[str, int] = types.MappingProxyType({})
 
+    @property
+    def monitor(self) -> str:
+        """Name of the metric that selects the best checkpoint."""
+        return "loss"
+
     @abc.abstractmethod
-    def settings(self):
-        """JSON-ready dict from which `from_settings` makes the task again: saved with the model."""
+    def settings(self) -> Json:
+        """JSON-ready values from which `from_settings` restores the task; saved with the model."""
 
     @classmethod
     @abc.abstractmethod
-    def from_settings(cls, settings, tokenizer):
-        """The task that `settings()` described."""
+    def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
+        """Restores the task from its `settings()`."""
 
     @classmethod
-    def head(cls, settings):
-        """What a model with these settings has on its encoder: a key of `model.variables.HEADS`. Here the task's name.
+    def head(cls, settings: Json) -> str:
+        """Name of the head of a model with these settings, a key of `model.variables.HEADS`. Default: the task's name.
 
         Args:
-            settings: dict as `settings()` gives, or what a converted checkpoint knows of it.
+            settings: as `settings()` returns, or the subset that is known of a converted checkpoint.
         """
         return cls.name
 
     @abc.abstractmethod
-    def build(self, encoder):
-        """The keras.Model from feature dicts to output dicts that sits on `encoder`."""
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        """Builds the model on `encoder`: a dict of features in, a dict of outputs out."""
 
     @abc.abstractmethod
-    def weights(self, features):
-        """dict loss name -> float32 scalar: what the loss is divided by, from the features alone.
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Normalizer of each loss, from the features alone: loss name -> float32 scalar.
 
-        The loop adds it up over replicas and micro-batches before the first backward pass, so that the result does not
+        The loop sums it over replicas and micro-batches before the first backward pass, so that the result does not
         depend on how a batch was split.
         """
 
     @abc.abstractmethod
-    def loss_and_metrics(self, features, outputs):
-        """dict name -> (float32 sum, float32 weight) of losses and simple metrics of one batch."""
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        """Losses and simple metrics of one batch: name -> (float32 sum, float32 weight)."""
 
-    def counts(self, features):
-        """dict name -> float32 [histograms[name]]: how many examples have 0, 1, 2, ... of something.
+    def counts(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Histograms of a batch: name -> float32 [histograms[name]], the number of examples with value 0, 1, 2, ...
 
-        Part of the replica step, so it holds no host op. Here: none.
+        Part of the replica step, so it must not contain host ops. Default: none.
         """
         return {}
 
     @abc.abstractmethod
-    def inputs(self):
-        """What the exported model is asked with: tuple of named tf.TensorSpecs, each [batch, ...]."""
+    def inputs(self) -> tuple[tf.TensorSpec, ...]:
+        """Inputs of the exported model: named specs, each [batch, ...]."""
 
-    def received(self, columns):
-        """What a client sent, without what a server may have put in on the way. Here: all.
+    def received(self, columns: Tensors) -> Tensors:
+        """The client's columns without values that a server may have added. Default: unchanged.
 
         Args:
-            columns: dict of tensors, named as `inputs` are.
+            columns: by the names of `inputs`.
         """
         return columns
 
     @abc.abstractmethod
-    def token_features(self, columns):
-        """The features of a model that is asked, the first window's of each text where there are several.
+    def token_features(self, columns: Tensors) -> Tensors:
+        """Features of the exported model's inputs; of a text with several windows, those of its first.
 
         Args:
-            columns: dict of tensors, named as `inputs` are.
+            columns: by the names of `inputs`.
 
         Returns:
-            dict of dense tensors [batch, ...], the encoder's inputs among them.
+            Dense tensors [batch, ...], the encoder's inputs among them.
         """
 
     @abc.abstractmethod
-    def signatures(self, model):
-        """What an exported model answers: dict name of a signature -> tf.function (`tasks.signatures`)."""
+    def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
+        """Signatures of the exported model, by name (see `tasks.signatures`)."""

@@ -1,4 +1,4 @@
-"""Strings to ids and back: normalizer, tokenizer, vocabulary."""
+"""Text processing: normalizer, WordPiece tokenizer and vocabularies."""
 
 from bert_tf.text.learning import learn_vocabulary
 from bert_tf.text.tokenizer import Tokenizer

@@ -1,24 +1,22 @@
-"""What a vocabulary shows of the tokenizer that it was learnt with, for checkpoints that do not say."""
+"""Guesses a tokenizer's settings from its vocabulary, for checkpoints that do not store them."""
 
 import unicodedata
+from collections.abc import Sequence
 
-# Up to this share of the vocabulary, pieces of a kind may be ones that somebody added to it later.
+# Pieces of a kind are ignored up to this share of the vocabulary: they may have been added to it later.
 _STRAY = 0.001
 
 
-def guess_tokenizer(pieces):
+def guess_tokenizer(pieces: Sequence[str]) -> tuple[dict[str, bool], str]:
     """Guesses a tokenizer's settings.
 
-    Text that was lower-cased holds no capitals, and text that lost its accents is decomposed (NFD): a vocabulary with
-    pieces that could not come up otherwise was learnt without.
-
-    Args:
-        pieces: list of str.
+    Lower-cased text has no capitals, and text with accents stripped is decomposed (NFD). So a vocabulary with capitals
+    or composed characters was learned without these steps.
 
     Returns:
-        dict of keyword arguments for `Tokenizer`, and a sentence on what they were guessed from.
+        Keyword arguments for `Tokenizer`, and a sentence that explains the guess.
     """
-    words = [piece for piece in pieces if not (piece.startswith("[") and piece.endswith("]"))]  # the specials apart
+    words = [piece for piece in pieces if not (piece.startswith("[") and piece.endswith("]"))]  # no special tokens
     capitals = [piece for piece in words if piece.lower() != piece]
     composed = [piece for piece in words if unicodedata.normalize("NFD", piece) != piece]
     lower_case = len(capitals) <= _STRAY * len(words)
@@ -26,10 +24,10 @@ def guess_tokenizer(pieces):
     case, accents = "lower-cases" if lower_case else "keeps case", "strips" if strip_accents else "keeps"
     return (
         {"lower_case": lower_case, "strip_accents": strip_accents, "split_cjk": True},
-        f"the tokenizer {case} and {accents} accents: guessed from the vocabulary, where of {len(words):,} pieces "
-        f"{_count(capitals)} have capitals and {_count(composed)} composed characters",
+        f"the tokenizer {case} and {accents} accents: guessed from the vocabulary, in which {_count(capitals)} of "
+        f"{len(words):,} pieces have capitals and {_count(composed)} have composed characters",
     )
 
 
-def _count(pieces):
-    return f"{len(pieces):,} (as {pieces[0]!r})" if pieces else "0"
+def _count(pieces: Sequence[str]) -> str:
+    return f"{len(pieces):,} (such as {pieces[0]!r})" if pieces else "0"

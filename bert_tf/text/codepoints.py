@@ -1,82 +1,86 @@
 """BERT's text normalization as a table over code points (BasicTokenizer of google-research/bert, tokenization.py).
 
-TF Text's own table follows other rules (NFKC case folding, control characters turned into spaces). Its op takes any
-table, though, so this one is made of what the reference calls: Python's `unicodedata` and `str.lower`.
+TF Text's own table follows other rules (NFKC case folding, control characters become spaces). But its op accepts any
+table, so this one is computed with the functions that the reference calls: Python's `unicodedata` and `str.lower`.
 
-The table also prepares what the WordPiece op does after it: that op splits at white space, at punctuation as its copy
-of ICU knows it, and at every CJK ideograph. So punctuation outside ASCII gets a space on either side here, where the
-reference splits, and ideographs that are not to be split travel as stand-ins: unassigned code points.
+The table also prepares the text for the WordPiece op that follows, which splits at white space, at punctuation as
+defined by its copy of ICU, and at every CJK ideograph. So punctuation outside ASCII, where the reference splits, gets
+a space on either side here, and ideographs that should not be split are replaced by stand-ins: unassigned code points.
 """
 
 import functools
 import unicodedata
+from collections.abc import Iterable, Mapping
 
 import flatbuffers
 import numpy as np
 
 from bert_tf.text.trie import build_trie
+from bert_tf.types import Array
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# A special piece that a caller wants recognised enters the normalizer as a byte that no UTF-8 text contains, and leaves
-# it as a code point that Unicode has promised never to assign. So no text can be mistaken for one.
+# A special token that a caller wants recognised enters the normalizer as a byte that no UTF-8 text contains, and leaves
+# it as a code point that Unicode guarantees never to assign. So no text can be mistaken for one.
 SPECIAL_BYTES = tuple(bytes([0xF8 + i]) for i in range(len(SPECIAL_PIECES)))
 SPECIAL_STAND_INS = tuple(chr(0xFDD0 + i) for i in range(len(SPECIAL_PIECES)))
-_NOT_A_SPECIAL = chr(0xFDEF)  # what those code points become when they do stand in a text
+_NOT_A_SPECIAL = chr(0xFDEF)  # replaces those code points if a text contains them
 
-# Deleted by the table and one byte long: it can take the place of an invalid byte without moving the others.
+# One byte long and deleted by the table: it can replace an invalid byte without moving the others.
 FILLER = "\x01"
 
-# The blocks that the reference splits, in `_is_chinese_char`; later extensions of Unicode are not among them.
+# The blocks in the reference's `_is_chinese_char`; it does not split later extensions of Unicode.
 CJK_RANGES = (
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
     (0x2B820, 0x2CEAF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
 _CJK_STAND_IN = 0x40000  # planes 4 and 5 are unassigned
 
-# Nothing but private use (left as it is) is assigned elsewhere.
+# Elsewhere only private use, which is left unchanged, is assigned.
 _ASSIGNED = (range(0x01, 0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
 
 
-def is_punctuation(char):
-    """True for the reference's punctuation: category P, and all ASCII symbols such as "$" and "^"."""
+def is_punctuation(char: str) -> bool:
+    """Whether the reference treats it as punctuation: category P, and all ASCII symbols such as "$" and "^"."""
     if char.isascii():
         return "!" <= char <= "~" and not char.isalnum()
     return unicodedata.category(char).startswith("P")
 
 
 @functools.cache
-def punctuation_codes():
-    """All code points that `is_punctuation` is true for: int32, ascending."""
+def punctuation_codes() -> Array:
+    """All code points that are punctuation (`is_punctuation`): int32, ascending."""
     return np.array([code for codes in _ASSIGNED for code in codes if is_punctuation(chr(code))], np.int32)
 
 
 @functools.cache
-def accent_codes():
-    """All code points that `strip_accents` deletes, which are nonspacing marks: int32, ascending."""
+def accent_codes() -> Array:
+    """All code points that `strip_accents` deletes, the nonspacing marks: int32, ascending."""
     chars = (chr(code) for codes in _ASSIGNED for code in codes)
     return np.array([ord(char) for char in chars if unicodedata.category(char) == "Mn"], np.int32)
 
 
 @functools.cache
-def _cjk_stand_ins():
+def _cjk_stand_ins() -> dict[int, int]:
     cjk = [code for first, last in CJK_RANGES for code in range(first, last + 1)]
     return {code: _CJK_STAND_IN + i for i, code in enumerate(cjk)}
 
 
 @functools.cache
-def stand_ins(split_cjk):
-    """What the normalizer writes, and the WordPiece op's vocabulary has to hold, in place of some code points.
+def stand_ins(split_cjk: bool) -> dict[int, int]:
+    """Code points that the normalizer replaces; the WordPiece op's vocabulary needs the same replacements.
 
     Returns:
-        A table for `str.translate`. One to one, but for text that already holds the stand-ins of ideographs, which are
-        the unassigned code points U+40000-U+53FFF.
+        A table for `str.translate`. It is one to one, except for text that already contains the stand-ins of
+        ideographs, the unassigned code points U+40000-U+53FFF.
     """
     table = {ord(char): ord(_NOT_A_SPECIAL) for char in SPECIAL_STAND_INS}
     return table if split_cjk else table | _cjk_stand_ins()
 
 
-def _normalize_character(char, lower_case, strip_accents, split_cjk, stand_in):
+def _normalize_character(
+    char: str, lower_case: bool, strip_accents: bool, split_cjk: bool, stand_in: Mapping[int, int]
+) -> str:
     category = unicodedata.category(char)
     if char in "\t\n\r":
         return " "
@@ -95,16 +99,16 @@ def _normalize_character(char, lower_case, strip_accents, split_cjk, stand_in):
 
 
 @functools.cache
-def space_codes():
-    """All code points that the normalizer makes a space of: int32, ascending."""
+def space_codes() -> Array:
+    """All code points that the normalizer turns into a space: int32, ascending."""
     chars = (chr(code) for codes in _ASSIGNED for code in codes)
     return np.array(
         [ord(char) for char in chars if _normalize_character(char, False, False, False, {}) == " "], np.int32
     )
 
 
-def character_table(lower_case, strip_accents, split_cjk):
-    """What every code point that does not stay as it is turns into: dict, str (one character) -> str."""
+def character_table(lower_case: bool, strip_accents: bool, split_cjk: bool) -> dict[str, str]:
+    """Maps every character that normalization changes to its replacement."""
     stand_in = stand_ins(split_cjk)
     table = {}
     for code in (code for codes in _ASSIGNED for code in codes):
@@ -116,20 +120,20 @@ def character_table(lower_case, strip_accents, split_cjk):
 
 
 @functools.cache
-def normalizer_model(lower_case, strip_accents, split_cjk):
-    """The table as TF Text's op `FastBertNormalize` takes it; made once a process for each choice.
+def normalizer_model(lower_case: bool, strip_accents: bool, split_cjk: bool) -> Array:
+    """The table in the format of TF Text's op `FastBertNormalize`; computed once per process and combination.
 
     Args:
-        lower_case: bool, `str.lower` (final capital sigma is `final_sigma_pattern`'s).
-        strip_accents: bool, decompose canonically (NFD) and drop nonspacing marks.
-        split_cjk: bool, False to hide CJK ideographs from the WordPiece op behind `stand_ins`.
+        lower_case: apply `str.lower` (final capital sigma is handled by `final_sigma_pattern`).
+        strip_accents: decompose canonically (NFD) and drop nonspacing marks.
+        split_cjk: False replaces CJK ideographs by `stand_ins`, so that the WordPiece op does not split them.
 
     Returns:
         uint8 [bytes], the flatbuffer of TF Text's fast_bert_normalizer_model.fbs.
     """
     entries = {char.encode(): text for char, text in character_table(lower_case, strip_accents, split_cjk).items()}
     entries |= {byte: f" {char} " for byte, char in zip(SPECIAL_BYTES, SPECIAL_STAND_INS, strict=True)}
-    pool, offsets = bytearray(), {}
+    pool, offsets = bytearray(), dict[bytes, int]()
     values = {}
     for key, text in entries.items():
         data = text.encode()
@@ -141,7 +145,7 @@ def normalizer_model(lower_case, strip_accents, split_cjk):
     builder = flatbuffers.Builder()
     trie = builder.CreateNumpyVector(build_trie(values))
     strings = builder.CreateNumpyVector(np.frombuffer(bytes(pool), np.uint8))
-    builder.StartObject(4)  # field 0, a bool that says which rules the table follows, is not read by the op
+    builder.StartObject(4)  # the op does not read field 0, a bool for the rules that the table follows
     builder.PrependUOffsetTRelativeSlot(1, trie, 0)
     builder.PrependInt32Slot(2, 1 << 30, 0)  # U+0000, which the trie cannot hold: deleted
     builder.PrependUOffsetTRelativeSlot(3, strings, 0)
@@ -149,10 +153,10 @@ def normalizer_model(lower_case, strip_accents, split_cjk):
     return np.frombuffer(bytes(builder.Output()), np.uint8)
 
 
-def _character_class(chars):
+def _character_class(chars: Iterable[str]) -> str:
     """The inside of an RE2 character class that matches `chars`."""
     codes = sorted(map(ord, chars))
-    ranges = []
+    ranges: list[list[int]] = []
     for code in codes:
         if ranges and ranges[-1][1] == code - 1:
             ranges[-1][1] = code
@@ -162,23 +166,23 @@ def _character_class(chars):
 
 
 @functools.cache
-def final_sigma_pattern():
-    r"""RE2 for a capital sigma that `str.lower` makes final, the one rule of it that looks at the neighbours.
+def final_sigma_pattern() -> str:
+    r"""RE2 pattern of capital sigmas that `str.lower` makes final, its only rule that depends on the context.
 
-    The rule (Unicode, SpecialCasing.txt: Final_Sigma) is that a cased letter comes before it and none after it, where
-    case-ignorable characters do not count. Which are cased and which ignorable is asked of `str.lower` itself.
+    The rule (Unicode, SpecialCasing.txt: Final_Sigma) is that a cased letter precedes the sigma and none follows it;
+    case-ignorable characters are skipped. `str.lower` itself determines which characters are cased and ignorable.
 
     Returns:
-        A pattern to be replaced by r"\1ς\2", as many bytes as before.
+        A pattern to replace by r"\1ς\2", which keeps the number of bytes.
     """
-    cased, ignorable = [], []
+    cased_chars, ignorable_chars = [], ["\0"]
     for char in (chr(code) for codes in _ASSIGNED for code in codes):
         category = unicodedata.category(char)
         if char == "\ufffd" or (category in ("Cc", "Cf") and char not in "\t\n\r"):
-            ignorable.append(char)  # deleted before the reference lower-cases
+            ignorable_chars.append(char)  # deleted before the reference lower-cases
         elif f"{char}Σ".lower().endswith("ς"):
-            cased.append(char)
+            cased_chars.append(char)
         elif f"a{char}Σ".lower().endswith("ς"):
-            ignorable.append(char)
-    cased, ignorable = _character_class(cased), _character_class(["\0", *ignorable])
+            ignorable_chars.append(char)
+    cased, ignorable = _character_class(cased_chars), _character_class(ignorable_chars)
     return f"([{cased}][{ignorable}]*)Σ([{ignorable}]*(?:\\z|[^{cased}{ignorable}]))"

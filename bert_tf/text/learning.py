@@ -1,8 +1,9 @@
-"""Learns a WordPiece vocabulary from text, with Hugging Face's `tokenizers` as the learner."""
+"""Learns a WordPiece vocabulary from text, with the trainer of Hugging Face's `tokenizers`."""
 
 import collections
 import gzip
 import itertools
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Tokenizer as Learner
 from tokenizers import models, pre_tokenizers, trainers
@@ -11,56 +12,59 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.codepoints import SPECIAL_PIECES
 from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.tokenizer import MAX_WORD_CHARS
+from bert_tf.types import StrPath
 
-MIN_SIZE = 100  # below it there is no room for an alphabet, digits and punctuation
+MIN_SIZE = 100  # a smaller one has no room for an alphabet, digits and punctuation
 _CHUNK_BYTES = 1 << 20  # of text normalized at a time
 
 
-def read_lines(path):
-    """Yields the lines of a text file, or of one compressed by gzip (".gz"), as bytes."""
+def read_lines(path: StrPath) -> Iterator[bytes]:
+    """Yields the lines of a text file, plain or compressed by gzip (".gz")."""
     try:
         with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
             yield from file
     except (EOFError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: not a whole gzip file ({error}); fetch it again or unpack it") from error
+        raise DataError(f"{path}: not a complete gzip file ({error}); fetch it again or unpack it") from error
 
 
-def learn_vocabulary(lines, size, lower_case=True, strip_accents=None, split_cjk=True):
-    """Learns a vocabulary; the same text always gives the same one.
+def learn_vocabulary(
+    lines: Iterable[str | bytes],
+    size: int,
+    lower_case: bool = True,
+    strip_accents: bool | None = None,
+    split_cjk: bool = True,
+) -> list[str]:
+    """Learns a vocabulary; deterministic: the same text always gives the same one.
 
-    Characters come first, each alone and as "##" piece, but at most size / 4 of them: the most frequent. Words with
-    others, which will be [UNK], and words that a tokenizer would cap teach nothing.
+    It starts with the most frequent characters, at most size / 4 of them, each alone and as "##" piece. Words with
+    other characters, which will be [UNK], and words longer than a tokenizer accepts are ignored.
 
     Args:
-        lines: iterable of str or bytes (UTF-8).
-        size: number of pieces; a small text may not have as many.
-        lower_case, strip_accents, split_cjk: as the `Tokenizer` that will use the vocabulary has them.
+        lines: text; bytes are UTF-8.
+        size: number of pieces; a small text may give fewer.
+        lower_case, strip_accents, split_cjk: as for the `Tokenizer` that will use the vocabulary.
 
     Returns:
-        list of str, the pieces by id; [PAD], [UNK], [CLS], [SEP] and [MASK] are 0 to 4.
-
-    Raises:
-        ConfigError: size is too small.
-        DataError: no words.
+        The pieces by id; [PAD], [UNK], [CLS], [SEP] and [MASK] are 0 to 4.
     """
     if size < MIN_SIZE:
-        raise ConfigError(f"a vocabulary of {size} pieces was asked for; expected at least {MIN_SIZE}")
+        raise ConfigError(f"vocabulary size {size} is too small; expected at least {MIN_SIZE}")
     words = _count_words(lines, Normalizer(lower_case, strip_accents, split_cjk))
     if not words:
         raise DataError("no words in the text to learn a vocabulary from; expected lines of text")
 
-    frequencies = collections.Counter()
+    frequencies = collections.Counter[str]()
     for word, count in words.items():
         for char in word:
             frequencies[char] += count
-    # Ties by code point: a Counter's own order is that of the text, which is fine, but this can be reproduced by hand.
+    # Ties are sorted by code point. A Counter's own order, that of the text, would do, but this is easy to reproduce.
     characters = sorted(sorted(frequencies), key=lambda char: -frequencies[char])[: size // 4]
     known = set(characters)
     words = {word: count for word, count in sorted(words.items()) if known.issuperset(word)}
     inner = {char for word in words for char in word[1:]}
 
-    # The learner meets words in the order of a randomly seeded hash table and numbers the "##" characters as they come,
-    # and these numbers decide between equally frequent merges. Pieces it is given are numbered in the order given.
+    # The learner visits words in the order of a randomly seeded hash table, and numbers "##" characters as it meets
+    # them. These numbers decide between equally frequent merges. Pieces that it is given are numbered in their order.
     given = [*SPECIAL_PIECES, *sorted(known), *(f"##{char}" for char in sorted(inner))]
     learner = Learner(models.WordPiece(unk_token="[UNK]"))
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -69,18 +73,19 @@ def learn_vocabulary(lines, size, lower_case=True, strip_accents=None, split_cjk
     )
     learner.train_from_iterator((f"{word} " * count for word, count in words.items()), trainer)
     ids = learner.get_vocab()
-    return sorted(ids, key=ids.get)[:size]
+    return sorted(ids, key=ids.__getitem__)[:size]
 
 
-def _count_words(lines, normalizer):
-    words = collections.Counter()
+def _count_words(lines: Iterable[str | bytes], normalizer: Normalizer) -> dict[str, int]:
+    words = collections.Counter[str]()
     for chunk in _chunks(lines):
         words.update(itertools.chain.from_iterable(normalizer.words(chunk)))
     return {word: count for word, count in words.items() if len(word) <= MAX_WORD_CHARS}
 
 
-def _chunks(lines):
-    chunk, chunk_bytes = [], 0
+def _chunks(lines: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
+    chunk: list[str | bytes] = []
+    chunk_bytes = 0
     for line in lines:
         chunk.append(line)
         chunk_bytes += len(line)

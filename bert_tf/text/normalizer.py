@@ -1,4 +1,6 @@
-"""Text as BERT's tokenizer sees it, in the graph: cleaned, lower-cased, decomposed, ready to be split at spaces."""
+"""Text normalization in the TensorFlow graph: cleans, lower-cases and decomposes text before it is split into words."""
+
+from collections.abc import Sequence
 
 import tensorflow as tf
 from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normalizer
@@ -12,10 +14,11 @@ from bert_tf.text.codepoints import (
     normalizer_model,
     stand_ins,
 )
+from bert_tf.types import Strings
 
 # Valid UTF-8. (RE2's "." would also accept encoded surrogates and overlong forms; explicit ranges are exact.)
 _VALID = r"[\x00-\x{D7FF}\x{E000}-\x{10FFFF}]*"
-# The same without capital sigma: text with nothing to mend. At 200 MB/s the check costs next to nothing.
+# The same without capital sigma: text with nothing to repair. At 200 MB/s the check costs almost nothing.
 _ORDINARY = r"[\x00-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
 
 _ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
@@ -24,34 +27,38 @@ _ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
 class Normalizer(tf.Module):
     """The first half of BERT's tokenizer (BasicTokenizer of google-research/bert, tokenization.py)."""
 
-    def __init__(self, lower_case=True, strip_accents=None, split_cjk=True):
-        """See `Tokenizer` for the choices."""
+    def __init__(self, lower_case: bool = True, strip_accents: bool | None = None, split_cjk: bool = True) -> None:
+        """See `Tokenizer` for the arguments."""
         super().__init__(name="normalizer")
         self.lower_case = bool(lower_case)
         self.strip_accents = self.lower_case if strip_accents is None else bool(strip_accents)
         self.split_cjk = bool(split_cjk)
-        with tf.init_scope():  # the model is a constant, also where a normalizer is made inside a graph
+        with tf.init_scope():  # the model is a constant, even if a normalizer is created inside a graph
             self._model = tf.constant(normalizer_model(self.lower_case, self.strip_accents, self.split_cjk))
 
-    def normalize(self, strings, special_tokens=False, with_offsets=False):
+    def normalize(
+        self, strings: Strings, special_tokens: bool = False, with_offsets: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Normalizes text.
 
         Args:
-            strings: string tensor [batch], a list of str, or a str (a batch of one).
-            special_tokens: turn "[MASK]" and the other special pieces into their stand-ins.
-            with_offsets: also say where each byte comes from.
+            strings: string [batch], a list, or one string (a batch of one).
+            special_tokens: replace "[MASK]" and the other special tokens by their stand-ins.
+            with_offsets: also return the origin of each byte.
 
         Returns:
-            text: string [batch], the strings with every invalid byte replaced by a filler; nothing has moved.
+            text: string [batch], the strings with every invalid byte replaced by a filler; all other bytes keep their
+                offsets.
             normalized: string [batch].
-            offsets: int64 [total], for each byte of `normalized` its byte in `text` if the character stayed, else
-                the first byte of the character; one more at the end of each string. Empty without `with_offsets`.
+            offsets: int64 [total], for each byte of `normalized` its byte in `text` if the character is unchanged,
+                otherwise the first byte of the character; and one more for the end of each string. Empty without
+                `with_offsets`.
             row_splits: int64 [batch + 1], where each string begins in `offsets`.
         """
         text = tf.convert_to_tensor(strings, tf.string)
         if text.shape.rank == 0:
             text = text[tf.newaxis]
-        text = self._mend(text)
+        text = self._repair(text)
         if special_tokens:
             for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):
                 rewrite = byte + FILLER.encode() * (len(piece) - 1)  # as long as before, so offsets hold
@@ -60,15 +67,8 @@ class Normalizer(tf.Module):
             input_values=text, fast_bert_normalizer_model=self._model, get_offsets=with_offsets
         )
 
-    def words(self, strings):
-        """The words of each string as the tokenizer splits them, for learning a vocabulary; not for graphs.
-
-        Args:
-            strings: see `normalize`.
-
-        Returns:
-            list of list of str.
-        """
+    def words(self, strings: "Strings | Sequence[str | bytes]") -> list[list[str]]:
+        """The words of each string as the tokenizer splits them, for learning a vocabulary; eager only."""
         boundaries = _ASCII_PUNCTUATION
         if self.split_cjk:
             boundaries += "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in CJK_RANGES)
@@ -78,11 +78,11 @@ class Normalizer(tf.Module):
         texts = (text.decode() for text in spaced.numpy().tolist())
         return [(text if self.split_cjk else text.translate(back)).split() for text in texts]
 
-    def _mend(self, text):
-        """Puts a filler for every invalid byte and makes capital sigmas final; moves no byte."""
+    def _repair(self, text: tf.Tensor) -> tf.Tensor:
+        """Replaces every invalid byte by a filler and lower-cases final capital sigmas; keeps all offsets."""
 
-        def mended():
-            # The invalid byte at the end is one to stop at; without it the pattern would have to take a valid one.
+        def repaired() -> tf.Tensor:
+            # \C stands for an invalid byte but matches any: without one at the end it would replace a valid byte there.
             valid = tf.strings.regex_replace(text + b"\xff", rf"({_VALID})\C", rf"\1{FILLER}")
             valid = tf.strings.substr(valid, tf.zeros_like(tf.strings.length(text)), tf.strings.length(text))
             if not self.lower_case:
@@ -90,4 +90,4 @@ class Normalizer(tf.Module):
             return tf.strings.regex_replace(valid, final_sigma_pattern(), r"\1ς\2")
 
         ordinary = tf.reduce_all(tf.strings.regex_full_match(text, _ORDINARY if self.lower_case else _VALID))
-        return tf.cond(ordinary, lambda: text, mended)
+        return tf.cond(ordinary, lambda: text, repaired)

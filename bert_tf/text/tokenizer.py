@@ -1,6 +1,8 @@
-"""Text to token ids and back, in the TensorFlow graph: the same code in training, evaluation and a served model."""
+"""WordPiece tokenizer in the TensorFlow graph: the same code in training, evaluation and a served model."""
 
 import os
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -10,12 +12,16 @@ from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpie
 from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
+from bert_tf.types import Array, Strings, StrPath
+
+# ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces] in normalized text.
+_Tokens: TypeAlias = "tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]"
 
 MAX_WORD_CHARS = 200  # longer words become [UNK], as in google-research/bert
 
 
-def _character_lengths():
-    """int64 [256]: how far the character reaches from a byte of it; 1 from any but its first."""
+def _character_lengths() -> Array:
+    """int64 [256]: distance from a byte to the end of its character, by the byte's value; 1 if it is not the first."""
     lengths = np.ones(256, np.int64)
     lengths[0xC2:0xE0], lengths[0xE0:0xF0], lengths[0xF0:0xF5] = 2, 3, 4
     for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):
@@ -23,36 +29,35 @@ def _character_lengths():
     return lengths
 
 
-def _op_vocabulary(pieces, split_cjk):
-    """The vocabulary as the WordPiece op needs it: in the characters that the normalizer writes."""
+def _op_vocabulary(pieces: Sequence[str], split_cjk: bool) -> list[str]:
+    """The vocabulary for the WordPiece op, in the characters that the normalizer writes."""
     table = stand_ins(split_cjk)
     specials = dict(zip(SPECIAL_PIECES, SPECIAL_STAND_INS, strict=True))
-    # No word holds these, nor a space, but the op would match them. U+0011 its builder takes for itself.
+    # Words never contain these, nor a space, but the op would match them. Its builder reserves U+0011.
     reserved = {"\x11", *SPECIAL_STAND_INS, *map(chr, table.values())}
     return [
         specials.get(piece) or piece.translate(table)
         if piece.split() == [piece] and reserved.isdisjoint(piece)
-        else f"[{piece_id}]\x11"  # keeps the id; a piece of letters and punctuation never matches
+        else f"[{piece_id}]\x11"  # keeps the id and never matches
         for piece_id, piece in enumerate(pieces)
     ]
 
 
-def _wordpiece(normalized, model):
-    """ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces] in `normalized`."""
+def _wordpiece(normalized: tf.Tensor, model: tf.Tensor) -> _Tokens:
     _, ids, row_splits, starts, ends = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
         input_values=normalized, wp_model=model
     )
     return tf.cast(ids, tf.int32), row_splits, starts, ends
 
 
-def _rows(row_splits):
-    """int64 [pieces]: the row of each piece. (TensorFlow's own way takes memory of rows times pieces.)"""
+def _rows(row_splits: tf.Tensor) -> tf.Tensor:
+    """int64 [pieces]: the row of each piece. (TensorFlow's own function needs memory for rows * pieces values.)"""
     steps = tf.math.bincount(tf.cast(row_splits[1:], tf.int32), dtype=tf.int64)  # rows that end before each piece
     return tf.cumsum(steps)[: row_splits[-1]]
 
 
-def _replace_rows(tokens, rows, replacements):
-    """Puts the texts of `replacements` in the place of `rows`; both are as `_wordpiece` gives them."""
+def _replace_rows(tokens: _Tokens, rows: tf.Tensor, replacements: _Tokens) -> _Tokens:
+    """Replaces `rows` of `tokens` by the rows of `replacements`."""
     ragged = []
     for ids, row_splits, starts, ends in (tokens, replacements):
         values = tf.stack([tf.cast(ids, tf.int64), starts, ends], axis=1)  # [pieces, 3]
@@ -67,26 +72,29 @@ def _replace_rows(tokens, rows, replacements):
 class Tokenizer(tf.Module):
     """BERT's tokenizer (BasicTokenizer and WordpieceTokenizer of google-research/bert, tokenization.py).
 
-    It works on strings and string tensors, eagerly and in graphs; an exported model holds all it needs as constants.
+    Works on strings and string tensors, eagerly and in graphs; an exported model contains all it needs as constants.
 
-    Invalid UTF-8 is read as Python's `bytes.decode("utf-8", "ignore")` reads it.
+    Invalid UTF-8 is skipped like in Python's `bytes.decode("utf-8", "ignore")`.
 
     Attributes:
-        continues: bool [vocab_size], True at the pieces that begin with "##".
+        continues: bool [vocab_size], True for pieces that begin with "##".
     """
 
-    def __init__(self, vocab, lower_case=True, strip_accents=None, split_cjk=True):
+    def __init__(
+        self,
+        vocab: StrPath | Sequence[str],
+        lower_case: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+    ) -> None:
         """Builds the tokenizer.
 
         Args:
-            vocab: path of a vocab.txt, or the sequence of pieces by id.
+            vocab: path of a vocab.txt, or the pieces by id.
             lower_case: lower-case the text.
-            strip_accents: decompose the text (NFD; Hangul syllables too) and drop accents; None: as `lower_case`, which
-                is BERT's habit.
-            split_cjk: make every CJK ideograph a word of its own.
-
-        Raises:
-            DataError: the vocabulary cannot be read or used; see `read_vocabulary`.
+            strip_accents: decompose the text (NFD; Hangul syllables too) and drop accents. None: the same as
+                `lower_case`, BERT's default.
+            split_cjk: make every CJK ideograph a separate word.
         """
         super().__init__(name="tokenizer")
         if isinstance(vocab, (str, os.PathLike)):
@@ -101,14 +109,15 @@ class Tokenizer(tf.Module):
         self.vocab_size = len(pieces)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(pieces.index, SPECIAL_PIECES)
 
-        written = _op_vocabulary(pieces, self.split_cjk)
-        # The op caps words by bytes. At 200 it makes [UNK] of every word that the cap of 200 characters might concern,
-        # which is how such words are found; only texts that have one are done again, by the second model.
+        op_vocabulary = _op_vocabulary(pieces, self.split_cjk)
+        # The op limits words by bytes. With a limit of 200 every word that might have more than 200 characters becomes
+        # [UNK], which is how such words are found. Only texts with such a word are tokenized again, with the second
+        # model.
         ordinary, long_words = (
-            wordpiece_builder.build_fast_wordpiece_model(written, size, "##", SPECIAL_STAND_INS[1], False, False)
+            wordpiece_builder.build_fast_wordpiece_model(op_vocabulary, size, "##", SPECIAL_STAND_INS[1], False, False)
             for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
         )
-        with tf.init_scope():  # the buffers are constants, also where a tokenizer is made inside a graph
+        with tf.init_scope():  # the buffers are constants, even if a tokenizer is created inside a graph
             self._ordinary_model = tf.constant(np.frombuffer(ordinary, np.uint8))
             self._long_words_model = tf.constant(np.frombuffer(long_words, np.uint8))
             self._pieces = tf.constant(pieces)
@@ -119,41 +128,42 @@ class Tokenizer(tf.Module):
             self._character_lengths = tf.constant(_character_lengths())
 
     @property
-    def vocab(self):
-        """The pieces by id: list of str."""
+    def vocab(self) -> list[str]:
+        """The pieces by id."""
         return [piece.decode() for piece in self._pieces.numpy().tolist()]
 
-    def get_config(self):
-        """The choices that, with the vocabulary, make this tokenizer again: keyword arguments of the constructor."""
+    def get_config(self) -> dict[str, bool]:
+        """Keyword arguments that, with the vocabulary, create the same tokenizer."""
         return {"lower_case": self.lower_case, "strip_accents": self.strip_accents, "split_cjk": self.split_cjk}
 
-    def tokenize(self, strings, special_tokens=False):
-        """Turns text into token ids; [CLS] and [SEP] are not added.
+    def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
+        """Converts text to token ids, without adding [CLS] and [SEP].
 
         Args:
-            strings: string tensor [batch], a list of str, or a str (a batch of one).
-            special_tokens: read "[MASK]", "[SEP]", "[CLS]", "[UNK]" and "[PAD]" in the text as the special pieces; else
-                they are text like any other.
+            strings: string [batch], a list, or one string (a batch of one).
+            special_tokens: treat "[MASK]", "[SEP]", "[CLS]", "[UNK]" and "[PAD]" in the text as special tokens instead
+                of ordinary text.
 
         Returns:
-            RaggedTensor int32 [batch, None].
+            int32 [batch, None].
         """
         _, _, ids, row_splits, _, _ = self._tokenize(strings, special_tokens, with_offsets=False)
         return tf.RaggedTensor.from_row_splits(ids, row_splits, validate=False)
 
-    def tokenize_with_offsets(self, strings, special_tokens=False):
-        """Turns text into token ids and says where each piece stands in the text as it was given.
+    def tokenize_with_offsets(
+        self, strings: Strings, special_tokens: bool = False
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Converts text to token ids and their offsets in the original text.
 
-        A piece covers the whole characters that its own were made from, so two pieces of one character ("İ") share it.
-        Characters that were deleted belong to a piece only inside it.
+        A piece covers whole characters of the original text, so two pieces of one character ("İ") share it. Characters
+        that normalization deletes are part of a piece only inside it.
 
         Args:
-            strings: see `tokenize`.
-            special_tokens: see `tokenize`.
+            strings, special_tokens: see `tokenize`.
 
         Returns:
-            ids, starts, ends: RaggedTensors int32 [batch, None]. Row i's piece j is bytes starts[i, j] to ends[i, j]
-            (exclusive, and always more than starts[i, j]) of strings[i].
+            ids, starts, ends: int32 [batch, None]. Piece j of row i is bytes starts[i, j] to ends[i, j] (exclusive,
+            always more than starts[i, j]) of strings[i].
         """
         text, (offsets, offset_splits), ids, row_splits, starts, ends = self._tokenize(
             strings, special_tokens, with_offsets=True
@@ -162,8 +172,8 @@ class Tokenizer(tf.Module):
         begins = tf.gather(offset_splits, rows)
         first_bytes = tf.gather(offsets, begins + starts)
         last_bytes = tf.gather(offsets, begins + ends - 1)
-        # The normalizer gives a changed character's own start for each of its bytes, and an unchanged character's bytes
-        # one by one. Either way the character ends as far on as its byte there says.
+        # For a changed character the offset of each byte is the character's start; for an unchanged one the bytes have
+        # their own offsets. In both cases the value of the byte there gives the distance to the character's end.
         all_bytes = tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8)
         text_begins = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
         ending = tf.gather(all_bytes, tf.gather(text_begins, rows) + last_bytes)
@@ -173,60 +183,63 @@ class Tokenizer(tf.Module):
             for values in (ids, first_bytes, past_last)
         )
 
-    def tokenize_with_words(self, strings):
-        """Turns text into token ids and says where words begin, a word being what stands between white space.
+    def tokenize_with_words(self, strings: Strings) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Converts text to token ids and marks the first piece of each word; words are separated by white space.
 
-        So a Korean word with Chinese characters in it is one word, though each of them is a token without "##".
-        Punctuation and [UNK] are words of their own.
+        So a Korean word that contains Chinese characters is one word, although each of these is a token without "##".
+        Punctuation marks and [UNK] are separate words.
 
         Args:
             strings: see `tokenize`.
 
         Returns:
-            ids int32, word_starts bool: RaggedTensors [batch, None].
+            ids: int32 [batch, None].
+            word_starts: bool [batch, None].
         """
         _, _, ids, row_splits, starts, ends = self._tokenize(strings, special_tokens=False, with_offsets=False)
         alone, rows = tf.gather(self._stands_alone, ids), _rows(row_splits)
-        # Normalized text has all of its white space left and nothing else between two pieces.
+        # Normalized text still has all its white space, and nothing else between two pieces.
         begins = (starts[1:] != ends[:-1]) | alone[1:] | alone[:-1] | (rows[1:] != rows[:-1])
         begins = tf.concat([tf.ones_like(ids[:1], tf.bool), begins], axis=0)
         return tuple(tf.RaggedTensor.from_row_splits(v, row_splits, validate=False) for v in (ids, begins))
 
-    def detokenize(self, ids):
-        """Joins pieces to text: "##" pieces to the one before, a space before every other.
+    def detokenize(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+        """Joins pieces to text: "##" pieces to the previous one, all others after a space.
 
-        What normalization changed stays changed, and punctuation stands alone, so this is not the text that was
-        tokenized. [PAD], [CLS] and [SEP] are left out.
+        This does not restore the original text: it stays normalized, with spaces around punctuation. [PAD], [CLS] and
+        [SEP] are left out.
 
         Args:
-            ids: RaggedTensor or tensor of int32 or int64 [batch, length].
+            ids: int32 or int64 [batch, length].
 
         Returns:
             string [batch].
         """
         ids = tf.RaggedTensor.from_tensor(ids) if not isinstance(ids, tf.RaggedTensor) else ids
-        left_out = tf.constant([self.pad_id, self.cls_id, self.sep_id], ids.dtype)
-        kept = tf.reduce_all(ids.values[:, tf.newaxis] != left_out, axis=1)
+        omitted = tf.constant([self.pad_id, self.cls_id, self.sep_id], ids.dtype)
+        kept = tf.reduce_all(ids.values[:, tf.newaxis] != omitted, axis=1)
         values = tf.boolean_mask(ids.values, kept)
         pieces = tf.gather(self._pieces, values)
         pieces = tf.where(tf.gather(self.continues, values), tf.strings.regex_replace(pieces, "^##", ""), " " + pieces)
         texts = tf.strings.unsorted_segment_join(pieces, tf.boolean_mask(_rows(ids.row_splits), kept), ids.nrows())
         return tf.strings.regex_replace(texts, "^ ", "")
 
-    def _tokenize(self, strings, special_tokens, with_offsets):
-        """Mended text, the normalizer's offsets into it, and ids, row_splits, starts, ends in normalized text."""
+    def _tokenize(
+        self, strings: Strings, special_tokens: bool, with_offsets: bool
+    ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Text without invalid bytes, the normalizer's offsets into it, and the tokens (see `_Tokens`)."""
         text, normalized, *offsets = self._normalizer.normalize(strings, special_tokens, with_offsets)
         tokens = _, row_splits, starts, ends = _wordpiece(normalized, self._ordinary_model)
         is_long = ends - starts > MAX_WORD_CHARS
 
-        def with_long_words():
+        def with_long_words() -> _Tokens:
             rows, _ = tf.unique(tf.boolean_mask(_rows(row_splits), is_long))
             return _replace_rows(tokens, rows, self._with_long_words(tf.gather(normalized, rows)))
 
         return text, offsets, *tf.cond(tf.reduce_any(is_long), with_long_words, lambda: tokens)
 
-    def _with_long_words(self, normalized):
-        """Makes words of more than 200 characters one [UNK]; the op has made those of more than 800 bytes."""
+    def _with_long_words(self, normalized: tf.Tensor) -> _Tokens:
+        """Tokenizes with each word of more than 200 characters as [UNK]; the op itself does so above 800 bytes."""
         ids, row_splits, starts, ends = _wordpiece(normalized, self._long_words_model)
         is_first = tf.logical_not(tf.gather(self.continues, ids))  # [pieces]
         firsts = tf.where(is_first)[:, 0]  # [words]

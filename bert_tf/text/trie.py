@@ -1,33 +1,37 @@
 """A double-array trie over UTF-8, in the layout of darts-clone that TF Text's normalizer reads.
 
-A unit is a uint32. For a node: bits 0-7 the byte that leads to it, bit 8 whether a value hangs below it, bits 10-30 the
-distance (xor) to its children's base, where the child for byte c lies at `base ^ c` and a value at `base ^ 0`. A value
-has bit 31 set.
+A unit is a uint32. In a node, bits 0-7 are the byte that leads to it, bit 8 tells whether it has a value, and bits
+10-30 are the distance (xor) to the base of its children: the child for byte c is at `base ^ c`, the value at
+`base ^ 0`. A value has bit 31 set.
 
-darts-clone searches for places where the children of a node fit. There is no need to here: all bytes of a UTF-8
-character but the first lie in 0x80-0xBF, so that every node gets a slot of 64 cells of its own, and values fill the
-cells that are left over.
+darts-clone searches for free cells that fit the children of a node. That is not necessary here: all bytes of a UTF-8
+character but the first are in 0x80-0xBF, so every node gets its own slot of 64 cells, and values fill the remaining
+cells.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
+
+from bert_tf.types import Array
 
 _SLOT = 64
 _ROOT_BASE = 256  # the root's children may be any byte: cells 256-511
 _FIRST_SLOT = (_ROOT_BASE + 256) // _SLOT
-_MAX_CELLS = 1 << 21  # what the offset field of a unit holds
+_MAX_CELLS = 1 << 21  # the limit of a unit's offset field
 
 
-def build_trie(values):
+def build_trie(values: Mapping[bytes, int]) -> Array:
     """Builds the units of a trie.
 
     Args:
-        values: dict, bytes -> int in [0, 2**31). Keys are single UTF-8 characters other than U+0000, or single bytes
-            that begin no character; so no key is the beginning of another.
+        values: numbers in [0, 2**31) by key. Keys are single UTF-8 characters other than U+0000, or single bytes that
+            cannot start a character; so no key is a prefix of another.
 
     Returns:
         uint32 [cells].
     """
-    slots = {}  # the beginning of a key -> its slot
+    slots: dict[bytes, int] = {}  # by prefix of a key
     leaf_cells, leaf_labels = [], []
     cell = 0
     for key in values:
@@ -41,7 +45,7 @@ def build_trie(values):
     cells = _SLOT * (_FIRST_SLOT + len(slots))
     free = np.ones(cells + 2 * len(values) + _SLOT, bool)
     free[_ROOT_BASE : 2 * _ROOT_BASE] = False
-    # Bases are multiples of 64. A value there would share its base with a node, and the leaf above it its children.
+    # Bases are multiples of 64. A value there would share its base with a node, and its leaf would share its children.
     free[::_SLOT] = False
     free[leaves] = False
     branch_cells = {

@@ -1,40 +1,36 @@
-"""WordPiece vocabularies: one piece a line, the line's number (from 0) its id."""
+"""WordPiece vocabulary files: one piece per line; the line number, from 0, is its id."""
 
 import os
+from collections.abc import Sequence
 
 from bert_tf.errors import DataError
 from bert_tf.files import write_text
 from bert_tf.text.codepoints import SPECIAL_PIECES
+from bert_tf.types import StrPath
 
-MAX_PIECE_BYTES = 256  # what TF Text's WordPiece op holds, "##" not counted
+MAX_PIECE_BYTES = 256  # the limit of TF Text's WordPiece op, without "##"
 
 
-def read_vocabulary(path):
-    """Reads a vocabulary file, as google-research/bert writes it.
+def read_vocabulary(path: StrPath) -> list[str]:
+    """Reads a vocabulary file (UTF-8) in the format of google-research/bert.
 
-    Lines end in LF or CRLF. Blank lines at the end do not count; another blank line keeps its id.
-
-    Args:
-        path: of a UTF-8 text file.
+    Lines end in LF or CRLF. Blank lines at the end are ignored; other blank lines keep their id.
 
     Returns:
-        list of str, the pieces by id.
-
-    Raises:
-        DataError: no such file, not UTF-8, or one of `check_vocabulary`'s.
+        The pieces by id, checked by `check_vocabulary`.
     """
     path = os.fspath(path)
     try:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
-        raise DataError(f"cannot read the vocabulary {path}: {error.strerror}; name a vocab.txt") from error
+        raise DataError(f"cannot read the vocabulary {path}: {error.strerror}; expected a vocab.txt") from error
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}, line {line}: not UTF-8 text; convert the vocabulary to UTF-8") from error
-    # Not str.splitlines: a piece may be a character that it takes for the end of a line, such as U+2028.
+    # Not str.splitlines: a piece may be a character that it treats as a line end, such as U+2028.
     pieces = [line.removesuffix("\r") for line in text.split("\n")]
     while pieces and not pieces[-1]:
         pieces.pop()
@@ -42,34 +38,30 @@ def read_vocabulary(path):
     return pieces
 
 
-def write_vocabulary(path, pieces):
-    """Writes a vocabulary file: all of it or, when anything fails, nothing.
-
-    Args:
-        path: of the file; one that is there is replaced.
-        pieces: sequence of str.
+def write_vocabulary(path: StrPath, pieces: Sequence[str]) -> None:
+    """Writes a vocabulary file atomically, after `check_vocabulary`; replaces an existing file.
 
     Raises:
-        DataError: one of `check_vocabulary`'s.
         OSError: the file cannot be written.
     """
     check_vocabulary(pieces, f"the vocabulary for {os.fspath(path)}")
     write_text(path, "".join(f"{piece}\n" for piece in pieces))
 
 
-def check_vocabulary(pieces, source="the vocabulary"):
-    """Checks that pieces can serve as a vocabulary.
+def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> None:
+    """Checks that pieces are a valid vocabulary.
 
     Args:
-        pieces: sequence of str.
-        source: where they come from, for the message.
+        pieces: in the order of their ids.
+        source: where they come from, for error messages.
 
     Raises:
-        DataError: empty, a special piece missing, a piece twice, or one that is too long or holds NUL or a line end.
+        DataError: no pieces, a special token missing, a duplicate, or a piece that is too long or contains NUL or a
+            line end.
     """
     if not pieces:
-        raise DataError(f"{source} is empty; expected one piece a line")
-    lines = {}
+        raise DataError(f"{source} is empty; expected one piece per line")
+    lines: dict[str, int] = {}
     for line, piece in enumerate(pieces, start=1):
         if piece in lines:
             raise DataError(
@@ -77,7 +69,7 @@ def check_vocabulary(pieces, source="the vocabulary"):
             )
         if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
             raise DataError(
-                f"{source}, line {line}: more than {MAX_PIECE_BYTES} bytes; expected a vocabulary, one piece a line"
+                f"{source}, line {line}: more than {MAX_PIECE_BYTES} bytes; expected a vocabulary, one piece per line"
             )
         if "\0" in piece or "\n" in piece or piece.endswith("\r"):
             raise DataError(f"{source}, line {line}: NUL or a line end in the piece {piece!r}; remove it")
@@ -90,24 +82,21 @@ def check_vocabulary(pieces, source="the vocabulary"):
         )
 
 
-def check_size(pieces, expected, source="the vocabulary"):
-    """Checks that a vocabulary is the one of a checkpoint.
+def check_size(pieces: Sequence[str], expected: int, source: str = "the vocabulary") -> None:
+    """Checks that a vocabulary has the size of a checkpoint's.
 
     Args:
-        pieces: sequence of str.
+        pieces: in the order of their ids.
         expected: the checkpoint's `vocab_size`.
-        source: where the pieces come from, for the message.
-
-    Raises:
-        DataError: the sizes differ.
+        source: where the pieces come from, for error messages.
     """
     missing = expected - len(pieces)
     if not missing:
         return
     advice = "use the vocab.txt that came with the checkpoint"
-    if missing > 0:  # often rows that were added for the hardware, which likes multiples of 8
+    if missing > 0:  # often the table has rows of padding, as hardware prefers multiples of 8
         advice += (
-            f"; if this is the one, and the checkpoint's table was only padded, append {missing} lines to vocab.txt, "
+            f"; if it is, and the checkpoint's embedding table was only padded, append {missing} lines to vocab.txt, "
             f"[padding0] to [padding{missing - 1}]"
         )
     raise DataError(f"{source} has {len(pieces)} pieces, but the checkpoint was trained with {expected}; {advice}")

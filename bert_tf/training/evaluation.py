@@ -1,130 +1,139 @@
-"""Measures and predictions over a whole data set, every example once."""
+"""Metrics and predictions over a whole data set, every example once."""
 
 import math
+from collections.abc import Callable, Sequence
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.inputs.batching import microbatch
 from bert_tf.progress import bar
+from bert_tf.tasks.fine_tuning_task import FineTuningTask
+from bert_tf.tasks.task import Task
+from bert_tf.types import Array, Metrics, Tensors
 
 
-def means(task, names, totals):
-    """Means of a task's metrics.
+def means(task: Task, names: Sequence[str], totals: Array) -> Metrics:
+    """Mean of each metric, from its sum and weight.
 
     Args:
-        task: Task.
-        names: of the metrics, the task's losses among them.
-        totals: a (sum, weight) for each.
+        names: the metrics, the task's losses among them.
+        totals: [metrics, 2], sum and weight of each.
 
     Returns:
-        dict name -> float, nan where nothing was measured; "loss" is the sum of the task's losses.
+        Mean by name, nan where the weight is 0; "loss" is the sum of the task's losses.
     """
     pairs = zip(names, totals, strict=True)
-    measured = {name: float(total / weight) if weight else math.nan for name, (total, weight) in pairs}
-    return {"loss": sum(measured[name] for name in task.losses)} | measured
+    averages = {name: float(total / weight) if weight else math.nan for name, (total, weight) in pairs}
+    return {"loss": sum(averages[name] for name in task.losses)} | averages
 
 
-def evaluator(task, model, batches, strategy, prepare=lambda features: features):
-    """A function that metrics the model as it is when called; it is traced once, however often it is called.
+def evaluator(
+    task: Task,
+    model: keras.Model,
+    batches: tf.data.Dataset,
+    strategy: tf.distribute.Strategy,
+    prepare: Callable[[Tensors], Tensors] = lambda features: features,
+) -> Callable[[], Metrics]:
+    """Returns a function that evaluates the model with its current weights; it is traced only once.
 
     Args:
-        task: Task.
-        model: what `task.build` made.
-        batches: Dataset of feature dicts; the last batch may be partial.
-        strategy: tf.distribute.Strategy; each batch is split over its replicas.
-        prepare: function of the features of a replica's share to features, as in `phases.Input`.
+        model: built by `task.build`.
+        batches: feature dicts; the last batch may be partial. Each batch is split over the replicas.
+        prepare: applied to each replica's features, as in `phases.Input`.
 
     Returns:
-        function without arguments to dict name -> float; "loss" is the sum of the task's losses.
+        Function that returns the metrics; "loss" is the sum of the task's losses.
     """
     names = (*task.losses, *task.metric_names)
     inputs = [tensor.name for tensor in model.inputs]
 
-    def measure(features):
+    def evaluate_on_replica(features: Tensors) -> tf.Tensor:
         features = prepare(features)
         outputs = model({name: features[name] for name in inputs}, training=False)
         return _loss_and_metrics(task, names, features, outputs)
 
     @tf.function(reduce_retracing=True)
-    def measure_all(features):
-        return strategy.reduce("SUM", strategy.run(measure, [features]), axis=None)
+    def evaluate_batch(features: Tensors) -> tf.Tensor:
+        return strategy.reduce("SUM", strategy.run(evaluate_on_replica, [features]), axis=None)
 
-    # By data, not by file: an evaluation set is often one file.
+    # By data, not by file: a validation set is often one file.
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     distributed = strategy.experimental_distribute_dataset(batches.with_options(options))
 
-    def evaluate():
+    def evaluate() -> Metrics:
         totals = np.zeros([len(names), 2])
         with bar("evaluate", None, "batch", leave=False) as line:
             for features in distributed:
-                totals += measure_all(features).numpy()
+                totals += evaluate_batch(features).numpy()
                 line.update()
         return means(task, names, totals)
 
     return evaluate
 
 
-def answering(task, model, strategy, *, labelled):
-    """A function that has the model answer examples; it is traced once, however often it is called.
+def answering(
+    task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy, *, labelled: bool
+) -> Callable[[Tensors, int], tuple[dict[str, Array], Metrics]]:
+    """Returns a function that runs the model on examples and post-processes its outputs; it is traced only once.
 
-    Each batch is cut over the replicas of this process; of several processes each answers everything, so that all come
-    to the same figures without a word.
+    Each batch is split over the replicas of this process. With several workers, each evaluates the full set, so all get
+    identical metrics without communication.
 
     Args:
-        task: FineTuningTask.
-        model: what `task.build` made.
-        strategy: tf.distribute.Strategy.
-        labelled: whether to measure, too.
+        model: built by `task.build`.
+        labelled: whether to compute losses and metrics, too.
 
     Returns:
-        function of (columns, as `task.to_tensors` makes them; batch_size) to (answers, dict of arrays [examples, ...] as
-        `task.aggregate_windows` gives; dict name -> float, the task's losses and metrics over all rows, empty unless `labelled`).
+        Function of (columns from `task.to_tensors`, batch size) that returns (answers, arrays [examples, ...] from
+        `task.aggregate_windows`; the task's losses and metrics over all rows, empty unless `labelled`).
     """
     names = (*task.losses, *task.metric_names) if labelled else ()
     inputs = [tensor.name for tensor in model.inputs]
     replicas = len(strategy.extended.worker_devices)
 
-    def on_replica(features):
+    def on_replica(features: Tensors) -> tuple[Tensors, tf.Tensor]:
         outputs = model({name: features[name] for name in inputs}, training=False)
         return task.postprocess(features, outputs), _loss_and_metrics(task, names, features, outputs)
 
     @tf.function(reduce_retracing=True)
-    def answer(features):
-        def share(context):
+    def answer(features: Tensors) -> tuple[Tensors, tf.Tensor]:
+        def replica_features(context: tf.distribute.ReplicaContext) -> Tensors:
             return microbatch(features, context.replica_id_in_sync_group % replicas, replicas)
 
-        decoded, metrics = strategy.run(on_replica, (strategy.experimental_distribute_values_from_function(share),))
+        distributed = strategy.experimental_distribute_values_from_function(replica_features)
+        decoded, metrics = strategy.run(on_replica, (distributed,))
         local = strategy.experimental_local_results
         return {name: tf.concat(local(value), 0) for name, value in decoded.items()}, tf.add_n(local(metrics))
 
-    def answers(columns, batch_size):
-        origins, found, totals = [], [], np.zeros([len(names), 2])
+    def answers(columns: Tensors, batch_size: int) -> tuple[dict[str, Array], Metrics]:
+        rows, batches, totals = [], [], np.zeros([len(names), 2])
         with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
             for features in task.batches(columns, batch_size):
                 decoded, metrics = answer(features)
-                origins.append(np.stack([features["row"], features["window"]], 1))
-                found.append({name: value.numpy() for name, value in decoded.items()})
+                rows.append(np.stack([features["row"], features["window"]], 1))
+                batches.append({name: value.numpy() for name, value in decoded.items()})
                 totals += metrics.numpy()
                 line.update()
-        origins = np.concatenate(origins)
-        order = np.lexsort(origins.T[::-1])
-        decoded = {name: _stacked([some[name] for some in found])[order] for name in found[0]}
-        merged = task.aggregate_windows(columns, tf.constant(origins[order, 0]), decoded)
+        examples = np.concatenate(rows)  # [rows, 2]: example, window
+        order = np.lexsort(examples.T[::-1])
+        ordered = {name: _concatenate([batch[name] for batch in batches])[order] for name in batches[0]}
+        merged = task.aggregate_windows(columns, tf.constant(examples[order, 0]), ordered)
         return {name: value.numpy() for name, value in merged.items()}, means(task, names, totals) if labelled else {}
 
     return answers
 
 
-def _loss_and_metrics(task, names, features, outputs):
+def _loss_and_metrics(task: Task, names: Sequence[str], features: Tensors, outputs: Tensors) -> tf.Tensor:
     """float32 [names, 2]: the (sum, weight) of each."""
     metrics = task.loss_and_metrics(features, outputs) if names else {}
     return tf.reshape([metrics[name] for name in names], [len(names), 2])
 
 
-def _stacked(arrays):
-    """Arrays [rows, ...] as one; where other dimensions differ, they are filled up with 0."""
+def _concatenate(arrays: Sequence[Array]) -> Array:
+    """Concatenates arrays [rows, ...]; where other dimensions differ, pads them with 0."""
     shape = np.max([array.shape[1:] for array in arrays], 0).astype(int) if arrays[0].ndim > 1 else []
     whole = np.zeros([sum(map(len, arrays)), *shape], arrays[0].dtype)
     first = 0

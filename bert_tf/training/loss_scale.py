@@ -1,37 +1,38 @@
 """Dynamic loss scaling for float16 (Micikevicius et al., 2018, section 3.2)."""
 
+import keras
 import tensorflow as tf
 
-# Gradients that have all vanished never overflow: without a bound the scale itself would, at last.
+# Gradients that have all vanished never overflow: without a bound, the scale itself would overflow in the end.
 _LARGEST = 2.0**24
 
 
 class LossScale:
-    """What the loss is multiplied by, and its gradients divided by after the reduction.
+    """The factor by which the loss is multiplied, and its gradients divided after the reduction.
 
-    Float16 has nothing below 6e-8, where many gradients are; so the loss is scaled up. An overflow, which makes the
-    reduced gradient of all replicas non-finite, halves the scale, `growth` finite updates in a row double it: powers of
+    Float16 has nothing below 6e-8, where many gradients lie, so the loss is scaled up. An overflow, which makes the
+    reduced gradient of all replicas non-finite, halves the scale; `growth` finite updates in a row double it: powers of
     2 do not round.
 
     Args:
-        model: keras.Model; if none of its layers computes in float16, the scale is 1 and stays 1.
+        model: if none of its layers computes in float16, the scale is 1 and stays 1.
         growth: finite updates before the scale is doubled.
 
     Attributes:
-        variable: tf.Variable float32 [2], to be saved: the scale, and the finite updates since it last changed.
+        variable: float32 [2], to be saved: the scale, and the finite updates since it last changed.
     """
 
-    def __init__(self, model, growth):
+    def __init__(self, model: keras.Model, growth: int) -> None:
         self._half = any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
         self._growth = growth
         self.variable = tf.Variable([2.0**15 if self._half else 1.0, 0.0], trainable=False)
 
     @property
-    def value(self):
-        """The scale now, a float."""
+    def value(self) -> float:
+        """The current scale."""
         return float(self.variable[0])
 
-    def next(self, state, finite):
+    def next(self, state: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
         """The state after an update.
 
         Args:

@@ -1,51 +1,54 @@
-"""Optimizers: Adam as BERT has it and bias-corrected (AdamW), LAMB, RAdam.
+"""Optimizers: AdamW with and without bias correction (without it: BERT's Adam), LAMB, RAdam.
 
-All of an update runs inside a replica, on that replica's copy of the variables: every replica applies the same reduced
+The whole update runs inside a replica, on that replica's copy of the variables: every replica applies the same reduced
 gradient, so none needs a merge call.
 """
 
 import math
 import re
+from collections.abc import Sequence
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-# Not decayed, nor adapted by LAMB: LayerNorm and biases, by the last part of the variable's path.
+from bert_tf.config import TrainConfig
+
+# Neither decayed nor adapted by LAMB: LayerNorm and biases, by the last part of the variable's path.
 _EXCLUDED = ("bias", "gamma", "beta")
 
 
-def create(variables, config):
-    """The optimizer that a TrainConfig describes.
+def create(variables: Sequence[keras.Variable], config: TrainConfig) -> "Optimizer":
+    """The optimizer that a config describes.
 
     Args:
-        variables: list of keras.Variable.
-        config: TrainConfig with nothing left to its recipe (`TrainConfig.resolved`).
-
-    Returns:
-        Optimizer.
+        config: resolved (`TrainConfig.resolved`).
     """
-    settings = {name: getattr(config, name) for name in ("weight_decay", "beta_1", "beta_2", "epsilon", "layer_decay")}
+    names = ("weight_decay", "beta_1", "beta_2", "epsilon", "layer_decay")
+    settings: dict[str, Any] = {name: getattr(config, name) for name in names}
     if config.optimizer != "radam":
         settings["bias_correction"] = config.bias_correction
-    return {"adamw": AdamW, "lamb": Lamb, "radam": RAdam}[config.optimizer](variables, **settings)
+    classes: dict[str, type[Optimizer]] = {"adamw": AdamW, "lamb": Lamb, "radam": RAdam}
+    return classes[config.optimizer](variables, **settings)
 
 
-def layer_rates(paths, layer_decay):
+def layer_rates(paths: Sequence[str], layer_decay: float) -> list[float]:
     """Shares of the learning rate for layer-wise decay (ELECTRA, Clark et al., 2020; its model/optimization.py).
 
     Args:
-        paths: list of variable paths.
-        layer_decay: what the rate is multiplied by from one depth to the next lower one.
+        paths: variable paths.
+        layer_decay: factor of the rate from one depth to the next lower one.
 
     Returns:
-        list of float, layer_decay ** (layers + 2 - depth). The depth of the embeddings is 0, of the layer i, from 0,
-        i + 1 and of heads layers + 2. The one in between, free in ELECTRA, belongs to the pooler, which it lacks, and
-        to the LayerNorm at the end of pre-LayerNorm models.
+        layer_decay ** (layers + 2 - depth) for each path. The depth of the embeddings is 0, of layer i (from 0) i + 1
+        and of heads layers + 2. Depth layers + 1, which is free in ELECTRA, belongs to the pooler, which ELECTRA lacks,
+        and to the LayerNorm at the end of pre-LayerNorm models.
     """
     layers = [_layer(path) for path in paths]
     count = max((layer + 1 for layer in layers if layer is not None), default=0)
 
-    def depth(path, layer):
+    def depth(path: str, layer: int | None) -> int:
         if layer is not None:
             return layer + 1
         if re.search(r"(^|/)embeddings/", path):
@@ -55,81 +58,89 @@ def layer_rates(paths, layer_decay):
     return [layer_decay ** (count + 2 - depth(path, layer)) for path, layer in zip(paths, layers, strict=True)]
 
 
-def _layer(path):
-    found = re.search(r"(?:^|/)layer_(\d+)/", path)
-    return int(found[1]) if found else None
+def _layer(path: str) -> int | None:
+    match = re.search(r"(?:^|/)layer_(\d+)/", path)
+    return int(match[1]) if match else None
 
 
 class Optimizer(tf.Module):
-    """What all have: first and second moments, decoupled weight decay, layer-wise rates.
+    """Base class: first and second moments, decoupled weight decay, layer-wise rates.
 
     Args:
-        variables: list of keras.Variable.
-        weight_decay: rate, for all but LayerNorm and biases.
+        weight_decay: rate, for all variables but LayerNorm and biases.
         beta_1, beta_2: decay of the moments' running means.
         epsilon: added to the root of the second moment.
         layer_decay: see `layer_rates`.
 
     Attributes:
-        slots: dict name -> tf.Variable, the state to save: PATH/m and PATH/v, float32 of the variable's shape, and
-            `updates`, int64, how often `apply` was called: skipped updates do not count in the bias correction.
+        slots: the state to save, by name: PATH/m and PATH/v, float32 of the variable's shape, and `updates`, int64, the
+            number of calls of `apply`: skipped updates do not count in the bias correction.
     """
 
-    def __init__(self, variables, *, weight_decay=0.01, beta_1=0.9, beta_2=0.999, epsilon=1e-6, layer_decay=1.0):
+    def __init__(
+        self,
+        variables: Sequence[keras.Variable],
+        *,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        layer_decay: float = 1.0,
+    ) -> None:
         super().__init__()
         paths = [variable.path for variable in variables]
         self._variables = [variable.value for variable in variables]
         self._excluded = [path.rsplit("/", 1)[-1] in _EXCLUDED for path in paths]
         self._decay = [0.0 if excluded else weight_decay for excluded in self._excluded]
         self._shares = layer_rates(paths, layer_decay)
-        # As float32 has them. Rounding moves 1 - 0.999 by 1.3e-5; the corrections must be of the same number.
+        # Rounded to float32, which moves 1 - 0.999 by 1.3e-5: the corrections must use the same number as the kernels.
         self._beta_1, self._beta_2 = (float(np.float32(beta)) for beta in (beta_1, beta_2))
         self._epsilon = epsilon
-        self.slots = {}
+        self.slots: dict[str, tf.Variable] = {}
         for path, variable in zip(paths, self._variables, strict=True):
             for slot in ("m", "v"):
                 self.slots[f"{path}/{slot}"] = tf.Variable(tf.zeros(variable.shape), trainable=False)
         self._moments = list(zip(*[iter(self.slots.values())] * 2, strict=True))
         self._updates = self.slots["updates"] = tf.Variable(0, dtype=tf.int64, trainable=False)
 
-    def apply(self, gradients, learning_rate):
+    def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor | float) -> None:
         """Updates every variable; in replica context.
 
         Args:
-            gradients: list of dense float32 tensors, one a variable, the same on every replica.
+            gradients: dense float32 tensors, one per variable, the same on every replica.
             learning_rate: float32 scalar.
         """
-        # Ops on handles: a replica changes its own copy, where tf.Variable.assign would want to change all of them.
+        # Ops on handles: a replica changes its own copy, where tf.Variable.assign would try to change all of them.
         tf.raw_ops.AssignAddVariableOp(resource=self._updates.handle, value=tf.constant(1, tf.int64))
         count = tf.cast(tf.raw_ops.ReadVariableOp(resource=self._updates.handle, dtype=tf.int64), tf.float32)
         learning_rate = tf.convert_to_tensor(learning_rate, tf.float32)
         self._apply(gradients, learning_rate, count)
 
-    def _apply(self, gradients, learning_rate, count):
-        """`apply`, for the update number `count`, a float32 scalar, from 1."""
+    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:
+        """`apply` for update number `count`, a float32 scalar, from 1."""
         raise NotImplementedError
 
-    def _corrections(self, count):
-        """1 - beta ** count for both moments, float32; as a difference from 1 it would have no digits at first."""
+    def _corrections(self, count: tf.Tensor) -> list[tf.Tensor]:
+        """1 - beta ** count for both moments, float32; by subtraction it would have no correct digits at first."""
         return [-tf.math.expm1(count * math.log(beta)) for beta in (self._beta_1, self._beta_2)]
 
-    def _shrink(self, index, learning_rate):
+    def _shrink(self, index: int, learning_rate: tf.Tensor) -> None:
         """Decoupled weight decay, from the value before the update."""
         if self._decay[index]:
             _subtract(self._variables[index], learning_rate * self._decay[index] * self._variables[index])
 
-    def _adam(self, index, gradient, learning_rate, epsilon):
+    def _adam(self, index: int, gradient: tf.Tensor, learning_rate: tf.Tensor, epsilon: tf.Tensor | float) -> None:
         """Moments and w -= rate * m / (sqrt(v) + epsilon) in one fused kernel."""
         m, v = self._moments[index]
         tf.raw_ops.ResourceApplyAdam(
             var=self._variables[index].handle, m=m.handle, v=v.handle,
-            # The powers of the kernel's own bias correction, left out by 0: it has epsilon in another place than the
-            # papers, and 1 - power of few digits.
+            # 0 turns off the kernel's own bias correction, which applies epsilon elsewhere than the papers do and
+            # computes 1 - power with few correct digits.
             beta1_power=0.0, beta2_power=0.0,
             lr=learning_rate, beta1=self._beta_1, beta2=self._beta_2, epsilon=epsilon, grad=gradient,
         )  # fmt: skip
 
-    def _scaled(self, learning_rate, index):
+    def _scaled(self, learning_rate: tf.Tensor, index: int) -> tf.Tensor:
         share = self._shares[index]
         return learning_rate if share == 1.0 else learning_rate * share
 
@@ -144,11 +155,11 @@ class AdamW(Optimizer):
         bias_correction: whether the moments are divided by 1 - beta ** updates.
     """
 
-    def __init__(self, variables, *, bias_correction=True, **settings):
+    def __init__(self, variables: Sequence[keras.Variable], *, bias_correction: bool = True, **settings: float) -> None:
         super().__init__(variables, **settings)
         self._bias_correction = bias_correction
 
-    def _apply(self, gradients, learning_rate, count):
+    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:
         step, epsilon = learning_rate, self._epsilon
         if self._bias_correction:
             # m / first / (sqrt(v / second) + epsilon), with the common factor taken out.
@@ -161,18 +172,18 @@ class AdamW(Optimizer):
 
 
 class RAdam(Optimizer):
-    """Adam whose step is rectified while the second moment is known badly (Liu et al., 2020, algorithm 2).
+    """Adam that rectifies the step while the estimate of the second moment is poor (Liu et al., 2020, algorithm 2).
 
     Where the variance has no finite estimate, in the first five updates for beta_2 0.999, it is momentum alone.
-    Epsilon, which the paper has not, is added to the root of the uncorrected second moment, as in its authors' program.
+    Epsilon, which the paper lacks, is added to the root of the uncorrected second moment, as in its authors' program.
     """
 
-    def _apply(self, gradients, learning_rate, count):
+    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:
         first, second = self._corrections(count)
         longest = 2.0 / (1.0 - self._beta_2) - 1.0
         length = self._average_length(count, longest)
         known = length > 5.0  # the paper's 4 leaves a factor near infinity possible; its authors' program has 5
-        length = tf.where(known, length, 5.0)  # below 4 the root is of a negative number
+        length = tf.where(known, length, 5.0)  # below 4 the radicand is negative
         rectification = tf.sqrt(
             (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)
         )
@@ -184,10 +195,10 @@ class RAdam(Optimizer):
             for index, (m, _) in enumerate(self._moments):
                 _subtract(self._variables[index], self._scaled(learning_rate, index) / first * m)
 
-    def _average_length(self, count, longest):
+    def _average_length(self, count: tf.Tensor, longest: float) -> tf.Tensor:
         """Length of the approximated simple moving average: longest - 2 count beta ** count / (1 - beta ** count).
 
-        So written, it is the small difference of two large numbers, and float32 would leave it three digits. With
+        In this form it is the small difference of two large numbers, of which float32 keeps three digits. With
         y = -count log(beta) / 2, the subtracted term is (y coth(y) - y) * scale, where scale is nearly longest + 1.
         """
         scale = -2.0 / math.log(self._beta_2)
@@ -196,7 +207,8 @@ class RAdam(Optimizer):
         series = squared * (
             1 / 3 - squared * (1 / 45 - squared * (2 / 945 - squared * (1 / 4725 - squared * 2 / 93555)))
         )
-        # y coth(y) - 1, whose difference from 1 has no digits for a small y; the series' next term is below 1e-7 of it.
+        # y coth(y) - 1; by subtraction it would have no correct digits for small y. The next term of the series is
+        # below 1e-7 of it.
         excess = tf.where(y < 0.5, series, y / tf.tanh(y) - 1.0)
         return longest - scale + scale * (y - excess)
 
@@ -205,18 +217,18 @@ class Lamb(Optimizer):
     """Adam and decay, scaled to the norm of each weight: LAMB (You et al., 2020, algorithm 2, phi(z) = z).
 
     LayerNorm and biases are neither decayed nor adapted, as in the paper's experiments. Where a norm is 0, the ratio
-    is 1. Query, key and value are one variable here and three in every other program: each has its own ratio.
+    is 1. Query, key and value are one variable here but three in other implementations, so each has its own ratio.
 
     Args:
         bias_correction: as in `AdamW`.
     """
 
-    def __init__(self, variables, *, bias_correction=True, **settings):
+    def __init__(self, variables: Sequence[keras.Variable], *, bias_correction: bool = True, **settings: float) -> None:
         super().__init__(variables, **settings)
         self._bias_correction = bias_correction
         self._parts = [3 if variable.path.endswith("qkv/kernel") else 1 for variable in variables]
 
-    def _apply(self, gradients, learning_rate, count):
+    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:
         first, second = self._corrections(count) if self._bias_correction else (1.0, 1.0)
         for index, gradient in enumerate(gradients):
             variable, (m, v) = self._variables[index], self._moments[index]
@@ -232,10 +244,10 @@ class Lamb(Optimizer):
             _subtract(variable, self._scaled(learning_rate, index) * update)
 
 
-def _trust_ratio(weight, update, parts):
-    """The norm of the weight by that of its update, float32 [columns], for each of `parts` groups of columns."""
+def _trust_ratio(weight: tf.Tensor, update: tf.Tensor, parts: int) -> tf.Tensor:
+    """Norm of the weight divided by the norm of its update, float32 [columns], for each of `parts` column groups."""
 
-    def norms(value):
+    def norms(value: tf.Tensor) -> tf.Tensor:
         return tf.sqrt(tf.reduce_sum(tf.square(tf.reshape(value, [-1, parts, columns // parts])), [0, 2]))  # [parts]
 
     columns = weight.shape[-1]
@@ -244,9 +256,9 @@ def _trust_ratio(weight, update, parts):
     return tf.repeat(ratios, columns // parts)
 
 
-def _subtract(variable, value):
+def _subtract(variable: tf.Variable, value: tf.Tensor) -> None:
     tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=value)
 
 
-def _assign(variable, value):
+def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

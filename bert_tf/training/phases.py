@@ -1,7 +1,7 @@
-"""The parts of a run: in each, batches have one shape; the learning rate goes over all of them."""
+"""Phases of a run: batches have one shape in each; the learning rate extends over all of them."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -9,37 +9,38 @@ import tensorflow as tf
 from bert_tf.config import TrainConfig
 from bert_tf.errors import ConfigError
 from bert_tf.training import schedules
+from bert_tf.types import Metrics, Tensors
 
 
 class Input(NamedTuple):
-    """What one phase of a run trains on.
+    """Training data of one phase.
 
     Attributes:
-        batches: function of the epoch (int64 scalar tensor) to a Dataset of feature dicts, whole batches.
-        prepare: function of a micro-batch's features to features, a part of the training step.
-        evaluate: function without arguments to a dict of floats, or None.
-        length: positions of a row, at most.
+        batches: function of the epoch (int64 scalar tensor) that returns a Dataset of feature dicts, whole batches.
+        prepare: applied to a micro-batch's features, inside the training step.
+        evaluate: returns the metrics; None for no evaluation.
+        length: maximum positions per row.
         row_flops: function from the positions of a row to the floating-point operations of training on it
-            (`speed.row_flops`); None where nobody knows.
+            (`speed.row_flops`); None if unknown.
     """
 
-    batches: Callable
-    prepare: Callable = lambda features: features
-    evaluate: Callable | None = None
+    batches: Callable[[tf.Tensor | int], tf.data.Dataset]
+    prepare: Callable[[Tensors], Tensors] = lambda features: features
+    evaluate: Callable[[], Metrics] | None = None
     length: int = 1
     row_flops: Callable[[float], float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """One part of a run.
+    """One phase of a run.
 
     Attributes:
         number: 0 for the first.
         first: updates done before it.
         end: updates done after it.
-        config: TrainConfig, what counts in it, with nothing left to the recipe.
-        restarts: whether the learning rate begins anew.
+        config: the settings of this phase, resolved (`TrainConfig.resolved`).
+        restarts: whether the learning-rate schedule starts again.
     """
 
     number: int
@@ -49,41 +50,35 @@ class Phase:
     restarts: bool
 
 
-def split(config, total_steps, replicas=1):
-    """The phases of a run.
+def split(config: TrainConfig, total_steps: int, replicas: int = 1) -> list[Phase]:
+    """The phases of a run, one for a config without phases.
 
     Args:
-        config: TrainConfig.
         total_steps: updates of the run.
-        replicas: that share each batch.
-
-    Returns:
-        list of Phase, one for a config without phases.
-
-    Raises:
-        ConfigError: a phase has no step at all, or batches that can not be split.
+        replicas: number of replicas that share each batch.
     """
     config = config.resolved()
     if not config.phases:
         _check_batch(config, replicas)
         return [Phase(0, 0, total_steps, config, True)]
-    phases, first, share = [], 0, 0.0
-    for number, one in enumerate(config.phases):
-        share += one.share
+    phases: list[Phase] = []
+    first, share = 0, 0.0
+    for number, settings in enumerate(config.phases):
+        share += settings.share
         end = round(share * total_steps)
         if end == first:
             raise ConfigError(
-                f"train.phases[{number}].share is {one.share} of {total_steps} steps, which makes none; leave "
+                f"train.phases[{number}].share is {settings.share} of {total_steps} steps, which makes none; leave "
                 "the phase out or train longer"
             )
-        restarts = number == 0 or one.learning_rate is not None
-        phases.append(Phase(number, first, end, config.in_phase(one), restarts))
+        restarts = number == 0 or settings.learning_rate is not None
+        phases.append(Phase(number, first, end, config.in_phase(settings), restarts))
         _check_batch(phases[-1].config, replicas, f"train.phases[{number}]: ")
         first = end
     return phases
 
 
-def _check_batch(config, replicas, where=""):
+def _check_batch(config: TrainConfig, replicas: int, where: str = "") -> None:
     if config.batch_size % (replicas * config.accumulation):
         raise ConfigError(
             f"{where}train.batch_size {config.batch_size} can not be split into {replicas} replicas x "
@@ -91,15 +86,8 @@ def _check_batch(config, replicas, where=""):
         )
 
 
-def learning_rate(phases):
-    """The learning rate over all phases.
-
-    Args:
-        phases: list of Phase, as `split` gives.
-
-    Returns:
-        function from the updates done before this one, an int tensor or int, to a float32 scalar.
-    """
+def learning_rate(phases: Sequence[Phase]) -> schedules.Schedule:
+    """The learning rate over all phases, as returned by `split`."""
     begins = [phase for phase in phases if phase.restarts]
     ends = [phase.first for phase in begins[1:]] + [phases[-1].end]
     rates = [
@@ -107,10 +95,10 @@ def learning_rate(phases):
         for phase, end in zip(begins, ends, strict=True)
     ]
 
-    def rate(step):
+    def rate(step: tf.Tensor | int) -> tf.Tensor:
         value = rates[0][1](step)
-        for first, own in rates[1:]:
-            value = tf.where(step >= first, own(step - first), value)
+        for first, phase_rate in rates[1:]:
+            value = tf.where(step >= first, phase_rate(step - first), value)
         return value
 
     return rate

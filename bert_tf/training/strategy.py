@@ -1,4 +1,4 @@
-"""Where training runs: tf.distribute strategies by name."""
+"""tf.distribute strategies by name."""
 
 import tensorflow as tf
 
@@ -7,17 +7,14 @@ from bert_tf.errors import ConfigError
 NAMES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
 
 
-def create(name="auto", tpu=""):
-    """The strategy called `name`.
+def create(name: str = "auto", tpu: str = "") -> tf.distribute.Strategy:
+    """Creates the strategy called `name`.
 
     Args:
         name: "one_device"; "mirrored": all accelerators of this machine; "multi_worker": the machines that the
-            environment variable TF_CONFIG lists; "tpu": the TPU called `tpu`; "auto": mirrored if there are several
+            environment variable TF_CONFIG lists; "tpu": the TPU at `tpu`; "auto": mirrored if there are several
             GPUs, else one device.
-        tpu: name or address of the TPU, "" or "local" for the one of this virtual machine.
-
-    Raises:
-        ConfigError: for another name, or a TPU that can not be reached.
+        tpu: name or address of the TPU, "" or "local" for the TPU of this virtual machine.
     """
     gpus = tf.config.list_logical_devices("GPU") if name in ("auto", "one_device") else []
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
@@ -35,8 +32,8 @@ def create(name="auto", tpu=""):
     raise ConfigError(f"--strategy={name} is unknown; choose one of {', '.join(NAMES)}")
 
 
-def is_chief(strategy):
-    """True in the one process that writes checkpoints, summaries and results."""
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process is the one that writes checkpoints, summaries and results."""
     resolver = strategy.cluster_resolver
     return (
         resolver is None
@@ -45,5 +42,5 @@ def is_chief(strategy):
     )
 
 
-def _best_devices():
+def _best_devices() -> list[tf.config.LogicalDevice]:
     return tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")

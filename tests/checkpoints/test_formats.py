@@ -19,12 +19,12 @@ def model(tmp_path):
 
 
 def test_a_file_of_a_model_leads_to_its_directory(model):
-    with pytest.raises(DataError, match=r"model.safetensors: a file; expected the directory"):
+    with pytest.raises(DataError, match=r"model.safetensors: a file; expected its directory"):
         open_checkpoint(model / "model.safetensors")
 
 
 def test_models_one_level_below_are_named(model):
-    with pytest.raises(DataError, match=f"no model, but there is in model; name it, as in {model}"):
+    with pytest.raises(DataError, match=f"not a model, but has models in model; name one of them: {model}"):
         open_checkpoint(model.parent)
 
 
@@ -40,7 +40,7 @@ def test_a_name_of_the_hub_is_asked_for_with_its_scheme():
 
 
 def test_a_directory_without_a_model_is_told_what_makes_one(tmp_path):
-    with pytest.raises(DataError, match=r"no model of a known format; expected config.json"):
+    with pytest.raises(DataError, match=r"not a model of a known format; expected config.json"):
         open_checkpoint(tmp_path)
 
 

@@ -239,10 +239,10 @@ def test_shards_are_fetched_with_their_index(online):
     "name, line",
     [
         ("them/flax", "no weights that bert_tf reads; expected model.safetensors in the repository"),
-        ("no/such", "no such model on the Hub, or a private one: check the name, or hf auth login"),
+        ("no/such", "no such model on the Hub, or a private one: check the name, or run hf auth login"),
         (
             "secret/gated",
-            "its authors ask for your consent: give it at https://huggingface.co/secret/gated, then hf auth",
+            "gated by its authors: accept their terms at https://huggingface.co/secret/gated, then run hf auth",
         ),
     ],
 )
@@ -264,8 +264,8 @@ def test_without_a_network_what_was_fetched_before_is_used_and_that_is_said(onli
     answer = unreachable("hf://us/ours")
     assert answer["path"] == path
     (line,) = answer["log"]
-    assert line.startswith("hf://us/ours: the Hub is not asked (")
-    assert line.endswith(f"); the copy in the cache is used: {path}")
+    assert line.startswith("hf://us/ours: using the cached copy, as the Hub was not reached (")
+    assert line.endswith(f"): {path}")
     assert "first" in unreachable("hf://us/ours", opened=True)
     online("hf://them/pickled", True)
     assert "pytorch_model.bin" in names_in(unreachable("hf://them/pickled", True))
@@ -273,7 +273,8 @@ def test_without_a_network_what_was_fetched_before_is_used_and_that_is_said(onli
 
 def test_without_a_network_a_model_that_is_not_cached_is_one_clear_line(unreachable):
     error = unreachable("hf://no/where")["error"]
-    assert error.startswith("DataError: hf://no/where: not, or not whole, in the cache, and the Hub does not answer (")
+    expected = "DataError: hf://no/where: missing or incomplete in the cache, and the Hub does not answer ("
+    assert error.startswith(expected)
     assert "\n" not in error
 
 
@@ -287,7 +288,7 @@ def test_a_cache_filled_by_others_is_read_offline(tmp_path, model):
         np.testing.assert_array_equal(ask("hf://us/ours", opened=True)["first"], GAMMA.read())
         assert ask(f"hf://us/ours@{SHA}")["path"] == path
         assert os.path.basename(ask("hf://us/tagged@v1")["path"]) == TAGGED
-        expected = "DataError: hf://us/tagged: not, or not whole, in the cache, and HF_HUB_OFFLINE forbids to fetch it"
+        expected = "DataError: hf://us/tagged: missing or incomplete in the cache, and HF_HUB_OFFLINE forbids downloads"
         assert ask("hf://us/tagged")["error"].startswith(expected)
 
 

@@ -117,7 +117,7 @@ def test_draws_do_not_depend_on_the_parts_they_are_made_in(monkeypatch):
 
     whole, of_counts = interval_of_mean(values), intervals_of_counts(counted, [kinds], [3])
     assert of_counts["share"] == pytest.approx(interval_of_mean(kinds == 1))
-    monkeypatch.setattr(bootstrap, "_PART", 7 * 41)
+    monkeypatch.setattr(bootstrap, "_CHUNK", 7 * 41)
     assert interval_of_mean(values) == pytest.approx(whole, rel=1e-12)  # products are rounded as they are cut
     assert intervals_of_counts(counted, [kinds], [3]) == of_counts
     assert interval_of_mean(values, seed=1) != whole

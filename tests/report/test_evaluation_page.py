@@ -52,7 +52,7 @@ def test_what_was_found_stands_on_the_page():
         "ratings.txt:7",
     ):
         assert part in text, part
-    assert "of the inputs were too long and cut 25.0%" in text and "question?" in text and "By type" in text
+    assert "of the inputs were truncated 25.0%" in text and "question?" in text and "By type" in text
     assert (
         "skipped: empty text 25 dev.tsv:0, dev.tsv:1," in text and "dev.tsv:19, …" in text and "dev.tsv:20" not in text
     )
@@ -62,8 +62,8 @@ def test_what_was_found_stands_on_the_page():
 
 
 def rows_of(page):
-    """dict first cell -> the others, of the scores."""
-    table = page[page.index("<h2>Scores") :]
+    """The rows of the metrics table: dict first cell -> the others."""
+    table = page[page.index("<h2>Metrics") :]
     rows = re.findall(r"<tr>(.*?)</tr>", table[: table.index("</table>")])
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
     return {text_of(name).strip(): others for name, *others in filter(None, cells)}
@@ -122,13 +122,13 @@ def test_many_classes_are_listed_by_how_often_they_are_confused():
     counts = np.diag([10] * 150)
     counts[3, 7], counts[5, 6] = 4, 9
     text = text_of(make(ErrorAnalysis(confusion=Confusion([f"class{n}" for n in range(150)], counts.tolist())))[0])
-    assert "class5 class6 9 47.4% class3 class7 4 28.6%" in text
+    assert "Most frequent confusions" in text and "class5 class6 9 47.4% class3 class7 4 28.6%" in text
     assert "class8" not in text
 
 
 def test_without_a_mistake_there_is_no_list_of_confused_classes():
     counts = np.eye(150, dtype=int).tolist()
-    assert "taken for" not in make(ErrorAnalysis(confusion=Confusion([str(n) for n in range(150)], counts)))[0]
+    assert "confusions" not in make(ErrorAnalysis(confusion=Confusion([str(n) for n in range(150)], counts)))[0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -0.5, 0.0, 1.0, 3.7e9])

@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.report import markdown
 from bert_tf.report.curves import Series, curve_plot, series_of
-from bert_tf.report.page import Html, code, figures, measure, page, section, table
+from bert_tf.report.page import Html, code, key_figures, meter, page, section, table
 from bert_tf.report.quickstart import duration, quickstart_page
 from bert_tf.report.statistics import mean_and_deviation, wilson_interval
 
@@ -111,13 +111,13 @@ def test_table_refuses_rows_of_another_width():
 
 
 def test_blocks_escape_what_they_are_given():
-    for block in (code(HOSTILE), figures([(HOSTILE, HOSTILE)]), section(HOSTILE, HOSTILE), measure(HOSTILE, 0.5)):
+    for block in (code(HOSTILE), key_figures([(HOSTILE, HOSTILE)]), section(HOSTILE, HOSTILE), meter(HOSTILE, 0.5)):
         assert "<script" not in block and "&lt;script" in block
 
 
 @pytest.mark.parametrize("share", [-1.0, 2.0, math.nan])
 def test_a_bar_stays_in_its_track(share):
-    width = float(re.search(r"width:([\d.]+)%", measure("x", share))[1])
+    width = float(re.search(r"width:([\d.]+)%", meter("x", share))[1])
     assert 0.0 <= width <= 100.0
 
 

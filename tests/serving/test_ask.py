@@ -77,7 +77,7 @@ def test_lines_of_json_are_answered_with_what_else_they_hold(asked, models):
 
 WRONG = {
     "nothing": ([], b"", 2, "no model; name the folder of an exported version"),
-    "no such folder": (["/nowhere/1", "a"], b"", 1, "/nowhere/1: no model"),
+    "no such folder": (["/nowhere/1", "a"], b"", 1, "/nowhere/1: no exported model"),
     "an unknown name": (
         ["pair", "--text=a", "c"],
         b"",
@@ -85,13 +85,32 @@ WRONG = {
         "unexpected 'c'; the model takes --second_text=..., --text=",
     ),
     "a name too few": (["pair", "--text=a"], b"", 2, "no --second_text=...; the model takes second_text, text"),
-    "a field too few": (["pair"], b'{"text": "a"}\n', 1, 'no \'second_text\' in {"text": "a"}; the model takes'),
+    "a name twice": (["one", "--text=a", "--text=b"], b"", 2, "--text is given 2 times; the model takes one text"),
+    "a text and a name": (["one", "a", "--text=b"], b"", 2, "unexpected 'a'; the model takes --text=..."),
+    "a field too few": (
+        ["pair"],
+        b'\n{"text": "a"}\n',
+        1,
+        'line 2: no \'second_text\' in {"text": "a"}; the model takes',
+    ),
+    "a body by row": (["one"], b'{"instances": [{"text": "a"}]}\n', 1, "line 1: a body in row format; expected column"),
+    "a signature": (
+        ["one"],
+        b'{"text": "a", "signature_name": "tokens"}\n',
+        1,
+        "line 1: 'signature_name' is for bodies",
+    ),
     "no JSON": (["one"], b'{"text": "a"}\na\n', 1, "line 2: not JSON in UTF-8 (Expecting value"),
     "no UTF-8": (["one"], b'{"text": "\xff"}\n', 1, "line 1: not JSON in UTF-8 ('utf-8' codec"),
     "no object": (["one"], b'["a"]\n', 1, 'line 1: ["a"]; expected an object'),
-    "a number": (["one"], b'{"text": 5}\n', 1, "'text' is 5; expected one text"),
-    "a list": (["one"], b'{"text": ["a"]}\n', 1, "'text' is [\"a\"]; expected one text"),
-    "no list": (["choices"], b'{"context": "a", "choices": "b"}\n', 1, "'choices' is \"b\"; expected a list of texts"),
+    "a number": (["one"], b'{"text": 5}\n', 1, "line 1: 'text' is 5; expected one text"),
+    "a list": (["one"], b'{"text": ["a"]}\n', 1, "line 1: 'text' is [\"a\"]; expected one text"),
+    "no list": (
+        ["choices"],
+        b'{"context": "a", "choices": "b"}\n',
+        1,
+        "line 1: 'choices' is \"b\"; expected a list of texts",
+    ),
     "half a character": (["one"], b'{"text": "a", "id": "\\ud800"}\n', 1, "line 1: not JSON in UTF-8 ('utf-8' codec"),
 }
 

@@ -33,6 +33,7 @@ from apache_beam.ml.inference.base import RunInference  # noqa: E402
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 from apache_beam.testing.util import assert_that  # noqa: E402
 
+from bert_tf.beam_options import pipeline_options  # noqa: E402
 from bert_tf.serving import beam as on_beam  # noqa: E402
 
 
@@ -107,13 +108,13 @@ def test_rows_of_a_shard_that_come_back_apart_are_put_together(single, texts, tm
 @pytest.fixture
 def asked(monkeypatch):
     """The rows that went through a model, as they go."""
-    rows, answer = [], on_beam._Answering.predictions
+    rows, answer = [], on_beam._Model.predictions
 
     def noting(self, examples):
         rows.extend(int(example.id) for example in examples)
         return answer(self, examples)
 
-    monkeypatch.setattr(on_beam._Answering, "predictions", noting)
+    monkeypatch.setattr(on_beam._Model, "predictions", noting)
     return rows
 
 
@@ -129,6 +130,8 @@ def test_a_second_run_asks_only_for_what_is_missing(single, texts, tmp_path, of_
     (tmp_path / "labels.jsonl.shards/00002.json").unlink()
     for leftover in ("labels-00000-of-00009.jsonl", "labels-00001-of-00004.jsonl.abc123.part"):
         (tmp_path / leftover).write_text("of an earlier attempt")
+    described = {"made_of": "other rows", "files": {"labels-00000-of-00009.jsonl": 21}}
+    (tmp_path / "labels.jsonl.shards/00008.json").write_text(json.dumps(described))
     for other in ("labels-00000-of-00004.tsv", "labels-of-mine.jsonl", "labels.jsonl"):
         (tmp_path / other).write_text("no shard of this output")
     asked.clear()
@@ -141,6 +144,63 @@ def test_a_second_run_asks_only_for_what_is_missing(single, texts, tmp_path, of_
     asked.clear()
     _, made = run(single, examples_of(texts, "elsewhere"), output)  # the rows are the same wherever they lie
     assert (made, asked) == ([], [])
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"made_of": "x"}'])
+def test_a_damaged_description_costs_its_shard_alone(single, tmp_path, of_17_rows, asked, damaged):
+    output = tmp_path / "labels.jsonl"
+    run(single, examples_of(["a"] * 20), output)
+    before = written(output)
+    (tmp_path / "labels.jsonl.shards/00000.json").write_text(damaged)
+    asked.clear()
+    assert run(single, examples_of(["a"] * 20), output)[1] == [0] and len(asked) == 17
+    assert written(output) == before
+
+
+def test_nothing_is_removed_that_no_run_has_written(single, tmp_path):
+    output, mine = tmp_path / "labels.jsonl", tmp_path / "labels-00003-of-00009.jsonl"
+    run(single, examples_of(["a"]), output)
+    (tmp_path / "labels.jsonl.shards/notes.txt").write_text("mine")
+    run(single, examples_of(["b"]), output)
+    mine.write_text("mine")
+    with pytest.raises(
+        ConfigError, match=r"labels-00003-of-00009\.jsonl has the name of a shard .* no run has written"
+    ):
+        run(single, examples_of(["c"]), output)
+    assert mine.read_text() == (tmp_path / "labels.jsonl.shards/notes.txt").read_text() == "mine"
+    assert json.loads(*written(tmp_path / "labels.jsonl")[:1])["id"] == "0"
+
+
+@pytest.mark.parametrize("case", ["below a file", "a file for the folder"])
+def test_an_output_that_can_not_be_written_is_named(single, tmp_path, case):
+    (tmp_path / "file").touch()
+    (tmp_path / "x.jsonl.shards").touch()
+    output = {"below a file": tmp_path / "file/y.jsonl", "a file for the folder": tmp_path / "x.jsonl"}[case]
+    with pytest.raises(DataError, match=f"--output={output}: "):
+        run(single, examples_of(["a"]), output)
+
+
+WRONG_OPTIONS = {
+    "runner": (("DirectRuner", []), "--runner=DirectRuner: Unexpected pipeline runner"),
+    "no runner": (("", []), "--runner is empty"),
+    "unknown flag": (
+        ("DirectRunner", ["--direct_num_worker=2"]),
+        "'--direct_num_worker=2' is no flag of Beam's Direct",
+    ),
+    "stray word": (("DirectRunner", ["extra"]), "'extra' is no flag"),
+    "bad value": (("DirectRunner", ["--direct_num_workers=two"]), "invalid int value: 'two'"),
+    "negative": (("DirectRunner", ["--direct_num_workers=-1"]), "direct_num_workers is negative"),
+    "two runners": (("DirectRunner", ["--runner=FlinkRunner"]), "leave one out"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_OPTIONS)
+def test_a_pipeline_that_can_not_start_is_refused_in_one_line(case):
+    (runner, arguments), message = WRONG_OPTIONS[case]
+    with pytest.raises(ConfigError) as caught:
+        pipeline_options(arguments, runner)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert pipeline_options(["--direct_num_workers=2"], "DirectRunner").get_all_options()["direct_num_workers"] == 2
 
 
 def test_shards_of_other_rows_or_another_model_are_made_again(single, texts, tmp_path, of_17_rows, asked):
@@ -195,7 +255,7 @@ def test_what_fails_in_a_worker_is_one_line(single, texts, tmp_path, monkeypatch
     def failing(self, examples):
         raise DataError("rows:7: wrong [here]")
 
-    monkeypatch.setattr(on_beam._Answering, "predictions", failing)
+    monkeypatch.setattr(on_beam._Model, "predictions", failing)
     with pytest.raises(DataError, match=r"^rows:7: wrong \[here\]$"):
         run(single, examples_of(texts), tmp_path / "labels.jsonl")
     # As runners that are other processes put it.
@@ -260,7 +320,7 @@ def test_words_that_the_file_gives_are_refused_with_their_place():
 
 def test_a_pair_is_refused_by_a_model_of_one_text(single, tmp_path):
     rows = [*examples_of(["a"]), TextExample("1", ("a", "b"), None, "rows:2")]
-    with pytest.raises(DataError, match=r"^rows:2: 2 text\(s\), and the model takes 1"):
+    with pytest.raises(DataError, match=r"^rows:2: 2 text\(s\), but the model takes 1"):
         run(single, rows, tmp_path / "labels.jsonl")
 
 
@@ -287,8 +347,11 @@ def test_the_newest_version_is_taken_or_the_one_named(tmp_path):
 
 FLAGS = {
     "no model": (["--output=x.jsonl"], "--model_dir is missing"),
-    "both": (["--model_dir=m", "--export_dir=e", "--runner=DirectRunner", "--output=x.jsonl"], "leave --model_dir out"),
-    "no runner": (["--export_dir=e", "--output=x.jsonl"], "--export_dir is for --runner, such as"),
+    "both": (
+        ["--model_dir=m", "--export_dir=e", "--runner=DirectRunner", "--output=x.jsonl"],
+        "instead of --model_dir",
+    ),
+    "no runner": (["--export_dir=e", "--output=x.jsonl"], "--export_dir needs --runner, such as"),
     "no export": (["--runner=DirectRunner", "--output=x.jsonl"], "--runner needs --export_dir"),
     "a strategy": (["--runner=DirectRunner", "--export_dir=e", "--strategy=tpu", "--output=x"], "--strategy and --tpu"),
     "arguments": (["--model_dir=m", "--output=x.jsonl", "more"], "unexpected argument 'more': all arguments are flags"),
@@ -308,7 +371,7 @@ def test_the_program_answers_standard_input_and_names_a_wrong_row(programs, sing
     command += ["--data.text=review", "--", "--direct_num_workers=1"]
     lines = [json.dumps({"review": text, "id": f"n{row}"}) for row, text in enumerate(texts)]
     done = programs.succeed("predict", *command, stdin="\n".join(lines))
-    assert done.output == f"{tmp_path}/labels-00000-of-00001.jsonl and on: 61 rows in 1 shards\n"
+    assert done.output == f"{tmp_path}/labels-00000-of-00001.jsonl: 61 rows\n"
     assert not done.errors.strip()
     found = [json.loads(line) for line in (tmp_path / "labels-00000-of-00001.jsonl").read_text().strip().split("\n")]
     expected = by_predict(single, examples_of(texts))

@@ -1,4 +1,4 @@
-"""What lies beside an exported graph: warm-up requests, batching values, and a card that says the truth."""
+"""The files next to an exported graph: warm-up requests, batching parameters, and a model card that is true."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from bert_tf import BertEncoder
 from bert_tf.errors import DataError
 from bert_tf.serving import ask
-from bert_tf.serving.card import _training, _training_lines, task_of_export
+from bert_tf.serving.card import _request_lines, _training, _training_lines, task_of_export
 from bert_tf.serving.export import export
 from bert_tf.serving.samples import FULL_BATCH
 from bert_tf.tasks.regression import Regression, RegressionConfig
@@ -33,7 +33,7 @@ RESULTS = {
 
 @pytest.fixture(scope="module")
 def regression(tmp_path_factory):
-    """A task, and the folder of a version of it."""
+    """A task and the directory of an exported version."""
     task = Regression(Tokenizer(PIECES), RegressionConfig(max_length=16), labels=("value",), pair=True)
     model = randomize(task.build(BertEncoder(small_config())), scale=0.5)
     return task, export(task, model, str(tmp_path_factory.mktemp("models") / "similar texts"), results=RESULTS).path
@@ -66,7 +66,7 @@ def test_a_server_is_warmed_up_by_a_short_a_long_and_a_full_request_to_each_sign
     assert rows == {"serving_default": [1, 1, 32], "tokens": [1, 1, 32], "regress": [1, 1, 32]}
 
 
-def test_batching_takes_the_requests_that_a_server_is_warmed_up_with(extra):
+def test_the_batching_parameters_allow_the_warm_up_requests(extra):
     for name in ("cpu", "gpu"):
         text = (extra / f"batching_{name}.pbtxt").read_text()
         assert int(re.search(r"^max_batch_size \{ value: (\d+) \}$", text, re.M)[1]) >= FULL_BATCH
@@ -91,7 +91,15 @@ def test_the_requests_of_the_card_get_the_answers_that_it_shows(extra, session):
         )
 
 
-def test_the_card_says_what_the_model_learned_from_and_was_measured_at(extra):
+def test_an_answer_too_long_for_the_page_is_only_in_the_json_file():
+    example = {"api": "predict", "request": {"inputs": {"text": ["a"]}}, "answer": {"outputs": [["good"] * 1000]}}
+    lines = _request_lines("reviews", example)
+    assert lines[1].startswith("curl -d ")
+    assert lines[-2] == "The whole answer (8,015 characters) is in `model_card.json`."
+    assert not any("good" in line for line in lines)
+
+
+def test_the_card_describes_the_training_data_and_the_metrics(extra):
     page, card = (extra / "README.md").read_text(), json.loads((extra / "model_card.json").read_text())
     assert "Trained by `finetune` from `models/base` on `data/similar` (format table): 678 updates, 12,345" in page
     assert "| spearman | 0.8125 | 0 |" in page and "| loss | 0.25 | |" in page
@@ -99,25 +107,32 @@ def test_the_card_says_what_the_model_learned_from_and_was_measured_at(extra):
     assert card["versions"]["tensorflow"] == tf.__version__
     assert card["signatures"]["serving_default"]["outputs"] == {"value": {"dtype": "float32", "shape": [None]}}
     assert re.match("18 requests to 3 signatures", card["checked"])
+    assert "| output | `value` | float32 | [?] |" in page
 
 
-def test_measurements_that_are_not_numbers_are_left_out_of_the_page():
+def test_metrics_that_are_not_numbers_are_left_out_of_the_page():
     lost = {"steps": None, "final": {"loss": None, "f1": 0.5}, "baseline": {"f1": None}, "config": None}
     lines = _training_lines(_training(RESULTS | lost))
     assert lines[-2:] == ["| f1 | 0.5 | |", ""]
     assert _training_lines(_training({"final": [1], "baseline": "x"}))
 
 
-def test_a_version_holds_its_task(regression, tmp_path):
+def test_the_page_names_the_initial_checkpoint_if_there_was_one():
+    without = {name: value for name, value in RESULTS.items() if name != "init"}
+    assert "Trained by `finetune` from `models/base` on" in _training_lines(_training(RESULTS))[0]
+    assert "Trained by `finetune` from scratch on" in _training_lines(_training(without))[0]
+
+
+def test_the_task_is_restored_from_a_version(regression, tmp_path):
     task, path = regression
     again = task_of_export(path)
     assert (type(again), again.settings(), again.tokenizer.vocab) == (type(task), task.settings(), task.tokenizer.vocab)
-    with pytest.raises(DataError, match=r"no assets\.extra/model_card\.json; expected a version that"):
+    with pytest.raises(DataError, match=r"no assets\.extra/model_card\.json; expected a version written"):
         task_of_export(str(tmp_path))
     (tmp_path / "assets.extra").mkdir()
     for card, message in (
         ("{}", "no task or no tokenizer; expected the file as"),
-        ('{"task": {"name": "vectors", "settings": {}}, "tokenizer": {}}', "a vectors model, which answers"),
+        ('{"task": {"name": "vectors", "settings": {}}, "tokenizer": {}}', "a vectors model cannot be used to predict"),
     ):
         (tmp_path / "assets.extra/model_card.json").write_text(card)
         with pytest.raises(DataError, match=message):

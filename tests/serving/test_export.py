@@ -1,4 +1,4 @@
-"""Exported models: the Python model's answers, from ops that TF Serving has."""
+"""Exported models answer as the Python model and have only ops that TF Serving has."""
 
 import functools
 import json
@@ -47,11 +47,11 @@ def make(kind):
         "pair": lambda: classification(tokenizer, ("a", "b", "c"), pair=True),
         "tags": lambda: Tagging(tokenizer, TaggingConfig(max_length=LENGTH), labels=("O", "B-X", "I-X")),
     }[kind]()
-    return task, randomize(task.build(encoder), scale=0.5)  # small weights would tell no texts apart
+    return task, randomize(task.build(encoder), scale=0.5)  # with small weights all texts get the same answer
 
 
 class Served(NamedTuple):
-    """A task, its model, the folder of the first version, and a session on it."""
+    """A task, its model, the directory of its exported version, and a session on that."""
 
     task: FineTuningTask | Pretraining
     model: keras.Model
@@ -64,7 +64,7 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Function of a kind to its Served, each made once."""
+    """Function from a kind to its cached Served."""
 
     @functools.cache
     def of(kind):
@@ -81,7 +81,7 @@ def single(exported):
 
 
 def numpy_probabilities(task, model, texts):
-    """Probabilities by NumPy, each text on its own and without padding."""
+    """Probabilities computed with NumPy, one text at a time and without padding."""
     tensors, head = tensors_of(model.get_layer("encoder"), 32), model.get_layer("classifier")
     answers = []
     for ids in task.tokenizer.tokenize(texts).to_list():
@@ -92,13 +92,13 @@ def numpy_probabilities(task, model, texts):
     return np.array(answers)
 
 
-def test_answers_are_those_of_the_python_model_on_real_sentences(single):
+def test_answers_match_the_python_model_on_real_sentences(single):
     texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
     texts += ["", " ", "\u200b", "[MASK] [SEP]", "가나다 ÉÀ"]
     answer = single.answers(text=texts)
     expected = numpy_probabilities(single.task, single.model, texts)
     np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
-    assert np.ptp(expected, 0).min() > 0.01  # the model does tell texts apart
+    assert np.ptp(expected, 0).min() > 0.01  # the answers differ from text to text
     labels = np.array([b"negative", b"positive"], object)
     np.testing.assert_array_equal(answer["label"], labels[answer["probabilities"].argmax(-1)])
     np.testing.assert_array_equal(answer["labels"], np.tile(labels, (len(texts), 1)))
@@ -124,7 +124,7 @@ def test_bytes_that_are_not_utf8_are_answered(single):
     assert np.isfinite(single.answers(text=[b"\xff\xfe a", b"\xed\xa0\x80"])["probabilities"]).all()
 
 
-def test_a_pair_is_asked_by_two_texts(exported):
+def test_a_pair_has_two_inputs(exported):
     pair = exported("pair")
     first, second = ["a b", "the"], ["c", "good good"]
     straight = pair.answers(text=first, second_text=second)["probabilities"]
@@ -134,7 +134,7 @@ def test_a_pair_is_asked_by_two_texts(exported):
 
 @pytest.fixture
 def saving(monkeypatch):
-    """Replaces what writes a graph: only the folders matter here."""
+    """Replaces the function that writes a graph: only the directories matter here."""
     monkeypatch.setattr(tf.saved_model, "save", lambda _, path, **options: pathlib.Path(path, "saved_model.pb").touch())
 
 
@@ -154,16 +154,16 @@ REFUSED = {
     "a SavedModel": (
         "shop",
         "saved_model.pb",
-        "shop is a SavedModel itself; expected a folder with a folder a version",
+        "shop is a SavedModel itself; expected a folder with one folder per version",
     ),
     "a version's folder": ("shop/1", "", "shop/1 ends in a number, as versions do; give the model's folder"),
     "the last number": ("shop", f"{2**63 - 1}/assets.extra/model_card.json", "the last that TF Serving reads"),
-    "a colon": ("shop:1", "", "the last part is the model's name, and a ':' ends that name in TF Serving's URLs"),
+    "a colon": ("shop:1", "", "the last part is the model's name, which ends at ':' in TF Serving's URLs"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_folder_that_tf_serving_could_not_serve_it_from_is_refused(single, tmp_path, case):
+def test_a_folder_that_tf_serving_could_not_serve_is_refused(single, tmp_path, case):
     folder, file, message = REFUSED[case]
     if file:
         (tmp_path / folder / file).parent.mkdir(parents=True)
@@ -185,7 +185,7 @@ def test_an_export_that_fails_leaves_no_version(single, tmp_path, monkeypatch):
     assert (caught.value.filename, os.listdir(tmp_path)) == (str(tmp_path / "1"), [])
 
 
-def test_an_export_is_asked_before_it_gets_its_name(single, tmp_path):
+def test_an_export_is_checked_before_it_gets_its_name(single, tmp_path):
     exported = export(single.task, single.model, str(tmp_path / "good"), attention=True)
     assert exported.signatures == ("serving_default", "tokens", "classify", "attention")
     assert exported.checked.startswith("24 requests to 4 signatures, answered by a session in a new process as by the")
@@ -193,7 +193,7 @@ def test_an_export_is_asked_before_it_gets_its_name(single, tmp_path):
 
 
 def test_a_model_that_a_session_does_not_restore_is_not_exported(single, tmp_path, monkeypatch):
-    # As exports were written once: a Keras model is tracked, and its variables are saved twice.
+    # As in early exports: tf.Module tracks the Keras model, so its variables are saved twice.
     def save(module, path, **options):
         module.model = single.model
         del module.variables_of_model
@@ -204,10 +204,10 @@ def test_a_model_that_a_session_does_not_restore_is_not_exported(single, tmp_pat
     restored = r"^signature 'serving_default', request 'short': the variable \S+ is not restored by a session"
     with pytest.raises(NotServable, match=restored):
         export(single.task, single.model, str(tmp_path / "twice"))
-    assert os.listdir(tmp_path / "twice") == []
+    assert os.listdir(tmp_path) == []
 
 
-def test_a_model_that_answers_otherwise_than_its_export_is_not_exported(single, tmp_path, monkeypatch):
+def test_a_model_whose_export_answers_differently_is_not_exported(single, tmp_path, monkeypatch):
     asked = bert_tf.serving.export.ask_session
 
     def changed(path, requests):

@@ -1,4 +1,4 @@
-"""Vectors of texts, words and tokens: against each text computed alone, in every kind of file, and exported."""
+"""Vectors of texts, words and tokens: compared with each text computed alone, in every file format, and exported."""
 
 import io
 import json
@@ -31,7 +31,7 @@ TEXTS = ["the goods, a\u200b bé!", "", "a b c d e f g h i j k l m n o", "é", "
 @pytest.fixture(scope="module")
 def encoder():
     keras.utils.set_random_seed(0)
-    # Large weights tell texts apart; with larger ones attention makes too much of what batches round otherwise.
+    # Large weights make texts differ; with larger ones, attention amplifies the rounding differences between batches.
     return BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.3))
 
 
@@ -41,7 +41,7 @@ def make(encoder):
 
 
 def states(encoder, text):
-    """Of a text alone: the last layer's states with [CLS] and [SEP], float32 [pieces + 2, hidden], and offsets."""
+    """The last layer's states of one text with [CLS] and [SEP], float32 [pieces + 2, hidden], and byte offsets."""
     (ids,), (starts,), (ends,) = (v.to_list() for v in Tokenizer(VOCABULARY).tokenize_with_offsets([text]))
     ids = np.array([[2, *ids, 3]], np.int32)
     inputs = {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
@@ -60,7 +60,7 @@ def test_a_sentences_vector_is_pooled_over_its_own_tokens(encoder, make, pool, p
         close(vector, pooled(states(encoder, text)[0]))
 
 
-def test_tokens_have_their_vector_and_their_place_in_the_text(encoder, make):
+def test_tokens_have_their_vector_and_their_offsets_in_the_text(encoder, make):
     found = {name: value.to_list() for name, value in make(per="token")(tf.constant(TEXTS)).items()}
     for row, text in enumerate(TEXTS):
         expected, starts, ends = states(encoder, text)
@@ -70,8 +70,8 @@ def test_tokens_have_their_vector_and_their_place_in_the_text(encoder, make):
         assert [part.decode() for part in found["text"][row]] == [
             in_bytes[start:end].decode() for start, end in zip(starts, ends, strict=True)
         ]
-        places = zip(found["start"][row], found["end"][row], strict=True)
-        assert [text[start:end].encode() for start, end in places] == found["text"][row]
+        offsets = zip(found["start"][row], found["end"][row], strict=True)
+        assert [text[start:end].encode() for start, end in offsets] == found["text"][row]
 
 
 @pytest.mark.parametrize("pool, pooled", [("first", lambda s: s[0]), ("mean", lambda s: s.mean(0)),
@@ -98,7 +98,7 @@ def test_each_token_of_a_long_text_is_taken_where_it_has_most_context(encoder, m
     text = "a b c d e f g h"
     found = make(per="token", max_length=6)(tf.constant([text]))["vector"].to_list()[0]
     windows = [states(encoder, part)[0] for part in ("a b c d", "c d e f", "e f g h")]
-    # Of a window of four, the two in the middle, and at the ends of the text what nothing else has.
+    # The two tokens in the middle of each window of four, and those at the ends of the text.
     expected = [windows[0][1:4], windows[1][2:4], windows[2][2:5]]
     close(found, np.concatenate(expected))
 
@@ -113,7 +113,7 @@ def test_batches_do_not_change_vectors_or_their_order(make, tmp_path):
 
 
 @pytest.mark.parametrize("per, pool", [(per, pool) for per, pools in POOLS.items() for pool in pools])
-def test_windows_go_through_the_model_some_at_a_time_and_give_the_same(make, monkeypatch, per, pool):
+def test_running_the_model_on_a_few_windows_at_a_time_gives_the_same_vectors(make, monkeypatch, per, pool):
     texts, shapes = tf.constant([*TEXTS, "the good a b " * 9]), []
     whole = make(per=per, pool=pool, max_length=8)(texts)["vector"]
     embedder = make(per=per, pool=pool, max_length=8)
@@ -136,14 +136,14 @@ def test_windows_go_through_the_model_some_at_a_time_and_give_the_same(make, mon
 
 
 class Counting:
-    """An embedder whose vectors say how many texts went in together."""
+    """An embedder whose vectors are the size of the batch."""
 
     def __call__(self, text):
         return {"vector": tf.fill([tf.size(text), 1], tf.size(text))}
 
 
 @pytest.mark.parametrize("characters, ahead, together", [(10, 32, 2), (4000, 4, 1)])
-def test_few_texts_are_held_and_fewer_long_ones(characters, ahead, together):
+def test_few_texts_are_held_in_memory_and_fewer_long_ones(characters, ahead, together):
     read = []
 
     def examples():
@@ -163,7 +163,7 @@ def test_a_long_text_is_alone_in_its_batch():
 
 
 @pytest.mark.parametrize("per", ["sentence", "word"])
-def test_all_files_hold_the_same(make, tmp_path, per):
+def test_all_file_formats_hold_the_same(make, tmp_path, per):
     source = tmp_path / "a.tsv"
     source.write_text("x\tsentence\n" + "".join(f"1\t{text}\n" for text in TEXTS), encoding="utf-8")
     embedded = list(extract(make(per=per), read_texts(str(source), "sentence"), 4))
@@ -185,7 +185,7 @@ def test_all_files_hold_the_same(make, tmp_path, per):
     units = [unit for line in lines for unit in line["units"]]
     for name in ("start", "end"):
         assert arrays[name].tolist() == [unit[name] for unit in units]
-        assert arrays[name].tolist() == [place for record in records for place in record[name].int64_list.value]
+        assert arrays[name].tolist() == [offset for record in records for offset in record[name].int64_list.value]
     close(arrays["vector"], [unit["vector"] for unit in units])
     flat = np.concatenate([record["vector"].float_list.value for record in records])
     close(arrays["vector"].ravel(), flat)
@@ -197,23 +197,23 @@ def test_all_files_hold_the_same(make, tmp_path, per):
 @pytest.mark.parametrize(
     "lines, message",
     [
-        ('{"words": ["a"]}\n{"text": "a b"}\n', "-:2: no words, which -:1 has; give all of them or none"),
-        ('{"text": "a b"}\n{"text": "a"}\n{"words": ["a"]}\n', "-:3: words, which -:1 has not; give all of them"),
+        ('{"words": ["a"]}\n{"text": "a b"}\n', "-:2: no words, but -:1 has words; give words for all texts or"),
+        ('{"text": "a b"}\n{"text": "a"}\n{"words": ["a"]}\n', "-:3: words, but -:1 has no words; give words for all"),
     ],
 )
-def test_texts_and_words_are_not_mixed_wherever_they_are(monkeypatch, lines, message):
+def test_texts_with_and_without_words_are_not_mixed(monkeypatch, lines, message):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
-    with pytest.raises(DataError, match=message):  # also if each is a batch of its own
+    with pytest.raises(DataError, match=message):  # also if every text is a batch of its own
         list(extract(Counting(), read_texts("-"), 1))
 
 
 @pytest.mark.parametrize(
     "config, message",
     [
-        ({"per": "page"}, "vectors per 'page' are unknown; choose one of sentence, word, token"),
-        ({"per": "word", "pool": "cls"}, "pool 'cls' is not for vectors per word; choose one of first, mean, max"),
-        ({"per": "token", "pool": "mean"}, "a token has its own"),
-        ({"max_length": 99}, "max_length is 99; it must be from 3 to the model's 24"),
+        ({"per": "page"}, "per 'page' is unknown; choose one of sentence, word, token"),
+        ({"per": "word", "pool": "cls"}, "pool 'cls' does not apply to per 'word'; choose one of first, mean, max"),
+        ({"per": "token", "pool": "mean"}, "leave it out, because token vectors are not pooled"),
+        ({"max_length": 99}, "max_length is 99; expected 3 to 24, the model's maximum"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(make, config, message):
@@ -236,7 +236,7 @@ def test_an_exported_model_gives_what_extraction_gives(make, tmp_path):
                 assert answer["word_count"] == len(answer["text"])
 
 
-def test_the_program_writes_vectors_and_refuses_what_it_can_not_do(programs, encoder, tmp_path):
+def test_the_program_writes_vectors_and_refuses_wrong_flags(programs, encoder, tmp_path):
     task = Pretraining(Tokenizer(VOCABULARY), 24)
     model, source, output = str(tmp_path / "model"), tmp_path / "a.txt", tmp_path / "a.npz"
     directory.save(model, task.build(encoder), encoder, task)
@@ -247,7 +247,7 @@ def test_the_program_writes_vectors_and_refuses_what_it_can_not_do(programs, enc
     done = programs("extract", f"--init={model}", f"--input={source}", f"--output={output}", "--layers=last")
     assert (done.status, done.error_line) == (
         2,
-        "bert_tf: error: --layers=last: expected whole numbers divided by commas",
+        "bert_tf: error: --layers=last: expected whole numbers separated by commas",
     )
     done = programs("extract", f"--init={model}", f"--input={source}")
     assert done.error_line == "bert_tf: error: nothing to do: give --input and --output, or --export_dir"

@@ -68,11 +68,11 @@ BAD = {
     "wrong rank": ("serving_default", {"text": strings([b"a"]), "second_text": strings(b"a")},
                    "[1,1] is not compatible with expected shape [?]"),
     "unequal rows": ("serving_default", {"text": strings(b"a", b"b"), "second_text": strings(b"a")},
-                     "second_text has another number of rows than text"),
+                     "second_text has a different number of rows than text"),
     "too many tokens": ("tokens", dict.fromkeys(TOKENS, np.ones([1, 33], np.int32)),
-                        "input_word_ids: a row has more tokens than the 32 that the model takes"),
+                        "input_word_ids: a row has more than 32 tokens, the most that the model takes"),
     "another shape": ("tokens", dict(zip(TOKENS, (ids([2, 3]), ids([1]), ids([0, 0])), strict=True)),
-                      "input_mask: its shape is not that of input_word_ids"),
+                      "input_mask: its shape differs from that of input_word_ids"),
     "an id beyond the vocabulary": ("tokens", dict(zip(TOKENS, (ids([99]), ids([1]), ids([0])), strict=True)),
                                     "input_word_ids: a value is not from 0 to 76"),
     "another mask": (
@@ -106,7 +106,7 @@ def test_bad_requests_are_refused_in_words_by_the_graph(cases):
 
 
 def python(version):
-    """The Python of an environment with another TensorFlow; read_report the test where there is none."""
+    """The Python of an environment with another TensorFlow; skips the test where there is none."""
     name = f"BERT_TF_TEST_TF_{version.replace('.', '_')}_PYTHON"
     if name not in os.environ:
         pytest.skip(f"needs a Python with TensorFlow {version} and its TF Text in {name}; make test-all has one")

@@ -83,7 +83,7 @@ def test_a_single_label_is_nothing_to_learn(tokenizer, tmp_path):
     with pytest.raises(DataError) as raised:
         Classification.create(tokenizer, ClassificationConfig(), ExampleData(), read(path), None)
     expected = "every label is 'pos'; expected at least two: is data.label (now 'label') the right column?"
-    assert str(raised.value) == f"{path}:2 and all that follows: {expected}"
+    assert str(raised.value) == f"{path}:2 and all following: {expected}"
 
 
 def encode(task, *texts):
@@ -248,7 +248,7 @@ def test_every_score_has_an_interval_of_which_the_draws_are_computed_at_once(tok
     found = np.where(random.random(40) < 0.7, gold, random.choice(labels, 40))
     examples = [TextExample(str(n), ("a",), str(label), f"file:{n}") for n, label in enumerate(gold)]
     predictions = [{"label": str(label), "probabilities": {str(label): 1.0}} for label in found]
-    expected = interval(task.scores, examples, predictions)  # each draw scored from the names
+    expected = interval(task.official_metrics, examples, predictions)  # each draw scored from the names
     monkeypatch.setattr(
         glue, "check_names", None
     )  # in Python, name by name: for each of a thousand resamples it took minutes

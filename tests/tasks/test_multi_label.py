@@ -53,7 +53,7 @@ def test_labels_are_lists_in_json_and_separated_in_tables(tmp_path, name, conten
 
 def test_a_label_outside_the_set_is_named_with_its_place():
     with pytest.raises(DataError) as raised:
-        create("x,y").columns(examples_of("x", "x,z"), labelled=True)
+        create("x,y").to_tensors(examples_of("x", "x,z"), labelled=True)
     assert str(raised.value) == "file:1: label 'z' is not one of the model's: 'x', 'y'"
 
 
@@ -63,19 +63,19 @@ def test_a_number_is_no_label():
 
 
 def test_a_label_from_json_that_would_be_read_as_two_is_refused():
-    with pytest.raises(ConfigError, match=r"the label 'x,y' holds task\.separator, ','; choose another"):
+    with pytest.raises(ConfigError, match=r"the label 'x,y' contains task\.separator, ','; choose another"):
         create(("x,y", "z"), ("z",))
     assert create(("x,y", "z"), ("z",), separator="|").labels == ("x,y", "z")
 
 
 def test_examples_without_any_label_are_nothing_to_learn():
-    with pytest.raises(DataError, match=r"^file:0 and all that follows: there is no label; expected at least two"):
+    with pytest.raises(DataError, match=r"^file:0 and all following: there is no label; expected at least two"):
         create("", "")
 
 
 @pytest.mark.parametrize(
     "fields, message",
-    [({"threshold": 1.0}, "task.threshold is 1.0; it is a probability"), ({"separator": ""}, "separator is empty")],
+    [({"threshold": 1.0}, "task.threshold is 1.0; it must be a"), ({"separator": ""}, "separator is empty")],
 )
 def test_settings_that_mean_nothing_are_refused(fields, message):
     with pytest.raises(ConfigError, match=message):

@@ -104,7 +104,7 @@ def test_each_example_comes_once_with_its_own_choices(task, count, batch_size, s
     for batch in task.batches(columns, batch_size, seed=seed and tf.constant(seed, tf.int64)):
         batch = {name: value.numpy() for name, value in batch.items()}
         for row, ids, mask, there, label in zip(
-            *(batch[name] for name in ("row", "input_word_ids", "input_mask", "there", "labels")), strict=True
+            *(batch[name] for name in ("row", "input_word_ids", "input_mask", "is_choice", "labels")), strict=True
         ):
             example = examples[row]
             assert there.tolist() == [place < len(example.choices) for place in range(len(there))]

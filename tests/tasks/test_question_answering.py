@@ -357,7 +357,7 @@ def test_settings_that_can_not_be_are_refused(tokenizer):
     answered, unanswered = question("a b", "b"), question("a b", number="7")
     with pytest.raises(ConfigError, match=r"^task\.stride is 0; it must be at least 1$"):
         QuestionAnsweringConfig(stride=0).check()
-    with pytest.raises(ConfigError, match=r"^task\.stride is 64; it must be at most 63, the tokens that a window has"):
+    with pytest.raises(ConfigError, match=r"^task\.stride is 64; it must be at most 63, the tokens left in a window"):
         QuestionAnsweringConfig(max_length=128, stride=64).check()
     assert QuestionAnsweringConfig(max_length=128, stride=63).check()
     # Of evaluation data, too, which training begins with: it makes their columns as these.

@@ -47,8 +47,8 @@ def test_a_label_that_is_no_number_is_named_with_its_place(label):
 
 
 def test_one_example_has_no_correlation_which_is_said_before_training():
-    with pytest.raises(DataError, match="file:0: the only example; a correlation needs two at least"):
-        create([1.0, 2.0]).columns(examples_of(1.0), labelled=True)
+    with pytest.raises(DataError, match="file:0: the only example; a correlation needs at least two"):
+        create([1.0, 2.0]).to_tensors(examples_of(1.0), labelled=True)
 
 
 @pytest.mark.parametrize("scale, expected", [(None, [-3.0, 7.0, 2.5]), (SIMILARITY, [0.0, 5.0, 2.5])])
@@ -94,8 +94,8 @@ def test_scores_are_the_correlations_and_of_glue_and_klue_their_own():
     assert klue.official_metrics(examples, predictions) == expected | {
         "f1": pytest.approx(2 * right / (2 * right + wrong))
     }
-    assert (own.best, glue.best, tfds.best) == (("spearman", "max"), ("score", "max"), ("score", "max"))
-    assert klue.best == ("pearson", "max")  # its authors' first measure
+    assert (own.monitor, glue.monitor, tfds.monitor) == ("spearman", "score", "score")
+    assert (klue.monitor, klue.mode) == ("pearson", "max")  # its authors' first metric
     for task in (own, glue, klue):
         assert task.monitor in task.official_metrics(examples, predictions)
         assert task.baseline(examples)[task.monitor] == 0.0
@@ -117,7 +117,7 @@ def test_every_score_has_an_interval_of_which_the_draws_are_computed_at_once(for
         "label",
         "prediction",
     ]  # in Python, value by value: for each of a thousand resamples it took minutes
-    expected = interval(task.scores, examples, predictions)
+    expected = interval(task.official_metrics, examples, predictions)
     assert intervals.keys() == expected.keys()
     for name, ends in expected.items():
         assert intervals[name] == pytest.approx(ends), name
@@ -173,8 +173,8 @@ def test_equal_texts_are_as_alike_as_can_be_and_their_order_does_not_matter():
 @pytest.mark.parametrize(
     "config, texts, message",
     [
-        ({"long_texts": "window"}, ("a", "b"), "which compares two vectors, and task.long_texts window makes several"),
-        ({}, ("a",), "which compares two texts, and the data has one; .* data.second_text"),
+        ({"long_texts": "window"}, ("a", "b"), "which compares two vectors, but task.long_texts=window makes several"),
+        ({}, ("a",), "which compares two texts, but the data has one; .* data.second_text"),
     ],
 )
 def test_a_cosine_needs_two_texts_of_one_vector_each(config, texts, message):
@@ -183,7 +183,7 @@ def test_a_cosine_needs_two_texts_of_one_vector_each(config, texts, message):
 
 
 def test_a_cosine_needs_numbers_that_differ():
-    with pytest.raises(DataError, match=r"^file:0: here and in all other examples the number is 3; a cosine stands"):
+    with pytest.raises(DataError, match=r"^file:0: the number is 3, as in all other examples; a cosine needs"):
         apart([3.0, 3.0])
 
 
@@ -193,5 +193,5 @@ def test_a_head_that_does_not_exist_is_refused():
 
 
 def test_a_foreign_model_of_several_numbers_is_refused():
-    with pytest.raises(DataError, match=r"gives 2 numbers a text \(x, y\); expected one"):
+    with pytest.raises(DataError, match=r"predicts 2 numbers per text \(x, y\); expected one"):
         Regression.from_settings({"labels": ["x", "y"], "max_length": 16}, Tokenizer(PIECES))

@@ -99,7 +99,7 @@ def test_other_labels_other_files_and_other_ids_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"a\.jsonl:1: the index is 'dev-1'; expected a number"):
         write_submission("wnli", tmp_path / "a.zip", named)
     (tmp_path / "a.zip").write_text("index\tprediction\n")
-    with pytest.raises(DataError, match="the file to add to is no zip"):
+    with pytest.raises(DataError, match="the file to add to is not a zip"):
         write_submission("wnli", tmp_path / "a.zip", predicted("wnli"))
 
 

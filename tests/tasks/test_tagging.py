@@ -108,7 +108,7 @@ def test_every_word_learns_once_and_is_answered_as_its_first_piece_says(tokenize
 def test_a_documents_sentences_are_one_text_and_others_are_not(tokenizer):
     task = make(tokenizer, context="document")
     examples = [sentence("a b", "O O", document) for document in (0, 0, 1, None, None)]
-    examples = [example._replace(place=f"file:{line}") for line, example in enumerate(examples)]
+    examples = [example._replace(location=f"file:{line}") for line, example in enumerate(examples)]
     columns = task.to_tensors(examples, labelled=True)
     assert columns["text"].numpy().tolist() == [b"a b a b", b"a b", b"a b", b"a b"]
     assert columns["word_starts"].to_list() == [[0, 2, 4, 6], [0, 2], [0, 2], [0, 2]]
@@ -124,7 +124,7 @@ def test_a_document_fills_the_window_from_its_neighbours(tokenizer):
 
 def test_a_stream_is_not_cut_inside_a_document(tokenizer):
     numbers = [0] * 3 + [1] * 4 + [None] * 2 + [2] * 11 + [3]
-    examples = [sentence("a", "O", number)._replace(place=str(line)) for line, number in enumerate(numbers)]
+    examples = [sentence("a", "O", number)._replace(location=str(line)) for line, number in enumerate(numbers)]
 
     def sizes(context):
         return [len(chunk) for chunk in make(tokenizer, context=context).chunks(iter(examples), 4)]
@@ -193,7 +193,7 @@ def test_a_word_without_a_piece_gets_the_commonest_label_and_is_counted(tokenize
     predictions, _ = answer(task, [example], lambda ids: np.ones_like(ids))
     assert predictions[0]["tags"] == ["B-X", "O", "B-X"]
     task.check([example], read_report)
-    assert read_report.lines() == ["always 'O': word of characters that are deleted: 1 (file:0)"]
+    assert read_report.lines() == ["always 'O': word whose characters are all deleted: 1 (file:0)"]
 
 
 def characters_of(text, tags):
@@ -243,7 +243,7 @@ def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of
         by_characters.to_tensors([text, words], labelled=False)
     characters = characters_of("이순신 장군", "B-X I-X I-X O O O")
     with pytest.raises(DataError, match="file:1: characters, but the model tags words; give data that tags words"):
-        make(tokenizer).columns([words, characters], labelled=True)
+        make(tokenizer).to_tensors([words, characters], labelled=True)
     # What the text is cut into by the model itself may adjoin.
     assert answer(make(tokenizer), [text._replace(text="(a)")], by_remainder)[0][0]["words"] == ["(", "a", ")"]
 
@@ -322,11 +322,11 @@ def test_broken_sequences_are_mended_and_counted_and_unknown_tags_never_learned(
     train = [sentence("a b c", "O B-X I-X", identity="1")] * 3 + [sentence("a b c d", "I-X I-X O I-Y", identity="2")]
     task, read_report = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None), ReadReport()
     task.check(train, read_report)
-    assert read_report.lines() == ["mended: tag of a broken sequence of entities: 2 (file:2, file:2)"]
+    assert read_report.lines() == ["repaired: tag of a broken entity sequence: 2 (file:2, file:2)"]
     heldout, read_report = [sentence("a b c", "B-Z I-Z O", identity="9"), sentence("a b c", "B-X O O")], ReadReport()
     task.check(heldout, read_report)
-    assert read_report.counts == {"never predicted: tag 'B-Z', which training has not": 1,
-                            "never predicted: tag 'I-Z', which training has not": 1}  # fmt: skip
+    assert read_report.counts == {"never predicted: tag 'B-Z', not in the training data": 1,
+                            "never predicted: tag 'I-Z', not in the training data": 1}  # fmt: skip
     targets = task.preprocess(task.to_tensors(heldout, labelled=True))["target"].to_list()
     assert targets[0] == [0, 0, 0, 1 + task.labels.index("O"), 0]
     predictions = [{"tags": ["B-X", "I-X", "O"]}, {"tags": ["B-X", "O", "O"]}]
@@ -393,7 +393,7 @@ def test_settings_that_fit_nothing_are_refused(tokenizer, config, tags, message)
 
 
 def test_a_single_tag_is_nothing_to_learn(tokenizer):
-    message = r"file:0 and all that follows: every tag is 'NN'; expected at least two: is data\.column \(now ''\) that"
+    message = r"file:0 and all following: every tag is 'NN'; expected at least two: is data\.column \(now ''\) the"
     with pytest.raises(DataError, match=message):
         Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "NN NN")], None)
 
@@ -480,14 +480,14 @@ def test_training_on_sentences_without_tags_is_refused_with_their_place(tmp_path
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["a"], "tags": ["O"]}\n{"words": ["b"]}\n')
     source = Source(ExampleData(format="conll"), str(path), TaggedExample)
-    with pytest.raises(DataError, match=r"a\.jsonl:2: no tags, which training and evaluation need; give its tags, or "):
+    with pytest.raises(DataError, match=r"a\.jsonl:2: no tags, which training and evaluation need; add its tags, or "):
         list(source.examples(ReadReport(), "train"))
 
 
 @pytest.mark.parametrize(
     "line, message",
     [
-        ('{"words": ["a"], "tags": []}', "1 words and 0 tags; expected one a word"),
+        ('{"words": ["a"], "tags": []}', "1 words and 0 tags; expected one per word"),
         ('{"words": ["a", " "]}', "words: ' '; expected text"),
         ('{"words": [1]}', "words: 1; expected text"),
         ('{"sentence": "a"}', "no field 'words'; the fields are 'sentence'"),

@@ -75,7 +75,7 @@ def test_a_converted_checkpoint_knows_labels_and_length_only_and_takes_pairs_if_
     assert [spec.name for spec in task.inputs()] == ["text"]
     columns = task.to_tensors(examples_of(None, None, texts=("a", "b")), labelled=False)
     assert columns.keys() == {"text", "second_text"}
-    with pytest.raises(DataError, match=r"file:0: 1 text\(s\), and the model takes 2; data.text and data.second_text"):
+    with pytest.raises(DataError, match=r"file:0: 1 text\(s\), but the model takes 2; data.text and data.second_text"):
         task.to_tensors(examples_of(None), labelled=False)
     again = TASKS[name].from_settings(json.loads(json.dumps(task.settings())), tokenizer)
     assert again.settings() == json.loads(json.dumps(task.settings())) | {"labels": again.labels}
@@ -103,7 +103,7 @@ def test_balanced_classes_weigh_the_same_in_total_and_the_loss_is_the_weighted_m
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"class_weights": (1.0, 2.0)}, r"has 2 weights for 0 task.labels; name all labels, and a weight for each"),
+        ({"class_weights": (1.0, 2.0)}, r"has 2 weights for 0 task.labels; list all labels, and one weight for each"),
         ({"class_weights": (1.0, 0.0), "labels": ("1", "2")}, r"is \(1.0, 0.0\); each must be a number above 0"),
         ({"class_weights": (1.0, 2.0), "labels": ("1", "2"), "balanced": True}, "both set; leave one of them out"),
     ],
@@ -132,9 +132,9 @@ def test_labels_that_are_none_are_refused_with_how_to_write_them(config, labels,
 
 
 def test_labels_that_were_not_taken_apart_are_refused():
-    with pytest.raises(ConfigError, match=r"task\.labels is 'neg,pos' alone; expected at least two: write each once"):
+    with pytest.raises(ConfigError, match=r"task\.labels has only 'neg,pos'; expected at least two: write each once"):
         ClassificationConfig(labels=("neg,pos",)).check()
-    with pytest.raises(ConfigError, match=r"the label 'neg,pos' holds task\.separator, ','; in task\.labels: "):
+    with pytest.raises(ConfigError, match=r"the label 'neg,pos' contains task\.separator, ','; in task\.labels: "):
         MultiLabelConfig(labels=("neg,pos",)).check()
     assert MultiLabelConfig(labels=("toxic",)).check().labels == ("toxic",)
 
@@ -146,19 +146,19 @@ def test_labels_that_were_not_taken_apart_are_refused():
 def test_an_empty_label_is_none_of_several_and_else_an_error_with_its_place(tokenizer, config, empty):
     number = type(config) is RegressionConfig
     good = examples_of(*("12" if number else "xy"))
-    bad = [example._replace(place=f"dev:{example.id}") for example in examples_of("x", empty)[1:]]
+    bad = [example._replace(location=f"dev:{example.id}") for example in examples_of("x", empty)[1:]]
     with pytest.raises(DataError, match=r"^dev:1: the label is empty; expected a "):
         create(tokenizer, config, good + bad)
     with pytest.raises(DataError, match=r"^dev:1: the label is empty; expected a "):
-        create(tokenizer, config, good).columns(bad * 2, labelled=True)
+        create(tokenizer, config, good).to_tensors(bad * 2, labelled=True)
     several = create(tokenizer, MultiLabelConfig(), examples_of("x", empty, "y"))
     np.testing.assert_array_equal(several.to_tensors(bad, labelled=True)["labels"], [[0, 0]])
 
 
 def test_classes_and_numbers_are_not_taken_for_each_other(tokenizer):
-    with pytest.raises(ConfigError, match="labels are numbers from 0 to 5; take RegressionConfig"):
+    with pytest.raises(ConfigError, match="labels are numbers from 0 to 5; use RegressionConfig"):
         create(tokenizer, ClassificationConfig(), examples_of(1.0, 2.0), SIMILARITY)
-    with pytest.raises(ConfigError, match="labels are classes such as 'no'; take ClassificationConfig"):
+    with pytest.raises(ConfigError, match="labels are classes such as 'no'; use ClassificationConfig"):
         create(tokenizer, RegressionConfig(), examples_of("no", "yes"), ("no", "yes"))
-    with pytest.raises(DataError, match="file:1: a list of labels; expected one, or take MultiLabelConfig"):
+    with pytest.raises(DataError, match="file:1: a list of labels; expected one, or use MultiLabelConfig"):
         create(tokenizer, ClassificationConfig(), examples_of("no", ("no", "yes")))

@@ -78,7 +78,7 @@ def test_the_program_writes_the_same_file_in_every_process(tmp_path):
             [sys.executable, "-m", "bert_tf.learn_vocab", *arguments], env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-        assert "150 pieces" in done.stdout
+        assert "150 wordpieces" in done.stdout
     assert files[0].read_bytes() == files[1].read_bytes()
     assert read_vocabulary(files[0]) == learn_vocabulary(corpus(), 150)
 
@@ -86,8 +86,8 @@ def test_the_program_writes_the_same_file_in_every_process(tmp_path):
 def test_nothing_to_learn_from_and_too_small_a_size_are_refused(tmp_path):
     with pytest.raises(DataError, match="no words in the text"):
         learn_vocabulary(["", " \t"], 100)
-    with pytest.raises(ConfigError, match="a vocabulary of 20 pieces"):
+    with pytest.raises(ConfigError, match="vocabulary size 20 is too small"):
         learn_vocabulary(["the cat"], 20)
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"the cat\n" * 1000)[:-10])
-    with pytest.raises(DataError, match=r"cut\.gz: not a whole gzip file"):
+    with pytest.raises(DataError, match=r"cut\.gz: not a complete gzip file"):
         learn_vocabulary(read_lines(tmp_path / "cut.gz"), 100)

@@ -106,8 +106,8 @@ def test_a_run_that_ended_before_its_model_was_written_finds_the_threshold_again
     results = finetune(task, "squad2", tmp_path, pretrained, steps=2)
     said = capsys.readouterr().out
     place = f"{tmp_path}/train.jsonl:2"
-    assert f"without place: answer that is not in its context: 1 ({place})" in said
-    assert f"left out of the loss: question whose answers have no place in its context: 1 ({place})" in said
+    assert f"without offset: answer text not in its context: 1 ({place})" in said
+    assert f"left out of the loss: question whose answers have no position in its context: 1 ({place})" in said
     threshold = settings(tmp_path)["null_threshold"]
     assert threshold != 0
     for name in ("config.json", "results.json"):
@@ -121,7 +121,9 @@ def test_a_file_without_any_answer_in_its_context_is_refused(tmp_path, pretraine
     record = questions(2, 0)[1] | {"answers": [{"text": "nowhere", "start": 3}]}
     write(tmp_path / "train.jsonl", [record])
     write(tmp_path / "dev.jsonl", [record])
-    with pytest.raises(DataError, match=r"train\.jsonl:1: neither this question nor any other has an answer that st"):
+    with pytest.raises(
+        DataError, match=r"train\.jsonl:1: neither this question nor any other has an answer in its context"
+    ):
         finetune(QuestionAnsweringConfig(max_length=24, stride=8), "squad", tmp_path, pretrained, steps=1)
 
 

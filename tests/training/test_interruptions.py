@@ -124,8 +124,8 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_as_if_never_interrupted(fol
 
     log = log_of(model)
     assert 0 < resumed_from[0] < resumed_from[-1]
-    assert f"goes on from step {resumed_from[-1]} of 300" in log  # what was killed had no time to say so
-    assert "reads epoch" not in log and "can not be read" not in log
+    assert f"resuming from step {resumed_from[-1]} of 300" in log  # what was killed had no time to say so
+    assert "reading epoch" not in log and "can not be read" not in log
     mine, theirs = tensors_of(model), tensors_of(peace)
     assert mine.keys() == theirs.keys() and len(theirs) > 40
     for name in theirs:
@@ -162,8 +162,8 @@ def test_a_signal_to_one_worker_stops_all_at_the_same_step_and_all_go_on(folder)
                 process.kill()
         logs = [log_of(model, index) for index in (0, 1)]
         assert statuses == [0 if number == signal.SIGTERM else 130] * 2, logs
-        steps = [re.findall(r"stopped at step (\d+); the same command goes on", log)[-1] for log in logs]
+        steps = [re.findall(r"stopped at step (\d+); run the same command again to resume", log)[-1] for log in logs]
         assert steps[0] == steps[1]
         assert newest_step(model) == int(steps[0])
         stopped.append(int(steps[0]))
-    assert f"goes on from step {stopped[0]} of" in log_of(model, 0) and stopped[1] > stopped[0]
+    assert f"resuming from step {stopped[0]} of" in log_of(model, 0) and stopped[1] > stopped[0]

@@ -221,7 +221,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, in_peace, how):
 
 def test_sigint_ends_with_130_and_says_how_to_go_on(tmp_path):
     stop = stopping_at(2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(Interrupted, match=r"stopped at step 6; the same command goes on") as caught:
+    with pytest.raises(Interrupted, match=r"stopped at step 6; run the same command again to resume") as caught:
         train(tmp_path, evaluate=stop, evaluate_every=4)
     assert caught.value.exit_status == 130
 
@@ -235,7 +235,7 @@ def test_sigterm_is_a_success(tmp_path):
 
 def test_sigterm_outside_of_the_updates_is_a_success_too():
     before = signal.getsignal(signal.SIGTERM)
-    expected = pytest.raises(Terminated, match="the same command goes on from what runs/mine holds")
+    expected = pytest.raises(Terminated, match="run the same command again to resume from runs/mine")
     with expected as caught, terminable("runs/mine"):
         os.kill(os.getpid(), signal.SIGTERM)
     assert caught.value.exit_status == 0

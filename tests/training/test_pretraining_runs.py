@@ -79,8 +79,8 @@ def pretrain(tmp_path, vocab):
 
 CORPORA = {
     "empty": (b"", "corpus.txt: the file is empty"),
-    "one sentence": (b"only one .\n", "one document only"),
-    "blank lines only": (b"\n\n\n", "no text at all"),
+    "one sentence": (b"only one .\n", "only one document"),
+    "blank lines only": (b"\n\n\n", "has no text"),
     "UTF-16": (sentences().encode("utf-16"), "corpus.txt: line 1: UTF-16 or binary data, expected UTF-8"),
     "CP949": (
         "한국어 문장입니다 .\n\n다른 문서입니다 .\n".encode("cp949"),
@@ -149,7 +149,7 @@ def test_a_vocabulary_without_mask_is_refused(pretrain, vocab):
 
 
 def test_a_model_of_another_vocabulary_size_is_refused_with_both_sizes(pretrain):
-    with pytest.raises(ConfigError, match=r"model\.vocab_size is 30522, but .*vocab\.txt has 45 pieces"):
+    with pytest.raises(ConfigError, match=r"model\.vocab_size is 30522, but .*vocab\.txt has 45 wordpieces"):
         pretrain(sentences(), model=model_config(vocab_size=30522))
 
 
@@ -251,7 +251,7 @@ def test_what_was_left_out_of_each_part_is_in_the_results(finetune):
 
 def test_a_folder_that_is_no_model_is_refused(finetune, tmp_path):
     (tmp_path / "photos").mkdir()
-    with pytest.raises(DataError, match=r"photos: no model .*; expected config\.json"):
+    with pytest.raises(DataError, match=r"photos: not a model .*; expected config\.json"):
         finetune(init=tmp_path / "photos")
 
 
@@ -274,7 +274,7 @@ def test_weights_of_another_size_are_listed_by_name(finetune, pretrained):
 def test_weights_cut_short_are_refused(finetune, pretrained):
     file = pretrained / "model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(DataError, match=r"model\.safetensors can not be read") as caught:
+    with pytest.raises(DataError, match=r"model\.safetensors cannot be read") as caught:
         finetune()
     assert_one_line(caught.value)
 
@@ -309,7 +309,7 @@ def masked_lm(tmp_path, vocab):
 def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(finetune, masked_lm, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="absl"):
         finetune(init=masked_lm)
-    assert "has no pooler; a new one, untrained, is put on" in caplog.text
+    assert "the checkpoint has no pooler; a new, untrained one is added" in caplog.text
     _, model = directory.load_task(str(tmp_path / "model"))
     trained = {variable.path: variable.numpy() for variable in model.weights}
     assert trained["pooler/kernel"].any() and trained["classifier/kernel"].any()

@@ -97,11 +97,11 @@ def call(stopwatch, clock, seconds, steps, phase=0, measures=None):
 
 def test_the_first_call_of_each_phase_and_evaluations_do_not_count_as_speed(clock):
     stopwatch = Speed([Work(20, 8), Work(20, 4)])
-    with stopwatch.spending("start"):
+    with stopwatch.timing("start"):
         clock(3.0)
     call(stopwatch, clock, 50.0, 5)
     call(stopwatch, clock, 2.0, 10)
-    with stopwatch.spending("evaluation"):
+    with stopwatch.timing("evaluation"):
         clock(7.0)
     assert stopwatch.rates() == {"steps_per_second": 5.0, "sequences_per_second": 40.0}
     point = stopwatch.point()
@@ -132,7 +132,7 @@ def test_the_time_left_knows_that_the_second_phase_is_slower(clock):
     assert stopwatch.seconds_left(10) is None
     call(stopwatch, clock, 20.0, 10)  # 2 s an update of 8 * 128 = 1024; one of the second phase has 4096: 8 s
     assert stopwatch.seconds_left(20) == pytest.approx(80 * 2 + 10 * 8)
-    with stopwatch.spending("evaluation"):  # every 10 updates
+    with stopwatch.timing("evaluation"):  # every 10 updates
         clock(5.0)
     assert stopwatch.seconds_left(20) == pytest.approx((80 * 2 + 10 * 8) * 25 / 20)
     call(stopwatch, clock, 100.0, 5, phase=1)

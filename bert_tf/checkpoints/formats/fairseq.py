@@ -1,18 +1,29 @@
-"""RoBERTa as fairseq trains it: a pickled checkpoint, NAME.pt, with dict.txt beside it (fairseq, models/roberta).
+"""fairseq's RoBERTa checkpoints: a pickle NAME.pt with dict.txt beside it (fairseq, models/roberta).
 
-The encoder is BERT's without token types and pooler. Two rows of the position embedding stand before the first
-token's, for fairseq counts positions from the id of its padding, 1; LayerNorm has PyTorch's epsilon.
+The encoder is BERT's without token types and pooler. The position embedding has two rows before the first token's, as
+fairseq counts positions from its padding id, 1; LayerNorm has PyTorch's epsilon.
 """
 
 import os
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.tensor_files import pytorch
 from bert_tf.checkpoints.tensor_files.pickles import Namespace
-from bert_tf.checkpoints.weight_map import TRANSPOSED, TensorMapping, names_of, read_mapped, torch_dense, torch_norm
+from bert_tf.checkpoints.weight_map import (
+    TRANSPOSED,
+    TensorMapping,
+    WeightMap,
+    names_of,
+    read_mapped,
+    torch_dense,
+    torch_norm,
+)
 from bert_tf.config import BertConfig
 from bert_tf.errors import BertTfError, DataError
 from bert_tf.model.variables import variable_shapes
@@ -22,39 +33,32 @@ from bert_tf.text.vocabulary import check_vocabulary
 FORMAT = "fairseq"
 _DICTIONARY = "dict.txt"
 
-# Our names of fairseq's special symbols; the mask comes last, after the dictionary (fairseq, data/dictionary.py).
+# Our names for fairseq's special symbols; the mask comes last, after the dictionary (fairseq, data/dictionary.py).
 _SPECIALS = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]  # <s>, <pad>, </s>, <unk>
 _MASK = "<mask>"
 _POSITION_OFFSET = 2
 _EPSILON = 1e-5
 _ACTIVATIONS = {"gelu": "erf_gelu", "gelu_accurate": "tanh_gelu", "gelu_fast": "tanh_gelu", "relu": "relu"}
-# Encoder and head are in a "decoder" in releases up to 0.9, in an "encoder" since.
+# Encoder and head are in a "decoder" in releases up to 0.9, and in an "encoder" since then.
 _ENCODER = re.compile(r"(encoder|decoder)\.sentence_encoder\.")
-_KINDS = {int: "a whole number", str: "a word", (int, float): "a number"}
-_TOKENIZER = {"lower_case": False, "strip_accents": False, "split_cjk": False}
+_KINDS: dict[Any, str] = {int: "a whole number", str: "a word", (int, float): "a number"}
+_TOKENIZER: dict[str, Any] = {"lower_case": False, "strip_accents": False, "split_cjk": False}
 
 
-def recognises(path):
-    """Whether `path` is a .pt file, or a directory of some with a dictionary."""
+def recognises(path: str) -> bool:
+    """Whether `path` is a .pt file, or a directory with .pt files and a dictionary."""
     if os.path.isdir(path):
-        names = os.listdir(path)  # with a config.json it is Hugging Face's copy of such a model
+        names = os.listdir(path)  # if it has a config.json, it is Hugging Face's copy of such a model
         return _DICTIONARY in names and "config.json" not in names and bool(_checkpoints(path))
     return path.endswith(".pt") and os.path.exists(path)
 
 
-def read(path, allow_pickle=False):
+def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     """Opens a checkpoint.
 
     Args:
         path: of the .pt file, or of a directory with only one.
-        allow_pickle: must be True: there is no other form of these files.
-
-    Returns:
-        Checkpoint.
-
-    Raises:
-        DataError: `allow_pickle` is False, the file is refused (see `tensor_files.pickles`), holds another
-            architecture, or tensors are missing, misshapen or unknown, all by name.
+        allow_pickle: must be True, as these files are always pickled.
     """
     file = _only_checkpoint(path) if os.path.isdir(path) else path
     dictionary = os.path.join(os.path.dirname(file), _DICTIONARY)
@@ -62,11 +66,11 @@ def read(path, allow_pickle=False):
         raise DataError(f"{dictionary}: no such file; expected fairseq's dictionary beside {os.path.basename(file)}")
     pytorch.check_allowed(file, allow_pickle)
     saved = pytorch.open_nested(file)
-    store = saved.get("model") if isinstance(saved, dict) else None
-    if not store or not pytorch.is_state_dict(store):
+    state = saved.get("model") if isinstance(saved, dict) else None
+    if not state or not pytorch.is_state_dict(state):
         raise DataError(f"{file}: no tensors under 'model'; expected a checkpoint of fairseq")
-    store = pytorch.named(store)
-    prefix = next((found[0] for found in map(_ENCODER.match, store) if found), None)
+    store = pytorch.named(state)
+    prefix = next((match[0] for match in map(_ENCODER.match, store) if match), None)
     if not prefix:
         raise DataError(f"{file}: no tensors in a 'sentence_encoder'; expected fairseq's RoBERTa")
     symbols = _read_dictionary(dictionary)
@@ -79,7 +83,7 @@ def read(path, allow_pickle=False):
     tensors = read_mapped(table, shapes, store, file)
     unused_tensors = _unused_tensors(store, names_of(table, shapes), tensors["embeddings/word_embeddings"], root, file)
     unused_tensors |= {
-        name: "of the training run, not of the model" for name in saved if name not in ("model", "args", "cfg")
+        name: "belongs to the training run, not to the model" for name in saved if name not in ("model", "args", "cfg")
     }
     why = _not_text(symbols, pieces)
     return Checkpoint(
@@ -90,24 +94,24 @@ def read(path, allow_pickle=False):
         tokenizer_settings={} if why else dict(_TOKENIZER),
         unused_tensors=unused_tensors,
         warnings=[
-            f"no vocabulary: {why}" if why else "a text is its symbols with spaces between, as fairseq reads them"
+            f"no vocabulary: {why}" if why else "texts must be symbols separated by spaces, as fairseq reads them"
         ],
         source_metadata={"format": FORMAT},
     )
 
 
-def _checkpoints(path):
+def _checkpoints(path: str) -> list[str]:
     return sorted(name for name in os.listdir(path) if name.endswith(".pt"))
 
 
-def _only_checkpoint(path):
+def _only_checkpoint(path: str) -> str:
     names = _checkpoints(path)
     if len(names) > 1:
         raise DataError(f"{path} holds {len(names)} checkpoints, {', '.join(names)}; name one of the files")
     return os.path.join(path, names[0])
 
 
-def _settings(saved, file):
+def _settings(saved: Mapping[str, Any], file: str) -> dict[str, Any]:
     """The settings of the model: a Namespace under "args", or since fairseq 0.10.1 a dict under "cfg"."""
     settings = saved.get("args") or (saved.get("cfg") or {}).get("model")
     if isinstance(settings, Namespace):
@@ -119,20 +123,22 @@ def _settings(saved, file):
     return settings
 
 
-def _config(settings, store, prefix, file):
-    """BertConfig by fairseq's settings and, for the size of the vocabulary, the word embedding."""
+def _config(settings: Mapping[str, Any], store: Mapping[str, Tensor], prefix: str, file: str) -> BertConfig:
+    """BertConfig from fairseq's settings; the vocabulary size comes from the word embedding."""
 
-    def setting(name, kind):
+    def setting(name: str, kind: Any) -> Any:
         value = settings.get(name)
         if isinstance(value, bool) or not isinstance(value, kind):
             raise DataError(f"{file}: the setting {name} is {value!r}; expected {_KINDS[kind]}")
         return value
 
-    def size(name):
+    def size(name: str) -> int:
         return setting(name, int)
 
     if settings.get("encoder_normalize_before"):
-        raise DataError(f"{file}: encoder_normalize_before is set; expected fairseq's RoBERTa, which normalises after")
+        raise DataError(
+            f"{file}: encoder_normalize_before is set; expected fairseq's RoBERTa, which normalises after each sublayer"
+        )
     activation = setting("activation_fn", str)
     if activation not in _ACTIVATIONS:
         raise DataError(f"{file}: activation_fn {activation!r}; expected one of {', '.join(_ACTIVATIONS)}")
@@ -146,7 +152,7 @@ def _config(settings, store, prefix, file):
             hidden_size=size("encoder_embed_dim"),
             num_heads=size("encoder_attention_heads"),
             intermediate_size=size("encoder_ffn_embed_dim"),
-            # Models that are trained on whole blocks of text may name their length only.
+            # Models trained on full blocks of text may set only tokens_per_sample.
             max_position_embeddings=size("max_positions" if settings.get("max_positions") else "tokens_per_sample"),
             position_offset=_POSITION_OFFSET,
             type_vocab_size=0,
@@ -160,8 +166,8 @@ def _config(settings, store, prefix, file):
         raise DataError(f"{file}: {error}") from None
 
 
-def _weight_map(config, store, prefix):
-    """dict path -> TensorMapping. Older names are used where `store` has them: fused q, k and v; emb_layer_norm."""
+def _weight_map(config: BertConfig, store: Mapping[str, Tensor], prefix: str) -> WeightMap:
+    """The weight map; older names are used if `store` has them: fused q, k and v; emb_layer_norm."""
     root = prefix.removesuffix("sentence_encoder.")
     old_norm, new_norm = f"{prefix}emb_layer_norm", f"{prefix}layernorm_embedding"
     table = {
@@ -188,22 +194,18 @@ def _weight_map(config, store, prefix):
     return table
 
 
-def _unused_tensors(store, used, words, root, file):
-    """dict name -> why, of the tensors that the model does not have.
-
-    Raises:
-        DataError: for a tensor that changes what the model computes.
-    """
+def _unused_tensors(store: Mapping[str, Tensor], used: set[str], words: Tensor, root: str, file: str) -> dict[str, str]:
+    """Tensors that the model does not use, each with the reason; DataError for any that would change its outputs."""
     unused_tensors, unknown = {}, []
     for name in sorted(store.keys() - used):
         if name == f"{root}lm_head.weight":
             if not np.array_equal(store[name].read(), words.read(), equal_nan=True):
                 raise DataError(f"{file}: {name} is not the word embedding; expected the two to be tied")
-            unused_tensors[name] = "the word embedding again"
+            unused_tensors[name] = "a copy of the word embedding"
         elif name.endswith(".version"):
-            unused_tensors[name] = "a number of fairseq's code"
+            unused_tensors[name] = "a version number of fairseq's code"
         elif name.startswith("classification_heads."):
-            unused_tensors[name] = "the head of a fine-tuned model, which this reader does not take"
+            unused_tensors[name] = "the head of a fine-tuned model, which is not supported here"
         else:
             unknown.append(name)
     if unknown:
@@ -211,8 +213,8 @@ def _unused_tensors(store, used, words, root, file):
     return unused_tensors
 
 
-def _read_dictionary(path):
-    """The symbols of a dictionary, a line each: the symbol, a space, its count, perhaps a word that begins with '#'."""
+def _read_dictionary(path: str) -> list[str]:
+    """Symbols of a dictionary; each line has the symbol, a space, its count and perhaps "#fairseq:overwrite"."""
     symbols = []
     try:
         with open(path, encoding="utf-8", newline="\n") as file:
@@ -229,8 +231,8 @@ def _read_dictionary(path):
     return symbols
 
 
-def _pieces(symbols, vocab_size, path):
-    """The vocabulary by id, special symbols under our names."""
+def _pieces(symbols: Sequence[str], vocab_size: int, path: str) -> list[str]:
+    """The vocabulary by id, with our names for the special symbols."""
     pieces = [*_SPECIALS, *(symbols if _MASK in symbols else [*symbols, _MASK])]
     if len(pieces) != vocab_size:
         raise DataError(
@@ -242,10 +244,10 @@ def _pieces(symbols, vocab_size, path):
     return pieces
 
 
-def _not_text(symbols, pieces):
-    """Why texts can not be given as symbols with spaces between; None where they can."""
+def _not_text(symbols: Sequence[str], pieces: Sequence[str]) -> str | None:
+    """The reason why texts cannot be given as symbols separated by spaces; None if they can."""
     if sum(symbol.isdecimal() for symbol in symbols) > len(symbols) / 2:
-        return "the dictionary's symbols are numbers of another tokenizer's pieces (GPT-2's), which bert_tf lacks"
+        return "the dictionary's symbols are ids of another tokenizer (GPT-2's), which bert_tf lacks"
     if any(symbol.startswith(("▁", "Ġ")) for symbol in symbols):
         return (
             "the dictionary's symbols are pieces of another tokenizer (SentencePiece, byte pairs), which bert_tf lacks"
@@ -254,5 +256,5 @@ def _not_text(symbols, pieces):
     expected = {symbol: index for index, symbol in enumerate(pieces)}
     for symbol, ids in zip(symbols, tokens, strict=True):
         if symbol != _MASK and ids != [expected[symbol]]:
-            return f"the dictionary's symbol {symbol!r} is no word that can stand in a text"
+            return f"the dictionary's symbol {symbol!r} cannot occur as a word of a text"
     return None

@@ -1,7 +1,9 @@
-"""google-research/bert's layout: bert_config.json, bert_model.ckpt.*, vocab.txt (its modeling.py and run_*.py)."""
+"""google-research/bert's format: bert_config.json, bert_model.ckpt.*, vocab.txt (its modeling.py and run_*.py)."""
 
 import dataclasses
 import os
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +14,14 @@ from bert_tf.checkpoints.tensor_files.bundles import choose, holds_objects, open
 from bert_tf.checkpoints.weight_map import (
     TRANSPOSED,
     TensorMapping,
+    WeightMap,
     names_of,
     read_mapped,
     tf_dense,
     tf_norm,
     write_mapped,
 )
+from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json_object, write_json
 from bert_tf.model.variables import ON_POOLED, OWN
@@ -32,13 +36,13 @@ _SLOTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimizat
 _STEP = "global_step"
 
 
-def recognises(path):
-    """Whether `path` is a directory of this layout, or the prefix of a checkpoint of named variables."""
+def recognises(path: str) -> bool:
+    """Whether `path` is a directory in this format, or the prefix of a name-based TensorFlow checkpoint."""
     if not os.path.isdir(path):
         prefix = stem(path)
         return os.path.exists(f"{prefix}.index") and not holds_objects(prefix)
     files = set(os.listdir(path))
-    # With the config of another format alone, a checkpoint in it, or a file called so, is not what the directory is.
+    # With only another format's config, the directory is of that format, whatever *.index files are in it.
     if "saved_model.pb" in files or ("config.json" in files and configs.FILE not in files):
         return False
     if any(file.endswith(".index") for file in files):
@@ -46,19 +50,13 @@ def recognises(path):
     return configs.FILE in files and "config.json" not in files
 
 
-def read(path, allow_pickle=False):
-    """Opens a checkpoint.
+def read(path: str, allow_pickle: bool = False) -> Checkpoint:
+    """Opens a checkpoint; the names of the variables determine its head.
 
     Args:
-        path: a directory: its bert_model.ckpt, the one that its file `checkpoint` names, or its only one; or the prefix
-            of a checkpoint, with bert_config.json and vocab.txt beside it.
-
-    Returns:
-        Checkpoint. Its head is found by the names of its variables.
-
-    Raises:
-        DataError: several checkpoints, none, or one that is damaged; an activation that is not known; a vocabulary of
-            another length; tensors that are missing, misshapen or unknown; all by name.
+        path: the prefix of a checkpoint, with bert_config.json and vocab.txt beside it; or a directory, for its
+            bert_model.ckpt, else the checkpoint that its file `checkpoint` names, else its only one.
+        allow_pickle: not used, as this format has no pickled files.
     """
     prefix, warnings = _prefix(path)
     folder = os.path.dirname(prefix)
@@ -66,64 +64,63 @@ def read(path, allow_pickle=False):
     if not os.path.exists(file):
         raise DataError(
             f"{prefix}: no {configs.FILE} beside it; copy {configs.FILE} and {_VOCABULARY} there from the checkpoint "
-            "that its training began with"
+            "that its training started from"
         )
     settings = read_json_object(file)
     store = open_bundle(prefix)
-    described = configs.OURS in settings
-    if described:
-        checkpoint = Checkpoint(tensors={}, **configs.read_described(settings, file))
+    has_description = configs.OURS in settings
+    if has_description:
+        checkpoint = Checkpoint(tensors={}, **configs.read_description(settings, file))
     else:
         checkpoint = Checkpoint(config=configs.read_config(settings, file, f"{prefix}.meta", warnings), tensors={})
     checkpoint.warnings += warnings
-    checkpoint.source_metadata = checkpoint.source_metadata or {"format": FORMAT, "settings": configs.kept(settings)}
-    if not described or checkpoint.tokenizer_settings:
-        checkpoint.pieces = read_vocabulary(vocabulary)
-        check_size(checkpoint.pieces, checkpoint.config.vocab_size, vocabulary)
-    if not described:
-        checkpoint.tokenizer_settings, note = guess_tokenizer(checkpoint.pieces)
-        checkpoint.warnings.append(note)
+    checkpoint.source_metadata = checkpoint.source_metadata or {
+        "format": FORMAT,
+        "settings": configs.other_settings(settings),
+    }
+    if not has_description or checkpoint.tokenizer_settings:
+        pieces = read_vocabulary(vocabulary)
+        check_size(pieces, checkpoint.config.vocab_size, vocabulary)
+        checkpoint.pieces = pieces
+        if not has_description:
+            checkpoint.tokenizer_settings, note = guess_tokenizer(pieces)
+            checkpoint.warnings.append(note)
     if checkpoint.task:
         _check_head(checkpoint, _head(store), file, prefix)
     else:
-        _find_head(checkpoint, store, described)
+        _find_head(checkpoint, store, has_description)
     table, shapes = weight_map(checkpoint.config), checkpoint.shapes()
     slots = _slot_map(table)
-    there = {
+    slot_shapes = {
         f"{name}/{slot}": shape
         for name, shape in shapes.items()
         for slot in _SLOTS
-        if any(one in store for one in slots[f"{name}/{slot}"].names)
+        if any(slot_name in store for slot_name in slots[f"{name}/{slot}"].names)
     }
     checkpoint.tensors = read_mapped(table, shapes, store, prefix)
-    checkpoint.slots = read_mapped(slots, there, store, prefix)
+    checkpoint.slots = read_mapped(slots, slot_shapes, store, prefix)
     checkpoint.step = _step(store, prefix)
-    taken = names_of(table, shapes) | names_of(slots, there) | {_STEP}
+    taken = names_of(table, shapes) | names_of(slots, slot_shapes) | {_STEP}
     checkpoint.unused_tensors = _unused_tensors(store, taken, names_of(table, table), prefix)
     return checkpoint
 
 
-def write(checkpoint, path):
-    """Writes bert_config.json, bert_model.ckpt.* and vocab.txt.
+def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
+    """Writes bert_config.json, bert_model.ckpt.* and vocab.txt into an empty directory.
 
-    Adds to the checkpoint's warnings what google-research/bert would compute otherwise.
-
-    Args:
-        checkpoint: Checkpoint.
-        path: of an empty directory.
+    Adds to the checkpoint's warnings where google-research/bert would compute other values.
 
     Returns:
-        dict path of a variable, or of a slot -> its names in the file, joined by " + ".
+        The names in the file of each variable and slot, by path, joined by " + ".
 
     Raises:
-        ConfigError: google-research/bert has no mapping for a part of the model.
-        OSError: the files can not be written.
+        OSError: the files cannot be written.
     """
     config = checkpoint.config
     _check_writable(config)
     if checkpoint.head in OWN:
         raise ConfigError(
-            f"the head is {checkpoint.head}, which google-research/bert has not; write the format bert_tf instead"
+            f"the head is {checkpoint.head}, which google-research/bert does not have; write the format bert_tf instead"
         )
     table = weight_map(config)
     slots = _slot_map(table)
@@ -135,18 +132,18 @@ def write(checkpoint, path):
     write_bundle(os.path.join(path, _CHECKPOINT), store)
     if checkpoint.pieces:
         write_vocabulary(os.path.join(path, _VOCABULARY), checkpoint.pieces)
-    # Google's own other settings go back to their mapping, anybody else's stay in the description.
+    # Google's other settings are written back at the top level; those of other formats stay in the description.
     google = checkpoint.source_metadata.get("format") == FORMAT
     described = dataclasses.replace(checkpoint, source_metadata={}) if google else checkpoint
-    settings = configs.written(described, checkpoint.source_metadata["settings"] if google else {})
+    settings = configs.to_settings(described, checkpoint.source_metadata["settings"] if google else {})
     write_json(os.path.join(path, configs.FILE), settings)
     checkpoint.warnings += _deviations(checkpoint)
     written = {name: table[name] for name in checkpoint.tensors} | {name: slots[name] for name in checkpoint.slots}
     return {name: " + ".join(mapping.names) for name, mapping in written.items()}
 
 
-def _prefix(path):
-    """Prefix of the checkpoint that a path stands for, and warnings."""
+def _prefix(path: str) -> tuple[str, list[str]]:
+    """Prefix of the checkpoint to read, and warnings."""
     if not os.path.isdir(path):
         return stem(path), []
     own, found = os.path.join(path, _CHECKPOINT), prefixes(path, objects=False)
@@ -155,8 +152,8 @@ def _prefix(path):
     return (own, []) if own in found else choose(path, found)
 
 
-def weight_map(config):
-    """dict path of a variable of the encoder or of any head -> TensorMapping."""
+def weight_map(config: BertConfig) -> WeightMap:
+    """The weight map of the encoder and all heads."""
     table = {
         "embeddings/word_embeddings": TensorMapping(("bert/embeddings/word_embeddings",)),
         "embeddings/position_embeddings": TensorMapping(("bert/embeddings/position_embeddings",)),
@@ -182,14 +179,14 @@ def weight_map(config):
     return table
 
 
-def _output(ours, scope):
-    # These heads' scripts make their own variables, [outputs, inputs], where the rest is tf.layers.dense.
+def _output(ours: str, scope: str) -> WeightMap:
+    # The scripts of these heads create their kernels themselves, as [outputs, inputs]; the rest is tf.layers.dense.
     kernel = TensorMapping((f"{scope}output_weights",), TRANSPOSED)
     return {f"{ours}/kernel": kernel, f"{ours}/bias": TensorMapping((f"{scope}output_bias",))}
 
 
-def _slot_map(table):
-    """dict "PATH/m" and "PATH/v" -> TensorMapping of Adam's slots."""
+def _slot_map(table: WeightMap) -> WeightMap:
+    """The weight map of Adam's slots, "PATH/m" and "PATH/v"."""
     return {
         f"{path}/{slot}": TensorMapping(tuple(f"{name}/{theirs}" for name in mapping.names), mapping.layout)
         for path, mapping in table.items()
@@ -197,39 +194,41 @@ def _slot_map(table):
     }
 
 
-def _check_head(checkpoint, found, file, prefix):
-    # The output of taggers and choosers is called as a classifier's.
+def _check_head(checkpoint: Checkpoint, found: str | None, file: str, prefix: str) -> None:
+    """Checks the head that the variables make, `found`, against the task."""
+    # The output layers of tagging and multiple choice have the same names as a classifier's.
     expected = "classification" if checkpoint.head in ("tagging", "multiple_choice") else checkpoint.head
-    if expected and found != expected:
+    if checkpoint.task and expected and found != expected:
         raise DataError(
             f"{file}: the part {configs.OURS!r} describes the task {checkpoint.task['name']!r}, but {prefix} holds "
             f"{'variables of ' + found if found else 'no head'}; remove that part if these belong together"
         )
 
 
-def _find_head(checkpoint, store, described):
-    """Sets the task and whether there is a pooler by the variables that there are."""
+def _find_head(checkpoint: Checkpoint, store: Mapping[str, Tensor], has_description: bool) -> None:
+    """Sets the task and the pooler by the names of the variables."""
     found, config = _head(store), checkpoint.config
-    # A model without a pooler is written with one of zeros, which counts once somebody has trained a head on it.
-    pooler = config.pooler if described else any(name.startswith("bert/pooler/") for name in store)
+    # A model without a pooler is written with a pooler of zeros, which is used if a head has been trained on it since.
+    pooler = config.pooler if has_description else any(name.startswith("bert/pooler/") for name in store)
     checkpoint.config = dataclasses.replace(config, pooler=pooler or found in ON_POOLED)
     if not found:
         return
-    name, settings = found, {"max_length": config.max_position_embeddings}
+    name = found
+    settings: dict[str, Any] = {"max_length": config.max_position_embeddings}
     if found == "classification":
-        shapes = [store[one].shape for one in ("output_weights", "output_bias") if one in store]
+        shapes = [store[output].shape for output in ("output_weights", "output_bias") if output in store]
         labels = [str(index) for index in range(max(shape[0] if shape else 1 for shape in shapes))]
         settings["labels"] = labels
         if len(labels) == 1:
-            name, meaning = "regression", "the one output is taken for a regression"
+            name, assumption = "regression", "task regression: assumed, as there is one output"
         else:
-            meaning = f"the {len(labels)} labels are called by their numbers"
-        checkpoint.warnings.append(f"{meaning}: google-research/bert does not save what they are")
+            assumption = f"labels: named 0 to {len(labels) - 1}"
+        checkpoint.warnings.append(f"{assumption}; google-research/bert does not save labels")
     checkpoint.task = {"name": name, "settings": settings}
 
 
-def _head(names):
-    """Name of the head that variables of these names make; a fine-tuned one if there are several."""
+def _head(names: Collection[str]) -> str | None:
+    """The head that variables with these names belong to; a fine-tuned one if there are several."""
     if any(name.startswith("cls/squad/") for name in names):
         return "question_answering"
     if "output_weights" in names or "output_bias" in names:
@@ -241,7 +240,7 @@ def _head(names):
     return "masked_lm" if masked_lm else "next_sentence" if next_sentence else None
 
 
-def _step(store, prefix):
+def _step(store: Mapping[str, Tensor], prefix: str) -> int | None:
     if _STEP not in store:
         return None
     if store[_STEP].shape:
@@ -249,40 +248,39 @@ def _step(store, prefix):
     return int(store[_STEP].read())
 
 
-def _unused_tensors(store, taken, known, prefix):
-    """dict name -> why, of the tensors that the model has no mapping for.
+def _unused_tensors(store: Mapping[str, Tensor], taken: set[str], known: set[str], prefix: str) -> dict[str, str]:
+    """Tensors that the model does not use, each with the reason.
 
     Args:
+        taken: names of the tensors that the model uses.
         known: names of the variables of the encoder and of all heads.
-
-    Raises:
-        DataError: naming those that are neither another head's nor a training state.
+        prefix: of the checkpoint, for the error on tensors that belong neither to another head nor to the training.
     """
     unused_tensors, unknown = {}, []
     for name in store.keys() - taken:
-        base = name.rpartition("/")[0]  # a slot is called by its variable's name and one word more
+        base = name.rpartition("/")[0]  # the name of a slot is its variable's, a slash and one word more
         variable = base if base in store else name
         if variable in known - taken:
             pooler = variable.startswith("bert/pooler/")
-            unused_tensors[name] = "the model has no pooler" if pooler else "of another head than the model's"
+            unused_tensors[name] = "the model has no pooler" if pooler else "belongs to another head"
         elif base in store:
-            unused_tensors[name] = "training state, and not the m or v of BERT's Adam"
+            unused_tensors[name] = "training state other than m and v of BERT's Adam"
         elif not store[name].shape and not name.startswith(("bert/", "cls/")):
-            unused_tensors[name] = "a number of the training, no weight"
+            unused_tensors[name] = "a number of the training, not a weight"
         else:
             unknown.append(name)
     if unknown:
-        unknown = ", ".join(sorted(unknown))
-        raise DataError(f"{prefix} does not hold the model that {configs.FILE} describes: unknown {unknown}")
+        shown = ", ".join(sorted(unknown))
+        raise DataError(f"{prefix} does not hold the model that {configs.FILE} describes: unknown {shown}")
     return dict(sorted(unused_tensors.items()))
 
 
-def _check_writable(config):
-    """Raises ConfigError for what google-research/bert's graph has no mapping for."""
+def _check_writable(config: BertConfig) -> None:
+    """Raises ConfigError for settings that google-research/bert does not support."""
     for field, misfit, what in (
-        ("attention", config.attention != "bidirectional", "sees all of a row"),
+        ("attention", config.attention != "bidirectional", "has bidirectional attention"),
         ("norm", config.norm != "post", "normalises after each sublayer"),
-        ("position_offset", config.position_offset, "begins with row 0 of the position embedding"),
+        ("position_offset", config.position_offset, "starts with row 0 of the position embedding"),
         ("type_vocab_size", not config.type_vocab_size, "always adds a type embedding"),
     ):
         if misfit:
@@ -292,42 +290,46 @@ def _check_writable(config):
             )
 
 
-def _no_pooler(config):
+def _no_pooler(config: BertConfig) -> dict[str, Tensor]:
     size = config.hidden_size
 
-    def zeros(*shape):
+    def zeros(*shape: int) -> Tensor:
         return Tensor(shape, "float32", lambda: np.zeros(shape, np.float32), "zeros")
 
     return {"bert/pooler/dense/kernel": zeros(size, size), "bert/pooler/dense/bias": zeros(size)}
 
 
-def _deviations(checkpoint):
-    """Sentences on what google-research/bert would compute otherwise, or was given to find its variables."""
-    config, tokenizer, warnings = checkpoint.config, checkpoint.tokenizer_settings, []
+def _deviations(checkpoint: Checkpoint) -> list[str]:
+    """Warnings on values that google-research/bert would compute differently, and on made-up variables."""
+    config, tokenizer = checkpoint.config, checkpoint.tokenizer_settings
+    warnings: list[str] = []
     if not config.pooler:
         warnings.append(
-            "bert/pooler/dense is zeros, made up: google-research/bert always has it, nothing here reads it"
+            "bert/pooler/dense: made up of zeros, as google-research/bert always has a pooler; nothing here reads it"
         )
     if config.activation == "erf_gelu":
-        # The largest difference of the two curves, at +-2.7.
-        warnings.append("this model's gelu is erf, google-research/bert's is tanh: each value differs by up to 4.7e-4")
+        # The largest difference between the two curves, at +-2.7.
+        warnings.append(
+            "this model's gelu is exact (erf), google-research/bert's is the tanh approximation: each value differs by "
+            "up to 4.7e-4"
+        )
     if config.layer_norm_epsilon != _EPSILON:
         epsilon = config.layer_norm_epsilon
         warnings.append(
-            f"google-research/bert adds {_EPSILON:g} to a variance where this model adds {epsilon:g}: its normalised "
-            f"values are larger by {epsilon / 2:.1g} / variance of themselves"
+            f"google-research/bert's LayerNorm epsilon is {_EPSILON:g}, this model's is {epsilon:g}: there, normalised "
+            f"values are larger by the factor 1 + {epsilon / 2:.1g} / variance"
         )
     others = {tensor.dtype for tensor in checkpoint.tensors.values()} - {"float32"}
     if others:
         kinds = ", ".join(sorted(others))
         warnings.append(
-            f"google-research/bert's graph is float32 and does not restore {kinds}: convert the weights for it"
+            f"google-research/bert's graph is float32 and cannot restore {kinds}: convert with --dtype=float32 for it"
         )
     if tokenizer:
         lower_case, strip_accents = tokenizer.get("lower_case", True), tokenizer.get("strip_accents")
         if strip_accents not in (None, lower_case) or not tokenizer.get("split_cjk", True):
             warnings.append(
-                "google-research/bert's tokenizer strips accents where it lower-cases, and splits Chinese characters: "
-                "with this model's settings its ids differ"
+                "google-research/bert's tokenizer strips accents if it lower-cases, and splits Chinese characters: its "
+                "ids differ from those under this model's settings"
             )
     return warnings

@@ -1,18 +1,21 @@
-"""bert_config.json of a directory in google-research/bert's layout: its settings, and a part of ours."""
+"""bert_config.json of google-research/bert's format: Google's settings, and a part of our own."""
 
 import dataclasses
 import os
+from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.checkpoints import directory
+from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import BertTfError, DataError
+from bert_tf.types import Json
 
 FILE = "bert_config.json"
-# The key of bert_config.json under which `written` keeps what Google's own keys can not say; BertConfig.from_dict of
-# modeling.py takes keys that it does not know.
+# The key of bert_config.json under which `to_settings` keeps everything that has no key of Google's;
+# BertConfig.from_dict of modeling.py accepts unknown keys.
 OURS = "bert_tf"
 _FIELDS = {
     "vocab_size": "vocab_size",
@@ -26,24 +29,16 @@ _FIELDS = {
     "attention_probs_dropout_prob": "attention_dropout",
     "initializer_range": "initializer_range",
 }
-_DEFAULTS = {"type_vocab_size": 16}  # of modeling.py, where it is not BertConfig's here
+_DEFAULTS = {"type_vocab_size": 16}  # modeling.py's default, where it differs from our BertConfig's
 _ACTIVATIONS = {"tanh_gelu": "gelu", "erf_gelu": "gelu", "relu": "relu"}
 
 
-def read_described(settings, file):
-    """Keyword arguments of Checkpoint from a bert_config.json that `written` made.
-
-    Args:
-        settings: dict.
-        file: its path, for errors.
-
-    Raises:
-        DataError: our part is broken, or Google's was changed since.
-    """
-    where = f"{file}, {OURS!r}"
+def read_description(settings: Json, file: str) -> dict[str, Any]:
+    """Keyword arguments of Checkpoint from a bert_config.json that `to_settings` made; `file` is for errors."""
+    location = f"{file}, {OURS!r}"
     if not isinstance(settings[OURS], dict):
-        raise DataError(f"{where}: a JSON {type(settings[OURS]).__name__}; expected an object, {{...}}")
-    described = directory.described(settings[OURS], where)
+        raise DataError(f"{location}: a JSON {type(settings[OURS]).__name__}; expected an object, {{...}}")
+    described = directory.from_description(settings[OURS], location)
     for field, value in _settings(described["config"]).items():
         if settings.get(field) != value:
             raise DataError(
@@ -53,25 +48,22 @@ def read_described(settings, file):
     return described
 
 
-def read_config(settings, file, meta, warnings):
-    """BertConfig of one of Google's own; whether there is a pooler only the variables say.
+def read_config(settings: Json, file: str, meta: str, warnings: list[str]) -> BertConfig:
+    """BertConfig of a file that Google's code wrote; only the variables tell whether there is a pooler.
 
     Args:
-        settings: dict.
+        settings: the content of bert_config.json.
         file: its path, for errors.
-        meta: path of the graph that training saved with the checkpoint; it need not be there.
-        warnings: list that a guess is added to.
-
-    Raises:
-        DataError: a setting that is missing, of another type or unknown, by name; a graph that is broken.
+        meta: path of the graph that training saved with the checkpoint; it need not exist.
+        warnings: guesses are appended to it.
     """
     if "vocab_size" not in settings:
         raise DataError(f"{file}: no 'vocab_size'; expected the {FILE} of a BERT model")
     values = _DEFAULTS | {ours: settings[theirs] for theirs, ours in _FIELDS.items() if theirs in settings}
-    numbers = {field.name: field.type for field in dataclasses.fields(BertConfig)}
+    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(BertConfig)}
     for theirs, ours in _FIELDS.items():
-        if ours in values and type(values[ours]) not in (int, numbers[ours]):
-            raise DataError(f"{file}: {theirs} is {values[ours]!r}; expected {numbers[ours].__name__}")
+        if ours in values and type(values[ours]) not in (int, types[ours]):
+            raise DataError(f"{file}: {theirs} is {values[ours]!r}; expected {types[ours].__name__}")
     activation = settings.get("hidden_act", "gelu")
     if str(activation).lower() not in _ACTIVATIONS.values():
         raise DataError(f"{file}: hidden_act {activation!r}; expected gelu or relu")
@@ -86,36 +78,36 @@ def read_config(settings, file, meta, warnings):
         raise DataError(f"{file}: {error}") from None
 
 
-def kept(settings):
-    """What of bert_config.json to write back: all but what `written` makes anew."""
+def other_settings(settings: Json) -> Json:
+    """The settings in bert_config.json to write back unchanged: all that `to_settings` does not generate."""
     return {name: value for name, value in settings.items() if name not in (*_FIELDS, "hidden_act", OURS)}
 
 
-def written(checkpoint, others):
-    """The dict of bert_config.json: Google's settings and `others`, by name, and our part."""
+def to_settings(checkpoint: Checkpoint, others: Json) -> Json:
+    """The content of bert_config.json: Google's settings and `others`, sorted by name, then our part."""
     settings = _settings(checkpoint.config) | others
     return dict(sorted(settings.items())) | {OURS: directory.description(checkpoint)}
 
 
-def _settings(config):
-    """Google's settings of a BertConfig."""
+def _settings(config: BertConfig) -> Json:
+    """A BertConfig as Google's settings."""
     return {theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()} | {
         "hidden_act": _ACTIVATIONS[config.activation]
     }
 
 
-def _gelu(meta):
-    """How "gelu" was computed, by the graph that training saved with a checkpoint: activation, and a note.
+def _gelu(meta: str) -> tuple[str, str]:
+    """The activation called "gelu", by the graph that training saved with a checkpoint, and a warning.
 
-    google-research/bert changed it from erf to tanh (commit bee6030) and its config calls both by one name.
+    google-research/bert changed it from erf to tanh (commit bee6030), and its config has one name for both.
     """
     if not os.path.exists(meta):
-        return "tanh_gelu", "gelu is taken as by tanh, as in google-research/bert since 2019; before, it was by erf"
+        return "tanh_gelu", "gelu: assumed to be by tanh, as in google-research/bert since 2019; before, it was by erf"
     with open(meta, "rb") as file:
         try:
             nodes = tf.compat.v1.MetaGraphDef.FromString(file.read()).graph_def.node
         except DecodeError:
-            raise DataError(f"{meta}: not a graph, or cut short; remove it: the weights do not need it") from None
+            raise DataError(f"{meta}: not a graph, or truncated; remove it: the weights do not need it") from None
     erf = any(node.op in ("Erf", "Erfc") for node in nodes if "/intermediate/" in node.name)
     kind = "erf" if erf else "tanh"
-    return f"{kind}_gelu", f"gelu is by {kind}, as in {meta}"
+    return f"{kind}_gelu", f"gelu: computed by {kind}, as in {meta}"

@@ -1,8 +1,9 @@
-"""Hugging Face's layout: config.json, model.safetensors, vocab.txt (transformers, models/bert and models/roberta)."""
+"""Hugging Face's format: config.json, model.safetensors, vocab.txt (transformers, models/bert and models/roberta)."""
 
 import dataclasses
 import os
 import re
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -10,46 +11,53 @@ from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.formats import huggingface_config as configs
 from bert_tf.checkpoints.formats import huggingface_tokenizer as tokenizers
 from bert_tf.checkpoints.stored_model import Checkpoint
-from bert_tf.checkpoints.tensor import tensor_of
+from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
-from bert_tf.checkpoints.weight_map import TensorMapping, names_of, read_mapped, torch_dense, torch_norm, write_mapped
+from bert_tf.checkpoints.weight_map import (
+    TensorMapping,
+    WeightMap,
+    names_of,
+    read_mapped,
+    torch_dense,
+    torch_norm,
+    write_mapped,
+)
+from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import read_json_object, write_json
 from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
+from bert_tf.types import Json
 
 FORMAT = "huggingface"
 
-# Tensors of heads, and the pooler, which is left where the class has none.
-_BESIDES = re.compile(r"(cls|classifier|qa_outputs|lm_head|pooler)\.")
+# Tensors of heads and the pooler; the pooler is ignored if the class has none.
+_OUTSIDE_ENCODER = re.compile(r"(cls|classifier|qa_outputs|lm_head|pooler)\.")
 _ENCODER = re.compile(r"(embeddings|encoder)\.")
-# Buffers 0, 1, 2, ... and 0, 0, 0, ... that older releases saved; they carry nothing.
+# Buffers 0, 1, 2, ... and 0, 0, 0, ... that older releases saved; they are constants.
 _BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
 _WORDS = "embeddings.word_embeddings.weight"
 
 
-def recognises(path):
-    """Whether `path` is a directory of this layout."""
+def recognises(path: str) -> bool:
+    """Whether `path` is a directory in this format."""
     return os.path.exists(os.path.join(path, "config.json")) and not directory.recognises(path)
 
 
-def read(path, allow_pickle=False):
-    """Opens a directory; the only tensors it reads are second copies of others, to compare them.
+def read(path: str, allow_pickle: bool = False) -> Checkpoint:
+    """Opens a directory; the only tensors it reads are copies of others, to compare them with their originals.
 
     Args:
         path: directory.
-        allow_pickle: read pytorch_model.bin where there are no safetensors.
+        allow_pickle: read pytorch_model.bin if there are no safetensors.
 
     Returns:
-        Checkpoint. Its head is that of the class that config.json names, or else what the tensors look like; with a
-        class that this project does not have it is the encoder, and the other tensors are in `unused_tensors`.
-
-    Raises:
-        DataError: another architecture; tensors that are missing, misshapen or unknown; a vocabulary or labels of
-            another number. The line names the culprit.
+        A Checkpoint with the head of the class that config.json names, or else the head that the tensors look like.
+        For a class that this project does not have it is the encoder, with the other tensors in `unused_tensors`.
     """
     file = os.path.join(path, "config.json")
-    settings, warnings = read_json_object(file), []
+    settings = read_json_object(file)
+    warnings: list[str] = []
     config = configs.read_config(settings, file)
     roberta = configs.is_roberta(settings["model_type"])
     pieces, tokenizer_settings, tokenizer_config = _tokenizer(path, settings, config.vocab_size, warnings)
@@ -62,23 +70,23 @@ def read(path, allow_pickle=False):
             store[original] = store.pop(copy)
 
     if roberta and head == "classification":
-        warnings.append("pooler: the first of the classifier's two layers, which has its shape and place")
+        warnings.append("pooler: the first of the classifier's two layers, which has the same shape and position")
     pooler = head in ON_POOLED or any(name.startswith("pooler.") for name in store)
     config = dataclasses.replace(config, pooler=pooler)
     table, labels = weight_map(config, head, roberta), None
-    if HEADS.get(head):
+    if head and HEADS[head]:
         bias = store.get(table["classifier/bias"].names[0])
-        labels = configs.read_labels(settings, file, bias and bias.size)
-    shapes = variable_shapes(config, head, labels and len(labels))
+        labels = configs.read_labels(settings, file, bias.size if bias else None)
+    shapes = variable_shapes(config, head, len(labels) if labels else None)
     found = read_mapped(table, shapes, store, weights)
     unused = store.keys() - names_of(table, shapes) - _BUFFERS - copies.keys()
-    # A class of somebody's own may call its head anything.
-    unknown = [name for name in unused if (_ENCODER.match(name) if foreign else not _BESIDES.match(name))]
+    # A custom class may use any names for its head.
+    unknown = [name for name in unused if (_ENCODER.match(name) if foreign else not _OUTSIDE_ENCODER.match(name))]
     if unknown:
         shown = ", ".join(sorted(store[name].source for name in unknown))
         raise DataError(f"{weights} does not hold the model that config.json describes: unknown {shown}")
     _check_copies(copies, store, weights, warnings)
-    why = f"the head of {foreign}, which this project has not" if foreign else "no part of a model of this class"
+    why = f"the head of {foreign}, which bert_tf does not have" if foreign else "not part of a model of this class"
 
     limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
     max_length = limit if isinstance(limit, int) and 0 < limit < positions else positions
@@ -93,24 +101,19 @@ def read(path, allow_pickle=False):
         source_metadata={
             "format": FORMAT,
             "model_type": settings["model_type"],
-            "config": configs.kept(settings),
-            "tokenizer_config": tokenizers.kept(tokenizer_config),
+            "config": configs.other_settings(settings),
+            "tokenizer_config": tokenizers.other_settings(tokenizer_config),
         },
     )
 
 
-def write(checkpoint, path):
-    """Writes a directory that Transformers opens; config.json last.
+def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
+    """Writes a directory that Transformers opens, into an empty directory; config.json comes last.
 
-    Args:
-        checkpoint: Checkpoint. What has no place is added to its `unused_tensors`, what was made up to its `warnings`.
-        path: of an empty directory.
+    Adds tensors that the format cannot hold to the checkpoint's `unused_tensors`, and made-up ones to its `warnings`.
 
     Returns:
-        dict path of a variable -> its names there, joined by " + ".
-
-    Raises:
-        ConfigError: Hugging Face has no class for such a model.
+        The names in the file of each variable, by path, joined by " + ".
     """
     model_type = configs.model_type_for(checkpoint)
     roberta, config, head = configs.is_roberta(model_type), checkpoint.config, checkpoint.head
@@ -125,19 +128,17 @@ def write(checkpoint, path):
         dtype = tensors["embeddings/word_embeddings"].dtype
         zeros = np.zeros((1, config.hidden_size), dtype)
         tensors["embeddings/type_embeddings"] = tensor_of(zeros, "embeddings/type_embeddings")
-        checkpoint.warnings.append("type embeddings: the model has none; one row of zeros stands for them")
-    checkpoint.unused_tensors |= {
-        name: "Transformers' models hold no state of an optimizer" for name in checkpoint.slots
-    }
+        checkpoint.warnings.append("type embeddings: one row of zeros, as the model has none")
+    checkpoint.unused_tensors |= {name: "Transformers' models hold no optimizer state" for name in checkpoint.slots}
     if checkpoint.step is not None:
         checkpoint.unused_tensors["step"] = "Transformers' models hold no number of steps"
 
     prefix = ("roberta." if roberta else "bert.") if head else ""
 
-    def named(name):
+    def full_name(name: str) -> str:
         return f"{prefix}{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
-    stored = {named(name): tensor for name, tensor in write_mapped(table, tensors).items()}
+    stored = {full_name(name): tensor for name, tensor in write_mapped(table, tensors).items()}
     write_tensors(os.path.join(path, "model.safetensors"), stored)
     source_metadata = checkpoint.source_metadata if checkpoint.source_metadata.get("format") == FORMAT else {}
     if checkpoint.pieces:
@@ -146,25 +147,22 @@ def write(checkpoint, path):
         )
     else:
         checkpoint.warnings.append(
-            "no tokenizer was written: the ids come from another one than BERT's; copy its files"
+            "no tokenizer was written, as the model's is not BERT's; copy its files from the source"
         )
-    settings = configs.written(checkpoint, model_type, source_metadata.get("config", {}))
+    settings = configs.to_settings(checkpoint, model_type, source_metadata.get("config", {}))
     write_json(os.path.join(path, "config.json"), settings)
-    return {name: " + ".join(map(named, table[name].names)) for name in tensors if name in checkpoint.tensors}
+    return {name: " + ".join(map(full_name, table[name].names)) for name in tensors if name in checkpoint.tensors}
 
 
-def weight_map(config, head=None, roberta=False):
-    """Where the variables are, without the encoder's prefix.
+def weight_map(config: BertConfig, head: str | None = None, roberta: bool = False) -> WeightMap:
+    """The weight map of the encoder and all heads, without the encoder's prefix.
 
     Args:
-        config: BertConfig.
+        config: of the encoder.
         head: a key of HEADS, or None.
-        roberta: RoBERTa's names of heads.
-
-    Returns:
-        dict path -> TensorMapping.
+        roberta: use RoBERTa's names for heads.
     """
-    # RoBERTa's classifier of texts is two layers on the first token: in shape and place a pooler and a classifier.
+    # RoBERTa's text classifier is two layers on the first token: the same as a pooler and a classifier.
     two_layers = roberta and head == "classification"
     table = {
         "embeddings/word_embeddings": TensorMapping((_WORDS,)),
@@ -195,9 +193,9 @@ def weight_map(config, head=None, roberta=False):
     return table
 
 
-def _open(path, allow_pickle):
-    """The file that holds or lists the tensors, and dict name -> Tensor."""
-    readers = {
+def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:
+    """The file that holds or lists the tensors, and the tensors by name."""
+    readers: dict[str, Callable[[str], dict[str, Tensor]]] = {
         "model.safetensors": open_tensors,
         "model.safetensors.index.json": lambda file: open_sharded(*os.path.split(file)),
         "pytorch_model.bin": open_pickled,
@@ -212,60 +210,57 @@ def _open(path, allow_pickle):
     for name, option in (("tf_model.h5", "from_tf"), ("flax_model.msgpack", "from_flax")):
         if os.path.exists(os.path.join(path, name)):
             raise DataError(
-                f"{path}: the weights are in {name} only; expected model.safetensors: Transformers before 5 makes it "
-                f"(from_pretrained(..., {option}=True), then save_pretrained)"
+                f"{path}: the weights are in {name} only; expected model.safetensors: convert them with Transformers "
+                f"before 5 (from_pretrained(..., {option}=True), then save_pretrained)"
             )
     raise DataError(
-        f"{path}: no weights; expected model.safetensors: fetch it, or save it with Transformers (save_pretrained)"
+        f"{path}: no weights; expected model.safetensors: download it, or save it with Transformers (save_pretrained)"
     )
 
 
-def _tokenizer(path, settings, vocab_size, warnings):
-    """Vocabulary or None, keyword arguments of `Tokenizer`, dict of tokenizer_config.json."""
+def _tokenizer(path: str, settings: Json, vocab_size: int, warnings: list[str]) -> tuple[list[str] | None, Json, Json]:
+    """Vocabulary or None, keyword arguments of `Tokenizer`, content of tokenizer_config.json."""
     config = tokenizers.read_config(path)
     default_class = settings.get("tokenizer_class")
     pieces, arguments, remarks = tokenizers.read_tokenizer(path, config, vocab_size, default_class)
     if not pieces and not remarks:
-        # A RoBERTa's is hardly ever WordPiece, so it is not missed; a BERT's file was forgotten.
+        # RoBERTa's tokenizer is hardly ever WordPiece, so it may be missing; for BERT, the file was forgotten.
         if not configs.is_roberta(settings["model_type"]) and not configs.lacks_tokenizer(settings):
-            raise DataError(f"{path}: neither vocab.txt nor tokenizer.json; fetch the one that belongs to the model")
-        remarks = ["no tokenizer: there is none here; the ids have to come from the model's own"]
+            raise DataError(f"{path}: neither vocab.txt nor tokenizer.json; download the one of this model")
+        remarks = ["no tokenizer: the directory has none; the ids must come from the model's own tokenizer"]
     warnings += remarks
     return pieces, arguments, config
 
 
-def _plain(tensors, prefix, file):
-    """The same tensors, without the encoder's prefix and by their newer names: files of TF's time say gamma and beta.
-
-    A bare encoder has no prefix.
-    """
-    store = {}
+def _plain(tensors: Mapping[str, Tensor], prefix: str, file: str) -> dict[str, Tensor]:
+    """Renames tensors: drops the encoder's prefix, if any; gamma and beta of old files become weight and bias."""
+    store: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         plain = name.removeprefix(prefix)
         plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if plain in store:
-            raise DataError(f"{file}: {store[plain].source} and {name} are two names of the same; remove one of them")
+            raise DataError(f"{file}: {store[plain].source} and {name} name the same tensor; remove one of them")
         store[plain] = tensor
     return store
 
 
-def _copies(head, roberta):
-    """dict name of a tensor -> the one it repeats: the output matrix is the word embedding, and has one bias."""
+def _copies(head: str | None, roberta: bool) -> dict[str, str]:
+    """Tensors that copy others, with the originals: the output matrix is the word embedding, the bias is repeated."""
     if head not in ("pretraining", "masked_lm"):
         return {}
     name = "lm_head" if roberta else "cls.predictions"
     return {f"{name}.decoder.weight": _WORDS, f"{name}.decoder.bias": f"{name}.bias"}
 
 
-def _check_copies(copies, store, file, warnings):
+def _check_copies(copies: Mapping[str, str], store: Mapping[str, Tensor], file: str, warnings: list[str]) -> None:
     """Raises DataError for a copy that differs from its original."""
-    for copy, original in copies.items():
-        if copy not in store:
+    for copy_name, original_name in copies.items():
+        if copy_name not in store:
             continue
-        copy, original = store[copy], store[original]
+        copy, original = store[copy_name], store[original_name]
         if copy.shape != original.shape or not np.array_equal(copy.read(), original.read()):
             raise DataError(
                 f"{file}: {copy.source} is not equal to {original.source}; expected tied output embeddings: a model "
-                "trained without them can not be read"
+                "trained without them cannot be read"
             )
-        warnings.append(f"{copy.source} is {original.source} again")
+        warnings.append(f"{copy.source} is a copy of {original.source}")

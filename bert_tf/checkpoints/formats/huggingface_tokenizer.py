@@ -1,72 +1,75 @@
 """The tokenizer of a Hugging Face directory: vocab.txt or tokenizer.json, and tokenizer_config.json."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
+from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import read_json_object, write_json
 from bert_tf.text.codepoints import SPECIAL_PIECES
 from bert_tf.text.vocabulary import check_size, check_vocabulary, read_vocabulary, write_vocabulary
+from bert_tf.types import Json
 
-# Classes whose text handling is BERT's, with or without "Fast" behind; None is what a BERT model has by default.
+# Classes that handle text as BERT does, with or without "Fast" at the end; None is the default of a BERT model.
 _BERT_CLASSES = {None, "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
-# Classes that are whatever tokenizer.json says.
+# Classes that follow tokenizer.json in everything.
 _GENERIC_CLASSES = {"PreTrainedTokenizer", "TokenizersBackend"}
-# Our setting: (what tokenizer_config.json calls it, what tokenizer.json does, Transformers' default).
-_SETTINGS = {
+# Our setting -> (its name in tokenizer_config.json, its name in tokenizer.json, Transformers' default).
+_SETTINGS: dict[str, tuple[str, str, bool | None]] = {
     "lower_case": ("do_lower_case", "lowercase", True),
     "strip_accents": ("strip_accents", "strip_accents", None),
     "split_cjk": ("tokenize_chinese_chars", "handle_chinese_chars", True),
 }
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of SPECIAL_PIECES
-# Of no use in another directory: where the files lay, and code that would be fetched and run.
+# Of no use in another directory: old paths, and code that would be downloaded and run.
 _NOT_KEPT = {"auto_map", "name_or_path", "tokenizer_file", "vocab_file"}
-_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
 
 
-def read_config(path):
-    """The dict of tokenizer_config.json; empty where there is none."""
+def read_config(path: str) -> Json:
+    """The content of tokenizer_config.json; empty if there is none."""
     file = os.path.join(path, "tokenizer_config.json")
     config = read_json_object(file) if os.path.exists(file) else {}
     kinds = {theirs: bool for theirs, _, _ in _SETTINGS.values()}
     return _checked(config, kinds | {"tokenizer_class": str, "added_tokens_decoder": dict}, file)
 
 
-def _read_library(file):
-    """The dict of tokenizer.json, its parts of the kinds that are expected below; None where there is no such file."""
+def _read_library(file: str) -> Json | None:
+    """The content of tokenizer.json, with the types of its parts checked; None if there is no such file."""
     if not os.path.exists(file):
         return None
     kinds = {"model": dict, "normalizer": dict, "pre_tokenizer": dict, "added_tokens": list}
     library = _checked(read_json_object(file), kinds, file)
     model = library.get("model") or {}
-    if model.get("type") == "WordPiece":  # other kinds list pieces with their scores
+    if model.get("type") == "WordPiece":  # other types list pieces with their scores
         _checked(model, {"vocab": dict}, file)
     _checked(library.get("normalizer") or {}, {theirs: bool for _, theirs, _ in _SETTINGS.values()}, file)
     return library
 
 
-def _checked(values, kinds, where):
-    """The dict `values`; raises DataError for one that is there and not of its kind."""
+def _checked(values: Json, kinds: Mapping[str, type], location: str) -> Json:
+    """`values`; DataError if one of them is set and not of its type in `kinds`."""
     for name, kind in kinds.items():
         if values.get(name) is not None and not isinstance(values[name], kind):
-            raise DataError(f"{where}: {name} is {str(values[name])[:60]!r}; expected {_KINDS[kind]}")
+            raise DataError(f"{location}: {name} is {str(values[name])[:60]!r}; expected {_KINDS[kind]}")
     return values
 
 
-def read_tokenizer(path, config, vocab_size, default_class=None):
-    """Vocabulary and settings, as Transformers would use them.
+def read_tokenizer(
+    path: str, config: Json, vocab_size: int, default_class: str | None = None
+) -> tuple[list[str] | None, Json, list[str]]:
+    """Reads vocabulary and settings, as Transformers would use them.
 
     Args:
         path: directory.
-        config: dict of tokenizer_config.json.
-        vocab_size: pieces that the checkpoint was trained with.
-        default_class: the tokenizer's class where `config` names none.
+        config: content of tokenizer_config.json.
+        vocab_size: of the model.
+        default_class: class of the tokenizer if `config` names none.
 
     Returns:
-        pieces (list of str, or None where the ids do not come from a BERT tokenizer), keyword arguments of `Tokenizer`,
-        warnings (list of str). None, {} and no warnings where there is no tokenizer at all.
-
-    Raises:
-        DataError: a file that is broken; a vocabulary that is not of this length.
+        The pieces by id (None if the ids do not come from a BERT tokenizer), keyword arguments of `Tokenizer`, and
+        warnings. None, {} and no warnings if there is no tokenizer at all.
     """
     vocab, fast = os.path.join(path, "vocab.txt"), os.path.join(path, "tokenizer.json")
     library = _read_library(fast)
@@ -74,8 +77,9 @@ def read_tokenizer(path, config, vocab_size, default_class=None):
     bare = name.removesuffix("Fast") if name else None
     reason = _foreign(path, library, bare, os.path.exists(vocab))
     if reason:
-        return None, {}, [f"no tokenizer: {reason}; the ids have to come from the model's own tokenizer"]
-    warnings, pieces, source = [], None, vocab
+        return None, {}, [f"no tokenizer: {reason}; the ids must come from the model's own tokenizer"]
+    warnings: list[str] = []
+    pieces, source = None, vocab
     if os.path.exists(vocab):
         pieces = read_vocabulary(vocab)
     if library:
@@ -83,7 +87,7 @@ def read_tokenizer(path, config, vocab_size, default_class=None):
         differ = pieces is not None and pieces[: len(listed)] != listed
         if differ:
             warnings.append(
-                "vocab.txt and tokenizer.json hold different pieces: the latter's are used, as Transformers does"
+                "vocab.txt and tokenizer.json hold different pieces: tokenizer.json is used, as in Transformers"
             )
         if pieces is None or differ:
             pieces, source = listed, fast
@@ -92,8 +96,8 @@ def read_tokenizer(path, config, vocab_size, default_class=None):
     added = _completed(pieces, _added(path, config, library), path)
     if added:
         warnings.append(
-            f"added tokens stand at the end of the vocabulary ({', '.join(added[:10])}) and are found in a text as "
-            "ordinary pieces are, not before everything else"
+            f"added tokens are appended to the vocabulary ({', '.join(added[:10])}) and matched in texts as ordinary "
+            "pieces, not before everything else"
         )
     check_vocabulary(pieces, source)
     check_size(pieces, vocab_size, source)
@@ -103,8 +107,8 @@ def read_tokenizer(path, config, vocab_size, default_class=None):
     return pieces, settings, warnings
 
 
-def _foreign(path, library, name, has_vocab):
-    """Why the ids are not those of a BERT tokenizer, or None."""
+def _foreign(path: str, library: Json | None, name: str | None, has_vocab: bool) -> str | None:
+    """The reason why the tokenizer is not BERT's, or None."""
     if name not in _BERT_CLASSES | _GENERIC_CLASSES and (library or has_vocab):
         return f"{name} is not BERT's WordPiece"
     if name in _GENERIC_CLASSES and not library:
@@ -115,7 +119,9 @@ def _foreign(path, library, name, has_vocab):
         if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
             return f"tokenizer.json holds {model.get('type')!r}, not WordPiece with ##"
         if kinds != {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}:
-            return f"tokenizer.json has {' and '.join(map(str, kinds.values()))}, not BERT's two"
+            return (
+                f"tokenizer.json has {' and '.join(map(str, kinds.values()))}, not BertNormalizer and BertPreTokenizer"
+            )
     others = ("vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
     found = [file for file in others if os.path.exists(os.path.join(path, file))]
     if found and not has_vocab and not library:
@@ -123,16 +129,16 @@ def _foreign(path, library, name, has_vocab):
     return None
 
 
-def _listed(vocab, file):
-    """The pieces of a dict piece -> id, by id."""
+def _listed(vocab: Mapping[str, Any], file: str) -> list[str]:
+    """The pieces of a vocabulary (piece -> id) by id."""
     pieces = {number: piece for piece, number in vocab.items() if isinstance(number, int)}
     if sorted(pieces) != list(range(len(vocab))):
         raise DataError(f"{file}: the ids of its pieces are not 0 to {len(vocab) - 1}; expected each number once")
     return [pieces[number] for number in range(len(vocab))]
 
 
-def _added(path, config, library):
-    """dict id -> token of all the places that name added ones."""
+def _added(path: str, config: Json, library: Json | None) -> dict[int, str]:
+    """Added tokens by id, from all files that list them."""
     file = os.path.join(path, "added_tokens.json")
     listed = list((config.get("added_tokens_decoder") or {}).items())
     try:
@@ -143,12 +149,12 @@ def _added(path, config, library):
         return {int(number): str(token) for number, token in tokens}
     except (KeyError, TypeError, ValueError):
         raise DataError(
-            f"{path}: its added tokens are not numbers with a 'content' each; save the tokenizer anew"
+            f"{path}: added tokens without an integer id or 'content'; save the tokenizer again with Transformers"
         ) from None
 
 
-def _completed(pieces, added, path):
-    """Appends to `pieces` the tokens with ids past its end; returns them."""
+def _completed(pieces: list[str], added: Mapping[int, str], path: str) -> list[str]:
+    """Appends the tokens with ids past the end of `pieces` to it; returns them."""
     new = {number: token for number, token in sorted(added.items()) if number >= len(pieces)}
     if list(new) != list(range(len(pieces), len(pieces) + len(new))):
         raise DataError(
@@ -159,44 +165,44 @@ def _completed(pieces, added, path):
     return list(new.values())
 
 
-def _settled(config, normalizer, generic, warnings):
-    """The settings that hold where tokenizer.json's BertNormalizer and tokenizer_config.json may differ.
+def _settled(config: Json, normalizer: Json, generic: bool, warnings: list[str]) -> Json:
+    """Resolves settings that differ between tokenizer.json's BertNormalizer and tokenizer_config.json.
 
-    Transformers' BERT classes (4.57 and 5.23, tried) go by tokenizer_config.json and their own defaults; its generic
-    classes go by tokenizer.json.
+    Transformers' BERT classes (tested with 4.57 and 5.23) follow tokenizer_config.json and their own defaults; its
+    generic classes follow tokenizer.json.
     """
     library = {ours: normalizer.get(theirs, default) for ours, (_, theirs, default) in _SETTINGS.items()}
     used, file = (library, "tokenizer.json") if generic else (config, "tokenizer_config.json (or its defaults)")
     for name, value in config.items():
         if library[name] != value:
             warnings.append(
-                f"{name} is {value} by tokenizer_config.json and {library[name]} by tokenizer.json: {file} is "
-                "followed, as Transformers does"
+                f"{name} is {value} in tokenizer_config.json and {library[name]} in tokenizer.json: {file} is "
+                "used, as in Transformers"
             )
     return used
 
 
-def kept(config):
-    """What of tokenizer_config.json to write back: all but what `write_tokenizer` makes anew."""
-    made = {theirs for theirs, _, _ in _SETTINGS.values()} | {"tokenizer_class", *_SPECIAL_NAMES}
-    return {name: value for name, value in config.items() if name not in made | _NOT_KEPT}
+def other_settings(config: Json) -> Json:
+    """The settings in tokenizer_config.json to write back unchanged: all that `write_tokenizer` does not generate."""
+    generated = {theirs for theirs, _, _ in _SETTINGS.values()} | {"tokenizer_class", *_SPECIAL_NAMES}
+    return {name: value for name, value in config.items() if name not in generated | _NOT_KEPT}
 
 
-def write_tokenizer(path, pieces, settings, config, model):
+def write_tokenizer(path: str, pieces: list[str], settings: Json, config: Json, model: BertConfig) -> None:
     """Writes vocab.txt and tokenizer_config.json.
 
     Args:
         path: directory.
-        pieces: list of str.
+        pieces: the vocabulary by id.
         settings: keyword arguments of `Tokenizer`.
-        config: what `kept` returned; or {}.
-        model: BertConfig.
+        config: from `other_settings`, or {}.
+        model: config of the model.
     """
     write_vocabulary(os.path.join(path, "vocab.txt"), pieces)
-    result = {"model_max_length": model.max_position_embeddings} | config | {"tokenizer_class": "BertTokenizer"}
+    result: Json = {"model_max_length": model.max_position_embeddings} | config | {"tokenizer_class": "BertTokenizer"}
     result |= {theirs: settings.get(ours, default) for ours, (theirs, _, default) in _SETTINGS.items()}
     result |= dict(zip(_SPECIAL_NAMES, SPECIAL_PIECES, strict=True))
     if model.type_vocab_size < 2:
-        # Else Transformers' BERT tokenizer makes types 0 and 1 for a pair, and the model has no row for 1.
+        # Otherwise Transformers' BERT tokenizer uses types 0 and 1 for a pair, and the model has no row for 1.
         result.setdefault("model_input_names", ["input_ids", "attention_mask"])
     write_json(os.path.join(path, "tokenizer_config.json"), result)

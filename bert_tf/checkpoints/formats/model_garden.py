@@ -1,6 +1,6 @@
-"""BERT encoders of TF-Hub and TF Model Garden: SavedModels and the checkpoints of tf.train.Checkpoint; only read.
+"""BERT encoders of TF-Hub and TF Model Garden: SavedModels and checkpoints of tf.train.Checkpoint; read only.
 
-A SavedModel's graph is never run: the variables hold all the weights, and TensorFlow writes the full name of each into
+The graph of a SavedModel is never run: the variables hold all weights, and TensorFlow saves the full name of each in
 the object graph beside them (`model_garden_names`).
 """
 
@@ -8,32 +8,36 @@ import collections
 import dataclasses
 import os
 import re
+from collections.abc import Collection, Mapping
+from typing import Any, NoReturn
 
 import yaml
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
-from bert_tf.checkpoints.formats.model_garden_names import encoder_weight_map, find, num_layers
+from bert_tf.checkpoints.formats.model_garden_names import Names, encoder_weight_map, find, num_layers
 from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, choose, holds_objects, open_bundle, prefixes, stem
-from bert_tf.checkpoints.weight_map import TensorMapping, names_of, read_mapped, tf_dense, tf_norm
+from bert_tf.checkpoints.weight_map import TensorMapping, WeightMap, names_of, read_mapped, tf_dense, tf_norm
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json
 from bert_tf.text.casing import guess_tokenizer
 from bert_tf.text.vocabulary import check_size, read_vocabulary
+from bert_tf.types import Json
 
 FORMAT = "model_garden"
 
 _TRANSFORM = "cls/predictions/transform"
-# Next-sentence prediction: of BertPretrainerV2, which gives it a pooler of its own, and of BertPretrainer.
+# Next-sentence prediction of BertPretrainerV2, which has a pooler of its own, and of BertPretrainer.
 _POOLER, _NEXT_SENTENCE = "next_sentence/pooler_dense", ("next_sentence/logits", "predictions/transform/logits")
 # Outputs of BertClassifier, BertTokenClassifier and BertSpanLabeler; the last two and BertPretrainer's share a name.
 _TASK_OUTPUT = re.compile(r"(^|/)(sentence_prediction|predictions/transform)/(logits|pooler_dense)/(kernel|bias)$")
 
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # what follows the path through Python objects
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # follows the path through Python objects
 _LOWER_CASE, _STEP = "do_lower_case", "global_step"
-# Our field -> its key in bert_config.json, and in an encoder's part of params.yaml.
+# Our field -> its key in bert_config.json, its key in the encoder section of params.yaml.
 _FIELDS = {
     "vocab_size": ("vocab_size", "vocab_size"),
     "num_layers": ("num_hidden_layers", "num_layers"),
@@ -47,35 +51,32 @@ _FIELDS = {
     "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout_rate"),
     "initializer_range": ("initializer_range", "initializer_range"),
 }
-# The library's gelu is the approximation by tanh (official/modeling/activations/gelu.py).
+# Model Garden's gelu is the tanh approximation (official/modeling/activations/gelu.py).
 _ACTIVATIONS = {"gelu": "tanh_gelu", "relu": "relu"}
-# What computes an activation in a graph; TensorFlow took erf for the exact gelu once, and takes erfc today.
+# Graph op -> activation; TensorFlow used erf for the exact gelu before, and uses erfc today.
 _OPS = {"Erf": "erf_gelu", "Erfc": "erf_gelu", "Tanh": "tanh_gelu", "Relu": "relu"}
-_EXPECTED = "expected a BERT encoder as TF-Hub or TF Model Garden publish it"
+_EXPECTED = "expected a BERT encoder of TF-Hub or TF Model Garden"
 
 
-def recognises(path):
-    """Whether `path` is a SavedModel, a directory with a checkpoint of tf.train.Checkpoint, or the prefix of one."""
+def recognises(path: str) -> bool:
+    """Whether `path` is a SavedModel, a directory with checkpoints of tf.train.Checkpoint, or the prefix of one."""
     if os.path.isdir(path):
         return os.path.exists(os.path.join(path, "saved_model.pb")) or bool(prefixes(path, objects=True))
     return holds_objects(stem(path))
 
 
-def read(path, allow_pickle=False):
+def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     """Opens a SavedModel or a checkpoint.
 
-    Sizes are those of the variables; bert_config.json or params.yaml beside a checkpoint adds what these do not show.
+    The variables determine the sizes; bert_config.json or params.yaml beside a checkpoint provide the other settings.
 
     Args:
-        path: a SavedModel's directory; a checkpoint's directory: the newest by its file `checkpoint`, or its only one;
-            or a checkpoint's prefix.
+        path: the directory of a SavedModel; a directory of checkpoints, for the one that its file `checkpoint` names or
+            its only one; or the prefix of a checkpoint.
+        allow_pickle: not used, as this format has no pickled files.
 
     Returns:
-        Checkpoint: of a masked language model or of pre-training where the variables of these heads are there.
-
-    Raises:
-        DataError: another kind of model, several checkpoints, damaged files, settings or a vocabulary that do not fit
-            the variables; tensors that are missing, misshapen or unknown, all by name.
+        The Checkpoint of an encoder, with the masked-LM or pre-training head if it has the variables of one.
     """
     saved_model = os.path.exists(os.path.join(path, "saved_model.pb"))
     prefix, warnings = _prefix(path)
@@ -101,8 +102,8 @@ def read(path, allow_pickle=False):
     taken = names_of(table, shapes)
     if taken & twice.keys():
         found = ", ".join(f"{name} ({' and '.join(twice[name])})" for name in sorted(taken & twice.keys()))
-        raise DataError(f"{prefix} holds several variables of one name: {found}; expected one encoder")
-    _leave_out(checkpoint, store.keys() - taken, prefix)
+        raise DataError(f"{prefix} holds several variables with the same name: {found}; expected one encoder")
+    _add_unused(checkpoint, store.keys() - taken, prefix)
     _check_heads(store, table, config, prefix)
     checkpoint.tensors = read_mapped(table, shapes, store, prefix)
     if _STEP in values:
@@ -111,54 +112,60 @@ def read(path, allow_pickle=False):
     return checkpoint
 
 
-def _prefix(path):
-    """Prefix of the checkpoint that a path stands for, and warnings."""
+def _prefix(path: str) -> tuple[str, list[str]]:
+    """Prefix of the checkpoint to read, and warnings."""
     if os.path.exists(os.path.join(path, "saved_model.pb")):
         return os.path.join(path, "variables", "variables"), []
     return choose(path, prefixes(path, objects=True)) if os.path.isdir(path) else (stem(path), [])
 
 
-def _variables(values, prefix):
-    """The variables by their full names, the names that several have, and what is left out.
+def _variables(
+    values: Mapping[str, Tensor], prefix: str
+) -> tuple[dict[str, Tensor], dict[str, list[str]], dict[str, str]]:
+    """Sorts the tensors of a checkpoint.
 
     Args:
-        values: dict path through Python objects -> Tensor; in TF 1, where there are no objects, by the full names.
+        values: Tensors by path through Python objects; by full name in TF 1, which has no objects.
+        prefix: of the checkpoint, for errors.
 
     Returns:
-        dict full name -> Tensor, dict full name -> list of paths, dict name -> why.
+        Variables by full name, the paths of full names that several variables share, and unused tensors with reasons.
     """
     full_names = _full_names(values, prefix)
-    store, unused_tensors, keys = {}, {}, collections.defaultdict(list)
+    store: dict[str, Tensor] = {}
+    unused_tensors: dict[str, str] = {}
+    keys: dict[str, list[str]] = collections.defaultdict(list)
     for key, tensor in values.items():
         name = full_names.get(key) or key
         if key.startswith("optimizer/") or "/.OPTIMIZER_SLOT/" in key:
-            unused_tensors[key] = "of the optimizer"
+            unused_tensors[key] = "optimizer state"
         elif name == "save_counter":
-            unused_tensors[name] = "a number of the training, no weight"
+            unused_tensors[name] = "a number of the training, not a weight"
         elif tensor.dtype == "object" and key != OBJECT_GRAPH:
-            unused_tensors[key] = "Keras' description of an object, no weight"
-        elif key not in (OBJECT_GRAPH, _LOWER_CASE, _STEP):  # these three are read where they are needed
+            unused_tensors[key] = "Keras' description of an object, not a weight"
+        elif key not in (OBJECT_GRAPH, _LOWER_CASE, _STEP):  # these three are read elsewhere
             keys[name].append(key)
             store[name] = dataclasses.replace(tensor, source=name)
     return store, {name: paths for name, paths in keys.items() if len(paths) > 1}, unused_tensors
 
 
-def _full_names(values, prefix):
-    """dict path through Python objects -> full name of the variable."""
+def _full_names(values: Mapping[str, Tensor], prefix: str) -> dict[str, str]:
+    """Full names of variables by path through Python objects."""
     if OBJECT_GRAPH not in values:
         return {}
     try:
         graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(values[OBJECT_GRAPH].read().item())
     except DecodeError:
-        raise DataError(f"{prefix}: {OBJECT_GRAPH} can not be read; fetch the files again") from None
-    return {one.checkpoint_key.removesuffix(_VALUE): one.full_name for node in graph.nodes for one in node.attributes}
+        raise DataError(f"{prefix}: {OBJECT_GRAPH} cannot be read; download the files again") from None
+    attributes = [attribute for node in graph.nodes for attribute in node.attributes]
+    return {attribute.checkpoint_key.removesuffix(_VALUE): attribute.full_name for attribute in attributes}
 
 
-def _config(store, names, settings, prefix):
-    """BertConfig from the variables' shapes and the dict of `_settings` and `_graph`; and warnings on what was assumed."""
+def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: str) -> tuple[BertConfig, list[str]]:
+    """BertConfig from the shapes of the variables and the settings, and warnings on assumed values."""
     layer = f"{names.layer}0"
 
-    def shape(name, *ranks):
+    def shape(name: str, *ranks: int) -> tuple[int, ...]:
         if name not in store:
             raise DataError(f"{prefix}: missing {name}; {_EXPECTED}")
         if len(store[name].shape) not in ranks:
@@ -170,8 +177,8 @@ def _config(store, names, settings, prefix):
     query = shape(f"{layer}/{names.attention}/query/kernel", 2, 3)
     if words[1] != query[0]:
         raise DataError(
-            f"{prefix}: word embeddings of {words[1]} values in a model of {query[0]}: factorized, as in ALBERT and "
-            f"ELECTRA; {_EXPECTED}"
+            f"{prefix}: word embeddings of size {words[1]} in a model of hidden size {query[0]}: factorized, as in "
+            f"ALBERT and ELECTRA; {_EXPECTED}"
         )
     sizes = {
         "vocab_size": words[0],
@@ -185,30 +192,33 @@ def _config(store, names, settings, prefix):
         sizes["num_heads"] = query[1]
     for field, size in sizes.items():
         if settings.get(field, size) != size:
-            raise DataError(f"{prefix}: {field} is {size} by its variables, but {settings[field]} by its settings")
-    values = settings | sizes
+            raise DataError(
+                f"{prefix}: {field} is {size} in its variables, but {settings[field]} in its settings; use the "
+                "settings of this checkpoint"
+            )
+    values: dict[str, Any] = settings | sizes
     poolers = (names.pooler, *_ending(store, _POOLER))
-    values["pooler"] = any(f"{one}/{part}" in store for one in poolers for part in ("kernel", "bias"))
-    warnings = []
+    values["pooler"] = any(f"{pooler}/{part}" in store for pooler in poolers for part in ("kernel", "bias"))
+    warnings: list[str] = []
     if "num_heads" not in values:
         values["num_heads"] = max(query[0] // 64, 1)
         warnings.append(
-            f"{values['num_heads']} attention heads: assumed to be 64 wide, as in all published sizes of BERT"
+            f"{values['num_heads']} attention heads: assumed, for a head size of 64 as in all published sizes of BERT"
         )
     if "activation" not in values:
         warnings.append(
-            "activation tanh_gelu: assumed, as nothing beside the variables tells; it is Model Garden's gelu"
+            "activation tanh_gelu: assumed, as no file beside the variables names it; it is Model Garden's gelu"
         )
     assumed = [f"{field} 0.1" for field in ("dropout", "attention_dropout") if field not in values]
-    warnings.append(f"{', '.join([*assumed, 'layer_norm_epsilon 1e-12'])}: Model Garden's, not in the files")
+    warnings.append(f"{', '.join([*assumed, 'layer_norm_epsilon 1e-12'])}: Model Garden's values, not in the files")
     try:
         return BertConfig(**values).check(), warnings
     except ConfigError as error:
         raise DataError(f"{prefix}: {error}") from None
 
 
-def _settings(folder):
-    """dict field of BertConfig -> value, from bert_config.json or params.yaml; empty where there is neither."""
+def _settings(folder: str) -> Json:
+    """Fields of BertConfig from bert_config.json or params.yaml; empty if there is neither."""
     file = os.path.join(folder, "bert_config.json")
     if os.path.exists(file):
         found, kind = read_json(file), 0
@@ -222,7 +232,7 @@ def _settings(folder):
         _refuse_norm_first(file)
     values = {field: found[keys[kind]] for field, keys in _FIELDS.items() if found.get(keys[kind]) is not None}
     for field, value in values.items():
-        expected = BertConfig.__annotations__[field]
+        expected: Any = BertConfig.__annotations__[field]
         if type(value) is not expected and not (expected is float and type(value) is int):
             raise DataError(f"{file}: {_FIELDS[field][kind]} is {value!r}; expected {expected.__name__}")
     if "activation" in values:
@@ -233,8 +243,8 @@ def _settings(folder):
     return values
 
 
-def _read_yaml(file):
-    """The settings of the encoder in the configuration of an experiment, or of an encoder alone."""
+def _read_yaml(file: str) -> Any:
+    """The encoder's settings in the configuration of an experiment, or of an encoder alone."""
     try:
         with open(file, encoding="utf-8") as text:
             settings = yaml.safe_load(text)
@@ -250,63 +260,60 @@ def _read_yaml(file):
     return settings
 
 
-def _graph(path):
-    """What the graph of a SavedModel tells: {"activation"}, or {} where its layers hold no op that would.
-
-    Raises:
-        DataError: it can not be read, or normalises before each sublayer.
-    """
+def _graph(path: str) -> Json:
+    """Settings that the graph of a SavedModel shows: {"activation"}, or {} if its layers have no such op."""
     file = os.path.join(path, "saved_model.pb")
     try:
         with open(file, "rb") as graph:
-            graphs = [one.graph_def for one in saved_model_pb2.SavedModel.FromString(graph.read()).meta_graphs]
+            graphs = [meta.graph_def for meta in saved_model_pb2.SavedModel.FromString(graph.read()).meta_graphs]
     except DecodeError:
         graphs = []
     if not graphs:
-        raise DataError(f"{file}: not a SavedModel, or cut short; fetch it again")
+        raise DataError(f"{file}: not a SavedModel, or truncated; download it again")
     metadata = os.path.join(path, "keras_metadata.pb")
     if os.path.exists(metadata):
-        with open(metadata, "rb") as text:  # JSON in a protocol buffer of Keras 2
+        with open(metadata, "rb") as text:  # JSON in a protocol buffer of Keras 2's
             if b'"norm_first": true' in text.read():
                 _refuse_norm_first(metadata)
-    nodes = [graph.node for graph in graphs] + [one.node_def for graph in graphs for one in graph.library.function]
+    functions = [function for graph in graphs for function in graph.library.function]
+    nodes = [graph.node for graph in graphs] + [function.node_def for function in functions]
     ops = {node.op for part in nodes for node in part if "/layer_0/" in f"/{node.name}"}
     found = {_OPS[op] for op in ops & _OPS.keys()}
     return {"activation": found.pop()} if len(found) == 1 else {}
 
 
-def _refuse_norm_first(file):
+def _refuse_norm_first(file: str) -> NoReturn:
     raise DataError(
         f"{file}: norm_first, LayerNorm before each sublayer and none at the end; expected BERT's, after each sublayer"
     )
 
 
-def _ending(store, *ends):
-    """Sorted names of the dense layers that end in one of these."""
+def _ending(store: Collection[str], *ends: str) -> list[str]:
+    """Sorted names of the dense layers that end in one of `ends`."""
     dense_layers = {name.rpartition("/")[0] for name in store if name.endswith(("/kernel", "/bias"))}
     return sorted(name for name in dense_layers if f"/{name}".endswith(tuple(f"/{end}" for end in ends)))
 
 
-def _head(store):
+def _head(store: Collection[str]) -> str | None:
     """Name of the head, or None."""
     if not any("/cls/predictions/" in f"/{name}" for name in store):
         return None
     return "pretraining" if _ending(store, *_NEXT_SENTENCE) else "masked_lm"
 
 
-def _weight_map(checkpoint, store, names):
-    """dict path -> TensorMapping of the encoder's variables and its head's."""
+def _weight_map(checkpoint: Checkpoint, store: Collection[str], names: Names) -> WeightMap:
+    """The weight map of the encoder and its head; adds to the checkpoint's warnings and unused tensors."""
     table = encoder_weight_map(names, checkpoint.config.num_layers)
     pooler = _ending(store, _POOLER)
     if pooler:
-        # Model Garden's pre-training trains this one; the encoder's own stays as it was initialised.
+        # Model Garden's pre-training trains this pooler; the encoder's own stays as it was initialised.
         table |= tf_dense("pooler", pooler[0])
         checkpoint.warnings.append(f"the pooler is {pooler[0]}, which was trained with next-sentence prediction")
         for part in ("kernel", "bias"):
             if f"{names.pooler}/{part}" in store:
-                checkpoint.unused_tensors[f"{names.pooler}/{part}"] = f"not trained: {pooler[0]} was in its place"
+                checkpoint.unused_tensors[f"{names.pooler}/{part}"] = f"not trained: {pooler[0]} was used instead"
     if checkpoint.head:
-        # Not below the encoder's scope, but below that of the model around both.
+        # Not in the encoder's scope, but in the scope of the model that contains both.
         scope = next(name.partition("cls/predictions/")[0] for name in store if "cls/predictions/" in name)
         table |= tf_dense("masked_lm/transform", f"{scope}{_TRANSFORM}/dense")
         table |= tf_norm("masked_lm/norm", f"{scope}{_TRANSFORM}/LayerNorm")
@@ -316,8 +323,8 @@ def _weight_map(checkpoint, store, names):
     return table
 
 
-def _check_heads(store, table, config, prefix):
-    """Raises DataError for attention weights with other axes: `read_mapped` counts only the values of what is reshaped."""
+def _check_heads(store: Mapping[str, Tensor], table: WeightMap, config: BertConfig, prefix: str) -> None:
+    """Raises DataError for attention weights with other axes: `read_mapped` checks only the size if RESHAPED."""
     hidden, heads = config.hidden_size, config.num_heads
     size = hidden // heads
     split = {"qkv/kernel": (hidden, heads, size), "qkv/bias": (heads, size), "output/kernel": (heads, size, hidden)}
@@ -334,29 +341,30 @@ def _check_heads(store, table, config, prefix):
         )
 
 
-def _leave_out(checkpoint, unused, prefix):
-    """Says why variables have no place in the model; DataError naming those that nothing explains."""
-    unused = sorted(unused - checkpoint.unused_tensors.keys())
-    unknown = [name for name in unused if not _TASK_OUTPUT.search(name)]
+def _add_unused(checkpoint: Checkpoint, unused: set[str], prefix: str) -> None:
+    """Adds the outputs of fine-tuned heads to the checkpoint's unused tensors; DataError for any other variable."""
+    names = sorted(unused - checkpoint.unused_tensors.keys())
+    unknown = [name for name in names if not _TASK_OUTPUT.search(name)]
     if unknown:
         raise DataError(f"{prefix}: unknown {', '.join(unknown)}; {_EXPECTED}")
-    why = "of a fine-tuned head, whose task and labels the files do not tell"
-    checkpoint.unused_tensors |= dict.fromkeys(unused, why)
+    why = "belongs to a fine-tuned head; its task and labels are not in the files"
+    checkpoint.unused_tensors |= dict.fromkeys(names, why)
 
 
-def _add_vocabulary(checkpoint, folder, lower_case):
-    """Sets pieces and tokenizer's settings; `lower_case` is a Tensor of one bool, or None where nothing tells."""
-    there = os.listdir(folder) if os.path.isdir(folder) else []
-    files = sorted(file for file in there if "vocab" in file and file.endswith(".txt"))
+def _add_vocabulary(checkpoint: Checkpoint, folder: str, lower_case: Tensor | None) -> None:
+    """Sets pieces and tokenizer settings; `lower_case` holds one bool, and is None if the checkpoint lacks it."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    files = sorted(file for file in names if "vocab" in file and file.endswith(".txt"))
     if len(files) != 1:
-        found = f"{', '.join(files)} are several" if files else "there is none"
-        checkpoint.warnings.append(f"no vocabulary: of one file *vocab*.txt expected in {folder}, {found}")
+        found = ", ".join(files) or "none"
+        checkpoint.warnings.append(f"no vocabulary: expected one file *vocab*.txt in {folder}, found {found}")
         return
     file = os.path.join(folder, files[0])
     checkpoint.pieces = read_vocabulary(file)
     check_size(checkpoint.pieces, checkpoint.config.vocab_size, file)
-    checkpoint.tokenizer_settings, note = guess_tokenizer(checkpoint.pieces)
+    settings, note = guess_tokenizer(checkpoint.pieces)
+    checkpoint.tokenizer_settings = settings
     if lower_case is None:
         checkpoint.warnings.append(note)
-    else:  # their tokenizer strips accents where it lower-cases
-        checkpoint.tokenizer_settings |= {"lower_case": bool(lower_case.read()), "strip_accents": None}
+    else:  # Model Garden's tokenizer strips accents if it lower-cases
+        checkpoint.tokenizer_settings = settings | {"lower_case": bool(lower_case.read()), "strip_accents": None}

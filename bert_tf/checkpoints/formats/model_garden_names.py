@@ -1,25 +1,27 @@
-"""What TF-Hub's and TF Model Garden's BERT encoders call their variables: four generations of names.
+"""Variable names of TF-Hub's and TF Model Garden's BERT encoders: four generations.
 
-They are those of tf-models-official (official/nlp/modeling) 2.2.0 to 2.20.0, of its tf1_checkpoint_converter_lib.py for
-the models before, and google-research/bert's in TF 1 Hub modules.
+Sources: tf-models-official (official/nlp/modeling) 2.2.0 to 2.20.0, its tf1_checkpoint_converter_lib.py for earlier
+models, and google-research/bert for TF 1 Hub modules.
 """
 
 import collections
 import dataclasses
 import re
+from collections.abc import Collection, Mapping
 
-from bert_tf.checkpoints.weight_map import RESHAPED, TensorMapping, names_of, tf_dense, tf_norm
+from bert_tf.checkpoints.tensor import Tensor
+from bert_tf.checkpoints.weight_map import RESHAPED, TensorMapping, WeightMap, names_of, tf_dense, tf_norm
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What one generation calls its tables and layers; the parts of a transformer layer stand below `layer`."""
+    """Names of one generation's embedding tables and layers; the parts of a transformer layer are below `layer`."""
 
     words: str = "word_embeddings/embeddings"
     positions: str = "position_embedding/embeddings"
     types: str = "type_embeddings/embeddings"
     norm: str = "embeddings/layer_norm"
-    layer: str = "transformer/layer_"  # and its number
+    layer: str = "transformer/layer_"  # followed by its number
     attention: str = "self_attention"  # of query, key and value
     attention_output: str = "self_attention/attention_output"
     attention_norm: str = "self_attention_layer_norm"
@@ -29,16 +31,16 @@ class Names:
     pooler: str = "pooler_transform"
     bias: str = "cls/predictions/output_bias/bias"  # of the masked language model
 
-    def below(self, scope):
-        """These names of an encoder in a scope ("" or "SCOPE/"), which the masked language model's bias is not in."""
+    def below(self, scope: str) -> "Names":
+        """The names of an encoder in a scope ("" or "SCOPE/"); the masked-LM bias is outside of it."""
         outer = ("words", "positions", "types", "norm", "layer", "pooler")
         return dataclasses.replace(self, **{field: scope + getattr(self, field) for field in outer})
 
 
 GENERATIONS = (
-    Names(),  # since 2.3.0; TF-Hub's BERT from version 3
+    Names(),  # since 2.3.0; TF-Hub's BERT since version 3
     Names(attention_output="self_attention_output"),  # 2.2.0; TF-Hub's version 2
-    Names(  # before; TF-Hub's version 1
+    Names(  # before 2.2.0; TF-Hub's version 1
         positions="embedding_postprocessor/position_embeddings",
         types="embedding_postprocessor/type_embeddings",
         norm="embedding_postprocessor/layer_norm",
@@ -63,13 +65,9 @@ GENERATIONS = (
 )
 
 
-def find(store):
-    """The Names, in their scope, of which the most variables are there; None where there is no encoder of theirs.
-
-    Args:
-        store: collection of the names of all variables.
-    """
-    found = collections.Counter()
+def find(store: Mapping[str, Tensor]) -> Names | None:
+    """The generation and scope that match the most variables in `store`; None if it holds no encoder."""
+    found: collections.Counter[Names] = collections.Counter()
     for names in GENERATIONS:
         for end in (names.words, names.positions, names.types, f"{names.norm}/gamma"):  # any one of them may be missing
             for scope in [name.removesuffix(end) for name in store if f"/{name}".endswith(f"/{end}")]:
@@ -81,17 +79,17 @@ def find(store):
     return found.most_common(1)[0][0] if found else None
 
 
-def num_layers(store, names):
-    """Number of the transformer layers that there are variables of, up to the last one; 0 where there is none."""
+def num_layers(store: Collection[str], names: Names) -> int:
+    """Number of transformer layers, up to the last one that has variables; 0 if there are none."""
     pattern = re.compile(re.escape(names.layer) + r"(\d+)/")
     return max((int(match[1]) + 1 for match in map(pattern.match, store) if match), default=0)
 
 
-def encoder_weight_map(names, layers):
-    """dict path of an encoder's variable -> TensorMapping; arguments as `find` and `num_layers` return them.
+def encoder_weight_map(names: Names, layers: int) -> WeightMap:
+    """The weight map of the encoder; arguments as `find` and `num_layers` return them.
 
-    Attention keeps its heads apart: kernels [hidden, heads, size] for query, key and value, [heads, size, hidden] for
-    the output. In TF 1 they are matrices, the same values in the same order.
+    Attention kernels have an axis of heads: [hidden, heads, size] for query, key and value, [heads, size, hidden] for
+    the output. In TF 1 they are matrices with the same values in the same order.
     """
     table = {
         "embeddings/word_embeddings": TensorMapping((names.words,)),

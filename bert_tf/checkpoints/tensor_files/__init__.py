@@ -1,1 +1,1 @@
-"""How tensors lie in files, whatever they are called there: safetensors, TensorFlow's bundles, PyTorch's pickles."""
+"""Files of named tensors: safetensors, TensorFlow's bundles, PyTorch's pickles."""

@@ -1,31 +1,35 @@
-"""The pickle machine, without what is dangerous in it.
+"""A safe pickle machine: reads the pickles of torch.save without importing or calling anything they name.
 
 A pickle is a program for a small stack machine, and two of its instructions import a name and call it: loading a
-stranger's file with `pickle.load` runs the stranger's code. Here the machine is written out, over the standard
-library's disassembler (`pickletools.genops`):
+stranger's file with `pickle.load` runs the stranger's code. This module implements the machine itself, on top of the
+standard library's disassembler (`pickletools.genops`):
 
-- It imports nothing. A name is looked up in the table of the few that torch.save writes for tensors and plain
-  containers; any other ends the reading with an error that says it.
-- It calls nothing but the functions of that table, which make tensors and containers of values that they check first.
-- No object gets attributes or methods from the file. The one class that has them, argparse.Namespace, becomes a
-  `Namespace` of ours that holds a dict.
-- What it builds grows with the file and no faster: an instruction adds at most one value and what it read there,
-  nothing is copied or walked recursively, and keys of a dict are scalars, so that no hash goes deep.
-- A tensor is a window into the file. Where it begins, how far its strides reach and how much it holds are checked
-  against its storage, and the storage against the file, before anything is read.
+- It imports nothing. Names are looked up in a table of the few that torch.save writes for tensors and plain containers;
+  any other name is an error.
+- It calls only the functions of that table, which build tensors and containers and check their arguments first.
+- No object gets attributes or methods from the file. The only class that has them, argparse.Namespace, becomes our
+  `Namespace`, which holds a dict.
+- Memory grows no faster than the file: an instruction adds at most one value and the bytes it read, nothing is copied
+  or traversed recursively, and dict keys are scalars, so that no hash recurses.
+- A tensor is a view of the file. Its offset, the reach of its strides and its size are checked against its storage, and
+  the storage against the file, before anything is read.
 """
 
 import dataclasses
 import math
+import mmap
 import pickletools
+from collections.abc import Callable, Sequence
+from typing import IO, Any
 
 import numpy as np
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
+from bert_tf.types import Array
 
-_MOST_AXES = 64  # of an array in PyTorch and in NumPy
-_MOST_ELEMENTS = 2**48
+_MAX_AXES = 64  # of an array in PyTorch and in NumPy
+_MAX_ELEMENTS = 2**48
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -42,14 +46,14 @@ _STORAGES = {
 
 @dataclasses.dataclass
 class Namespace:
-    """What stands for an argparse.Namespace: `fields` is the dict of its attributes."""
+    """Replaces an argparse.Namespace; `fields` are its attributes."""
 
-    fields: dict = dataclasses.field(default_factory=dict)
+    fields: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class Storage:
-    """A run of numbers in the file, which tensors are views of; `start` (bytes) is None until it is known."""
+    """An array in the file that tensors are views of; `start`, its offset in bytes, is None until it is known."""
 
     key: str
     dtype: str
@@ -57,42 +61,46 @@ class Storage:
     start: int | None = None
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         return self.count * np.dtype(self.dtype).itemsize
 
 
 class Machine:
-    """The pickle machine without imports and calls; see the module's docstring."""
+    """The pickle machine without imports and calls; see the module docstring."""
 
-    def __init__(self, file, stream, order="little", locate=None):
+    def __init__(
+        self,
+        file: str,
+        stream: IO[bytes] | mmap.mmap,
+        order: str = "little",
+        locate: Callable[[Storage], None] | None = None,
+    ) -> None:
         """
         Args:
-            file: path, for errors and for the tensors to read from.
-            stream: where the pickle begins; it is left where the pickle ends.
-            order: of the bytes of tensors, "little" or "big".
-            locate: called on each new Storage; None where there can be no tensors.
+            file: path, for errors and for tensors to read from.
+            stream: at the start of the pickle; left at its end.
+            order: byte order of tensors, "little" or "big".
+            locate: called on each new Storage to set its `start`; None if the pickle may not have tensors.
         """
         self.file = file
-        self.stream = stream
+        self.stream: Any = stream  # genops needs only read and readline, which a memory map has too
         self.order = order
         self.locate = locate
-        self.storages = {}
-        self.stack, self.marks, self.memo = [], [], {}
+        self.storages: dict[str, Storage] = {}
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[Any, Any] = {}
 
-    def run(self):
-        """The value that the pickle describes.
-
-        Raises:
-            DataError: cut short, damaged, or asking for what this machine lacks.
-        """
+    def run(self) -> Any:
+        """The value that the pickle describes."""
         try:
             for opcode, argument, _ in pickletools.genops(self.stream):
                 self._step(opcode.name, argument)
             return self._pop()
-        except (ValueError, OverflowError) as error:  # genops': cut short, or no instruction of any pickle
-            raise self._error(f"can not be read: {shown(str(error))}") from None
+        except (ValueError, OverflowError) as error:  # from genops: truncated, or not an instruction of any pickle
+            raise self._error(f"cannot be read: {shown(str(error))}") from None
 
-    def _step(self, name, argument):
+    def _step(self, name: str, argument: Any) -> None:
         match name:
             case "PROTO" | "FRAME" | "STOP":
                 pass
@@ -126,31 +134,34 @@ class Machine:
                 self.memo[len(self.memo) if name == "MEMOIZE" else argument] = self._top()
             case "BINGET" | "LONG_BINGET":
                 if argument not in self.memo:
-                    raise self._error(f"recalls value {argument}, which it has not kept")
+                    raise self._error(f"recalls value {argument}, which it has not stored")
                 self.stack.append(self.memo[argument])
-            case "GLOBAL" | "INST":  # INST would call what it names; it does not get past the naming of it
-                self.stack.append(self._global(*argument.split(" ", 1), called=name == "INST"))
+            case "GLOBAL" | "INST":  # INST also calls the name, so it is always refused
+                module, qualified_name = argument.split(" ", 1)
+                self.stack.append(self._global(module, qualified_name, called=name == "INST"))
             case "STACK_GLOBAL":
-                self.stack.append(self._global(*self._last(2)))
+                module, qualified_name = self._last(2)
+                self.stack.append(self._global(module, qualified_name))
             case "BINPERSID":
                 self.stack.append(self._storage(self._pop(tuple)))
             case "NEWOBJ":
                 if self._last(2) != (Namespace, ()):
-                    raise self._error(f"makes an object of what is no class; {_ONLY}")
+                    raise self._error(f"creates an object of something other than a class; {_ONLY}")
                 self.stack.append(Namespace())
             case "BUILD":
                 self._set_state(self._pop())
             case "REDUCE":
-                self.stack.append(self._reduced(*self._last(2)))
+                function, arguments = self._last(2)
+                self.stack.append(self._reduced(function, arguments))
             case _:
                 raise self._error(f"has the instruction {name}; {_ONLY}")
 
-    def _storage(self, identity):
+    def _storage(self, identity: tuple[Any, ...]) -> Storage:
         if len(identity) not in (5, 6) or identity[0] != "storage" or not isinstance(identity[1], _StorageType):
-            raise self._error("asks for an object that is no storage")
+            raise self._error("asks for an object that is not a storage")
         (_, kind, key, _, count), view = identity[:5], identity[5:]
         if view not in ((), (None,)):
-            raise self._error("has a storage that is a part of another, as PyTorch before 0.4 wrote; save it again")
+            raise self._error("has a storage that is part of another, as PyTorch before 0.4 wrote; save it again")
         if self.locate is None or not isinstance(key, str) or not _is_size(count):
             raise self._error("has a storage without name or size")
         storage = self.storages.get(key)
@@ -161,29 +172,29 @@ class Machine:
             raise self._error(f"describes the storage {shown(key)} in two ways")
         return storage
 
-    def _set_state(self, state):
+    def _set_state(self, state: Any) -> None:
         owner = self._top()
         if isinstance(owner, Namespace) and isinstance(state, dict):
             owner.fields = state
-        # A dict's attributes (PyTorch gives its state dicts one with version numbers) say nothing about its tensors.
+        # Attributes of a dict (PyTorch's state dicts have one with version numbers) are irrelevant to its tensors.
         elif not isinstance(owner, dict):
             raise self._error(f"sets the state of a {type(owner).__name__}; {_ONLY}")
 
-    def _set(self, items):
+    def _set(self, items: Sequence[Any]) -> None:
         owner = self._top(dict)
         if len(items) % 2 or not all(isinstance(key, _KEYS) for key in items[::2]):
-            raise self._error("has a dict whose keys are no plain values")
+            raise self._error("has a dict with keys other than plain values")
         owner.update(zip(items[::2], items[1::2], strict=True))
 
-    def _global(self, module, name, called=False):
-        named_so = isinstance(module, str) and isinstance(name, str)
-        known = _GLOBALS.get((module, name)) if named_so else None
+    def _global(self, module: Any, name: Any, called: bool = False) -> Any:
+        is_name = isinstance(module, str) and isinstance(name, str)
+        known = _GLOBALS.get((module, name)) if is_name else None
         if known is None or called:
-            raise self._error(f"asks for {shown(f'{module}.{name}') if named_so else 'what has no name'}; {_ONLY}")
+            raise self._error(f"asks for {shown(f'{module}.{name}') if is_name else 'something unnamed'}; {_ONLY}")
         return known
 
-    def _reduced(self, function, arguments):
-        builders = {
+    def _reduced(self, function: Any, arguments: Any) -> Any:
+        builders: dict[str, Callable[..., Any]] = {
             "OrderedDict": self._ordered_dict,
             "Size": self._size,
             "_rebuild_tensor": self._tensor,
@@ -191,59 +202,63 @@ class Machine:
             "_rebuild_parameter": self._parameter,
         }
         if not isinstance(function, _Builder) or not isinstance(arguments, tuple):
-            raise self._error(f"calls what is no function; {_ONLY}")
+            raise self._error(f"calls something other than a function; {_ONLY}")
         return builders[function.name](*arguments)
 
-    # What REDUCE may ask for.
+    # The functions that REDUCE may call.
 
-    def _ordered_dict(self, *arguments):
+    def _ordered_dict(self, *arguments: Any) -> dict[Any, Any]:
         if arguments:
-            raise self._error("gives an OrderedDict arguments; expected an empty one that is filled afterwards")
+            raise self._error("creates an OrderedDict with arguments; expected an empty one that is filled afterwards")
         return {}
 
-    def _size(self, *arguments):
+    def _size(self, *arguments: Any) -> tuple[Any, ...]:
         if len(arguments) != 1 or not isinstance(arguments[0], tuple):
-            raise self._error("has a torch.Size that is not made of a tuple")
+            raise self._error("has a torch.Size that is not made from a tuple")
         return arguments[0]
 
-    def _parameter(self, *arguments):
+    def _parameter(self, *arguments: Any) -> Tensor:
         if len(arguments) != 3 or not isinstance(arguments[0], Tensor):
-            raise self._error("has a parameter that is not made of a tensor")
+            raise self._error("has a parameter that is not made from a tensor")
         return arguments[0]
 
-    def _tensor(self, *arguments):
-        """A window: `storage`, first element, shape and strides, all in elements; gradients and hooks are not ours."""
+    def _tensor(self, *arguments: Any) -> Tensor:
+        """A view of (storage, offset, shape, strides, ...), counted in elements; gradients and hooks are ignored."""
         if len(arguments) not in (4, 6, 7) or not isinstance(arguments[0], Storage):
-            raise self._error("has a tensor that is not made of a storage")
+            raise self._error("has a tensor that is not made from a storage")
         storage, offset, shape, strides = arguments[:4]
         where = f"has a tensor in the storage {shown(storage.key)}"
         if arguments[6:] not in ((), ({},)):
             raise self._error(f"{where} that is marked as conjugate or negative; save its values")
-        axes = [isinstance(axis, tuple) and len(axis) <= _MOST_AXES for axis in (shape, strides)]
+        axes = [isinstance(axis, tuple) and len(axis) <= _MAX_AXES for axis in (shape, strides)]
         if not (all(axes) and len(shape) == len(strides) and all(map(_is_size, (offset, *shape, *strides)))):
-            raise self._error(f"{where} without a shape, strides and an offset that fit each other")
+            raise self._error(f"{where} with a shape, strides and an offset that do not fit each other")
         count = math.prod(shape)
         reach = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1 if count else 0
-        # More elements than there are numbers: a stride of 0 could make an array of any size of one number. An empty
-        # array's other axes have a bound of NumPy's, too.
-        most = math.prod(max(size, 1) for size in shape)
-        if offset + reach > storage.count or count > storage.count or most > _MOST_ELEMENTS:
+        # `count` is checked too, as a stride of 0 could make an array of any size from one number. NumPy bounds the
+        # other axes of an empty array too.
+        bound = math.prod(max(size, 1) for size in shape)
+        if offset + reach > storage.count or count > storage.count or bound > _MAX_ELEMENTS:
             raise self._error(f"{where} that is larger than its {storage.count} numbers")
         return Tensor(shape, storage.dtype, self._reader(storage, offset, reach, shape, strides), storage.key)
 
-    def _reader(self, storage, offset, reach, shape, strides):
+    def _reader(
+        self, storage: Storage, offset: int, reach: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Callable[[], Array]:
         file, order = self.file, {"little": "<", "big": ">"}[self.order]
         size = np.dtype(storage.dtype).itemsize
 
-        def read():
+        def read() -> Array:
             if not reach:
                 return np.empty(shape, storage.dtype)
-            # As whole numbers, whose bytes NumPy can turn around; it has no bfloat16 of either order.
-            numbers = np.fromfile(file, f"{order}u{size}", reach, offset=storage.start + offset * size)
+            if storage.start is None:
+                raise DataError(f"{file} has no data for the storage {shown(storage.key)}; download it again")
+            # Read as integers, as NumPy can swap their bytes; its bfloat16 has only the native order.
+            numbers: Array = np.fromfile(file, f"{order}u{size}", reach, offset=storage.start + offset * size)
             if len(numbers) != reach:
-                raise DataError(f"{file} was cut short since it was opened; fetch it again")
+                raise DataError(f"{file} was truncated since it was opened; download it again")
             numbers = numbers.astype(f"u{size}", copy=False).view(storage.dtype)
-            # The stride of an axis of one element is not used, and may be any number.
+            # The stride of an axis of length 1 is not used, and may be any number.
             steps = [stride * size if length > 1 else 0 for stride, length in zip(strides, shape, strict=True)]
             view = np.lib.stride_tricks.as_strided(numbers, shape, steps)
             return np.ascontiguousarray(view).reshape(shape)
@@ -252,23 +267,23 @@ class Machine:
 
     # The stack.
 
-    def _pop(self, kind=object):
+    def _pop(self, kind: type = object) -> Any:
         value = self._top(kind)
         self.stack.pop()
         return value
 
-    def _top(self, kind=object):
-        # What lies below the last mark belongs to the instruction that will take the mark away.
+    def _top(self, kind: type = object) -> Any:
+        # Values below the last mark belong to the instruction that will remove the mark.
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise self._error("takes a value from where there is none")
+            raise self._error("takes a value from an empty stack")
         if not isinstance(self.stack[-1], kind):
-            raise self._error(f"takes a {type(self.stack[-1]).__name__} for a {kind.__name__}")
+            raise self._error(f"uses a {type(self.stack[-1]).__name__} as a {kind.__name__}")
         return self.stack[-1]
 
-    def _last(self, count):
+    def _last(self, count: int) -> tuple[Any, ...]:
         return tuple(self._pop() for _ in range(count))[::-1]
 
-    def _since_mark(self):
+    def _since_mark(self) -> list[Any]:
         if not self.marks:
             raise self._error("goes back to a mark that it has not set")
         mark = self.marks.pop()
@@ -276,25 +291,25 @@ class Machine:
         del self.stack[mark:]
         return values
 
-    def _error(self, text):
+    def _error(self, text: str) -> DataError:
         return DataError(f"{self.file} {text}")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Builder:
-    """Stands on the stack for a function that REDUCE may ask for."""
+    """Stands on the stack for a function that REDUCE may call."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class _StorageType:
-    """Stands on the stack for a class of storages."""
+    """Stands on the stack for a storage class."""
 
     dtype: str
 
 
-_GLOBALS = {
+_GLOBALS: dict[tuple[str, str], Any] = {
     ("argparse", "Namespace"): Namespace,
     ("collections", "OrderedDict"): _Builder("OrderedDict"),
     ("torch", "Size"): _Builder("Size"),
@@ -306,13 +321,13 @@ _KEYS = (str, bytes, int, float, type(None))  # bool is an int
 _ONLY = "only tensors and plain containers are read"
 
 
-def _is_size(value):
-    """Whether it is a whole number that a file can have bytes for."""
+def _is_size(value: object) -> bool:
+    """Whether it is an integer from 0 to 2**63 - 1."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def shown(value):
-    """A value of the file as it may stand in a message: short, and without control characters."""
+def shown(value: object) -> str:
+    """A value of the file for a message: short, and without control characters."""
     if isinstance(value, str):
         return ascii(value) if len(value) <= 100 else f"{value[:100]!a}..."
     plain = isinstance(value, (int, float)) and abs(value) < 2**63

@@ -1,8 +1,10 @@
-"""Safetensors files: read a tensor at a time, also from shards, and written without holding the model in memory."""
+"""Safetensors files, also sharded: read and written one tensor at a time, without holding the model in memory."""
 
 import contextlib
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -10,24 +12,15 @@ from safetensors import SafetensorError, safe_open
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
 from bert_tf.files import read_json_object, replacing
+from bert_tf.types import Array, Json
 
-# NumPy's name -> the format's (https://github.com/huggingface/safetensors, "Format").
+# NumPy's dtype names -> the format's (https://github.com/huggingface/safetensors, "Format").
 _DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
 _NAMES = {theirs: ours for ours, theirs in _DTYPES.items()}
 
 
-def open_tensors(file):
-    """The tensors of one file.
-
-    Args:
-        file: path of a .safetensors file.
-
-    Returns:
-        dict name -> Tensor.
-
-    Raises:
-        DataError: the file is not there, cut short, or not of this format.
-    """
+def open_tensors(file: str) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file by name."""
     with _opened(file) as tensors:
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
         return {
@@ -36,16 +29,15 @@ def open_tensors(file):
         }
 
 
-def open_sharded(directory, index, open_file=open_tensors):
-    """The tensors of all the files that an index names.
+def open_sharded(
+    directory: str, index: str, open_file: Callable[[str], dict[str, Tensor]] = open_tensors
+) -> dict[str, Tensor]:
+    """The tensors of all files that an index lists, by name.
 
     Args:
-        directory: path.
-        index: file name in it, e.g. "model.safetensors.index.json".
-        open_file: opens one of them: path -> dict name -> Tensor.
-
-    Raises:
-        DataError: as `open_file`, and where the index names a file or a tensor that is not there.
+        directory: path of the index and its files.
+        index: file name, e.g. "model.safetensors.index.json".
+        open_file: opens one of the files.
     """
     path = os.path.join(directory, index)
     weight_map = read_json_object(path).get("weight_map")
@@ -54,21 +46,18 @@ def open_sharded(directory, index, open_file=open_tensors):
     shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
     lacking = [f"{name} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
     if lacking:
-        raise DataError(f"{path} promises what is not there: {', '.join(lacking)}; fetch the files again")
+        raise DataError(f"{path} lists missing tensors: {', '.join(lacking)}; download the files again")
     return {name: shards[shard][name] for name, shard in weight_map.items()}
 
 
-def write_tensors(file, tensors):
-    """Writes tensors, reading and writing one after the other: whole or not at all.
+def write_tensors(file: str, tensors: Mapping[str, Tensor]) -> None:
+    """Writes tensors, reading and writing one at a time; the file appears only when it is complete.
 
-    The library's own writer takes all of them, as bytes, at once; for BERT-large that is 2.7 GB.
-
-    Args:
-        file: path.
-        tensors: dict name -> Tensor.
+    The library's own writer takes all tensors at once, as bytes; for BERT-large that is 2.7 GB.
     """
-    header, position = {"__metadata__": {"format": "pt"}}, 0  # without this word Transformers refuses the file
-    # The widest types first keeps every tensor aligned to its own size, as the library's files are.
+    header: Json = {"__metadata__": {"format": "pt"}}  # Transformers refuses a file without it
+    position = 0
+    # Writing the widest types first keeps every tensor aligned to its own item size, as in the library's files.
     ordered = sorted(tensors.items(), key=lambda item: (-np.dtype(item[1].dtype).itemsize, item[0]))
     for name, tensor in ordered:
         offsets = [position, position + tensor.nbytes]
@@ -84,23 +73,23 @@ def write_tensors(file, tensors):
 
 
 @contextlib.contextmanager
-def _opened(file):
+def _opened(file: str) -> Iterator[Any]:
     try:
         with safe_open(file, framework="numpy") as tensors:
             yield tensors
     except (SafetensorError, OSError) as error:
-        raise DataError(f"{file} can not be read: {error}; expected a safetensors file") from None
+        raise DataError(f"{file} cannot be read: {error}; expected a safetensors file") from None
 
 
-def _dtype(theirs, name, file):
+def _dtype(theirs: str, name: str, file: str) -> str:
     if theirs not in _NAMES:
         raise DataError(f"{file}: {name} has the type {theirs}; expected one of {', '.join(_NAMES)}")
     return _NAMES[theirs]
 
 
-def _reader(file, name):
-    def read():
-        # Opened for each tensor: pages that were read through an open file stay mapped, and count as memory.
+def _reader(file: str, name: str) -> Callable[[], Array]:
+    def read() -> Array:
+        # The file is opened for each tensor: pages read through an open file stay mapped and count as memory.
         with _opened(file) as tensors:
             return tensors.get_tensor(name)
 

@@ -1,1 +1,1 @@
-"""Raw text and prepared shards as documents of token ids, and batches for pre-training."""
+"""Pre-training corpora: text files and prepared shards, read as documents of token ids and batched."""

@@ -1,4 +1,4 @@
-"""Documents -> what one sequence holds: a pair of segments (BERT, section 3.1, task 2) or full sentences (RoBERTa)."""
+"""Documents cut into sequences: pairs of segments (BERT, section 3.1, task 2) or full sentences (RoBERTa)."""
 
 import tensorflow as tf
 
@@ -7,55 +7,60 @@ from bert_tf.errors import DataError
 _LARGEST_INT32 = 2**31 - 1
 
 
-def check_documents(documents, pairs="nsp"):
-    """Refuses a corpus in which no second part from another document can be found; reads two documents.
+def check_documents(documents: tf.data.Dataset, pairs: str = "nsp") -> None:
+    """Raises a DataError if the corpus has too few documents; reads at most two.
 
     Args:
-        documents: Dataset of string tensors [num_sentences], as `readers.read_documents` gives.
-        pairs: "nsp", "sop" or "none"; all but the first do with one document.
-
-    Raises:
-        DataError: no document, or one where two are needed.
+        documents: Dataset of documents, tensors of any kind.
+        pairs: "nsp" needs two documents, "sop" and "none" need one.
     """
     count = len(list(documents.take(2)))
     if not count:
-        raise DataError("the corpus holds no text at all, expected documents separated by blank lines; add text")
+        raise DataError("the corpus has no text, expected documents separated by blank lines; add text")
     if count < 2 and pairs == "nsp":
         raise DataError(
-            "the corpus holds one document only, but next-sentence prediction needs at least two documents; add text,"
-            ' separate documents by blank lines, set the layout to "documents" where each line is a document, or set'
+            "the corpus has only one document, but next-sentence prediction needs at least two documents; add text,"
+            ' separate documents by blank lines, set the layout to "documents" if each line is a document, or set'
             " data.pairs=sop or none"
         )
 
 
-def sentence_pairs(documents, seed, *, max_tokens, short_sequence_rate=0.1, group_size=1000, swap=False):
-    """Cuts documents into pairs of segments by all rules of google-research/bert's create_training_data.py.
+def sentence_pairs(
+    documents: tf.data.Dataset,
+    seed: tf.Tensor,
+    *,
+    max_tokens: int,
+    short_sequence_rate: float = 0.1,
+    group_size: int = 1000,
+    swap: bool = False,
+) -> tf.data.Dataset:
+    """Cuts documents into pairs of segments by all rules of google-research/bert's create_pretraining_data.py.
 
-    A document aims at pairs of `max_tokens` tokens or, at `short_sequence_rate`, at a length drawn from
-    [2, max_tokens]. Sentences are collected up to that length; the chunk is cut at a random sentence. The second part
-    either is what follows (label 0) or, at even odds and always where the chunk is a single sentence, comes from a
-    random place of another document (label 1), and the sentences that followed are used again for the next pair. Pairs
-    that are still too long lose tokens of the longer part, at its front or back at random. Documents are taken in
-    groups; a group's pairs come in random order, and its random second parts come from the same group. Where the last
-    group is one document, all its pairs are label 0.
+    A document has a target length for its pairs: `max_tokens` or, with probability `short_sequence_rate`, a length
+    drawn from [2, max_tokens]. Sentences are collected up to that length, and the chunk is split at a random sentence.
+    The second segment is either the rest of the chunk (label 0) or, with probability 0.5 and always if the chunk is a
+    single sentence, text from a random position in another document (label 1); the rest of the chunk is then used
+    again for the next pair. Pairs that are still too long lose tokens of the longer segment, at its front or back at
+    random. Documents are processed in groups: a group's pairs come in random order, and random second segments come
+    from the same group. If the last group is a single document, all its pairs have label 0.
 
     With `swap`, the label is ALBERT's sentence order (Lan et al., 2020, section 3.1) by the rules of its
-    create_pretraining_data.py: at even odds the two parts change places (label 1), and only a chunk of a single
-    sentence, which has no order, still gets a random second part (label 1 too).
+    create_pretraining_data.py: with probability 0.5 the two segments are swapped (label 1), and only a chunk of a
+    single sentence, which has no order, still gets a random second segment (also label 1).
 
     Args:
-        documents: Dataset of RaggedTensors int32 [num_sentences, None], token ids; empty sentences are passed over.
+        documents: Dataset of RaggedTensors int32 [num_sentences, None], token ids; empty sentences are skipped.
         seed: integer [2], stateless: the same seed gives the same pairs in the same order.
-        max_tokens: tokens of both segments together, at most: the model's length less [CLS] and two [SEP].
-        short_sequence_rate: share of documents that aim at shorter pairs.
-        group_size: documents a group, at most. Memory holds the tokens of two or three groups.
-        swap: label 1 is a pair in the wrong order instead of a random second part.
+        max_tokens: maximum number of tokens in both segments together: the model's length minus [CLS] and two [SEP].
+        short_sequence_rate: fraction of documents with a shorter target length.
+        group_size: maximum number of documents per group. Memory holds the tokens of two or three groups.
+        swap: label 1 is a pair in the wrong order instead of a random second segment.
 
     Returns:
-        tf.data.Dataset of dicts: "first" int32 [n], "second" int32 [m], "next_sentence_label" int32 [].
+        Dataset of dicts: "first" int32 [n], "second" int32 [m], "next_sentence_label" int32 [].
     """
 
-    def pair(group, documents):
+    def pair(group: tf.Tensor, documents: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         tokens, bounds, limits = _flatten(documents)
         group_seed = tf.random.fold_in(seed, group)
         plan_seed, cut_seed, order_seed = tf.unstack(tf.random.split(group_seed, 3))
@@ -64,101 +69,111 @@ def sentence_pairs(documents, seed, *, max_tokens, short_sequence_rate=0.1, grou
         order = _random_order(tf.size(labels), order_seed)
         return tokens, tf.gather(ranges, order), tf.gather(labels, order)
 
-    def look_up(tokens, ranges, labels):
-        def examples(bounds, label):
+    def look_up(tokens: tf.Tensor, ranges: tf.Tensor, labels: tf.Tensor) -> tf.data.Dataset:
+        def example(bounds: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
             first = tokens[bounds[0] : bounds[1]]
             second = tokens[bounds[2] : bounds[3]]
             return {"first": first, "second": second, "next_sentence_label": label}
 
-        return tf.data.Dataset.from_tensor_slices((ranges, labels)).map(examples)
+        return tf.data.Dataset.from_tensor_slices((ranges, labels)).map(example)
 
-    # The next group is prepared while one is used.
+    # The next group is prepared while the current one is used.
     groups = documents.ragged_batch(group_size).enumerate().map(pair).prefetch(1)
     return groups.flat_map(look_up)
 
 
-def full_sentences(documents, seed, *, max_tokens, sep_id, group_size=1000, cut=False):
-    """Fills sequences with whole sentences in a row, across documents: RoBERTa's FULL-SENTENCES.
+def full_sentences(
+    documents: tf.data.Dataset,
+    seed: tf.Tensor,
+    *,
+    max_tokens: int,
+    sep_id: int,
+    group_size: int = 1000,
+    cut: bool = False,
+) -> tf.data.Dataset:
+    """Fills sequences with consecutive full sentences, across documents: RoBERTa's FULL-SENTENCES.
 
-    Liu et al., 2019 (arXiv:1907.11692), section 4.2: sentences are taken one after the other while they fit; where one
-    document ends, an extra separator stands before the next. A sentence of more than `max_tokens` tokens is cut into
-    pieces of that length. Documents are shuffled within their group before they are joined, so that every epoch has new
-    sequences, and a group's sequences come in random order. The last sequence of a group goes on with the next group's
-    text: only the last one of all ends for want of text.
+    Liu et al., 2019 (arXiv:1907.11692), section 4.2: sentences are added one after the other while they fit, with an
+    extra separator between documents. A sentence of more than `max_tokens` tokens is cut into parts of that length.
+    Documents are shuffled within their group before they are joined, so that every epoch has new sequences, and a
+    group's sequences come in random order. The last sequence of a group continues with the next group's text, so only
+    the very last sequence can be short for lack of text.
 
-    With `cut`, every sequence but that last one has `max_tokens` tokens: a sentence that does not fit is cut where the
-    sequence ends and goes on in another one, as with `--sample-break-mode none` of RoBERTa's own program, fairseq.
+    With `cut`, every sequence but the last one has `max_tokens` tokens: a sentence that does not fit is cut where the
+    sequence ends and continues in another one, as with `--sample-break-mode none` of RoBERTa's own program, fairseq.
 
     Args:
-        documents: Dataset of RaggedTensors int32 [num_sentences, None], token ids; empty sentences are passed over.
+        documents: Dataset of RaggedTensors int32 [num_sentences, None], token ids; empty sentences are skipped.
         seed: integer [2], stateless: the same seed gives the same sequences in the same order.
-        max_tokens: tokens of a sequence, at most: the model's length less [CLS] and the [SEP] at the end.
+        max_tokens: maximum number of tokens in a sequence: the model's length minus [CLS] and the final [SEP].
         sep_id: id of [SEP], between documents.
-        group_size: documents a group, at most. Memory holds the tokens of two or three groups.
-        cut: sequences end where they are full instead of at the end of a sentence.
+        group_size: maximum number of documents per group. Memory holds the tokens of two or three groups.
+        cut: sequences end when they are full instead of at the end of a sentence.
 
     Returns:
-        tf.data.Dataset of dicts: "first" int32 [n].
+        Dataset of dicts: "first" int32 [n].
     """
 
-    def fill(rest, number, group, is_last):
+    def fill(
+        rest: tf.Tensor, number: tf.Tensor, group: tf.RaggedTensor, is_last: tf.Tensor
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
         document_seed, order_seed = tf.unstack(tf.random.split(tf.random.fold_in(seed, number), 2))
         documents = tf.gather(group, _random_order(group.nrows(), document_seed))
-        # What the group before left over is the start of the first sequence, like a document of one sentence.
+        # The rest of the previous group starts the first sequence, like a document of one sentence.
         rest = tf.RaggedTensor.from_nested_row_lengths(rest, [[1], [tf.size(rest, tf.int64)]])
         tokens, bounds, limits = _flatten(tf.concat([rest, documents], axis=0))
         joined = _join_documents(tokens, bounds, limits, sep_id)
         ranges = _equal_ranges(tf.size(joined), max_tokens) if cut else _sentence_ranges(bounds, limits, max_tokens)
         count = tf.shape(ranges)[0]
         whole = tf.where(is_last, count, tf.maximum(count - 1, 0))
-        held = tf.concat([ranges[whole:], [[0, 0]]], axis=0)[0]
+        unfinished = tf.concat([ranges[whole:], [[0, 0]]], axis=0)[0]
         ranges = tf.gather(ranges, _random_order(whole, order_seed))
-        return joined[held[0] : held[1]], (joined, ranges)
+        return joined[unfinished[0] : unfinished[1]], (joined, ranges)
 
-    def look_up(tokens, ranges):
+    def look_up(tokens: tf.Tensor, ranges: tf.Tensor) -> tf.data.Dataset:
         rows = tf.data.Dataset.from_tensor_slices(ranges)
         return rows.map(lambda bounds: {"first": tokens[bounds[0] : bounds[1]]})
 
     # The empty group at the end closes the last sequence.
-    nothing = tf.RaggedTensor.from_nested_row_lengths(tf.zeros([0], tf.int32), [tf.zeros([0], tf.int64)] * 2)
+    empty = tf.RaggedTensor.from_nested_row_lengths(tf.zeros([0], tf.int32), [tf.zeros([0], tf.int64)] * 2)
     groups = documents.ragged_batch(group_size).enumerate().map(lambda number, group: (number, group, False))
-    end = tf.data.Dataset.from_tensors((tf.constant(0, tf.int64), nothing, True))
+    end = tf.data.Dataset.from_tensors((tf.constant(0, tf.int64), empty, True))
     filled = groups.concatenate(end).scan(tf.zeros([0], tf.int32), lambda rest, element: fill(rest, *element))
     return filled.prefetch(1).flat_map(look_up)
 
 
-def _join_documents(tokens, bounds, limits, sep_id):
-    """Tokens of all documents with [SEP] between one and the next; arguments as `_flatten` gives."""
+def _join_documents(tokens: tf.Tensor, bounds: tf.Tensor, limits: tf.Tensor, sep_id: int) -> tf.Tensor:
+    """Tokens of all documents with [SEP] between them; `tokens`, `bounds`, `limits` are those of `_flatten`."""
     documents = tf.RaggedTensor.from_row_splits(tokens, tf.gather(bounds, limits))
     separators = tf.fill([documents.nrows(tf.int32), 1], sep_id)
     return tf.concat([documents, separators], axis=1).values[:-1]
 
 
-def _equal_ranges(count, length):
-    """Cuts `count` tokens after every `length`: int32 [num_rows, 2], the last range perhaps shorter."""
+def _equal_ranges(count: tf.Tensor, length: int) -> tf.Tensor:
+    """Ranges of `length` tokens, [start, end), that cover `count`: int32 [num_rows, 2]; the last may be shorter."""
     starts = tf.range(0, count, length)
     return tf.stack([starts, tf.minimum(starts + length, count)], axis=1)
 
 
-def _sentence_ranges(bounds, limits, max_tokens):
-    """Where each sequence of `full_sentences` begins and ends.
+def _sentence_ranges(bounds: tf.Tensor, limits: tf.Tensor, max_tokens: int) -> tf.Tensor:
+    """Computes where each sequence of `full_sentences` begins and ends.
 
     Args:
-        bounds, limits: as `_flatten` gives.
+        bounds, limits: as `_flatten` returns them.
 
     Returns:
-        int32 [num_rows, 2]; row r is the joined documents' tokens [r, 0] to [r, 1] - 1.
+        int32 [num_rows, 2], ranges [start, end) in the tokens of the joined documents.
     """
     lengths = bounds[1:] - bounds[:-1]
     document = tf.searchsorted(limits, tf.range(tf.size(lengths)), side="right") - 1  # of each sentence
-    pieces = -(-lengths // max_tokens)  # more than one only where a sentence is too long
-    piece = tf.range(tf.reduce_sum(pieces)) - tf.repeat(tf.cumsum(pieces, exclusive=True), pieces)
+    counts = -(-lengths // max_tokens)  # parts of each sentence; more than one only if it is too long
+    part = tf.range(tf.reduce_sum(counts)) - tf.repeat(tf.cumsum(counts, exclusive=True), counts)
     # A document's number is also the number of separators before it.
-    starts = tf.repeat(bounds[:-1] + document, pieces) + piece * max_tokens
-    ends = tf.minimum(starts + max_tokens, tf.repeat(bounds[1:] + document, pieces))
-    following = tf.searchsorted(ends, starts + max_tokens, side="right")  # the piece that a row from here leaves out
+    starts = tf.repeat(bounds[:-1] + document, counts) + part * max_tokens
+    ends = tf.minimum(starts + max_tokens, tf.repeat(bounds[1:] + document, counts))
+    following = tf.searchsorted(ends, starts + max_tokens, side="right")  # the first part that no longer fits
 
-    # Row after row is a walk along `following`: with steps that double in length, twice as many rows a turn.
+    # The rows are a walk along `following`. Doubling the step doubles the number of rows per iteration.
     count = tf.size(starts)
     rows, _ = tf.while_loop(
         lambda rows, steps: rows[-1] < count,
@@ -170,12 +185,12 @@ def _sentence_ranges(bounds, limits, max_tokens):
     return tf.stack([tf.gather(starts, rows), tf.gather(ends, tf.gather(following, rows) - 1)], axis=1)
 
 
-def _random_order(count, seed):
+def _random_order(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.argsort(tf.random.stateless_uniform([count], seed))
 
 
-def _flatten(documents):
-    """A group of documents as flat vectors, without empty sentences and documents.
+def _flatten(documents: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Flattens a group of documents to vectors, without empty sentences and documents.
 
     Args:
         documents: RaggedTensor int32 [num_documents, None, None].
@@ -188,37 +203,48 @@ def _flatten(documents):
     sentences = documents.values
     lengths = tf.cast(sentences.row_lengths(), tf.int32)
     used = lengths > 0
-    counts = tf.math.segment_sum(tf.cast(used, tf.int32), documents.value_rowids())  # [documents up to the last full]
+    # [documents up to the last with sentences]
+    counts = tf.math.segment_sum(tf.cast(used, tf.int32), documents.value_rowids())
     bounds = tf.cumsum(lengths[used])
     limits = tf.cumsum(counts[counts > 0])
     return sentences.values, tf.concat([[0], bounds], axis=0), tf.concat([[0], limits], axis=0)
 
 
-def _plan_pairs(bounds, limits, seed, max_tokens, short_sequence_rate, swap):
-    """Decides what goes into each pair.
+def _plan_pairs(
+    bounds: tf.Tensor,
+    limits: tf.Tensor,
+    seed: tf.Tensor,
+    max_tokens: int,
+    short_sequence_rate: float,
+    swap: bool,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Chooses the segments of each pair.
 
-    Every turn of the loop makes one pair of each document that is not used up: as many turns as the longest document
-    has pairs, and no work for each single sentence, because chunks are found by bisection in the sums of lengths.
+    Every iteration of the loop makes one pair from each document that is not used up. So the document with the most
+    pairs decides the number of iterations. No single sentence costs work of its own, because chunks are found by
+    bisection in the cumulative lengths.
 
     Args:
-        bounds, limits: as `_flatten` gives.
+        bounds, limits: as `_flatten` returns them.
 
     Returns:
-        ranges: int32 [num_pairs, 4]: first and second part are the tokens [r0, r1) and [r2, r3).
+        ranges: int32 [num_pairs, 4]; the segments are the tokens [r0, r1) and [r2, r3).
         labels: int32 [num_pairs].
     """
     num_documents = tf.size(limits) - 1
     target_seed, loop_seed = tf.unstack(tf.random.split(seed, 2))
     draws = _draw([2, num_documents], target_seed)
-    # As the reference does: one target a document.
+    # One target per document, as in the reference.
     short = tf.cast(draws[0], tf.float64) < short_sequence_rate * 2.0**31
     targets = tf.where(short, 2 + draws[1] % (max_tokens - 1), max_tokens)
 
-    def reach(start, length):
-        """The first sentence boundary at least `length` tokens after the boundary `start`, perhaps past the end."""
+    def reach(start: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+        """The first sentence boundary at least `length` tokens after the boundary `start`; may be past the end."""
         return tf.searchsorted(bounds, tf.gather(bounds, start) + length)
 
-    def turn(step, document, start, pairs):
+    def make_pairs(
+        step: tf.Tensor, document: tf.Tensor, start: tf.Tensor, pairs: tf.TensorArray
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.TensorArray]:
         draws = _draw([4, tf.size(document)], tf.random.fold_in(loop_seed, step))
         target = tf.gather(targets, document)
         end = tf.minimum(reach(start, target), tf.gather(limits, document + 1))
@@ -232,25 +258,24 @@ def _plan_pairs(bounds, limits, seed, max_tokens, short_sequence_rate, swap):
         other += tf.cast((other >= document) & (num_documents > 1), tf.int32)
         other_start, other_limit = tf.gather(limits, other), tf.gather(limits, other + 1)
         random_start = other_start + draws[3] % (other_limit - other_start)
-        # At least one sentence, also where the first part alone reaches the target.
+        # At least one sentence, even if the first segment alone reaches the target.
         missing = target - (tf.gather(bounds, middle) - tf.gather(bounds, start))
         random_end = tf.minimum(tf.maximum(reach(random_start, missing), random_start + 1), other_limit)
 
         second_start = tf.where(random_next, random_start, middle)
         second_end = tf.where(random_next, random_end, end)
         first, second = tf.stack([start, middle], axis=1), tf.stack([second_start, second_end], axis=1)
-        parts = tf.where(swapped[:, tf.newaxis], tf.concat([second, first], 1), tf.concat([first, second], 1))
+        segments = tf.where(swapped[:, tf.newaxis], tf.concat([second, first], 1), tf.concat([first, second], 1))
         label = tf.cast(random_next | swapped, tf.int32)[:, tf.newaxis]
-        made = tf.concat([tf.gather(bounds, parts), label], axis=1)
-        pairs = pairs.write(step, made)
-        # The sentences that a random part displaced are used again.
+        pairs = pairs.write(step, tf.concat([tf.gather(bounds, segments), label], axis=1))
+        # The sentences that a random segment replaced are used again.
         start = tf.where(random_next, middle, end)
         left = start < tf.gather(limits, document + 1)
         return step + 1, document[left], start[left], pairs
 
     _, _, _, pairs = tf.while_loop(
         lambda step, document, start, pairs: tf.size(document) > 0,
-        turn,
+        make_pairs,
         (
             0,
             tf.range(num_documents),
@@ -266,11 +291,11 @@ def _plan_pairs(bounds, limits, seed, max_tokens, short_sequence_rate, swap):
     return pairs[:, :4], pairs[:, 4]
 
 
-def _cut_to(max_tokens, ranges, seed):
+def _cut_to(max_tokens: int, ranges: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Shortens pairs to `max_tokens`: the reference's loop over single tokens in closed form.
 
-    The reference takes a token from the longer part, on a tie from the second, and from that part's front or back at
-    even odds.
+    The reference removes a token from the longer segment, on a tie from the second, and from that segment's front or
+    back with equal probability.
 
     Args:
         ranges: int32 [num_pairs, 4].
@@ -281,7 +306,7 @@ def _cut_to(max_tokens, ranges, seed):
     first, second = ranges[:, 1] - ranges[:, 0], ranges[:, 3] - ranges[:, 2]
     excess = tf.maximum(first + second - max_tokens, 0)
     from_longer = tf.minimum(excess, tf.abs(first - second))
-    rest = excess - from_longer  # taken from equal parts in turn, the second part first
+    rest = excess - from_longer  # removed from equally long segments in turn, from the second one first
     off_first = rest // 2 + tf.where(first > second, from_longer, 0)
     off_second = excess - off_first
     off = tf.stack([off_first, off_second], axis=1)
@@ -290,7 +315,7 @@ def _cut_to(max_tokens, ranges, seed):
     return ranges + tf.stack([front[:, 0], -back[:, 0], front[:, 1], -back[:, 1]], axis=1)
 
 
-def _draw(shape, seed):
+def _draw(shape: list[int | tf.Tensor], seed: tf.Tensor) -> tf.Tensor:
     """Uniform int32 in [0, 2**31), the same on every machine."""
     bits = tf.random.stateless_uniform(shape, seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
     return tf.bitwise.bitwise_and(bits, _LARGEST_INT32)

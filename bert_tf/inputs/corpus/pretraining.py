@@ -1,10 +1,12 @@
-"""Text or prepared shards -> batches for pre-training: new pairs and masks every epoch (BERT, 3.1 and appendix A.2)."""
+"""Pre-training batches from text or prepared shards: new pairs and masks every epoch (BERT, 3.1 and appendix A.2)."""
 
 import contextlib
 import re
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.corpus.documents import check_documents, full_sentences, sentence_pairs
@@ -14,25 +16,24 @@ from bert_tf.inputs.corpus.shards import Shards, are_shards
 from bert_tf.inputs.corpus.tokenized import TOO_BAD, token_documents
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
 from bert_tf.inputs.packing import dense_features, fill_rows, join_rows, pack
+from bert_tf.text import Tokenizer
+from bert_tf.types import Tensors
 
-_BATCHES_A_POOL = 32
-# Sequences that are packed together: 99% of the rows is filled; twice as many take twice as long for each sequence.
+_BATCHES_PER_POOL = 32
+# Sequences that are packed together fill 99% of the rows; twice as many take twice as long per sequence.
 _PACKED_POOL = 1024
-# How the message of an error begins that only reading the whole corpus can find.
+# Start of the error message if the whole corpus turns out to be too small.
 _TOO_SMALL = "the corpus makes less than"
 
 
-def check_corpus(files, tokenizer, data):
-    """Refuses files that cannot be pre-trained on; reads the first megabyte of each and two documents.
+def check_corpus(files: Sequence[str], tokenizer: Tokenizer, data: PretrainingData) -> None:
+    """Raises an error for a corpus that cannot be used; reads the first megabyte of each file and two documents.
+
+    Checked are that files are readable, not empty and UTF-8 text or shards of this tokenizer, and that there are enough
+    documents.
 
     Args:
-        files: list of str, text files or shards.
-        tokenizer: bert_tf.Tokenizer.
-        data: bert_tf.config.PretrainingData.
-
-    Raises:
-        ConfigError: shards were made with another tokenizer.
-        DataError: a file is unreadable, empty or not UTF-8, or all of them together hold too few documents.
+        files: text files or shards.
     """
     if are_shards(files):
         Shards(files).check(tokenizer)
@@ -44,51 +45,59 @@ def check_corpus(files, tokenizer, data):
 
 
 @contextlib.contextmanager
-def reading(name):
-    """Makes the errors that reading finds in a Dataset's data errors of the corpus called `name`.
+def reading(name: str) -> Iterator[None]:
+    """Turns known errors inside a Dataset into a DataError of the corpus `name`.
 
-    Raises:
-        DataError: too small, too much of it bad, or not what the input service was expected to give.
+    These are: too small, too much of it unreadable, or a batch of the input service out of order.
     """
     try:
         yield
-    except tf.errors.InvalidArgumentError as error:  # what an assertion inside a Dataset becomes
+    except tf.errors.InvalidArgumentError as error:  # raised by assertions inside a Dataset
         known = re.search(rf"({_TOO_SMALL}|{TOO_BAD}|{OUT_OF_ORDER}) [^\n]*", error.message)
         if not known:
             raise
         raise DataError(f"{name}: {known[0].rstrip(']')}") from None
 
 
-def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop_remainder=True, shard=None):
+def pretraining_dataset(
+    files: Sequence[str],
+    tokenizer: Tokenizer,
+    data: PretrainingData,
+    *,
+    seed: int,
+    epoch: int | tf.Tensor,
+    batch_size: int,
+    drop_remainder: bool = True,
+    shard: tuple[int, int] | None = None,
+) -> tf.data.Dataset:
     """One epoch of pre-training batches, a pure function of its arguments.
 
-    Files are taken in a random order, eight in turn; the documents of a group (`data.group_size` of them) are cut into
-    sequences and these shuffled. A corpus larger than a group should be several files, which mixes its groups.
+    Files are read in random order, eight in turn. The documents of a group (`data.group_size` documents) are cut into
+    sequences, which are shuffled. A corpus larger than a group should consist of several files, to mix its groups.
 
     Args:
-        files: list of str, UTF-8 text, compressed if the name ends in .gz; or shards that were prepared of such files,
-            which give the same batches, but for documents that preparing left out as duplicates.
-        tokenizer: bert_tf.Tokenizer.
-        data: bert_tf.config.PretrainingData.
-        seed: int; with `epoch` it decides order, pairs and masks, on every machine alike.
-        epoch: int or int64 scalar tensor; evaluation keeps it fixed and so sees the same masks every time.
-        batch_size: rows a batch: sequences, or with data.pack as many pairs as fit into that many rows.
-        drop_remainder: leave out the last batch if it is not full.
-        shard: (number of workers, index), to make only every so many-th batch; None for all.
+        files: UTF-8 text, compressed if the name ends in .gz; or shards prepared from such files, which give the same
+            batches, except for the documents that were dropped as duplicates.
+        tokenizer: must equal the tokenizer of the shards.
+        seed: with `epoch`, determines order, pairs and masks, identically on every machine.
+        epoch: int or int64 scalar tensor; a fixed epoch gives the same masks every time, as evaluation needs.
+        batch_size: rows per batch; a row is a sequence or, with data.pack, as many pairs as fit.
+        drop_remainder: drops the last batch if it is not full.
+        shard: (number of workers, index), as for `Dataset.shard`, to make only this worker's batches; None for all.
 
     Returns:
-        tf.data.Dataset of dicts. int32 [batch, length]: input_word_ids, input_mask, input_type_ids; int32
-        [batch, max_predictions]: masked_lm_positions, masked_lm_ids; float32 [batch, max_predictions]:
-        masked_lm_weights; but for data.pairs "none", int32 [batch]: next_sentence_labels (1: the second segment is from
-        another document or, for "sop", the segments are swapped).
-        With data.pack, several pairs are in a row, and the features those of `inputs.packing.join_rows`; which
-        sequences are made and how they are masked follows the same rules.
-        With data.mask_on "device", input_word_ids are not masked, and instead of the masked_lm_ features there is what
-        `inputs.masking.Masker` makes them of.
+        Dataset of feature dicts. int32 [batch, length]: input_word_ids, input_mask, input_type_ids. int32
+        [batch, max_predictions]: masked_lm_positions, masked_lm_ids. float32 [batch, max_predictions]:
+        masked_lm_weights. int32 [batch], unless data.pairs is "none": next_sentence_labels (1: the second segment is
+        from another document or, for "sop", the segments are swapped).
+        With data.pack, a row holds several pairs and has the features of `inputs.packing.join_rows`; sequences are made
+        and masked by the same rules.
+        With data.mask_on "device", input_word_ids are not masked, and the inputs of `inputs.masking.Masker` replace the
+        masked_lm_ features.
 
     Raises:
-        ConfigError: the layout is unknown.
-        tf.errors.InvalidArgumentError: on reading, if the corpus makes no batch at all or too much of it is bad.
+        tf.errors.InvalidArgumentError: while reading, if the corpus is too small for a batch or too much of it is
+            unreadable. `reading` turns it into a DataError.
     """
     epoch_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), tf.cast(epoch, tf.int64))
     file_seed, pair_seed, order_seed, mask_seed = tf.unstack(tf.random.split(epoch_seed, 4))
@@ -96,14 +105,14 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
     documents = token_documents(files, tokenizer, data, file_seed)
     sequences = _sequences(documents, pair_seed, tokenizer, data)
 
-    def pack_segments(segments):
+    def pack_segments(segments: Tensors) -> Tensors:
         ids, type_ids = pack(
             segments["first"], segments.get("second"), cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id
         )
         labels = {"labels": segments["next_sentence_label"]} if "next_sentence_label" in segments else {}
         return {"ids": ids, "type_ids": type_ids} | labels
 
-    pool_size = batch_size * _BATCHES_A_POOL if data.length_multiple else batch_size
+    pool_size = batch_size * _BATCHES_PER_POOL if data.length_multiple else batch_size
     batches = sequences.ragged_batch(_PACKED_POOL if data.shares_rows else pool_size).map(pack_segments)
     if data.shares_rows:
         batches = _rows(batches, order_seed, data).ragged_batch(batch_size)
@@ -117,12 +126,12 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
     batches = _refuse_empty(batches, f"{_TOO_SMALL} {least}; add text or make train.batch_size smaller")
     batches = batches.enumerate()
     if shard:
-        # Here, because what comes before is needed to know what the next batch is.
+        # Not earlier, because the content of a batch depends on all batches before it.
         batches = batches.shard(*shard)
     masker = Masker(data, tokenizer)
 
-    def finish(number, packed):
-        counts = packed["ids"].row_lengths()  # of a packed row: its sequences, which are masked each by itself
+    def finish(number: tf.Tensor, packed: Tensors) -> Tensors:
+        counts = packed["ids"].row_lengths()  # sequences in each packed row; each is masked by itself
         if data.shares_rows:
             packed = {name: value.values for name, value in packed.items()}
         features = _features(packed, tf.random.fold_in(mask_seed, number), tokenizer, data)
@@ -137,8 +146,10 @@ def pretraining_dataset(files, tokenizer, data, *, seed, epoch, batch_size, drop
     return batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _sequences(documents, seed, tokenizer, data):
-    """Tokenized documents -> Dataset of what a sequence holds, a dict of one or two segments and maybe a label."""
+def _sequences(
+    documents: tf.data.Dataset, seed: tf.Tensor, tokenizer: Tokenizer, data: PretrainingData
+) -> tf.data.Dataset:
+    """Tokenized documents -> Dataset of sequences, dicts of one or two segments and, for pairs, a label."""
     if data.pairs == "none":
         return full_sentences(
             documents,
@@ -158,10 +169,10 @@ def _sequences(documents, seed, tokenizer, data):
     )
 
 
-def _rows(pools, seed, data):
-    """Datasets of pools of sequences -> of rows, dicts with one more dimension: the sequences of a row."""
+def _rows(pools: tf.data.Dataset, seed: tf.Tensor, data: PretrainingData) -> tf.data.Dataset:
+    """Dataset of pools of sequences -> Dataset of rows; features have one more dimension, the sequences of a row."""
 
-    def fill(number, pool):
+    def fill(number: tf.Tensor, pool: Tensors) -> Tensors:
         lengths = tf.cast(pool["ids"].row_lengths(), tf.int32)
         order, counts = fill_rows(
             lengths,
@@ -176,8 +187,8 @@ def _rows(pools, seed, data):
     return pools.enumerate().map(fill, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).unbatch()
 
 
-def _features(packed, seed, tokenizer, data):
-    """A packed batch -> padded features that a `Masker` can mask; the seed of the batch becomes one for each row."""
+def _features(packed: Tensors, seed: tf.Tensor, tokenizer: Tokenizer, data: PretrainingData) -> Tensors:
+    """Packed batch -> padded features for a `Masker`; each row gets a seed of its own from the batch's seed."""
     length = data.max_length if data.length_multiple is None else None
     features = dense_features(
         packed["ids"],
@@ -187,7 +198,7 @@ def _features(packed, seed, tokenizer, data):
         max_length=data.max_length,
     )
     rows = packed["ids"].nrows()
-    # All 32 bits are drawn; Philox by name, because the default generator differs between devices.
+    # Drawn from all of int32. Philox is set because the default generator differs between devices.
     seeds = tf.random.stateless_uniform([rows, 2], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
     features |= {SEED: seeds} | ({"next_sentence_labels": packed["labels"]} if "labels" in packed else {})
     if data.words == "spaces":
@@ -197,13 +208,13 @@ def _features(packed, seed, tokenizer, data):
     return features
 
 
-def _refuse_empty(batches, message):
-    """Makes a Dataset without elements an error: an endless loop over such epochs would hang without a word."""
-    nothing = {name: _nothing(spec) for name, spec in batches.element_spec.items()}
+def _refuse_empty(batches: tf.data.Dataset, message: str) -> tf.data.Dataset:
+    """Makes an empty Dataset an error: an endless stream of empty epochs would hang silently."""
+    empty = {name: _empty(spec) for name, spec in batches.element_spec.items()}
     ended = batches.map(lambda features: (features, False))
-    ended = ended.concatenate(tf.data.Dataset.from_tensors((nothing, True)))
+    ended = ended.concatenate(tf.data.Dataset.from_tensors((empty, True)))
 
-    def count(seen, element):
+    def count(seen: tf.Tensor, element: tuple[Tensors, tf.Tensor]) -> tuple[tf.Tensor, tuple[Tensors, tf.Tensor]]:
         features, is_end = element
         with tf.control_dependencies([tf.debugging.Assert(~is_end | (seen > 0), [message])]):
             return seen + 1, (features, tf.identity(is_end))
@@ -213,7 +224,7 @@ def _refuse_empty(batches, message):
     return ended.map(lambda features, is_end: features)
 
 
-def _nothing(spec):
+def _empty(spec: tf.TypeSpec) -> tf.Tensor | tf.RaggedTensor:
     if isinstance(spec, tf.RaggedTensorSpec):
         no_rows = [tf.zeros([0], spec.row_splits_dtype)] * spec.ragged_rank
         return tf.RaggedTensor.from_nested_row_lengths(tf.zeros([0], spec.dtype), no_rows)

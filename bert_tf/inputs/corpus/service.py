@@ -1,60 +1,65 @@
-"""Batches made on other machines, by the workers of a tf.data service, in the same order as made here."""
+"""tf.data service input: workers on other machines make the batches, in the same order as this process would."""
 
 import socket
 import time
 import warnings
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.progress import log
+from bert_tf.types import Tensors
 
 SERVICE = tf.data.experimental.service
-# How the message of the error begins that ends a run whose workers do not all do their part.
+# Start of the error message if a worker was restarted or is missing.
 OUT_OF_ORDER = "the input service gave batch"
 
 
-def through_service(epoch_batches, address, workers, patience=120):
-    """Lets a tf.data service make the batches.
+def through_service(
+    epoch_batches: Callable[[tf.Tensor, tuple[int, int]], tf.data.Dataset],
+    address: str,
+    workers: int,
+    patience: float = 120,
+) -> Callable[[tf.Tensor], tf.data.Dataset]:
+    """Makes the batches on the workers of a tf.data service.
 
-    Worker k makes every batch whose number in the epoch is k modulo `workers`, in a job of its own that is idle on the
-    others, and the jobs are read in turn: each batch comes exactly once and in order. (The service's own ways do not
-    give that: sharing out goes by speed, and "coordinated reads" pass over a worker that takes more than 0.1 s.) A
-    worker that was started again begins its job anew, which is noticed by the numbers of the batches and is an error:
-    the same command then goes on from the last checkpoint.
+    Worker k makes every batch whose number in the epoch is k modulo `workers`. It does so in a job of its own, which
+    is empty on the other workers, and the jobs are read in turn: each batch comes exactly once and in order. (The
+    service's own modes do not guarantee this: dynamic sharding depends on the workers' speed, and coordinated reads
+    skip a worker that takes more than 0.1 s.) A restarted worker begins its job from the start. The numbers of the
+    batches reveal this, and it is an error: the same command then resumes from the last checkpoint.
 
     Args:
-        epoch_batches: function of (int64 scalar tensor, shard) to a Dataset of dicts of tensors, where shard is what
-            `Dataset.shard` takes; it holds no resource of this process, and its files are there on all workers too.
-        address: of the dispatcher, which was started with the list of its workers: "grpc://HOST:PORT".
-        workers: how many.
-        patience: seconds to wait until the dispatcher listens and all of them have told it that they are there.
+        epoch_batches: function of (epoch, an int64 scalar tensor; shard, the arguments of `Dataset.shard`) to a Dataset
+            of feature dicts. It must not hold resources of this process, and its files must exist on all workers.
+        address: the dispatcher's, "grpc://HOST:PORT"; it must have been started with the list of its workers.
+        workers: number of workers.
+        patience: seconds to wait until the dispatcher listens and all workers have registered with it. A DataError is
+            raised after this time, or at once if the service cannot be used.
 
     Returns:
-        function of the epoch to a Dataset, as `batching.stream` takes.
-
-    Raises:
-        DataError: the service can not be used, or it or workers are missing after that time.
+        Function from the epoch to a Dataset, for `batching.stream`.
     """
     _wait(address, workers, patience)
 
-    def batches(epoch):
-        def made_by(worker):
-            def make(_):
+    def batches(epoch: tf.Tensor) -> tf.data.Dataset:
+        def made_by(worker: tf.Tensor) -> tf.data.Dataset:
+            def make(_: tf.Tensor) -> tf.data.Dataset:
                 numbers = tf.data.Dataset.range(worker, tf.int64.max, workers)
                 return tf.data.Dataset.zip(numbers, epoch_batches(epoch, (workers, worker)))
 
-            mine = _each_its_number(workers).filter(lambda number: number == worker)
-            return _distribute(mine.flat_map(make), address)
+            own_number = _worker_numbers(workers).filter(lambda number: number == worker)
+            return _distribute(own_number.flat_map(make), address)
 
-        taken = tf.data.Dataset.range(workers).interleave(made_by, cycle_length=workers, block_length=1)
-        return taken.enumerate().map(in_order)
+        merged = tf.data.Dataset.range(workers).interleave(made_by, cycle_length=workers, block_length=1)
+        return merged.enumerate().map(in_order)
 
-    def in_order(expected, element):
+    def in_order(expected: tf.Tensor, element: tuple[tf.Tensor, Tensors]) -> Tensors:
         number, features = element
         message = tf.strings.format(
-            OUT_OF_ORDER + " {} for {}: a worker was started again or is not there any more; when all are, the same "
-            "command goes on", (number, expected)
+            OUT_OF_ORDER + " {}, expected {}: a worker was restarted or is missing; make sure that all workers are "
+            "running, then run the same command again to resume", (number, expected)
         )  # fmt: skip
         with tf.control_dependencies([tf.debugging.Assert(number == expected, [message])]):
             return {name: tf.identity(value) for name, value in features.items()}
@@ -62,52 +67,52 @@ def through_service(epoch_batches, address, workers, patience=120):
     return batches
 
 
-def _wait(address, workers, patience):
-    """Waits for all workers: a job without the one that is to do it would be over at once."""
+def _wait(address: str, workers: int, patience: float) -> None:
+    """Waits for all workers: the job of a missing worker would end at once."""
     end = time.monotonic() + patience
     _wait_for_dispatcher(address, end, patience)
     while True:
         try:
-            there = set(_distribute(_each_its_number(workers), address).as_numpy_iterator())
+            running = set(_distribute(_worker_numbers(workers), address).as_numpy_iterator())
         except tf.errors.OpError as error:
             reason = error.message.splitlines()[0][:200]
-            raise DataError(f"{address}: no input service that can be used ({reason}); see data.service") from None
-        if len(there) == workers:
+            raise DataError(f"{address}: not a usable input service ({reason}); see data.service") from None
+        if len(running) == workers:
             return
         if time.monotonic() > end:
             raise DataError(
-                f"{address}: {len(there)} of {workers} input workers are there (data.service_workers); start the "
-                "others, with the addresses that the dispatcher's --workers has for them"
+                f"{address}: {len(running)} of {workers} input workers are running (data.service_workers); start the "
+                "others, with the addresses in the dispatcher's --workers"
             )
         time.sleep(1)
 
 
-def _wait_for_dispatcher(address, end, patience):
-    """Waits until somebody listens at the address: TensorFlow would wait for ever, and be deaf to Ctrl-C."""
+def _wait_for_dispatcher(address: str, end: float, patience: float) -> None:
+    """Waits until something listens at the address: TensorFlow would wait forever and ignore Ctrl-C."""
     host, port = address.split("://")[-1].rsplit(":", 1)
-    told = False
+    logged = False
     while True:
         try:
-            # A try may take as long as all of the time where packets are lost on the way.
+            # If packets are lost on the way, a single attempt may take all of the time.
             socket.create_connection((host.strip("[]"), int(port)), max(1.0, end - time.monotonic())).close()
             return
         except (OSError, OverflowError) as error:
             if time.monotonic() > end:
                 raise DataError(
-                    f"{address}: no input service there ({error}); start bert_tf.serve_inputs, or see data.service"
+                    f"{address}: no input service found ({error}); start bert_tf.serve_inputs, or see data.service"
                 ) from None
-        if not told:
-            log(f"{address}: no input service there yet; waiting for it, {patience} seconds at most")
-            told = True
+        if not logged:
+            log(f"{address}: no input service found yet; waiting up to {patience} seconds")
+            logged = True
         time.sleep(1)
 
 
-def _each_its_number(workers):
-    """Dataset that on each worker of a service holds that worker's number."""
+def _worker_numbers(workers: int) -> tf.data.Dataset:
+    """Dataset that holds on each worker of a service only that worker's number."""
     return tf.data.Dataset.range(workers).shard(tf.data.experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT)
 
 
-def _distribute(dataset, address):
+def _distribute(dataset: tf.data.Dataset, address: str) -> tf.data.Dataset:
     with warnings.catch_warnings():
         # TensorFlow warns that options are unknown inside a graph; none are set.
         warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options", UserWarning)

@@ -1,48 +1,49 @@
-"""Prepared corpora: tokenized documents in sharded TFRecord files, with an index and a description of what made them.
+"""Prepared corpora: tokenized documents in sharded TFRecord files, with indexes and a description.
 
-A directory holds `NNNNN-of-NNNNN.tfrecord`, beside each an index of the same name ending in `.json`, and
-`corpus.json`. A record is a `tf.train.Example`, compressed by zlib, of some documents in a row: `ids` (int64),
-`sentence_lengths` (int64, how many ids each sentence has), `document_lengths` (int64, how many sentences each
-document has) and `word_starts` (bytes, one bit an id, lowest first: whether a word begins there that stands between
-spaces).
+A directory contains shards, `NNNNN-of-NNNNN.tfrecord`, an index for each, the same name ending in `.json`, and
+`corpus.json`, which describes the text and the tokenizer. A record is a zlib-compressed `tf.train.Example` of
+consecutive documents: `ids` (int64), `sentence_lengths` (int64, ids per sentence), `document_lengths` (int64, sentences
+per document) and `word_starts` (bytes, one bit per id, lowest bit first: whether a word, in the sense of text between
+spaces, begins there).
 
-The index tells which text file the documents came from and where each record begins, so that shards can be read in the
-order of the text, and so that the reader finds its way past a damaged record. Zlib's checksum tells which those are.
+The index lists the text files that the documents came from and the offset of each record. So shards can be read in the
+order of the text, and the reader can skip a damaged record, which zlib's checksum detects.
 """
 
 import hashlib
 import json
 import os
 import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.masking import mark_words
+from bert_tf.text import Tokenizer
+from bert_tf.types import Array, Json
 
 DESCRIPTION = "corpus.json"
 ENDING = ".tfrecord"
 
 _FORMAT = 1
-# Of a record, at least: enough to read and decompress at one go, little enough to lose when it is damaged.
+# A record is full at one of these: large enough to read and decompress fast, small enough to lose if it is damaged.
 _RECORD_TOKENS, _RECORD_DOCUMENTS = 1 << 17, 1 << 12
-# TFRecord: length and its checksum before each record, the record's checksum behind it.
+# TFRecord: length and its checksum before each record, the record's checksum after it.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 
 
-def settings_of(tokenizer):
-    """What of a tokenizer decides the ids, and the fingerprint of that.
-
-    Args:
-        tokenizer: bert_tf.Tokenizer.
+def settings_of(tokenizer: Tokenizer) -> Json:
+    """The settings of a tokenizer that determine the token ids, and their fingerprint.
 
     Returns:
-        dict, JSON-ready: format, vocabulary (SHA-256 of its pieces, one a line), vocab_size, lower_case, strip_accents,
-        split_cjk, and fingerprint: the first 16 hexadecimal digits of the SHA-256 of the others.
+        dict, JSON-ready: format, vocabulary (SHA-256 of its wordpieces, one per line), vocab_size, lower_case,
+        strip_accents, split_cjk, and fingerprint, the `digest` of the others.
     """
     pieces = "".join(f"{piece}\n" for piece in tokenizer.vocab)
-    settings = {
+    settings: Json = {
         "format": _FORMAT,
         "vocabulary": hashlib.sha256(pieces.encode()).hexdigest(),
         "vocab_size": tokenizer.vocab_size,
@@ -50,49 +51,50 @@ def settings_of(tokenizer):
     return settings | {"fingerprint": digest(settings)}
 
 
-def digest(value):
+def digest(value: Any) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a JSON-ready value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def shard_name(number, count):
-    """Name of a shard without its ending."""
+def shard_name(number: int, count: int) -> str:
+    """Name of a shard, without the file extension."""
     return f"{number:05d}-of-{count:05d}"
 
 
 class SourceWriter:
-    """Appends the documents of one text file to a shard; `close` it before the next file's.
-
-    Attributes:
-        records: list of [offset of its first byte, bytes, documents], the header before it not counted.
-        offset: bytes that the shard has.
+    """Appends the documents of one text file to a shard; `close` it before writing the next file.
 
     Args:
-        writer: tf.io.TFRecordWriter, uncompressed.
-        offset: bytes that the shard has so far.
+        writer: an uncompressed TFRecordWriter.
+        offset: current size of the shard in bytes.
+
+    Attributes:
+        records: [offset of the first byte after the header, bytes without header and footer, documents] of each record.
+        offset: size of the shard in bytes.
     """
 
-    def __init__(self, writer, offset):
+    def __init__(self, writer: tf.io.TFRecordWriter, offset: int) -> None:
         self._writer = writer
         self.offset = offset
-        self.records = []
-        self._documents, self._tokens = [], 0
+        self.records: list[list[int]] = []
+        self._documents: list[tuple[Array, Array, Array]] = []
+        self._tokens = 0
 
-    def write(self, ids, sentence_lengths, word_starts):
+    def write(self, ids: Array, sentence_lengths: Array, word_starts: Array) -> None:
         """Writes a document.
 
         Args:
-            ids: int array [num_tokens].
-            sentence_lengths: int array [num_sentences].
-            word_starts: bool array [num_tokens].
+            ids: int [num_tokens].
+            sentence_lengths: int [num_sentences].
+            word_starts: bool [num_tokens].
         """
         self._documents.append((ids, sentence_lengths, word_starts))
         self._tokens += len(ids)
         if self._tokens >= _RECORD_TOKENS or len(self._documents) == _RECORD_DOCUMENTS:
             self.close()
 
-    def close(self):
-        """Writes what is left as a record."""
+    def close(self) -> None:
+        """Writes the pending documents as a record."""
         if not self._documents:
             return
         ids, lengths, starts = (np.concatenate(parts) for parts in zip(*self._documents, strict=True))
@@ -111,63 +113,49 @@ class SourceWriter:
         self._documents, self._tokens = [], 0
 
 
-def find_shards(patterns):
-    """Replaces each prepared directory among paths by its shards.
-
-    Args:
-        patterns: list of str, paths or glob patterns.
-
-    Returns:
-        list of str.
-
-    Raises:
-        DataError: a directory that was to be prepared never got whole.
-    """
-    found = []
+def find_shards(patterns: Iterable[str]) -> list[str]:
+    """Replaces each prepared directory in a list of paths and glob patterns with its shards."""
+    paths = []
     for pattern in patterns:
         if not tf.io.gfile.isdir(pattern):
-            found.append(pattern)
+            paths.append(pattern)
         elif tf.io.gfile.exists(os.path.join(pattern, DESCRIPTION)):
-            found += [os.path.join(pattern, shard) for shard in _read(os.path.join(pattern, DESCRIPTION))["shards"]]
+            paths += [os.path.join(pattern, shard) for shard in _read(os.path.join(pattern, DESCRIPTION))["shards"]]
         elif tf.io.gfile.glob(os.path.join(pattern, f"*-of-*{ENDING}")):
             raise DataError(
-                f"{pattern}: shards but no {DESCRIPTION}: it was never finished; run the same prepare again"
+                f"{pattern}: shards but no {DESCRIPTION}: the preparation never finished; run the same prepare again"
             )
         else:
-            found.append(pattern)
-    return found
+            paths.append(pattern)
+    return paths
 
 
-def are_shards(files):
-    """Whether files are prepared shards.
-
-    Raises:
-        ConfigError: some are and some are not.
-    """
+def are_shards(files: Sequence[str]) -> bool:
+    """Whether files are prepared shards; a mixture of shards and text is a ConfigError."""
     shards = [file for file in files if file.endswith(ENDING)]
     if shards and len(shards) < len(files):
         text = next(file for file in files if not file.endswith(ENDING))
-        raise ConfigError(f"{text} is text and {shards[0]} a prepared shard; name either, or prepare all of the text")
+        raise ConfigError(
+            f"{text} is text, but {shards[0]} is a prepared shard; use only one kind, or prepare all of the text"
+        )
     return bool(shards)
 
 
 class Shards:
-    """The index of prepared shards, in memory: some bytes a record, so far less than a thousandth of the corpus.
-
-    Attributes:
-        num_sources: text files that the documents come from.
-        num_tokens: of all documents.
+    """In-memory index of prepared shards: some bytes per record, far less than a thousandth of the corpus.
 
     Args:
-        paths: list of str, shards of one or more prepared directories.
+        paths: shards of one or more prepared directories. A shard that is missing, truncated or not listed in its
+            directory's corpus.json is a DataError.
 
-    Raises:
-        DataError: a shard or its index is missing or cut short, or is none of those that its directory describes.
+    Attributes:
+        num_sources: number of text files that the documents come from.
+        num_tokens: number of tokens in all documents.
     """
 
-    def __init__(self, paths):
+    def __init__(self, paths: Iterable[str]) -> None:
         self.paths = list(paths)
-        self._descriptions = {}
+        self._descriptions: dict[str, Json] = {}
         firsts, shards, records, sizes = [0], [], [], []
         self.num_tokens = 0
         for number, path in enumerate(self.paths):
@@ -175,7 +163,7 @@ class Shards:
             if folder not in self._descriptions:
                 self._descriptions[folder] = _read(os.path.join(folder, DESCRIPTION))
             if name not in self._descriptions[folder]["shards"]:
-                raise DataError(f"{path}: not one of the shards in {folder}/{DESCRIPTION}; remove it or prepare again")
+                raise DataError(f"{path}: not listed in {folder}/{DESCRIPTION}; remove it or prepare again")
             index = _read(path.removesuffix(ENDING) + ".json")
             size = tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else 0
             if size != index["bytes"]:
@@ -187,77 +175,84 @@ class Shards:
                 shards += [number] * len(source["records"])
                 firsts.append(len(records))
         self.num_sources = len(firsts) - 1
-        self._firsts = np.array(firsts, np.int64)  # [sources + 1], of each source the first record
+        self._firsts = np.array(firsts, np.int64)  # [sources + 1], first record of each source
         self._shards = np.array(shards, np.int64)  # [records]
         self._records = np.array(records, np.int64).reshape(-1, 3)
         self._sizes = np.array(sizes, np.int64)  # [shards]
 
-    def check(self, tokenizer):
-        """Refuses shards that another tokenizer made. Lengths are no matter: records are whole documents.
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Raises a ConfigError if another tokenizer made the shards.
 
-        Raises:
-            ConfigError: with both fingerprints and what differs.
+        The sequence length may differ from run to run: records are whole documents.
         """
         now = settings_of(tokenizer)
         for folder, description in self._descriptions.items():
             before = description["tokenizer"]
             if before["fingerprint"] != now["fingerprint"]:
                 names = [name for name in now if name != "fingerprint" and before.get(name) != now[name]]
-                shown = ", ".join(
-                    f"{name} {_short(before.get(name))} there, {_short(now[name])} here" for name in names
+                differences = ", ".join(
+                    f"{name}: {_short(before.get(name))} there, {_short(now[name])} here" for name in names
                 )
                 raise ConfigError(
-                    f"{folder} was prepared with the fingerprint {before['fingerprint']}, this run has"
-                    f" {now['fingerprint']} ({shown}); use the tokenizer of the shards or prepare the text again"
+                    f"{folder} was prepared with tokenizer fingerprint {before['fingerprint']}, this run has"
+                    f" {now['fingerprint']} ({differences}); use the tokenizer of the shards or prepare the text again"
                 )
 
-    def read_source(self, number, words):
-        """Reads the documents that come from one text file.
+    def read_source(self, number: tf.Tensor, words: str) -> tf.data.Dataset:
+        """Reads the documents of one text file.
 
         Args:
-            number: int64 scalar tensor.
-            words: as in `bert_tf.config.PretrainingData`; with "spaces" the ids carry where words begin.
+            number: int64 scalar, the source, below `num_sources`.
+            words: as in `bert_tf.config.PretrainingData`; with "spaces" the ids include word starts (`mark_words`).
 
         Returns:
-            tf.data.Dataset of tuples, one a document and one, without sentences, at the end: (ids int32 [num_tokens],
-            sentence_lengths int64 [num_sentences]); int64 [], 1 for a document and 0 at the end; int64 [2]: (1, 0) for
-            a document that could not be read, which has no sentences, else (0, 0).
+            Dataset of tuples, one per document and a final one without sentences: (ids int32 [num_tokens],
+            sentence_lengths int64 [num_sentences]); int64 [], 1 for a document and 0 for the final tuple; int64 [2],
+            (1, 0) for an unreadable document, which has no sentences, else (0, 0).
         """
         paths, sizes = tf.constant(self.paths), tf.constant(self._sizes)
         shards, records, firsts = tf.constant(self._shards), tf.constant(self._records), tf.constant(self._firsts)
-        nothing = tf.zeros([0], tf.int32), tf.zeros([0], tf.int64), tf.zeros([0], tf.int64)
+        empty = tf.zeros([0], tf.int32), tf.zeros([0], tf.int64), tf.zeros([0], tf.int64)
 
-        def read_record(index):
+        def read_record(index: tf.Tensor) -> tf.data.Dataset:
             offset, length, count = tf.unstack(records[index])
             shard = shards[index]
-            # Not a TFRecordDataset: it can not begin in the middle of a file.
+            # Not a TFRecordDataset, which cannot begin in the middle of a file.
             record = tf.data.FixedLengthRecordDataset(
                 paths[shard], length, header_bytes=offset, footer_bytes=sizes[shard] - offset - length
             )
             parsed = record.map(lambda record: (*_parse(record, words), True)).ignore_errors()
-            # One or none can be read; what comes first is used.
-            parsed = parsed.concatenate(tf.data.Dataset.from_tensors((*nothing, False))).take(1)
+            # The record is one element, or none if it is damaged; then the empty one takes its place.
+            parsed = parsed.concatenate(tf.data.Dataset.from_tensors((*empty, False))).take(1)
             return parsed.flat_map(lambda *record: documents(count, *record))
 
-        def documents(count, ids, sentence_lengths, document_lengths, is_read):
-            # A damaged record is as many documents without sentences, so that the others keep their places.
+        def documents(
+            count: tf.Tensor,
+            ids: tf.Tensor,
+            sentence_lengths: tf.Tensor,
+            document_lengths: tf.Tensor,
+            is_read: tf.Tensor,
+        ) -> tf.data.Dataset:
+            # A damaged record gives the same number of documents, but empty, so that the order of the others is kept.
             document_lengths = tf.cond(is_read, lambda: document_lengths, lambda: tf.zeros([count], tf.int64))
             sentence_ends = _bounds(document_lengths)
             token_ends = tf.gather(_bounds(sentence_lengths), sentence_ends)
             bad = tf.stack([tf.cast(~is_read, tf.int64), 0])
 
-            def document(start, end, first, last):
+            def document(
+                start: tf.Tensor, end: tf.Tensor, first: tf.Tensor, last: tf.Tensor
+            ) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor, tf.Tensor]:
                 return (ids[first:last], sentence_lengths[start:end]), tf.constant(1, tf.int64), bad
 
             bounds = sentence_ends[:-1], sentence_ends[1:], token_ends[:-1], token_ends[1:]
             return tf.data.Dataset.from_tensor_slices(bounds).map(document)
 
-        end = tf.data.Dataset.from_tensors((nothing[:2], tf.constant(0, tf.int64), tf.zeros([2], tf.int64)))
+        end = tf.data.Dataset.from_tensors((empty[:2], tf.constant(0, tf.int64), tf.zeros([2], tf.int64)))
         return tf.data.Dataset.range(firsts[number], firsts[number + 1]).flat_map(read_record).concatenate(end)
 
 
-def _parse(record, words):
-    """A record -> ids int32 [tokens], sentence_lengths int64 [sentences], document_lengths int64 [documents]."""
+def _parse(record: tf.Tensor, words: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Record -> ids int32 [tokens], sentence_lengths int64 [sentences], document_lengths int64 [documents]."""
     numbers = {name: tf.io.RaggedFeature(tf.int64, name) for name in ("ids", "sentence_lengths", "document_lengths")}
     example = tf.io.parse_single_example(
         tf.io.decode_compressed(record, "ZLIB"), numbers | {"word_starts": tf.io.FixedLenFeature([], tf.string)}
@@ -274,23 +269,23 @@ def _parse(record, words):
     return ids, example["sentence_lengths"], example["document_lengths"]
 
 
-def _bounds(lengths):
+def _bounds(lengths: tf.Tensor) -> tf.Tensor:
     return tf.concat([[0], tf.cumsum(lengths)], axis=0)
 
 
-def _integers(values):
+def _integers(values: Sequence[int] | Array) -> tf.train.Feature:
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
-def _short(value):
+def _short(value: Any) -> Any:
     return f"{value[:12]}..." if isinstance(value, str) else value
 
 
-def _read(path):
+def _read(path: str) -> Json:
     try:
         with tf.io.gfile.GFile(path) as file:
             return json.load(file)
     except tf.errors.NotFoundError:
-        raise DataError(f"{path}: no such file; name a directory that prepare has finished, or its shards") from None
+        raise DataError(f"{path}: no such file; use a directory that prepare has finished, or its shards") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not JSON: {error}; prepare the text again") from None

@@ -1,6 +1,7 @@
-"""Multiple choice: SWAG (Zellers et al., 2018), COPA (Roemmele et al., 2011), and anybody's JSON lines."""
+"""Readers of multiple choice: SWAG (Zellers et al., 2018), COPA (Roemmele et al., 2011), and users' JSON lines."""
 
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import ChoiceExample
@@ -16,23 +17,18 @@ from bert_tf.inputs.datasets.text_files import (
 )
 
 _ENDINGS = ("ending0", "ending1", "ending2", "ending3")
-# As COPA's authors put it to people.
+# As COPA's authors asked human annotators.
 COPA_QUESTIONS = {"cause": "What was the CAUSE of this?", "effect": "What happened as a RESULT?"}
 
 
-def read_swag(path):
-    """SWAG's `train.csv`, `val.csv` and `test.csv`: one sentence, the beginning of the next, and four endings.
+def read_swag(path: str) -> Iterator[ChoiceExample]:
+    """Reads SWAG's `train.csv`, `val.csv` or `test.csv`: a sentence, the beginning of the next, and four endings.
 
-    As in the paper (section 4.4), the context is the sentence and each choice the beginning with one of the endings.
-
-    Args:
-        path: the file, .csv.
+    As in the BERT paper (section 4.4), the sentence is the context, and each choice is the beginning with one of the
+    endings.
 
     Yields:
-        ChoiceExample; `id` is the row's number from 0, `label` None if the file has no such column.
-
-    Raises:
-        DataError: as `table_rows`; a label is not 0 to 3; with the line.
+        ChoiceExample; `id` is the row number from 0, `label` None if the file has no such column.
     """
     for count, (number, row) in enumerate(table_rows(path, ("sent1", "sent2", *_ENDINGS), ["label"])):
         location = f"{path}:{number}"
@@ -43,18 +39,11 @@ def read_swag(path):
         )
 
 
-def read_copa(path):
-    """COPA's XML: a premise, whether its cause or its effect is asked for, and two alternatives.
-
-    Args:
-        path: the file.
+def read_copa(path: str) -> Iterator[ChoiceExample]:
+    """Reads COPA's XML: a premise, a question about its cause or effect, and two alternatives.
 
     Yields:
         ChoiceExample; `question` is one of `COPA_QUESTIONS`.
-
-    Raises:
-        DataError: there is no such file, it is not XML or has no items; an item lacks something, asks for something
-            else, has a label other than 1 and 2, or an id that was there before.
     """
     check_file(path)
     seen = Seen()
@@ -66,14 +55,14 @@ def read_copa(path):
             location = f"{path}: item {name or len(seen) + 1}"
             if not name:
                 raise DataError(f"{location}: no id; number the items")
-            # The location would not tell two items of one id apart.
+            # Items with the same id have the same location: the number tells them apart.
             seen.add(name, f"{location}, number {len(seen) + 1} of the file")
             asked = item.get("asks-for")
             if asked not in COPA_QUESTIONS:
                 raise DataError(f"{location}: asks-for is {asked!r}; expected {' or '.join(COPA_QUESTIONS)}")
             premise, *choices = (_xml_text(item, tag, location) for tag in ("p", "a1", "a2"))
-            label = item.get("most-plausible-alternative")
-            label = None if label is None else _index(label, 1, 2, location)
+            answer = item.get("most-plausible-alternative")
+            label = None if answer is None else _index(answer, 1, 2, location)
             yield ChoiceExample(name, premise, COPA_QUESTIONS[asked], tuple(choices), label, location)
             item.clear()  # memory stays flat
     except ElementTree.ParseError as error:
@@ -82,21 +71,14 @@ def read_copa(path):
         raise DataError(f"{path}: no items; expected COPA's copa-corpus")
 
 
-def read_choices(path):
-    """JSON lines of one context and any number of choices.
+def read_choices(path: str) -> Iterator[ChoiceExample]:
+    """Reads JSON lines with a context and any number of choices.
 
-    Each is an object with "context" (text) and "choices" (a list of at least two texts), and, if wanted, "question"
-    (text), "label" (the index of the right choice, from 0) and "id" as `text_files.identity` takes it.
-
-    Args:
-        path: the file.
+    Each line is an object with "context" (text) and "choices" (a list of at least two texts). Optional fields are
+    "question" (text), "label" (index of the correct choice, from 0) and "id" (see `text_files.identity`).
 
     Yields:
-        ChoiceExample; `label` is None where there is none.
-
-    Raises:
-        DataError: as `read_json_lines`; a field is missing or of another type, there are fewer than two choices, the
-            label is not one of them, or an id occurs twice; with the line.
+        ChoiceExample; `label` is None without the field.
     """
     seen, count = Seen(), 0
     for number, row in read_json_lines(path):
@@ -116,15 +98,15 @@ def read_choices(path):
         raise DataError(f"{path}: no examples; expected at least one")
 
 
-def _index(text, first, count, location):
-    """Index from 0 of a label that is counted from `first`."""
+def _index(text: str, first: int, count: int, location: str) -> int:
+    """The index from 0 of a label counted from `first`."""
     labels = [str(first + index) for index in range(count)]
     if text not in labels:
         raise DataError(f"{location}: label {text!r}; expected one of {', '.join(labels)}")
     return labels.index(text)
 
 
-def _xml_text(item, tag, location):
+def _xml_text(item: ElementTree.Element, tag: str, location: str) -> str:
     element = item.find(tag)
     if element is None:
         raise DataError(f"{location}: no <{tag}>; expected <p>, <a1> and <a2>")

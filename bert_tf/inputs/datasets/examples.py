@@ -1,20 +1,21 @@
-"""Examples of each kind of task as plain Python values, whatever file they were read from."""
+"""Examples as plain Python values, one class per kind of task, whatever file they come from."""
 
 import collections
+from collections.abc import Sequence
 from typing import NamedTuple
 
-# Places that are kept for each reason to skip an example, and those that are told on one line.
+# Locations kept for each reason, and those shown on its line.
 _LISTED, _SHOWN = 100, 5
 
 
 class TextExample(NamedTuple):
-    """One text or a pair, for classification with one label or several, and for regression.
+    """One text or a pair of texts: single-label or multi-label classification, and regression.
 
     Attributes:
-        id: what its prediction is called: its id in JSON lines or in a published set; else the row's number from 0.
+        id: identifies its prediction: the id in JSON lines or in a published data set, else the row number from 0.
         texts: one or two texts.
-        label: as the file writes it, a class, several between separators, or a number; a float where the format has a
-            Scale; a tuple of classes where JSON has a list; None in a test set.
+        label: a class, several classes between separators, or a number, as in the file; a float if the format has a
+            Scale; a tuple of classes for a list in JSON; None in a test set.
         location: "file:line" or the like, for errors.
     """
 
@@ -25,15 +26,15 @@ class TextExample(NamedTuple):
 
 
 class TaggedExample(NamedTuple):
-    """A text cut into words or characters, each with a tag.
+    """A text split into words or characters, with one tag per word.
 
     Attributes:
-        id: the file's own id of the sentence, else its number from 0.
-        text: the words joined as the data set has them: with spaces, or, of single characters, without.
-        words: the words; `text[starts[i] : starts[i] + len(words[i])] == words[i]`. None where only the text is known.
-        starts: where each word begins, in characters of `text`; None without words.
-        tags: one a word, as the file writes them: a broken sequence is not mended. None where there are none.
-        document: number of the document from 0; None where the file marks no documents.
+        id: the sentence's id in the file, else its number from 0.
+        text: the words joined as in the data set: with spaces, or, for single characters, without.
+        words: such that `text[starts[i] : starts[i] + len(words[i])] == words[i]`. None if only the text is known.
+        starts: start of each word, in characters of `text`; None without words.
+        tags: one per word, as in the file: a broken sequence is not repaired. None if there are none.
+        document: number of the document from 0; None if the file does not mark documents.
         location: "file:line" of the first word.
     """
 
@@ -47,7 +48,7 @@ class TaggedExample(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer's text; its start in characters of the context, None if the text is not there."""
+    """An answer's text and its start in characters of the context, None if the text does not occur there."""
 
     text: str
     start: int | None
@@ -57,10 +58,11 @@ class QuestionExample(NamedTuple):
     """A question about a text.
 
     Attributes:
-        id: what its prediction is called.
-        question, context: texts.
-        answers: what counts as right; () if the context holds no answer, None if the data set does not say.
-        location: the file and where in it, for errors.
+        id: identifies its prediction.
+        question: the question.
+        context: the text it is about.
+        answers: the correct answers; () if the context contains none, None if the data set has no answers.
+        location: file and position in it, for errors.
     """
 
     id: str
@@ -70,21 +72,21 @@ class QuestionExample(NamedTuple):
     location: str
 
     @property
-    def placed(self):
-        """The first of the answers that is in the context, or None."""
+    def placed(self) -> Answer | None:
+        """The first answer with a start in the context, or None."""
         return next((answer for answer in self.answers or () if answer.start is not None), None)
 
 
 class ChoiceExample(NamedTuple):
-    """Several texts of which one goes with the context.
+    """Several texts, one of which fits the context.
 
     Attributes:
-        id: what its prediction is called.
-        context: the text that is given.
-        question: what is asked about it; "" if that is the same for all.
+        id: identifies its prediction.
+        context: the given text.
+        question: about the context; "" if it is the same for all examples.
         choices: at least two texts.
-        label: index of the right choice, None in a test set.
-        location: the file and where in it, for errors.
+        label: index of the correct choice, None in a test set.
+        location: file and position in it, for errors.
     """
 
     id: str
@@ -96,25 +98,25 @@ class ChoiceExample(NamedTuple):
 
 
 class ReadReport:
-    """What readers left out or changed: how often for each reason, and the first locations.
+    """Examples that readers skipped or changed: a count per reason, and the first locations.
 
     Attributes:
-        counts: Counter reason -> how often.
-        locations: dict reason -> list of the first 100 locations: memory does not grow with the data.
+        counts: number of examples for each reason.
+        locations: the first 100 locations for each reason; memory does not grow with the data.
     """
 
-    def __init__(self):
-        self.counts = collections.Counter()
-        self.locations = collections.defaultdict(list)
+    def __init__(self) -> None:
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.locations: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
 
-    def add(self, reason, location):
-        """Counts one more for `reason`, a few words such as "skipped: empty text"."""
+    def add(self, reason: str, location: str) -> None:
+        """Counts one example under `reason`, a few words such as "skipped: empty text"."""
         self.counts[reason] += 1
         if len(self.locations[reason]) < _LISTED:
             self.locations[reason].append(location)
 
-    def lines(self):
-        """One line a reason, most frequent first: the reason, how often, and its first locations."""
+    def lines(self) -> list[str]:
+        """One line per reason, most frequent first: the reason, its count and its first locations."""
         lines = []
         for reason, count in self.counts.most_common():
             locations = self.locations[reason][:_SHOWN]
@@ -123,13 +125,21 @@ class ReadReport:
         return lines
 
 
-def is_blank(*texts):
-    """Whether one of the texts has nothing but white space."""
+def is_blank(*texts: str) -> bool:
+    """Whether any of the texts is empty or white space only."""
     return not all(text.strip() for text in texts)
 
 
-def tagged(identity, words, tags, document, location, *, joiner=" "):
-    """A TaggedExample whose text is its words, joined; tags may be None."""
+def tagged(
+    identity: str,
+    words: Sequence[str],
+    tags: Sequence[str] | None,
+    document: int | None,
+    location: str,
+    *,
+    joiner: str = " ",
+) -> TaggedExample:
+    """Makes a TaggedExample from words; its text is the words with `joiner` between them."""
     starts, start = [], 0
     for word in words:
         starts.append(start)

@@ -1,20 +1,22 @@
-"""The tasks of GLUE and its diagnostic set as they are distributed (Wang et al., 2019; gluebenchmark.com/tasks)."""
+"""The tasks of GLUE and its diagnostic set in their published files (Wang et al., 2019; gluebenchmark.com/tasks)."""
 
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.examples import ReadReport, TextExample
 from bert_tf.inputs.datasets.labelled import NLI_LABELS, SIMILARITY, Layout, Scale, read_tsv
 
 
 class GlueTask(NamedTuple):
-    """Where a task's files are and what they hold.
+    """File names, layouts and labels of a task.
 
     Attributes:
         folder: its name in the zip files.
-        files: dict split -> names that its file goes by, the benchmark's first.
-        layouts: list of Layout, those with a header first.
-        labels: the classes as the leaderboard writes them, in the order of TFDS' class numbers; or a Scale.
+        files: possible names of each split's file, the benchmark's own name first.
+        layouts: possible layouts of the files, those with a header first.
+        labels: the classes as on the leaderboard, in the order of TFDS' class numbers; or a Scale.
     """
 
     folder: str
@@ -23,13 +25,13 @@ class GlueTask(NamedTuple):
     labels: tuple[str, ...] | Scale
 
 
-def _splits(**files):
+def _splits(**files: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     standard = {split: (f"{split}.tsv",) for split in ("train", "dev", "test")}
     return {split: names + files.get(split, ()) for split, names in standard.items()}
 
 
-def _layouts(*texts, label="label"):
-    """Train and dev sets have labels, test sets the index that a submission repeats."""
+def _layouts(*texts: str, label: str = "label") -> list[Layout]:
+    """Layouts of train and dev sets, with labels, and of test sets, with the index column of a submission."""
     return [Layout(texts, label), Layout(texts, id="index")]
 
 
@@ -42,7 +44,7 @@ GLUE = {
     "cola": GlueTask(
         "CoLA",
         _splits(train=("in_domain_train.tsv",), dev=("in_domain_dev.tsv",)),
-        # Train and dev begin with their first row: where from, label, what the author marked it with, sentence.
+        # Train and dev have no header; their columns are source, label, the author's mark, sentence.
         [
             Layout(("sentence",), id="index"),
             Layout(("sentence",), "label", columns=("source", "label", "mark", "sentence")),
@@ -52,7 +54,7 @@ GLUE = {
     "sst2": GlueTask("SST-2", _splits(), _layouts("sentence"), _BINARY),
     "mrpc": GlueTask(
         "MRPC",
-        # Microsoft's own files have only train and test, both with labels; other names are of common copies.
+        # Microsoft's own files have only train and test, both with labels; the other names are from common copies.
         _splits(
             train=("msr_paraphrase_train.txt", "msr-para-train.tsv"),
             dev=("msr-para-val.tsv",),
@@ -64,7 +66,7 @@ GLUE = {
     "stsb": GlueTask(
         "STS-B",
         _splits(train=("sts-train.csv",), dev=("sts-dev.csv",), test=("sts-test.csv",)),
-        # The authors' own files (Cer et al., 2017) have no header and, in some rows, two columns of sources behind.
+        # The authors' own files (Cer et al., 2017) have no header and, in some rows, two more columns with sources.
         [
             *_layouts(*_PAIR, label="score"),
             Layout(_PAIR, "score", columns=("genre", "file", "year", "old_index", "score", *_PAIR), more=2),
@@ -83,34 +85,26 @@ GLUE = {
     "qnli": GlueTask("QNLI", _splits(), _layouts("question", "sentence"), _TWO_WAY),
     "rte": GlueTask("RTE", _splits(), _layouts(*_PAIR), _TWO_WAY),
     "wnli": GlueTask("WNLI", _splits(), _layouts(*_PAIR), _BINARY),
-    # Answered by a model of MNLI; its labels are known to the leaderboard only.
+    # Predicted by a model trained on MNLI; only the leaderboard has its labels.
     "ax": GlueTask("diagnostic", {"test": ("diagnostic.tsv", "AX.tsv")}, [Layout(_PAIR, id="index")], NLI_LABELS),
 }
 
 
-def glue_task(name):
-    """The GlueTask of that name.
-
-    Raises:
-        ConfigError: there is none.
-    """
+def glue_task(name: str) -> GlueTask:
+    """Returns the task with this name, a key of `GLUE`."""
     if name not in GLUE:
         raise ConfigError(f'unknown GLUE task "{name}"; expected one of {", ".join(GLUE)}')
     return GLUE[name]
 
 
-def glue_file(name, directory, split):
-    """The file of a split.
+def glue_file(name: str, directory: str, split: str) -> str:
+    """Finds the file of a split.
 
     Args:
         name: of the task, a key of `GLUE`.
-        directory: the task's folder, or the one that holds the folders of all tasks.
-        split: "train", "dev" or "test"; of MNLI "train", "dev_matched", "dev_mismatched", "test_matched" or
-            "test_mismatched"; of AX "test".
-
-    Raises:
-        ConfigError: unknown task or split.
-        DataError: the directory has no such file.
+        directory: the task's folder, or the parent folder of all tasks.
+        split: "train", "dev" or "test"; for MNLI "train", "dev_matched", "dev_mismatched", "test_matched" or
+            "test_mismatched"; for AX "test".
     """
     task = glue_task(name)
     if split not in task.files:
@@ -124,22 +118,18 @@ def glue_file(name, directory, split):
     raise DataError(f"{directory}: no {split} file of {name}; expected {names}, there or in {task.folder}/")
 
 
-def read_glue(name, path, read_report):
-    """The examples of one of GLUE's files; what kind of file it is, its first line says.
+def read_glue(name: str, path: str, read_report: ReadReport) -> Iterator[TextExample]:
+    """Reads one of GLUE's files; its first line determines the layout.
 
-    QQP's train and dev files have a few rows that a line end within a question broke: these are left out and counted.
+    QQP's train and dev files have a few rows broken by a line end within a question: these are skipped and counted.
 
     Args:
         name: of the task, a key of `GLUE`.
         path: the file.
-        read_report: ReadReport.
+        read_report: counts skipped rows.
 
-    Yields:
-        TextExample; of a test set, `id` is what the submission's index column must hold.
-
-    Raises:
-        ConfigError: unknown task.
-        DataError: as `read_tsv`.
+    Returns:
+        TextExamples; in a test set, `id` is the value of the submission's index column.
     """
     task = glue_task(name)
     return read_tsv(path, task.layouts, task.labels, read_report if name == "qqp" else None)

@@ -1,74 +1,99 @@
-"""The examples that a task is fine-tuned, measured and asked on, from whatever holds them."""
+"""Sources of examples for fine-tuning, evaluation and prediction: files in the supported formats, or TFDS."""
 
 import os
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets import choices, conll, glue, labelled, squad, tables, tfds_sets
-from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, is_blank
+from bert_tf.inputs.datasets.examples import (
+    ChoiceExample,
+    QuestionExample,
+    ReadReport,
+    TaggedExample,
+    TextExample,
+    is_blank,
+)
+from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.inputs.datasets.text_files import STDIN
 from bert_tf.inputs.identity import file_identity
 
 TFDS = "tfds:"
 EMPTY = "skipped: empty text"
-# What a program is after, each a field of ExampleData.
+# Uses of examples, each a field of ExampleData.
 ROLES = ("train", "validation", "test")
 _OLD_ROLES = {"evaluation": "validation"}  # --split until version 0.1
-# Files of a folder that an error lists.
-_NAMED = 8
+# Number of a folder's files that an error lists.
+_LISTED = 8
+
+_Labels: TypeAlias = tuple[str, ...] | Scale
 
 
-def _in_folder(folder, part):
+def _in_folder(folder: str, part: str) -> str:
     return os.path.join(folder, part)
 
 
 class Format(NamedTuple):
-    """A way in which examples lie in files.
+    """A file format of examples.
 
     Attributes:
-        example: what its examples are: TextExample, TaggedExample, QuestionExample or ChoiceExample.
-        read: function of (path, part, ExampleData, ReadReport) to the examples; `part` is what the config or `parts` says.
-        parts: for each of `ROLES` the file, or split, that has it where the config does not say.
-        labels: function of a path to the classes in their order, or to a Scale; None where only the examples tell.
-        locate: function of (folder, part) to the path of the file.
-        columns: the fields of ExampleData that say where in a file something is; of others the format knows it.
+        example: class of its examples: TextExample, TaggedExample, QuestionExample or ChoiceExample.
+        read: maps (path, part, config, report) to the examples; `part` comes from the config or `parts`.
+        parts: default file name, or split, for each of `ROLES`.
+        labels: maps a path to the classes in their order, or to a Scale; None if only the examples have them.
+        locate: maps (folder, part) to the path of the file.
+        columns: fields of ExampleData that select columns in a file; the format defines the other columns.
     """
 
     example: type
-    read: Callable
+    read: Callable[[str, str, ExampleData, ReadReport], Iterator[Any]]
     parts: tuple[str, str, str]
-    labels: Callable | None = None
-    locate: Callable = _in_folder
+    labels: Callable[[str], _Labels] | None = None
+    locate: Callable[[str, str], str] = _in_folder
     columns: tuple[str, ...] = ()
 
 
-def _texts(read, *parts, labels):
-    return Format(TextExample, lambda path, part, data, read_report: read(path), parts, lambda path: labels)
+def _texts(
+    read: Callable[[str], Iterator[TextExample]], train: str, validation: str, test: str, *, labels: _Labels
+) -> Format:
+    return Format(
+        TextExample,
+        lambda path, part, data, read_report: read(path),
+        (train, validation, test),
+        lambda path: labels,
+    )
 
 
-def _tagged(read, *parts, default):
+def _tagged(
+    read: Callable[[str, str], Iterator[TaggedExample]], train: str, validation: str, test: str, *, default: str
+) -> Format:
     return Format(
         TaggedExample,
         lambda path, part, data, read_report: read(path, data.column or default),
-        parts,
+        (train, validation, test),
         columns=("column",),
     )
 
 
-def _questions(*parts, unanswerable=False):
-    def read(path, part, data, read_report):
-        return squad.read_squad(path, read_report, unanswerable=unanswerable)
-
-    return Format(QuestionExample, read, parts)
-
-
-def _choices(read, *parts):
-    return Format(ChoiceExample, lambda path, part, data, read_report: read(path), parts)
+def _questions(train: str, validation: str, test: str, *, unanswerable: bool = False) -> Format:
+    return Format(
+        QuestionExample,
+        lambda path, part, data, read_report: squad.read_squad(path, read_report, unanswerable=unanswerable),
+        (train, validation, test),
+    )
 
 
-def _glue(name):
+def _choices(read: Callable[[str], Iterator[ChoiceExample]], train: str, validation: str, test: str) -> Format:
+    return Format(ChoiceExample, lambda path, part, data, read_report: read(path), (train, validation, test))
+
+
+def _klue(read: Callable[[str], Iterator[TextExample]], train: str, validation: str, labels: _Labels) -> Format:
+    """KLUE publishes no test sets."""
+    return _texts(read, train, validation, validation, labels=labels)
+
+
+def _glue(name: str) -> Format:
     parts = {"mnli": ("train", "dev_matched", "test_matched"), "ax": ("test", "test", "test")}
     task = glue.GLUE[name]
     return Format(
@@ -80,8 +105,8 @@ def _glue(name):
     )
 
 
-# By the names that `ExampleData.format` takes.
-FORMATS = {
+# Keys are the values of `ExampleData.format`.
+FORMATS: dict[str, Format] = {
     "table": Format(
         TextExample,
         lambda path, part, data, read_report: tables.read_texts(path, data),
@@ -96,16 +121,13 @@ FORMATS = {
         labelled.read_kornli, "multinli.train.ko.tsv", "xnli.dev.ko.tsv", "xnli.test.ko.tsv", labels=labelled.NLI_LABELS
     ),
     "korsts": _texts(labelled.read_korsts, "sts-train.tsv", "sts-dev.tsv", "sts-test.tsv", labels=labelled.SIMILARITY),
-    **{
-        f"klue/{name}": _texts(
-            read, *(f"{name_of_file}-v1.1_{split}.json" for split in ("train", "dev", "dev")), labels=labels
-        )
-        for name, name_of_file, read, labels in (
-            ("ynat", "ynat", labelled.read_klue_ynat, labelled.YNAT_LABELS),
-            ("nli", "klue-nli", labelled.read_klue_nli, labelled.NLI_LABELS),
-            ("sts", "klue-sts", labelled.read_klue_sts, labelled.SIMILARITY),
-        )
-    },
+    "klue/ynat": _klue(labelled.read_klue_ynat, "ynat-v1.1_train.json", "ynat-v1.1_dev.json", labelled.YNAT_LABELS),
+    "klue/nli": _klue(
+        labelled.read_klue_nli, "klue-nli-v1.1_train.json", "klue-nli-v1.1_dev.json", labelled.NLI_LABELS
+    ),
+    "klue/sts": _klue(
+        labelled.read_klue_sts, "klue-sts-v1.1_train.json", "klue-sts-v1.1_dev.json", labelled.SIMILARITY
+    ),
     "clinc150": Format(
         TextExample,
         lambda path, part, data, read_report: labelled.read_clinc150(path, part),
@@ -131,26 +153,26 @@ FORMATS = {
 
 
 class Kind(NamedTuple):
-    """What is done with one kind of example, whatever task it is for.
+    """Readers and checks for one class of examples, independent of the task and the format.
 
     Attributes:
-        gold: name of the attribute that is to be learned; None in a test set.
-        useless: function of a labelled example to why nothing can be learned of it or measured by it, None if it can.
-        lines: function of (path, ExampleData, ReadReport) to the examples of JSON lines, as anybody can write them.
-        tfds: function of (name, split, ExampleData, ReadReport) to the examples of a data set of TFDS.
+        gold: name of the attribute with the label; it is None in a test set.
+        skip_reason: maps a labelled example to the reason why it is useless for training and evaluation, or to None.
+        lines: maps (path, config, report) to the examples in a JSON-lines file.
+        tfds: maps (name, split, config, report) to the examples of a TFDS data set.
     """
 
     gold: str
-    useless: Callable
-    lines: Callable
-    tfds: Callable
+    skip_reason: Callable[[Any], str | None]
+    lines: Callable[[str, ExampleData, ReadReport], Iterator[Any]]
+    tfds: Callable[[str, str, ExampleData, ReadReport], Iterator[Any]]
 
 
-def _unanswerable(data):
+def _unanswerable(data: ExampleData) -> bool:
     return data.format == "squad2"
 
 
-def _why_not_ask(example):
+def _question_skip_reason(example: QuestionExample) -> str | None:
     if is_blank(example.question, example.context):
         return EMPTY
     if example.answers and is_blank(*(answer.text for answer in example.answers)):
@@ -158,7 +180,7 @@ def _why_not_ask(example):
     return None
 
 
-KINDS = {
+KINDS: dict[type, Kind] = {
     TextExample: Kind(
         "label",
         lambda example: EMPTY if is_blank(*example.texts) else None,
@@ -175,7 +197,7 @@ KINDS = {
     ),
     QuestionExample: Kind(
         "answers",
-        _why_not_ask,
+        _question_skip_reason,
         lambda path, data, read_report: squad.read_questions(path, read_report, unanswerable=_unanswerable(data)),
         lambda name, split, data, read_report: tfds_sets.read_tfds_questions(
             name, split, read_report, unanswerable=_unanswerable(data)
@@ -190,34 +212,30 @@ KINDS = {
 }
 
 
-def glue_task_of(data):
-    """The key of `glue.GLUE` whose examples an ExampleData means, of files or of TFDS; None for other data."""
+def glue_task_of(data: ExampleData) -> str | None:
+    """Returns the key of `glue.GLUE` for data from GLUE, in files or TFDS; None for other data."""
     if data.source:
-        found = tfds_sets.glue_of_tfds(data.source.removeprefix(TFDS))
-        return found and found[0]
+        task = tfds_sets.glue_of_tfds(data.source.removeprefix(TFDS))
+        return task and task[0]
     family, _, name = data.format.partition("/")
     return name if family == "glue" else None
 
 
-def _is_lines(path):
+def _is_lines(path: str) -> bool:
     return path == STDIN or path.lower().endswith(".jsonl")
 
 
 class Source:
-    """The examples of an ExampleData.
+    """The examples that an ExampleData selects.
 
     Args:
-        data: ExampleData.
-        path: --data_dir: a folder, a single file, or "-" for JSON lines on standard input; "" where the data comes
-            from TFDS. A file goes before what ExampleData names.
-        example: the kind that the task takes, such as TextExample.
-
-    Raises:
-        ConfigError: an unknown format or source, a format with examples of another kind, or a folder beside a source.
-        DataError: there is no such path.
+        data: where the examples come from.
+        path: --data_dir: a folder, a single file, or "-" for JSON lines on standard input; "" for data from TFDS. A
+            single file takes precedence over the file names and the source in `data`.
+        example: the task's class of examples, such as TextExample.
     """
 
-    def __init__(self, data, path, example):
+    def __init__(self, data: ExampleData, path: str, example: type) -> None:
         self._data, self._example, self._kind = data, example, KINDS[example]
         if data.source and not data.source.startswith(TFDS):
             raise ConfigError(f"data.source is {data.source!r}; expected tfds:NAME, or nothing for files of --data_dir")
@@ -226,23 +244,25 @@ class Source:
         self._format = FORMATS[data.format]
         self._folder = path
         self._file = path if path == STDIN or os.path.isfile(path) else ""
-        # A file is read whatever set the model learned from.
+        # A single file is read even if the model was trained on TFDS.
         self._set = "" if self._file else data.source.removeprefix(TFDS)
-        # JSON lines are the same for all formats: a converted model, which knows of none, can be asked by them.
+        # JSON lines are the same for all formats: a converted model, which has no format, can predict them.
         if not self._set and self._format.example is not example and not _is_lines(path):
             fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
             raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
         if not self._file and os.path.exists(path) and not os.path.isdir(path):
-            raise DataError(f"{path}: neither a file nor a folder; give JSON lines on standard input, by --data_dir=-")
+            raise DataError(
+                f"{path}: neither a file nor a folder; pipe JSON lines to standard input, with --data_dir=-"
+            )
         if not self._file and not os.path.exists(path) and (path or not self._set):
             raise DataError(f"{path or '--data_dir'}: no such file or directory; expected a folder or a file of data")
         if self._set and path:
             raise ConfigError(
-                "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= takes the files)"
+                "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= reads the files)"
             )
 
-    def part(self, role):
-        """What the config, or else the format, names for one of `ROLES`; another part's name is itself."""
+    def part(self, role: str) -> str:
+        """Returns the file name or split for one of `ROLES`, from the config or else the format; others unchanged."""
         role = _OLD_ROLES.get(role, role)
         if role not in ROLES:
             return role
@@ -251,12 +271,8 @@ class Source:
             return named or tfds_sets.tfds_splits(self._set)[ROLES.index(role)]
         return named or self._format.parts[ROLES.index(role)]
 
-    def where(self, role):
-        """The file, or TFDS' name, of a part: what errors and results call it.
-
-        Raises:
-            DataError: the folder has no such file.
-        """
+    def where(self, role: str) -> str:
+        """Returns the path of a part's file, or "tfds:NAME:SPLIT", as errors and results show it."""
         if self._file:
             return self._file
         part = self.part(role)
@@ -264,19 +280,19 @@ class Source:
             return f"{self._data.source}:{part}"
         path = self._format.locate(self._folder, part)
         if not os.path.exists(path):
-            there = sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
-            listed = ", ".join(there[:_NAMED]) + (f" and {len(there) - _NAMED} more" if len(there) > _NAMED else "")
-            if not path.endswith(part):  # which is a part of the one file
-                remedy = "name the file itself by --data_dir"
+            files = sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
+            listed = ", ".join(files[:_LISTED]) + (f" and {len(files) - _LISTED} more" if len(files) > _LISTED else "")
+            if not path.endswith(part):  # the part is a split inside a single file
+                remedy = "pass the file itself as --data_dir"
             elif role in ROLES:
-                remedy = f"name the file by data.{role}"
+                remedy = f"set data.{role} to the file's name"
             else:
                 remedy = f"name a file, or one of {', '.join(ROLES)}"
             raise DataError(f"{path}: no such file; {self._folder} has {listed or 'no files'}; {remedy}")
         return path
 
-    def identity(self, role):
-        """What tells these examples from others: of a file a digest, and the part that they are; of TFDS the name."""
+    def identity(self, role: str) -> str:
+        """Returns a fingerprint of the examples: a digest of the file and, if needed, its split; for TFDS the name."""
         where = self.where(role)
         if self._set:
             return where
@@ -285,26 +301,23 @@ class Source:
         train, validation = (self._format.locate(self._folder, part) for part in self._format.parts[:2])
         return file_identity(where) + (f":{self.part(role)}" if train == validation else "")
 
-    def labels(self):
-        """The classes in their order, or a Scale; None where only the examples tell."""
+    def labels(self) -> _Labels | None:
+        """Returns the classes in their order, or a Scale; None if only the examples have them."""
         if self._set:
             return tfds_sets.tfds_labels(self._set, self._data.label) if self._example is TextExample else None
         return self._format.labels and self._format.labels(self.where("train"))
 
-    def examples(self, read_report, role, *, labelled=True):
-        """The examples, one after the other: all, if they are to be answered, else those that are of use.
+    def examples(self, read_report: ReadReport, role: str, *, labelled: bool = True) -> Iterator[Any]:
+        """Streams the examples.
 
         Args:
-            read_report: ReadReport.
-            role: one of `ROLES`, or what the format or TFDS calls another part.
-            labelled: whether each must come with what is to be learned. Those with an empty text are left out then, and
-                counted.
+            read_report: counts examples that were skipped or changed.
+            role: one of `ROLES`, or the name of another part in the format or in TFDS.
+            labelled: True for training and evaluation: every example must have a label, and examples with an empty
+                text are skipped and counted. False for prediction: all examples are yielded.
 
         Yields:
-            Examples of the task's kind.
-
-        Raises:
-            ConfigError, DataError: as the readers; an example has no label though `labelled`.
+            Examples of the task's class.
         """
         gold = self._kind.gold
         for example in self._read(read_report, role):
@@ -312,16 +325,16 @@ class Source:
                 yield example
                 continue
             if getattr(example, gold) is None:
-                named = f"name its column by data.label (now {self._data.label!r})"
-                remedy = named if self._example is TextExample else f"give its {gold}"
+                column = f"set data.label (now {self._data.label!r}) to its column"
+                remedy = column if self._example is TextExample else f"add its {gold}"
                 what = f"no {gold}, which training and evaluation need"
-                raise DataError(f"{example.location}: {what}; {remedy}, or take predict")
-            if reason := self._kind.useless(example):
+                raise DataError(f"{example.location}: {what}; {remedy}, or use predict")
+            if reason := self._kind.skip_reason(example):
                 read_report.add(reason, example.location)
             else:
                 yield example
 
-    def _read(self, read_report, role):
+    def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
         where, part = self.where(role), self.part(role)
         if _is_lines(where):
             return self._kind.lines(where, self._data, read_report)
@@ -331,7 +344,7 @@ class Source:
             value = getattr(self._data, name)
             if name not in self._format.columns and value != getattr(ExampleData, name):
                 raise ConfigError(
-                    f"data.{name} is {value!r}, but files of data.format {self._data.format} have their own; leave it "
-                    "out"
+                    f"data.{name} is {value!r}, but data.format {self._data.format} has its own columns; leave "
+                    f"data.{name} out"
                 )
         return self._format.read(where, part, self._data, read_report)

@@ -1,39 +1,38 @@
-"""Questions about texts: SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016, 2018), KorQuAD 1.0 (Lim et al., 2019)."""
+"""Readers of questions: SQuAD (Rajpurkar et al., 2016, 2018), KorQuAD 1.0 (Lim et al., 2019), users' JSON lines."""
+
+from collections.abc import Iterator
+from typing import Any
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.examples import Answer, QuestionExample, is_blank
+from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport, is_blank
 from bert_tf.inputs.datasets.text_files import Seen, field, identity, parts, read_json, read_json_lines
 
-MOVED = "moved: answer to the only location that holds its text"
-MISPLACED = "without location: answer that is not in its context"
-AMBIGUOUS = "without location: answer that is not at its offset and several times in its context"
+MOVED = "moved: answer text found once, at another offset"
+MISPLACED = "without offset: answer text not in its context"
+AMBIGUOUS = "without offset: answer text several times in its context, not at its offset"
 
 
-def read_squad(path, read_report, *, unanswerable=False):
-    """Questions of a JSON file in SQuAD's form; the whole file is in memory.
+def read_squad(path: str, read_report: ReadReport, *, unanswerable: bool = False) -> Iterator[QuestionExample]:
+    """Reads questions in SQuAD's JSON format; the whole file is in memory.
 
-    An answer must be the text at its offset, in characters of the context. Where it is not, it is moved if its text is
-    in the context exactly once; otherwise it keeps its text, by which official scripts score, and has no `start`, and
-    training must pass it over. Both are counted. Of several answers those that are white space are left out.
+    An answer must be the text at its offset, in characters of the context. If it is not, it is moved if its text
+    occurs in the context exactly once; otherwise its `start` is None: it keeps the text, which the official scripts
+    compare, but training must skip it. Both are counted. Blank answers are dropped if there are others.
 
     Args:
         path: the file.
-        read_report: ReadReport.
+        read_report: counts answers that were moved or have no offset.
         unanswerable: whether questions may have no answer, as in SQuAD 2.0; its `plausible_answers` are not read.
 
     Yields:
         QuestionExample, in file order.
-
-    Raises:
-        DataError: as `read_json`; a field is missing or of another type, an id occurs twice, a question that has
-            answers is said to have none, one has none though `unanswerable` is false, or there are no questions.
     """
     data = read_json(path)
     seen = Seen()
     for article, location in parts(data, "data", path):
-        for paragraph, paragraph_place in parts(article, "paragraphs", location):
-            context = field(paragraph, "context", str, paragraph_place)
-            for record, location in parts(paragraph, "qas", paragraph_place):
+        for paragraph, paragraph_location in parts(article, "paragraphs", location):
+            context = field(paragraph, "context", str, paragraph_location)
+            for record, location in parts(paragraph, "qas", paragraph_location):
                 name = field(record, "id", str, location)
                 seen.add(name, location)
                 location = f"{location} ({name})"
@@ -44,24 +43,20 @@ def read_squad(path, read_report, *, unanswerable=False):
         raise DataError(f"{path}: no questions; expected at least one")
 
 
-def read_questions(path, read_report, *, unanswerable=False):
-    """JSON lines of a question and the text that it is about, as anybody can write them.
+def read_questions(path: str, read_report: ReadReport, *, unanswerable: bool = False) -> Iterator[QuestionExample]:
+    """Reads JSON lines with a question and the text it is about.
 
-    Each is an object with "question" and "context" (texts), and, if wanted, "answers" (a list of objects with "text"
-    and "start", its location in characters of the context) and "id" as `text_files.identity` takes it.
-    Answers are checked as by `read_squad`.
+    Each line is an object with "question" and "context" (texts). Optional fields are "answers" (a list of objects with
+    "text" and "start", the offset in characters of the context) and "id" (see `text_files.identity`). Answers are
+    checked as in `read_squad`.
 
     Args:
         path: the file, or "-" for standard input.
-        read_report: ReadReport.
+        read_report: counts answers that were moved or have no offset.
         unanswerable: whether "answers" may be empty.
 
     Yields:
-        QuestionExample; `answers` is None where there is no such field.
-
-    Raises:
-        DataError: as `read_json_lines`; a field is missing or of another type, an id occurs twice, a question has no
-            answer though `unanswerable` is false, or there are no questions; with the line.
+        QuestionExample; `answers` is None without the field.
     """
     seen, count = Seen(), 0
     for number, record in read_json_lines(path):
@@ -75,22 +70,17 @@ def read_questions(path, read_report, *, unanswerable=False):
         raise DataError(f"{path}: no questions; expected at least one")
 
 
-def with_placed_answers(example, read_report):
-    """A QuestionExample whose answers are where they say, have been moved there or have no location, as in `read_squad`.
-
-    Args:
-        example: QuestionExample, its answers with the starts that the data set gives, or None.
-        read_report: ReadReport.
-    """
+def with_placed_answers(example: QuestionExample, read_report: ReadReport) -> QuestionExample:
+    """Checks the offsets of an example's answers, and moves them or sets them to None as `read_squad` describes."""
     if not example.answers:
         return example
-    # Without any text left, the question would be one that nothing answers, which it is not.
+    # Without any answer left, the question would count as unanswerable, which it is not.
     answers = [answer for answer in example.answers if not is_blank(answer.text)] or example.answers
     return example._replace(answers=tuple(_placed(answer, example, read_report) for answer in answers))
 
 
-def _answers(record, start, location, unanswerable):
-    """Tuple of Answer as the file has them, `start` the name of their location; None if it has no such field."""
+def _answers(record: Any, start: str, location: str, unanswerable: bool) -> tuple[Answer, ...] | None:
+    """The answers as in the file, with their offsets in the field `start`; None if there is no field "answers"."""
     impossible = record.get("is_impossible", False)
     if "answers" not in record and not impossible:
         return None
@@ -109,9 +99,9 @@ def _answers(record, start, location, unanswerable):
     return answers
 
 
-def _placed(answer, example, read_report):
+def _placed(answer: Answer, example: QuestionExample, read_report: ReadReport) -> Answer:
     text, start = answer
-    if is_blank(text, example.context):
+    if start is None or is_blank(text, example.context):
         return Answer(text, None)
     # A negative offset would count from the end.
     if start >= 0 and example.context.startswith(text, start):

@@ -1,4 +1,4 @@
-"""Lines, rows and JSON values of UTF-8 files, each with its location, which errors name."""
+"""Readers of lines, CSV rows and JSON values in UTF-8 files; errors name the file and the line."""
 
 import codecs
 import contextlib
@@ -9,11 +9,15 @@ import os
 import re
 import sqlite3
 import sys
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 from bert_tf.errors import DataError
 
+_T = TypeVar("_T")
+
 STDIN = "-"  # the path that stands for standard input
-_KINDS = {
+_KINDS: dict[Any, str] = {
     str: "text",
     list: "a list",
     dict: "an object",
@@ -24,17 +28,14 @@ _KINDS = {
 }
 
 
-def read_lines(path):
-    """The lines of a file as a stream; only a line feed ends one, for texts hold other separators.
+def read_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Streams the lines of a file. Only a line feed ends a line, since texts contain other separators.
 
     Args:
-        path: a UTF-8 file, with or without byte order mark, Unix or DOS line ends; "-" for standard input.
+        path: a UTF-8 file, with or without byte order mark, with Unix or DOS line ends; "-" for standard input.
 
     Yields:
         (line number from 1, text without line end).
-
-    Raises:
-        DataError: there is no such file, it is empty or not UTF-8, with the line.
     """
     check_file(path)
     with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
@@ -50,12 +51,8 @@ def read_lines(path):
             yield number, text
 
 
-def check_file(path):
-    """Refuses what is no file or an empty one; standard input is left to show what it holds.
-
-    Raises:
-        DataError
-    """
+def check_file(path: str) -> None:
+    """Raises DataError unless `path` is a file that is not empty, or standard input, which is not looked at."""
     if path == STDIN:
         return
     if os.path.isdir(path):
@@ -66,14 +63,11 @@ def check_file(path):
         raise DataError(f"{path}: the file is empty; fetch it again")
 
 
-def read_csv(path):
-    """The rows of a CSV file, whose fields may be quoted and hold line ends.
+def read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Streams the rows of a CSV file. Fields may be quoted and contain line ends.
 
     Yields:
-        (number of the row's last line, list of str; [] for an empty line).
-
-    Raises:
-        DataError: as `read_lines`, and for quotes that do not close.
+        (number of the row's last line, fields; [] for an empty line).
     """
     csv.field_size_limit(2**31 - 1)
     # The reader is fed lines, so that its own count is the line number of a row's end.
@@ -85,30 +79,19 @@ def read_csv(path):
         raise DataError(f"{path}:{reader.line_num}: {error}; expected CSV with double quotes") from None
 
 
-def read_json(path):
-    """The one value that a JSON file holds; the whole file is in memory, as JSON can not be read otherwise.
-
-    Raises:
-        DataError: as `read_lines`, and for what is not JSON, with line and column, or JSON that Python can not hold.
-    """
+def read_json(path: str) -> Any:
+    """Reads a JSON file, the whole of it into memory."""
     return _parsed("\n".join(text for _, text in read_lines(path)), path)
 
 
-def read_json_lines(path):
-    """The values of a file with one JSON value a line; empty lines are none.
-
-    Yields:
-        (line number, value).
-
-    Raises:
-        DataError: as `read_lines`, and for a line that is not JSON, or JSON that Python can not hold.
-    """
+def read_json_lines(path: str) -> Iterator[tuple[int, Any]]:
+    """Streams (line number, value) of a file with one JSON value per line; empty lines are skipped."""
     for number, text in read_lines(path):
         if text:
             yield number, _parsed(text, path, number)
 
 
-def _parsed(text, path, number=1):
+def _parsed(text: str, path: str, number: int = 1) -> Any:
     """The JSON value of a text that begins on line `number`."""
     try:
         return json.loads(text)
@@ -116,22 +99,19 @@ def _parsed(text, path, number=1):
         line = number + error.lineno - 1
         raise DataError(f"{path}:{line}: not JSON ({error.msg} at column {error.colno})") from None
     except (ValueError, RecursionError):
-        what = "lists or objects too deep in one another, or a number of thousands of digits"
+        what = "lists or objects nested too deeply, or a number with thousands of digits"
         raise DataError(f"{path}:{number}: JSON with {what}; correct it") from None
 
 
-def field(record, name, kind, location):
-    """`record[name]`, checked.
+def field(record: Any, name: str, kind: type[_T] | tuple[type[_T], ...], location: str) -> _T:
+    """Returns `record[name]`, checked.
 
     Args:
-        record: what should be a dict, from JSON.
+        record: a value from JSON, which should be an object.
         name: of the field.
-        kind: str, list, dict, int or float, where a whole number is a float, too; (str, int) or (str, int, float) for
-            one of these.
+        kind: str, list, dict, int or float (which accepts whole numbers, too); (str, int) or (str, int, float) for
+            any of these.
         location: of the record.
-
-    Raises:
-        DataError: no such field, another type, or text that UTF-8 can not write.
     """
     if not isinstance(record, dict):
         raise DataError(f"{location}: {type(record).__name__}; expected an object with the field {name!r}")
@@ -140,13 +120,9 @@ def field(record, name, kind, location):
     return checked(record[name], kind, f"{location}: {name}")
 
 
-def checked(value, kind, location):
-    """`value`, if it is of the type that `field` would want.
-
-    Raises:
-        DataError: another type, or text that UTF-8 can not write.
-    """
-    wanted = (int, float) if kind is float else kind
+def checked(value: Any, kind: type[_T] | tuple[type[_T], ...], location: str) -> _T:
+    """Returns `value` if it has the type, as `field` describes it, and if UTF-8 can encode it."""
+    wanted: Any = (int, float) if kind is float else kind
     # For Python, True is a whole number; in a file it is not.
     unfit = isinstance(value, bool)
     # JSON has neither, but Python's json writes a missing text as NaN.
@@ -162,67 +138,58 @@ def checked(value, kind, location):
     return value
 
 
-def parts(record, name, location):
-    """The elements of the list `record[name]`, each with its location, such as "file: data[3]".
-
-    Raises:
-        DataError: as `field`.
-    """
+def parts(record: Any, name: str, location: str) -> Iterator[tuple[Any, str]]:
+    """Yields the elements of the list `record[name]`, each with its location, such as "file: data[3]"."""
     for index, element in enumerate(field(record, name, list, location)):
         yield element, f"{location}: {name}[{index}]"
 
 
 class Seen:
-    """The ids of a file and their locations: on disk, so that memory does not grow with them."""
+    """The ids used in a file and their locations, kept on disk so that memory does not grow with the file."""
 
-    def __init__(self):
-        # Of "" SQLite makes a temporary file, and removes it.
+    def __init__(self) -> None:
+        # For the name "" SQLite makes a temporary file, and removes it.
         self._ids = sqlite3.connect("", check_same_thread=False)
         self._ids.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, location TEXT) WITHOUT ROWID")
         self._count = 0
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._count
 
-    def location(self, identity):
+    def location(self, identity: str) -> str | None:
         """Where an id was used; None if it was not."""
         row = self._ids.execute("SELECT location FROM ids WHERE id = ?", (identity,)).fetchone()
         return row and row[0]
 
-    def add(self, identity, location):
-        """Notes an id.
-
-        Raises:
-            DataError: it was used before, and two examples' predictions could not be told apart.
-        """
+    def add(self, identity: str, location: str) -> None:
+        """Adds an id. Raises DataError if it was used before: predictions of the two could not be told apart."""
         if not self._ids.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (identity, location)).rowcount:
             before = self.location(identity)
             raise DataError(f"{location}: the id {identity!r} was used before, at {before}; make ids unique")
         self._count += 1
 
 
-def identity(own, count, seen, location):
-    """What an example is called: by its own id, or by its number where it has none.
+def identity(own: Any, count: int, seen: Seen, location: str) -> str:
+    """Returns an example's own id, or its number if it has none.
 
     Args:
-        own: the id as the file has it, text or a whole number; None for none.
-        count: int, how many examples precede it.
-        seen: Seen, the own ids before, to which this one is added.
+        own: the id in the file, text or a whole number; None if there is none.
+        count: number of examples before this one.
+        seen: own ids of earlier examples; `own` is added.
         location: of the example.
 
-    Returns:
-        str.
-
     Raises:
-        DataError: the id is of another type, or what another example is called, or may be.
+        DataError: the id has another type, or is or may be the id of another example.
     """
     if own is None:
         if before := len(seen) and seen.location(str(count)):
-            raise DataError(f"{location}: no id, and its number, {count}, is that of {before}; give it an id")
+            raise DataError(f"{location}: no id, and its number, {count}, is the id of {before}; give it an id")
         return str(count)
     name = str(checked(own, (str, int), f"{location}: id"))
     seen.add(name, location)
-    # Only while some had none: `len(seen)` is one more than `count` where all had their own.
+    # Only if an earlier example had no id: `len(seen)` is `count + 1` where all had their own.
     if len(seen) <= count and re.fullmatch("0|[1-9][0-9]{0,17}", name) and int(name) < count:
-        raise DataError(f"{location}: the id {name!r} may be the number of an example without id; give each one an id")
+        raise DataError(
+            f"{location}: the id {name!r} may be the number of an example without an id; give each one an id"
+        )
     return name

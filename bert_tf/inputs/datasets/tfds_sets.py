@@ -1,15 +1,26 @@
-"""Data sets of TensorFlow Datasets by name, as the same examples that the readers of files give.
+"""Reader of TensorFlow Datasets (TFDS), which yields the same examples as the readers of files.
 
-TFDS fetches and keeps them (TFDS_DATA_DIR says where). It deals examples out in its own fixed order, so `id` is the
-number that the data set itself gives, if it does.
+TFDS downloads and stores the data sets in TFDS_DATA_DIR. It shuffles examples into a fixed order of its own, so `id`
+is the number given by the data set itself, if there is one.
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.choices import COPA_QUESTIONS
-from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
+from bert_tf.inputs.datasets.examples import (
+    Answer,
+    ChoiceExample,
+    QuestionExample,
+    ReadReport,
+    TaggedExample,
+    TextExample,
+    tagged,
+)
 from bert_tf.inputs.datasets.glue import glue_task
 from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.inputs.datasets.squad import with_placed_answers
@@ -23,16 +34,12 @@ _GLUE_TEXTS = {
     "ax": ("premise", "hypothesis"),
     "qnli": ("question", "sentence"),
 }
-# TFDS has MNLI's two halves as sets of their own, too.
+# TFDS also has the two halves of MNLI as separate sets.
 _GLUE_ALIASES = {"mnli_matched": "mnli", "mnli_mismatched": "mnli"}
 
 
-def glue_of_tfds(name):
-    """The key of `glue.GLUE` that a TFDS name such as "glue/mrpc" means, and its text features; None for another set.
-
-    Raises:
-        ConfigError: GLUE has no such task.
-    """
+def glue_of_tfds(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Maps a TFDS name such as "glue/mrpc" to its key in `glue.GLUE` and its text features; None if not GLUE."""
     family, _, task = name.partition("/")
     if family != "glue":
         return None
@@ -41,44 +48,37 @@ def glue_of_tfds(name):
     return task, _GLUE_TEXTS.get(task, ("sentence1", "sentence2"))
 
 
-def tfds_splits(name):
-    """Names of the splits to train, evaluate and test on, where the config names none."""
+def tfds_splits(name: str) -> tuple[str, str, str]:
+    """Returns the default splits for training, validation and test."""
     halves = {"glue/mnli": ("train", "validation_matched", "test_matched"), "glue/ax": ("test", "test", "test")}
     return halves.get(name, ("train", "validation", "test"))
 
 
-def tfds_labels(name, label="label"):
-    """The classes of a data set, in the order of its class numbers, or a Scale; GLUE's as the leaderboard writes them.
+def tfds_labels(name: str, label: str = "label") -> tuple[str, ...] | Scale | None:
+    """Returns the classes of a data set, in the order of its class numbers, or a Scale.
 
-    None where only the examples tell: of numbers and of text.
+    GLUE's classes are written as on the leaderboard. None for labels that are numbers or text: only the examples
+    have them.
 
     Args:
         name: in TFDS, such as "glue/mrpc" or "imdb_reviews".
-        label: the feature, not used for GLUE.
-
-    Raises:
-        ConfigError: there is no such data set, or the feature is no label.
+        label: the label feature, not used for GLUE.
     """
     task = glue_of_tfds(name)
     return glue_task(task[0]).labels if task else _classes(name, label, _builder(name, label))
 
 
-def read_tfds_texts(name, split, *, texts=("text",), label="label"):
-    """Labelled texts or pairs.
+def read_tfds_texts(
+    name: str, split: str, *, texts: tuple[str, ...] = ("text",), label: str = "label"
+) -> Iterator[TextExample]:
+    """Reads labelled texts or pairs.
 
     Args:
-        name: in TFDS; of "glue/..." the features are known.
+        name: in TFDS; for "glue/..." `texts` and `label` are not used.
         split: in TFDS, such as "train", "validation" or "validation_matched".
-        texts: names of the one or two features with text.
-        label: name of the feature with the class, of which a negative one is none, a number or a text; or a list of
-            these, for several labels.
-
-    Yields:
-        TextExample.
-
-    Raises:
-        ConfigError: TFDS is not installed, or knows no such data set, split or feature.
-        DataError: TFDS could not fetch the data, or a text is not UTF-8.
+        texts: names of the one or two text features.
+        label: name of the label feature: a class (negative for no label), a number or a text; or, for several labels,
+            a list of these.
     """
     task = glue_of_tfds(name)
     texts, label = (task[1], "label") if task else (texts, label)
@@ -87,31 +87,26 @@ def read_tfds_texts(name, split, *, texts=("text",), label="label"):
     for number, row, location in _rows(builder, name, split):
         value = row[label]
         if isinstance(labels, Scale):
-            # TFDS has scores as float32: 3.8 would come out as 3.799999952316284.
+            # TFDS stores scores as float32: 3.8 would become 3.799999952316284.
             value = round(value.item(), 3) if value >= labels.low else None
         elif np.ndim(value):
-            value = tuple(_label(one, labels, location) for one in value)
+            value = tuple(_label(element, labels, location) for element in value)
         else:
             value = _label(value, labels, location)
         values = tuple(_text(row[text], location) for text in texts)
         yield TextExample(str(row.get("idx", number)), values, value, location)
 
 
-def read_tfds_tags(name, split, column):
-    """Tagged sentences, such as "conll2003" and "universal_dependencies/en_ewt".
+def read_tfds_tags(name: str, split: str, column: str) -> Iterator[TaggedExample]:
+    """Reads tagged sentences, such as "conll2003" and "universal_dependencies/en_ewt".
 
-    TFDS leaves out where documents begin, so `document` is None. The words of universal_dependencies have no multiword
-    tokens.
+    TFDS does not keep document boundaries, so `document` is None. The words of universal_dependencies do not include
+    multiword tokens.
 
     Args:
-        name, split: in TFDS.
-        column: the feature with the tags, such as "ner", "pos", "chunks", "upos" or "xpos".
-
-    Yields:
-        TaggedExample.
-
-    Raises:
-        ConfigError, DataError: as `read_tfds_texts`; a sentence has not one tag a word.
+        name: in TFDS.
+        split: in TFDS.
+        column: the tag feature, such as "ner", "pos", "chunks", "upos" or "xpos".
     """
     builder = _builder(name, "tokens", column)
     names = getattr(getattr(builder.info.features[column], "feature", None), "names", None)
@@ -119,25 +114,21 @@ def read_tfds_tags(name, split, column):
         words = [_text(word, location) for word in row["tokens"]]
         tags = [names[tag] if names else _text(tag, location) for tag in row[column]]
         if len(words) != len(tags):
-            raise DataError(f"{location}: {len(words)} words and {len(tags)} tags; expected one {column} a word")
+            raise DataError(f"{location}: {len(words)} words and {len(tags)} tags; expected one {column} per word")
         identity = _text(row["idx"], location) if "idx" in row else str(number)
         yield tagged(identity, words, tags, None, location)
 
 
-def read_tfds_questions(name, split, read_report, *, unanswerable=False):
-    """Questions about texts, such as "squad/v1.1" and "squad/v2.0".
+def read_tfds_questions(
+    name: str, split: str, read_report: ReadReport, *, unanswerable: bool = False
+) -> Iterator[QuestionExample]:
+    """Reads questions about texts, such as "squad/v1.1" and "squad/v2.0"; checks answers as `squad.read_squad` does.
 
     Args:
-        name, split: in TFDS.
-        read_report: ReadReport.
+        name: in TFDS.
+        split: in TFDS.
+        read_report: counts answers that were moved or have no offset.
         unanswerable: whether questions may have no answer, as in SQuAD 2.0.
-
-    Yields:
-        QuestionExample; what becomes of answers that are not where they should be, `squad.read_squad` says.
-
-    Raises:
-        ConfigError, DataError: as `read_tfds_texts`; an id occurs twice, or a question has no answer though
-            `unanswerable` is false.
     """
     builder = _builder(name, "id", "question", "context", "answers")
     seen = Seen()
@@ -150,25 +141,14 @@ def read_tfds_questions(name, split, read_report, *, unanswerable=False):
             for text, start in zip(row["answers"]["text"], starts, strict=True)
         )
         if not answers and not unanswerable:
-            remedy = "say that there are such: --config.data.format=squad2 --config.task.unanswerable"
+            remedy = "to allow this, set --config.data.format=squad2 --config.task.unanswerable"
             raise DataError(f"{location}: no answer to the question {identity}; {remedy}")
-        texts = (_text(row[feature], location) for feature in ("question", "context"))
-        yield with_placed_answers(QuestionExample(identity, *texts, answers, location), read_report)
+        question, context = (_text(row[feature], location) for feature in ("question", "context"))
+        yield with_placed_answers(QuestionExample(identity, question, context, answers, location), read_report)
 
 
-def read_tfds_choices(name, split):
-    """Multiple choice: "super_glue/copa", and sets with the features context, endings and label, such as "hellaswag".
-
-    Args:
-        name, split: in TFDS.
-
-    Yields:
-        ChoiceExample.
-
-    Raises:
-        ConfigError, DataError: as `read_tfds_texts`; the label is not the index of a choice, or COPA asks for neither
-            cause nor effect.
-    """
+def read_tfds_choices(name: str, split: str) -> Iterator[ChoiceExample]:
+    """Reads multiple choice: "super_glue/copa", or a set with the features context, endings, label ("hellaswag")."""
     is_copa = name.startswith("super_glue/copa")
     features = ("premise", "question", "choice1", "choice2") if is_copa else ("context", "endings")
     builder = _builder(name, *features, "label")
@@ -188,8 +168,8 @@ def read_tfds_choices(name, split):
         yield ChoiceExample(str(row.get("idx", number)), context, question, tuple(choices), label, location)
 
 
-def _builder(name, *features):
-    """The TFDS builder of a data set that has these features."""
+def _builder(name: str, *features: str) -> Any:
+    """The TFDS builder of a data set; checks that it has these features."""
     try:
         import tensorflow_datasets as tfds  # optional, and slow to import
     except ModuleNotFoundError:
@@ -197,7 +177,7 @@ def _builder(name, *features):
     try:
         builder = tfds.builder(name)
     except ValueError as error:
-        # The first line says it; a list of all data sets follows.
+        # The first line is the reason; a list of all data sets follows.
         raise ConfigError(f"tfds:{name}: {_first_line(error)}; see tensorflow.org/datasets/catalog") from None
     for feature in features:
         if feature not in builder.info.features:
@@ -206,8 +186,8 @@ def _builder(name, *features):
     return builder
 
 
-def _rows(builder, name, split):
-    """(number, features, location) of each example."""
+def _rows(builder: Any, name: str, split: str) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yields (number, features, location) of each example."""
     from tensorflow_datasets.core.download.util import DownloadError
 
     try:
@@ -217,7 +197,7 @@ def _rows(builder, name, split):
         raise ConfigError(f"tfds:{name}: TFDS needs the package {error.name}; pip install {error.name}") from None
     except (OSError, DownloadError) as error:
         raise DataError(
-            f"tfds:{name}: can not be fetched ({_first_line(error)}); check the network or the disk"
+            f"tfds:{name}: cannot be downloaded ({_first_line(error)}); check the network or the disk"
         ) from None
     try:
         rows = builder.as_dataset(split=split)
@@ -227,35 +207,35 @@ def _rows(builder, name, split):
         yield number, row, f"tfds:{name}: {split}[{number}]"
 
 
-def _classes(name, label, builder):
-    """Names of the classes of a feature, or of each in a list; None for text and numbers."""
+def _classes(name: str, label: str, builder: Any) -> tuple[str, ...] | None:
+    """Names of the classes of a feature or of a list's elements; None for text and numbers."""
     spec = builder.info.features[label].get_tensor_spec()
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank > 1:
         raise ConfigError(
-            f"tfds:{name}: the feature {label!r} is neither a class, a number or a text, nor a list of these; name "
+            f"tfds:{name}: the feature {label!r} is neither a class, a number or a text, nor a list of these; choose "
             "another as the label"
         )
     names = getattr(builder.info.features[label], "names", None)
     return names and tuple(names)
 
 
-def _label(value, names, location):
-    """A class by its name, None for a negative one; a text as it is; a number as text, as in a table."""
+def _label(value: Any, names: tuple[str, ...] | None, location: str) -> str | None:
+    """The name of a class, None if negative; a text unchanged; a number as text, as in a table."""
     if names:
         return names[value] if value >= 0 else None
     return _text(value, location) if isinstance(value, bytes) else str(value)
 
 
-def _text(value, location):
+def _text(value: Any, location: str) -> str:
     if not isinstance(value, bytes):
-        raise ConfigError(f"{location}: {value} is no text; name another feature")
+        raise ConfigError(f"{location}: {value} is not text; choose another feature")
     try:
         return value.decode()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{location}: byte 0x{value[error.start]:02x} is not UTF-8; prepare the data set anew"
+            f"{location}: byte 0x{value[error.start]:02x} is not UTF-8; prepare the data set again"
         ) from None
 
 
-def _first_line(error):
+def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]

@@ -1,22 +1,26 @@
-"""What pre-training objectives and model sizes are worth (paper, sections 5.1 and 5.2), on the bundled data.
+"""Ablation of pre-training objectives and model sizes (paper, sections 5.1 and 5.2) on the bundled data.
 
 Each model is pre-trained on the State of the Union addresses and fine-tuned on the movie reviews, several times.
 """
 
 import dataclasses
 import os
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
 
 from bert_tf.bundled import config, write_english_vocabulary
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, FinetuneConfig, PretrainConfig
 from bert_tf.errors import ConfigError
 from bert_tf.files import bundled, write_json, write_text
 from bert_tf.report.ablation import draw_ablation, markdown
 from bert_tf.report.statistics import mean_and_deviation
 from bert_tf.training.runs.finetuning import finetune
 from bert_tf.training.runs.pretraining import pretrain
-from bert_tf.training.state.run_manifest import remedy
 from bert_tf.training.runs.runner import isolated_session
+from bert_tf.training.state.run_manifest import remedy
+from bert_tf.types import Json
 
 _SMOKE_STEPS = 4
 
@@ -25,22 +29,22 @@ class Variant(NamedTuple):
     """A row of table 5.
 
     Attributes:
-        objective: name of the pre-training, of which the folder is called.
-        data, model: what differs from BERT's PretrainingData and BertConfig.
-        task: what differs in the ClassificationConfig.
+        objective: name of the pre-training, part of the folder's name.
+        data, model: fields that differ from BERT's PretrainingData and BertConfig.
+        task: fields that differ in the ClassificationConfig.
     """
 
     objective: str
-    data: dict
-    model: dict
-    task: dict
+    data: dict[str, Any]
+    model: dict[str, Any]
+    task: dict[str, Any]
 
 
-def _left_to_right(**task):
+def _left_to_right(**task: str) -> Variant:
     return Variant("left_to_right", {"pairs": "none", "masking": "causal_lm"}, {"attention": "causal"}, task)
 
 
-# By their names in table 5.
+# By name in table 5.
 VARIANTS = {
     "BERT": Variant("bert", {}, {}, {}),
     "No NSP": Variant("no_nsp", {"pairs": "none"}, {}, {}),
@@ -49,23 +53,21 @@ VARIANTS = {
 }
 
 
-def ablate(output_dir, strategy, *, sizes, seeds, smoke=False):
+def ablate(
+    output_dir: str, strategy: tf.distribute.Strategy, *, sizes: Sequence[str], seeds: int, smoke: bool = False
+) -> list[Json]:
     """Trains every variant at the first size, and BERT at the others.
 
     Args:
-        output_dir: gets vocab.txt, a folder a training, results.json, ablation.md and ablation.png; what is there
-            already is gone on with.
-        strategy: tf.distribute.Strategy.
-        sizes: list of str, names of BertConfig.from_name.
-        seeds: how many times, each with another seed for pre-training and fine-tuning.
-        smoke: some steps each, which learn nothing.
+        output_dir: gets vocab.txt, a folder per training, results.json, ablation.md and ablation.png; existing runs are
+            resumed.
+        sizes: names of `BertConfig.from_name`.
+        seeds: runs of each variant, with different seeds for pre-training and fine-tuning.
+        smoke: trains a few steps only, which learn nothing.
 
     Returns:
-        list of dicts, one a row: name, size, parameters, accuracies (one a seed), mean, deviation (of the sample;
-        None of one seed), pretraining_losses (validation; of different objectives not to be compared).
-
-    Raises:
-        ConfigError: no size or an unknown one, before anything is trained; a training that is there had other settings.
+        One dict per row: name, size, parameters, accuracies (one per seed), mean, deviation (of the sample; None for
+        one seed), pretraining_losses (validation; not comparable between objectives).
     """
     if not sizes:
         raise ConfigError("no size of model to train; name one, such as tiny")
@@ -75,7 +77,7 @@ def ablate(output_dir, strategy, *, sizes, seeds, smoke=False):
     if not os.path.exists(vocab):
         write_english_vocabulary(vocab)
     wanted = [(name, sizes[0]) for name in VARIANTS] + [("BERT", size) for size in sizes[1:]]
-    rows = []
+    rows: list[Json] = []
     for name, size in wanted:
         variant, accuracies, losses = VARIANTS[name], [], []
         for seed in range(seeds):
@@ -109,15 +111,15 @@ def ablate(output_dir, strategy, *, sizes, seeds, smoke=False):
     return rows
 
 
-def _pretraining(variant, size, vocab, seed, smoke):
-    settings = config("pretrain/tiny.py")
+def _pretraining(variant: Variant, size: str, vocab: str, seed: int, smoke: bool) -> PretrainConfig:
+    settings: PretrainConfig = config("pretrain/tiny.py")
     settings.tokenizer.vocab = vocab
     settings.data = dataclasses.replace(settings.data, **variant.data)
     if settings.data.masking == "causal_lm":
         settings.data.max_predictions = settings.data.max_length - 1
     kept = {name: getattr(settings.model, name) for name in ("vocab_size", "dropout", "attention_dropout")}
     model = BertConfig.from_name(size, **kept, **variant.model)
-    # As in tiny.py: in proportion to 1 / sqrt(width), 0.02 at 768.
+    # As in tiny.py: proportional to 1 / sqrt(width), 0.02 at 768.
     settings.model = dataclasses.replace(model, initializer_range=0.02 * (768 / model.hidden_size) ** 0.5)
     settings.train.seed = seed
     if smoke:
@@ -125,9 +127,10 @@ def _pretraining(variant, size, vocab, seed, smoke):
     return settings
 
 
-def _finetuning(variant, seed, smoke):
-    settings = config("finetune/reviews_tiny.py")
-    settings.task = dataclasses.replace(settings.task, **variant.task)
+def _finetuning(variant: Variant, seed: int, smoke: bool) -> FinetuneConfig:
+    settings: FinetuneConfig = config("finetune/reviews_tiny.py")
+    task: Any = settings.task
+    settings.task = dataclasses.replace(task, **variant.task)
     settings.train.seed = seed
     if smoke:
         settings.train.steps = _SMOKE_STEPS

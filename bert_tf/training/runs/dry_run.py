@@ -1,4 +1,4 @@
-"""What a pre-training run would do and cost, found out by trying: for `pretrain --dry_run`."""
+"""Plan and measured cost of a pre-training run, for `pretrain --dry_run`."""
 
 import math
 import os
@@ -7,7 +7,10 @@ import resource
 import textwrap
 import time
 import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -15,19 +18,23 @@ from bert_tf.inputs.corpus.shards import Shards, are_shards
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.remat import remat_scope
 from bert_tf.progress import duration
+from bert_tf.tasks.task import Task
+from bert_tf.text import Tokenizer
+from bert_tf.training.speed import Work
+from bert_tf.types import Array, Tensors
 
-STEPS, EXAMPLES = 10, 5  # updates that are timed; sequences that are shown
-_WIDTH = 110  # of the text
-# Ops whose result lies where their input does.
+STEPS, EXAMPLES = 10, 5  # timed updates; printed sequences
+_WIDTH = 110  # of the text, in columns
+# Ops whose output shares the memory of their input.
 _SAME_MEMORY = ("Reshape", "Identity", "ExpandDims", "Squeeze")
-_COUNTED_SECONDS = 10.0  # how long examples are counted before the rest is estimated
-_SAMPLED_ROWS = 1000  # at least: the rows of an epoch differ in their number of tokens by a third
-_SAMPLED_BYTES = 1 << 20  # of text, for the number of tokens in a byte
+_COUNTED_SECONDS = 10.0  # after which the number of rows is estimated
+_SAMPLED_ROWS = 1000  # minimum: rows of an epoch differ in their number of tokens by a third
+_SAMPLED_BYTES = 1 << 20  # of text per file, for the number of tokens per byte
 
 
-def parameters(model):
-    """dict part -> number of parameters: embeddings, the layers together, and each head."""
-    parts = {}
+def parameters(model: keras.Model) -> dict[str, int]:
+    """Number of parameters by part: embeddings, all layers together, and each head."""
+    parts: dict[str, int] = {}
     for variable in model.trainable_variables:
         names = variable.path.split("/")
         name = next((name for name in names[:-1] if name not in (model.name, "encoder")), names[-1])
@@ -36,23 +43,22 @@ def parameters(model):
     return parts
 
 
-def kept_bytes(task, model, features, *, remat):
-    """Bytes of what a forward pass keeps for the backward pass, counted in the traced graph.
+def kept_bytes(task: Task, model: keras.Model, features: Tensors, *, remat: bool) -> int:
+    """Bytes that the forward pass keeps for the backward pass, counted in the traced graph.
 
     Args:
-        task: Task.
-        model: what `task.build` made.
-        features: dict of tensors: what one replica takes at once, masked.
-        remat: as in TrainConfig. What a layer keeps while it is computed again is left out.
+        model: built by `task.build`.
+        features: a micro-batch of one replica, masked.
+        remat: as in TrainConfig. The tensors that exist while a layer is recomputed are not counted.
 
     Returns:
-        int: the sizes of all tensors that ops made in the forward pass and the backward pass reads. Copies of the
-        weights in another number format are among them, weights are not.
+        Total size of the tensors that are computed in the forward pass and read by the backward pass, including copies
+        of the weights in another number format, but not the weights.
     """
-    forward = set()
+    forward: set[str] = set()
 
     @tf.function
-    def step(features):
+    def step(features: Tensors) -> list[tf.Tensor]:
         with tf.GradientTape() as tape, seed_scope(tf.zeros([2], tf.int64)), remat_scope(remat):
             outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=True)
             metrics = task.loss_and_metrics(features, outputs)
@@ -62,7 +68,7 @@ def kept_bytes(task, model, features, *, remat):
 
     specs = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in features.items()}
     graph = step.get_concrete_function(specs).graph
-    kept = {}
+    kept: dict[str, tf.Tensor] = {}
     for op in graph.get_operations():
         if op.name not in forward:
             for tensor in op.inputs:
@@ -75,30 +81,30 @@ def kept_bytes(task, model, features, *, remat):
     )
 
 
-def rows_per_epoch(files, tokenizer, pairs, batches):
-    """How many rows an epoch has.
+def rows_per_epoch(files: Sequence[str], tokenizer: Tokenizer, pairs: str, batches: tf.data.Dataset) -> tuple[int, str]:
+    """Number of rows in an epoch.
 
     Args:
-        files: list of str, as `inputs.corpus.tokenized.find_corpus` gives.
-        tokenizer: bert_tf.Tokenizer.
+        files: from `inputs.corpus.tokenized.find_corpus`.
         pairs: as in bert_tf.config.PretrainingData.
-        batches: Dataset, an epoch's batches.
+        batches: of one epoch.
 
     Returns:
-        (rows, where the number is from: a phrase). An estimate for pairs is some 10% too high: what was cut off to make
-        them fit is not seen.
+        (rows, how the number was obtained). An estimate for pairs is some 10% too high, because tokens that were cut off to
+        make the pairs fit are not seen.
     """
     rows = tokens = 0
     until = math.inf
     for features in batches:
         rows += len(features["input_mask"])
         tokens += _own_tokens(features, tokenizer, pairs)
-        if rows == len(features["input_mask"]):  # the first batch takes the time of filling all buffers
+        if rows == len(features["input_mask"]):  # the first batch includes the time to fill all buffers
             until = time.perf_counter() + _COUNTED_SECONDS
         if time.perf_counter() > until and rows >= _SAMPLED_ROWS:
             break
     else:
         return rows, "counted"
+    whole: float
     if are_shards(files):
         whole, source = Shards(files).num_tokens, "the shards' count of tokens"
     else:
@@ -106,8 +112,8 @@ def rows_per_epoch(files, tokenizer, pairs, batches):
     return round(whole * rows / tokens), f"estimated from {source} and a sample of {rows:,}"
 
 
-def _own_tokens(features, tokenizer, pairs):
-    """Tokens that are not special, nor of a random second part, whose text comes in its own place again."""
+def _own_tokens(features: Tensors, tokenizer: Tokenizer, pairs: str) -> int:
+    """Tokens that are neither special nor in a random second segment, whose text occurs elsewhere again."""
     ids, mask, types = (features[name].numpy() for name in ("input_word_ids", "input_mask", "input_type_ids"))
     own = (mask > 0) & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id)
     if pairs == "nsp":
@@ -117,8 +123,8 @@ def _own_tokens(features, tokenizer, pairs):
     return int(own.sum())
 
 
-def _tokens_in_text(files, tokenizer):
-    """Tokens in text files, from the first mebibyte of each of eight at most."""
+def _tokens_in_text(files: Sequence[str], tokenizer: Tokenizer) -> float:
+    """Estimated tokens in text files, from the first mebibyte of at most eight of them."""
     sampled = files[:: -(-len(files) // 8)]
     tokens = size = 0
     for path in sampled:
@@ -133,45 +139,48 @@ def _tokens_in_text(files, tokenizer):
     return tokens / size * sum(tf.io.gfile.stat(path).length for path in files)
 
 
-def peak_bytes():
-    """The most memory that was in use so far: the first GPU's, if there is one, else this process'."""
+def peak_bytes() -> int:
+    """Peak memory so far: of the first GPU, if there is one, else of this process."""
     if tf.config.list_physical_devices("GPU"):
         return tf.config.experimental.get_memory_info("GPU:0")["peak"]
     unit = 1 if os.uname().sysname == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def bytes_text(number):
-    """A number of bytes: 0.4 MiB, 12 MiB, 1.3 GiB."""
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
+def bytes_text(number: float) -> str:
+    """Formats a number of bytes: 0.4 MiB, 12 MiB, 1.3 GiB."""
+    unit, *larger = "KiB", "MiB", "GiB", "TiB"
+    number /= 1024
+    while number >= 999.5 and larger:
+        unit, *larger = larger
         number /= 1024
-        if number < 999.5 or unit == "TiB":
-            return f"{number:.{0 if number >= 9.95 else 1}f} {unit}"
+    return f"{number:.{0 if number >= 9.95 else 1}f} {unit}"
 
 
-def example_texts(features, masked, tokenizer, *, swapped=False):
-    """What a model sees of each sequence of some rows, and what it has to find.
+def example_texts(
+    features: Mapping[str, Any], masked: Mapping[str, Any], tokenizer: Tokenizer, *, swapped: bool = False
+) -> Iterator[str]:
+    """The sequences of some rows as the model sees them, with the tokens that it has to predict.
 
     Args:
-        features: dict of arrays or tensors: the rows' features, maybe not masked yet.
-        masked: the same masked.
-        tokenizer: bert_tf.Tokenizer.
-        swapped: whether label 1 means swapped segments, not a random second part.
+        features: arrays or tensors of the rows, masked or not.
+        masked: the same rows masked.
+        swapped: whether label 1 means swapped segments rather than a random second segment.
 
     Yields:
-        str, one a sequence: pieces in text order, a hidden one as [house>MASK] (the model sees [MASK]), [house=]
-        (it sees the piece itself, and has to say it all the same) or [house>tree] (it sees another).
+        The tokens of each sequence in text order, a hidden one as [house>MASK] (the model sees [MASK]), [house=] (it
+        sees the token itself, and has to predict it all the same) or [house>tree] (it sees another token).
     """
-    features, masked = ({name: np.asarray(value) for name, value in some.items()} for some in (features, masked))
-    told = ("in order", "swapped") if swapped else ("the second part follows", "a random second part")
+    features, masked = ({name: np.asarray(value) for name, value in rows.items()} for rows in (features, masked))
+    labels = ("in order", "swapped") if swapped else ("second segment follows", "random second segment")
     for row, numbers in enumerate(masked["input_mask"]):
         shown, hidden = _shown({name: value[row] for name, value in masked.items()}, tokenizer)
         for number in range(1, int(numbers.max()) + 1):
             positions = np.flatnonzero(numbers == number)
             head = f"{len(positions)} tokens, {len(hidden.intersection(positions))} hidden"
             if "next_sentence_labels" in features:
-                head += f", {told[int(np.reshape(features['next_sentence_labels'][row], [-1])[number - 1])]}"
-            words = []
+                head += f", {labels[int(np.reshape(features['next_sentence_labels'][row], [-1])[number - 1])]}"
+            words: list[str] = []
             for piece in (shown[position] for position in positions):
                 if piece.startswith("##") and words and not words[-1].endswith("]"):
                     words[-1] += piece[2:]
@@ -183,64 +192,69 @@ def example_texts(features, masked, tokenizer, *, swapped=False):
             )
 
 
-def _shown(row, tokenizer):
-    """Of a masked row: a list of str, what `example_texts` shows at each position; the set of hidden positions."""
+def _shown(row: Mapping[str, Array], tokenizer: Tokenizer) -> tuple[list[str], set[int]]:
+    """The text shown by `example_texts` at each position of a masked row; the hidden positions."""
     ids, hidden = row["input_word_ids"], set()
     shown = [tokenizer.vocab[piece] for piece in ids]
     columns = (row[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
     for position, label, weight in zip(*columns, strict=True):
         if weight > 0:
             original = tokenizer.vocab[label]
-            now = "MASK" if ids[position] == tokenizer.mask_id else shown[position]
-            shown[position] = f"[{original}=]" if now == original else f"[{original}>{now}]"
+            visible = "MASK" if ids[position] == tokenizer.mask_id else shown[position]
+            shown[position] = f"[{original}=]" if visible == original else f"[{original}>{visible}]"
             hidden.add(int(position))
     return shown, hidden
 
 
-def plan_text(*, counts, memory, epochs, phases, examples):
-    """The plan as text.
+def plan_text(
+    *,
+    counts: dict[str, int],
+    memory: Mapping[str, float],
+    epochs: Sequence[tuple[int, str]],
+    phases: Sequence[tuple[Work, float, float]],
+    examples: Iterable[str],
+) -> str:
+    """Formats the plan.
 
     Args:
-        counts: what `parameters` gives.
-        memory: dict name -> bytes, of one replica.
-        epochs: list of what `rows_per_epoch` gives, one a phase.
-        phases: list of (Work, seconds an update takes, share of the peak_flops).
-        examples: list of what `example_texts` gives.
-
-    Returns:
-        str.
+        counts: from `parameters`.
+        memory: bytes of one replica by use.
+        epochs: from `rows_per_epoch`, one per phase.
+        phases: (cost, seconds per update, MFU) of each.
+        examples: from `example_texts`.
     """
-    counts = counts | {"all": sum(counts.values())}
-    body, whole = [], 0.0
+    counts = counts | {"total": sum(counts.values())}
+    body: list[Sequence[str]] = []
+    total = 0.0
     for number, ((work, seconds, share), (rows, _)) in enumerate(zip(phases, epochs, strict=True), 1):
-        whole += work.steps * seconds
-        cells = (f"{number}", f"{work.steps:,}", f"{work.batch_size:,}", f"{work.length}")
-        cells += (f"{work.steps * work.batch_size / rows:.1f}", f"{work.flops() / 1e9:,.1f}", f"{1000 * seconds:,.0f}")
-        cells += (f"{work.batch_size / seconds:,.1f}", f"{share:.0%}", duration(work.steps * seconds))
+        total += work.steps * seconds
+        cells = [f"{number}", f"{work.steps:,}", f"{work.batch_size:,}", f"{work.length}"]
+        cells += [f"{work.steps * work.batch_size / rows:.1f}", f"{work.flops() / 1e9:,.1f}", f"{1000 * seconds:,.0f}"]
+        cells += [f"{work.batch_size / seconds:,.1f}", f"{share:.0%}", duration(work.steps * seconds)]
         body.append(cells)
     heading = ("", "updates", "batch", "length", "epochs", "GFLOP", "ms", "rows/s", "MFU", "time")
     sections = {
         "Parameters": table([(name, f"{count:,}") for name, count in counts.items()]),
-        "Memory of a replica": table([(name, bytes_text(size)) for name, size in memory.items()]),
-        "An epoch": "\n".join(
+        "Memory per replica": table([(name, bytes_text(size)) for name, size in memory.items()]),
+        "Epoch": "\n".join(
             f"  {rows:,} rows of {work.length} ({source})"
             for (work, *_), (rows, source) in zip(phases, epochs, strict=True)
         ),
-        "Phases": table(body, heading) + "\n  GFLOP and ms: of an update, the latter measured on ten. "
-        f"Time in all: {duration(whole)}, evaluations and checkpoints apart.",
-        "What the model sees: [house>MASK] masked, [house=] kept, [house>tree] random; it has to say house": (
+        "Phases": table(body, heading) + "\n  GFLOP and ms per update, ms measured over ten updates. "
+        f"Total time: {duration(total)}, without evaluations and checkpoints.",
+        "Examples as the model sees them: [house>MASK] masked, [house=] kept, [house>tree] random; label: house": (
             "\n".join(examples)
         ),
     }
     return "\n\n".join(f"{title}\n{text}" for title, text in sections.items())
 
 
-def table(rows, heading=None):
-    """Rows of strings as text, the first column to the left, the others to the right."""
+def table(rows: Sequence[Sequence[str]], heading: Sequence[str] | None = None) -> str:
+    """Formats rows as text, the first column left-aligned, the others right-aligned."""
     rows = [heading, *rows] if heading else rows
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
-    def line(row):
+    def line(row: Sequence[str]) -> str:
         cells = (text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))
         return "  " + "  ".join((row[0].ljust(widths[0]), *cells))
 

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -11,64 +13,84 @@ from bert_tf.checkpoints import load
 from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import write_text
-from bert_tf.inputs.datasets.examples import ReadReport
-from bert_tf.inputs.identity import weights_identity
 from bert_tf.inputs.corpus.shards import settings_of
+from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
+from bert_tf.inputs.identity import weights_identity
+from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
-from bert_tf.tasks import task_of
+from bert_tf.tasks import FineTuningTask, task_of
+from bert_tf.text import Tokenizer
 from bert_tf.training.evaluation import answering
 from bert_tf.training.phases import Input
+from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.state.run_manifest import differences
-from bert_tf.training.runs.runner import Run, expect
+from bert_tf.types import Json, Metrics, Tensors
 
 REPORT = "report.html"
-# Examples that `predict` holds at once: enough to sort by length, whatever the size of the file.
+# Examples that `predict` holds in memory: enough to sort by length, whatever the size of the file.
 _CHUNK = 4096
 
 
-def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change=False, like=None):
+def finetune(
+    config: FinetuneConfig,
+    data_dir: str,
+    init: str,
+    model_dir: str,
+    strategy: tf.distribute.Strategy,
+    *,
+    accept_config_change: bool = False,
+    like: Json | None = None,
+) -> Json:
     """Fine-tunes a pre-trained encoder on labelled examples.
 
     Args:
-        config: FinetuneConfig.
-        data_dir: holds the files that config.data names.
-        init: checkpoint that `bert_tf.load` reads; a pooler that it lacks starts untrained.
+        data_dir: holds the files named in config.data.
+        init: checkpoint for `bert_tf.load`; a missing pooler is initialized randomly.
         model_dir, strategy, accept_config_change: as in `pretraining.pretrain`.
-        like: results of a run that this one is to be compared with: of the same inputs, it computes in the same number
-            format; None for none.
+        like: results of a run with which this one will be compared: requires the same inputs, and computes in the same
+            number format.
 
     Returns:
-        dict, what results.json holds.
-
-    Raises:
-        BertTfError: for anything wrong in config or files, before training starts.
+        The contents of results.json.
     """
     expect(config, FinetuneConfig)
     config.train.check()
     if config.train.phases:
         raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
     if config.search or config.train.seeds > 1:
-        raise ConfigError("search or train.seeds asks for several runs; this is one: call training.sweep.finetune")
+        raise ConfigError(
+            "search or train.seeds asks for several runs, but this is one; call training.runs.sweep.finetune"
+        )
     kind, source = task_of(config.task), source_of(config, data_dir)
-    config.task.check()
+    task_config: Any = config.task  # of the class kind.Config
+    task_config.check()
     read_report = {role: ReadReport() for role in ("train", "validation")}
     examples = read(source, "train", read_report["train"])
     validation = read(source, "validation", read_report["validation"])
-    inputs = {role: source.identity(role) for role in ("train", "validation")}
-    files = {"data_dir": data_dir, "init": init}
-    computes_in = like and like["computes_in"]
-    run = Run("finetune", config, model_dir, strategy, inputs, accept_config_change, computes_in, **files)
-    keras.utils.set_random_seed(config.train.seed)  # a pooler that the checkpoint lacks is drawn here
+    inputs: Json = {role: source.identity(role) for role in ("train", "validation")}
+    runner = Runner(
+        "finetune",
+        config,
+        model_dir,
+        strategy,
+        inputs,
+        accept_config_change,
+        like["computes_in"] if like else None,
+        data_dir=data_dir,
+        init=init,
+    )
+    keras.utils.set_random_seed(config.train.seed)  # of a pooler that the checkpoint lacks
     with strategy.scope():
-        encoder, tokenizer, inputs["init"] = _load(config, init, run.dtype)
+        encoder, tokenizer, inputs["init"] = _load(config, init, runner.dtype)
     _check_inputs(inputs, like)
     limit = encoder.config.max_position_embeddings
-    if config.task.max_length > limit:
-        raise ConfigError(f"task.max_length is {config.task.max_length}; it must be at most the model's {limit}")
-    task = kind.create(tokenizer, config.task, config.data, examples, source.labels())
+    if task_config.max_length > limit:
+        raise ConfigError(f"task.max_length is {task_config.max_length}; it must be at most the model's {limit}")
+    task = kind.create(tokenizer, task_config, config.data, examples, source.labels())
     columns = task.to_tensors(examples, labelled=True)
-    validation_columns = task.to_tensors(validation, labelled=True)  # told before training, too: a label that is not trained on
+    # Before training, so that an unknown label in the validation set is reported at once.
+    validation_columns = task.to_tensors(validation, labelled=True)
     for role, read_examples in (("train", examples), ("validation", validation)):
         task.check(read_examples, read_report[role])
         print_report(source, role, read_report[role])
@@ -76,46 +98,42 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     steps_per_epoch = math.ceil(task.count_rows(columns) / batch_size)
     total_steps = config.train.steps or math.ceil(steps_per_epoch * config.train.epochs)
 
-    def epoch_batches(epoch):
+    def epoch_batches(epoch: tf.Tensor | int) -> tf.data.Dataset:
         seed = tf.stack([tf.constant(config.train.seed, tf.int64), epoch])
         return task.batches(columns, batch_size, seed=seed)
 
-    evaluation = None
+    evaluation: Evaluation
 
-    def evaluations(model):
+    def evaluations(model: keras.Model) -> list[Callable[[], Metrics]]:
         nonlocal evaluation
         evaluation = Evaluation(task, model, validation, validation_columns, batch_size, strategy, tune=True)
         return [evaluation]
 
-    def finish(results):
+    def finish(results: Json) -> None:
         results |= {"measure": [task.monitor, task.mode], "baseline": task.baseline(validation)}
         results["skipped"] = {role: read_report[role].counts for role in read_report}
         if evaluation.predictions is None or results["final"]["step"] != results["steps"]:
-            evaluation()  # of the model that is saved
+            evaluation()  # with the weights that will be saved
 
-    def report(results):
+    def report(results: Json) -> None:
         path, where = os.path.join(model_dir, REPORT), source.where("validation")
         evaluation.report(path, where, read_report["validation"], results["final"])
 
-    return run.fit(
+    return runner.fit(
         task,
         lambda: encoder,
         total_steps,
         [Input(epoch_batches)],
         evaluations,
         config.train.evaluate_every or steps_per_epoch,
-        evaluate_first=False,  # a head that nobody has trained guesses, and the baseline says what guessing scores
+        evaluate_first=False,  # an untrained head guesses, and the baseline has the metrics of guessing
         finish=finish,
         report=report,
     )
 
 
-def source_of(config, data_dir):
-    """The Source of a FinetuneConfig's examples.
-
-    Raises:
-        ConfigError: as `Source`; data_dir is a file, which can not be trained on and measured by at once.
-    """
+def source_of(config: FinetuneConfig, data_dir: str) -> Source:
+    """The Source of the examples."""
     source = Source(config.data, data_dir, task_of(config.task).example)
     if not config.data.source and not os.path.isdir(data_dir):
         parts = " and ".join(source.part(role) for role in ("train", "validation"))
@@ -123,46 +141,42 @@ def source_of(config, data_dir):
     return source
 
 
-def _load(config, init, dtype=None):
-    """The encoder that fine-tuning begins with, its tokenizer, and a dict that tells the checkpoint from others."""
-    needs_pooler = task_of(config.task).head(to_dict(config.task)) in ON_POOLED
+def _load(config: FinetuneConfig, init: str, dtype: str | None = None) -> tuple[BertEncoder, Tokenizer, Json]:
+    """The pre-trained encoder, its tokenizer and the identity of the checkpoint."""
+    task_config: Any = config.task
+    needs_pooler = task_of(task_config).head(to_dict(task_config)) in ON_POOLED
     encoder, tokenizer = load(init, pooler=needs_pooler or None, dtype=dtype)
     if tokenizer is None:
-        raise DataError(f"{init}: no WordPiece vocabulary, so no text can go in; expected a checkpoint with vocab.txt")
+        raise DataError(f"{init}: no WordPiece vocabulary to tokenize text with; expected a checkpoint with vocab.txt")
     identity = {
         "model": to_dict(encoder.config),
         "tokenizer": settings_of(tokenizer)["fingerprint"],
-        # A pooler that the checkpoint lacks is another one with each seed.
+        # Without the pooler: if the checkpoint lacks it, it depends on the seed.
         "weights": weights_identity(value for value in encoder.weights if "pooler" not in value.path.split("/")),
     }
     return encoder, tokenizer, identity
 
 
-def check_init(config, init, like):
-    """Raises ConfigError where a checkpoint is not the one that a run, whose results `like` is, began with."""
+def check_init(config: FinetuneConfig, init: str, like: Json) -> None:
+    """Raises ConfigError unless the run with the results `like` started from the same checkpoint."""
     _check_inputs(like["inputs"] | {"init": _load(config, init)[2]}, like)
 
 
-def _check_inputs(inputs, like):
-    """Raises ConfigError where the data or the model is not what another run had."""
+def _check_inputs(inputs: Json, like: Json | None) -> None:
+    """Raises ConfigError unless the run with the results `like` had the same data and the same checkpoint."""
     changed = differences(like["inputs"], json.loads(json.dumps(inputs))) if like else {}
     if changed:
         raise ConfigError(
             f"inputs have changed since the first of these runs ({', '.join(changed)}), so they can not be compared; "
-            "put them back, or begin again in another --model_dir"
+            "restore them, or start again in another --model_dir"
         )
 
 
-def read(source, role, read_report):
-    """All labelled examples of a part.
+def read(source: Source, role: str, read_report: ReadReport) -> list[Any]:
+    """All labelled examples of a split; at least one.
 
     Args:
-        source: Source.
         role: as for `Source.examples`.
-        read_report: ReadReport.
-
-    Raises:
-        BertTfError: as `Source.examples`; none are left.
     """
     examples = list(source.examples(read_report, role))
     if not examples:
@@ -171,62 +185,68 @@ def read(source, role, read_report):
     return examples
 
 
-def print_report(source, role, read_report):
-    """A line on standard output for each reason to leave examples of a part out, or to change them."""
+def print_report(source: Source, role: str, read_report: ReadReport) -> None:
+    """Prints a line for each reason for which examples of a split were skipped or changed."""
     for line in read_report.lines():
         print(f"{source.where(role)}: {line}")
 
 
 class Evaluation:
-    """A function without arguments that metrics the model as it is when called.
-
-    It returns a dict name -> float: the task's metrics and its official scores.
+    """Callable that evaluates the model with its current weights: returns the task's metrics and official metrics.
 
     Args:
-        task: FineTuningTask.
-        model: what `task.build` made.
-        examples: list, labelled.
-        columns: as `task.to_tensors` makes of them.
-        batch_size: rows at once.
-        strategy: tf.distribute.Strategy.
-        tune: whether the task settles something by these examples, as `FineTuningTask.tune` does.
+        model: built by `task.build`.
+        examples: labelled.
+        columns: from `task.to_tensors`.
+        batch_size: rows per batch.
+        tune: whether the task tunes settings on these examples (`FineTuningTask.tune`).
 
     Attributes:
-        predictions: list of dicts, of the last call; None before.
+        predictions: of the last call; None before.
     """
 
-    def __init__(self, task, model, examples, columns, batch_size, strategy, *, tune=False):
+    def __init__(
+        self,
+        task: FineTuningTask,
+        model: keras.Model,
+        examples: list[Any],
+        columns: Tensors,
+        batch_size: int,
+        strategy: tf.distribute.Strategy,
+        *,
+        tune: bool = False,
+    ) -> None:
         self._task, self._examples, self._columns = task, examples, columns
         self._batch_size, self._tune = batch_size, tune
         self._answers = answering(task, model, strategy, labelled=True)
-        self.predictions = None
+        self.predictions: list[Json] | None = None
 
-    def __call__(self):
-        found, measured = self._answers(self._columns, self._batch_size)
-        self.predictions = self._task.predictions(self._examples, found)
+    def __call__(self) -> Metrics:
+        answers, metrics = self._answers(self._columns, self._batch_size)
+        self.predictions = predictions = self._task.predictions(self._examples, answers)
         if self._tune:
-            self._task.tune(self._examples, self.predictions)
-        return measured | self._task.official_metrics(self._examples, self.predictions)
+            self._task.tune(self._examples, predictions)
+        return metrics | self._task.official_metrics(self._examples, predictions)
 
-    def report(self, path, where, read_report, measured):
-        """Writes the page about the last call.
+    def report(self, path: str, where: str, read_report: ReadReport, metrics: Json) -> None:
+        """Writes an HTML page about the last call.
 
         Args:
-            path: of the HTML file.
-            where: what the examples are called.
-            read_report: ReadReport of reading them.
-            measured: what that call returned, or the row of it in History.evaluations.
+            where: name of the examples.
+            read_report: of reading them.
+            metrics: returned by the last call, or its row in History.evaluations.
         """
-        # Matplotlib takes a second to load, which every program that imports this module would pay.
+        # Imported here: Matplotlib takes a second to load, in every program that imports this module.
         from bert_tf.report.evaluation import evaluation_page
 
+        assert self.predictions is not None, "an evaluation is reported after its first call"
         task = self._task
         page = evaluation_page(
             title=task.name.replace("_", " ").capitalize(),
             data=where,
             examples=len(self._examples),
             monitor=task.monitor,
-            measured={name: value for name, value in measured.items() if name not in ("kind", "step")},
+            measured={name: value for name, value in metrics.items() if name not in ("kind", "step")},
             baseline=task.baseline(self._examples),
             error_analysis=task.error_analysis(self._examples, self.predictions),
             read_report=read_report,
@@ -234,17 +254,19 @@ class Evaluation:
         write_text(path, page)
 
 
-def predicting(task, model, examples, batch_size, strategy):
-    """Predictions of a stream of examples, in their order; memory does not grow with it.
+def predicting(
+    task: FineTuningTask, model: keras.Model, examples: Iterable[Any], batch_size: int, strategy: tf.distribute.Strategy
+) -> Iterator[tuple[Any, Json]]:
+    """Predictions for a stream of examples, in order and with constant memory.
 
     Args:
+        examples: labelled or not.
         task, model, batch_size, strategy: as for `Evaluation`.
-        examples: iterable, labelled or not.
 
     Yields:
-        (example, its prediction: a JSON-ready dict).
+        (example, its prediction, JSON-ready).
     """
     answers = answering(task, model, strategy, labelled=False)
     for chunk in task.chunks(examples, _CHUNK):
-        found, _ = answers(task.to_tensors(chunk, labelled=False), batch_size)
-        yield from zip(chunk, task.predictions(chunk, found), strict=True)
+        answered, _ = answers(task.to_tensors(chunk, labelled=False), batch_size)
+        yield from zip(chunk, task.predictions(chunk, answered), strict=True)

@@ -2,44 +2,77 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
+from typing import Literal, overload
 
-from bert_tf.config import PretrainConfig
+import keras
+import tensorflow as tf
+
+from bert_tf.config import BertConfig, PretrainConfig, PretrainingData
 from bert_tf.errors import ConfigError
+from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
+from bert_tf.inputs.corpus.service import through_service
+from bert_tf.inputs.corpus.shards import settings_of
 from bert_tf.inputs.corpus.tokenized import find_corpus
 from bert_tf.inputs.identity import corpus_identity
 from bert_tf.inputs.masking import Masker
-from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
-from bert_tf.inputs.corpus.shards import settings_of
-from bert_tf.inputs.corpus.service import through_service
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.dry_run import rows_per_epoch
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
-from bert_tf.training.runs.runner import Run, expect
+from bert_tf.training.runs.dry_run import rows_per_epoch
+from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.speed import row_flops
+from bert_tf.types import Json, Metrics
 
-# Pairs of validation text that an evaluation during pre-training looks at; always the same ones.
+# Pairs of validation text per evaluation during pre-training; always the same ones.
 _VALIDATION_PAIRS = 1024
 
 
-def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run=False):
+@overload
+def pretrain(
+    config: PretrainConfig,
+    model_dir: str,
+    strategy: tf.distribute.Strategy,
+    *,
+    accept_config_change: bool = ...,
+    dry_run: Literal[False] = ...,
+) -> Json: ...
+
+
+@overload
+def pretrain(
+    config: PretrainConfig,
+    model_dir: str,
+    strategy: tf.distribute.Strategy,
+    *,
+    accept_config_change: bool = ...,
+    dry_run: Literal[True],
+) -> str: ...
+
+
+def pretrain(
+    config: PretrainConfig,
+    model_dir: str,
+    strategy: tf.distribute.Strategy,
+    *,
+    accept_config_change: bool = False,
+    dry_run: bool = False,
+) -> Json | str:
     """Pre-trains from raw text or prepared shards.
 
     Args:
-        config: PretrainConfig.
-        model_dir: gets the model, checkpoints, history and results.json; an interrupted run goes on.
-        strategy: tf.distribute.Strategy.
-        accept_config_change: whether an interrupted run may go on with settings that change its result.
-        dry_run: trains some updates to see what they cost and writes nothing.
+        model_dir: gets the model, checkpoints, history and results.json; an interrupted run is resumed.
+        accept_config_change: whether an interrupted run may resume with settings that change its result.
+        dry_run: trains a few updates to measure their cost and writes nothing.
 
     Returns:
-        dict, what results.json holds; of a dry run, the plan, a str.
+        The contents of results.json, a dict; for a dry run, the plan, a str.
 
     Raises:
-        BertTfError: for anything wrong in config or files, before training starts; and as `Trainer.run`.
+        Interrupted: as `Trainer.run`.
     """
     expect(config, PretrainConfig)
     config.train.check()
@@ -47,10 +80,12 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
     if not config.input:
         raise ConfigError("input is empty; name the text to train on, e.g. --config.input='corpus/*.txt.gz'")
     if not config.train.steps:
-        raise ConfigError("train.steps is 0; say how long to pre-train, e.g. --config.train.steps=100000")
+        raise ConfigError("train.steps is 0; set the number of updates, e.g. --config.train.steps=100000")
     if config.train.seeds != 1:
-        raise ConfigError(f"train.seeds is {config.train.seeds}, but only fine-tuning takes the best of several runs")
-    split(config.train, config.train.steps, strategy.num_replicas_in_sync)  # before the corpus is read for nothing
+        raise ConfigError(
+            f"train.seeds is {config.train.seeds}, but only fine-tuning takes the best of several runs; set it to 1"
+        )
+    split(config.train, config.train.steps, strategy.num_replicas_in_sync)  # raises errors before the corpus is read
     files = find_corpus(config.input)
     validation = find_corpus(config.validation) if config.validation else []
     tokenizer = Tokenizer(
@@ -59,9 +94,9 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
         strip_accents=config.tokenizer.strip_accents,
         split_cjk=config.tokenizer.split_cjk,
     )
-    for some in (files, validation) if validation else (files,):
-        check_corpus(some, tokenizer, config.data)
-    # Of each phase the data settings and the batch size.
+    for corpus in (files, validation) if validation else (files,):
+        check_corpus(corpus, tokenizer, config.data)
+    # Data settings and batch size of each phase.
     phases = [
         (config.data.in_phase(phase).check(), config.train.in_phase(phase).batch_size) for phase in config.train.phases
     ] or [(config.data, config.train.batch_size)]
@@ -70,26 +105,28 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
     identity = {"input": corpus_identity(files), "tokenizer": settings_of(tokenizer)["fingerprint"]}
     if validation:
         identity["validation"] = corpus_identity(validation)
-    run = Run("pretrain", config, model_dir, strategy, identity, accept_config_change)
+    runner = Runner("pretrain", config, model_dir, strategy, identity, accept_config_change)
     seed = config.train.seed
     task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest)
     inputs = [_training_input(files, tokenizer, *phase, seed, model_config) for phase in phases]
 
-    def make_encoder():
-        return BertEncoder(model_config, dtype=run.dtype, packed=config.data.shares_rows)
+    def make_encoder() -> BertEncoder:
+        return BertEncoder(model_config, dtype=runner.dtype, packed=config.data.shares_rows)
 
-    def evaluations(model):
-        held = [_validation_batches(validation, tokenizer, *phase, seed) for phase in phases]
+    def evaluations(model: keras.Model) -> list[Callable[[], Metrics] | None]:
+        validation_batches = [_validation_batches(validation, tokenizer, *phase, seed) for phase in phases]
         return [
             batches and evaluator(task, model, batches, strategy, source.prepare)
-            for batches, source in zip(held, inputs, strict=True)
+            for batches, source in zip(validation_batches, inputs, strict=True)
         ]
 
     with reading(config.input):
         if dry_run:
             epochs = [rows_per_epoch(files, tokenizer, config.data.pairs, source.batches(0)) for source in inputs]
-            return run.dry_run(task, make_encoder, config.train.steps, inputs, epochs, swapped=config.data.pairs == "sop")
-        return run.fit(
+            return runner.dry_run(
+                task, make_encoder, config.train.steps, inputs, epochs, swapped=config.data.pairs == "sop"
+            )
+        return runner.fit(
             task,
             make_encoder,
             config.train.steps,
@@ -99,44 +136,53 @@ def pretrain(config, model_dir, strategy, *, accept_config_change=False, dry_run
         )
 
 
-def _model_config(config, tokenizer, longest):
-    """The BertConfig of a PretrainConfig's model, for this vocabulary and sequences of up to `longest` tokens."""
+def _model_config(config: PretrainConfig, tokenizer: Tokenizer, longest: int) -> BertConfig:
+    """The model's config, checked against the vocabulary and sequences of up to `longest` tokens."""
     model = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or tokenizer.vocab_size).check()
     if model.vocab_size != tokenizer.vocab_size:
         raise ConfigError(
             f"model.vocab_size is {model.vocab_size}, but {config.tokenizer.vocab} has "
-            f"{tokenizer.vocab_size} pieces; 0 takes the vocabulary's"
+            f"{tokenizer.vocab_size} wordpieces; set model.vocab_size=0 to use the vocabulary's size"
         )
     if longest > model.max_position_embeddings:
         raise ConfigError(
-            f"data.max_length {longest} is over model.max_position_embeddings {model.max_position_embeddings}"
+            f"data.max_length {longest} is over model.max_position_embeddings {model.max_position_embeddings}; "
+            "lower the former or raise the latter"
         )
     if (model.attention == "causal") != (config.data.masking == "causal_lm"):
         raise ConfigError(
             f"model.attention is {model.attention!r} and data.masking {config.data.masking!r}; 'causal' goes with "
-            "'causal_lm', and every other masking with 'bidirectional'"
+            "'causal_lm', any other masking with 'bidirectional'"
         )
-    # Without a label nothing would train the pooler: fine-tuning puts a new one on.
+    # Without a label nothing would train the pooler: fine-tuning adds a new one.
     return dataclasses.replace(model, pooler=False) if config.data.pairs == "none" else model
 
 
-def _training_input(files, tokenizer, data, batch_size, seed, model_config):
-    """phases.Input of a phase with these settings."""
+def _training_input(
+    files: Sequence[str],
+    tokenizer: Tokenizer,
+    data: PretrainingData,
+    batch_size: int,
+    seed: int,
+    model_config: BertConfig,
+) -> Input:
+    """The training data of a phase with these settings."""
 
-    def epoch_batches(epoch, shard=None):
+    def make(epoch: tf.Tensor | int, shard: tuple[int, int] | None = None) -> tf.data.Dataset:
         return pretraining_dataset(files, tokenizer, data, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
 
-    if data.service:
-        epoch_batches = through_service(epoch_batches, data.service, data.service_workers)
-    # Of packed rows also the unused slots (`inputs.packing.join_rows`).
+    epoch_batches = through_service(make, data.service, data.service_workers) if data.service else make
+    # In packed rows including the unused slots (`inputs.packing.join_rows`).
     pooled = 0 if data.pairs == "none" else data.max_length // 5 if data.pack else 1
     flops = functools.partial(row_flops, config=model_config, predictions=data.max_predictions, pooled=pooled)
     source = Input(epoch_batches, length=data.max_length, row_flops=flops)
     return source._replace(prepare=Masker(data, tokenizer).in_step()) if data.mask_on == "device" else source
 
 
-def _validation_batches(files, tokenizer, data, batch_size, seed):
-    """Dataset of validation batches, the same pairs and masks at every evaluation; None without files."""
+def _validation_batches(
+    files: Sequence[str], tokenizer: Tokenizer, data: PretrainingData, batch_size: int, seed: int
+) -> tf.data.Dataset | None:
+    """Validation batches, the same pairs and masks at every evaluation; None without files."""
     if not files:
         return None
     batches = pretraining_dataset(

@@ -1,11 +1,14 @@
-"""Several runs of one fine-tuning, with other seeds or over a grid of settings; the best of them is the model."""
+"""Fine-tuning sweeps: several seeds or a grid of settings; the best run becomes the model."""
 
 import dataclasses
 import itertools
 import math
 import os
 import shutil
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
 
 from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
@@ -15,13 +18,14 @@ from bert_tf.progress import duration
 from bert_tf.report.markdown import table
 from bert_tf.report.statistics import mean_and_deviation
 from bert_tf.training.runs import finetuning
-from bert_tf.training.state.run_manifest import RunManifest
 from bert_tf.training.runs.runner import expect, isolated_session, results_of
+from bert_tf.training.state.run_manifest import RunManifest
 from bert_tf.training.strategy import is_chief
+from bert_tf.types import Json
 
-# Of the best run, into the model directory; what makes it a model comes last.
+# Copied from the best run to the model directory; the files that make it a model come last.
 _COPIED = ("curves.png", finetuning.REPORT, "vocab.txt", "model.safetensors", "config.json")
-# Settings that a search varies -> what they are called in the names of folders.
+# Settings that a search varies -> their names in the names of folders.
 _GRID = {"batch_size": "batch", "learning_rate": "rate", "epochs": "epochs"}
 
 
@@ -30,53 +34,57 @@ class Trial(NamedTuple):
 
     Attributes:
         name: of its folder.
-        settings: dict of what tells its TrainConfig from those of runs that differ in more than the seed.
-        seed: int.
-        config: FinetuneConfig of this run alone.
+        settings: the fields of TrainConfig that the search varies, with their values in this run.
+        config: of this run alone.
     """
 
     name: str
-    settings: dict
+    settings: dict[str, Any]
     seed: int
     config: FinetuneConfig
 
 
-def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change=False):
-    """Fine-tunes once, or as often as `train.seeds` and `search` say.
+def finetune(
+    config: FinetuneConfig,
+    data_dir: str,
+    init: str,
+    model_dir: str,
+    strategy: tf.distribute.Strategy,
+    *,
+    accept_config_change: bool = False,
+) -> Json:
+    """Fine-tunes once, or several times as `train.seeds` and `search` specify.
 
-    Of several runs each has a folder below model_dir, with its model, but without checkpoints once it has ended. What
-    export and predict look for in model_dir is the best run's, by the task's measure of the validation examples. The
-    same command goes on where it was stopped, and repeats no run that had ended.
+    Each of several runs has a folder in model_dir with its model, but without checkpoints once it is finished. The
+    model in model_dir, for export and predict, is that of the best run, by the task's monitored metric on the
+    validation set. The same command resumes an interrupted run, and repeats no finished run.
 
     Args:
-        config: FinetuneConfig.
         data_dir, init, model_dir, strategy, accept_config_change: as in `finetuning.finetune`.
 
     Returns:
-        dict, what results.json holds; of several runs: trials, a list of dicts (name, settings, seed, steps, seconds,
-        final, learned: whether it is better than the baseline); groups, a list of dicts, one for each choice of settings
-        (settings, runs, mean, deviation of the sample or None, best, failed: names of runs that did not learn); best,
-        the name of a trial; task, measure, baseline, steps and final of that one. trials.md has the same as tables.
-
-    Raises:
-        BertTfError: as `finetuning.finetune`; the runs that were begun had other settings, or inputs.
+        The contents of results.json. For several runs: trials, a list of dicts (name, settings, seed, steps, seconds,
+        final, learned: whether it is better than the baseline); groups, a list of dicts, one for each choice of
+        settings (settings, runs, mean, deviation of the sample or None, best, failed: names of runs that did not
+        learn); best, the name of a trial; task, measure, baseline, steps and final of that trial. trials.md has the
+        same as tables.
     """
     expect(config, FinetuneConfig)
     config.train.check()
     config.grid.check()
     if config.grid != GridConfig() and not config.search:
-        raise ConfigError("grid is set, but nothing is searched; add --config.search, or leave grid out")
+        raise ConfigError("grid is set, but search is off; add --config.search, or leave grid out")
     if config.train.seeds == 1 and not config.search:
         return finetuning.finetune(
             config, data_dir, init, model_dir, strategy, accept_config_change=accept_config_change
         )
     trials, chief = trials_of(config), is_chief(strategy)
     source = finetuning.source_of(config, data_dir)
-    run = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(config)}
+    run: Json = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(config)}
     run["inputs"] = {role: source.identity(role) for role in ("train", "validation")}
     folders = {trial.name: os.path.join(model_dir, trial.name) for trial in trials}
     results = {name: results_of(folder) for name, folder in folders.items()}
-    if all(results.values()):  # else the next of the runs compares it
+    if all(results.values()):  # else the next run compares it
         finetuning.check_init(config, init, results[trials[0].name])
     if chief:
         record = RunManifest(model_dir, run, accept_config_change)
@@ -108,42 +116,37 @@ def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_chang
     return summary
 
 
-def trials_of(config):
-    """The runs of a FinetuneConfig: list of Trial, a choice of settings with all its seeds after the other.
-
-    Raises:
-        ConfigError: a setting that is searched over has no meaning, or a value that no run can have.
-    """
+def trials_of(config: FinetuneConfig) -> list[Trial]:
+    """The runs that a config specifies, grouped by choice of settings: the seeds of a choice follow each other."""
     varied = {name: getattr(config.grid, name) for name in _GRID if config.search and getattr(config.grid, name)}
     if "epochs" in varied and config.train.steps:
         raise ConfigError(
-            f"search tries several epochs, but train.steps is {config.train.steps} and then decides; set "
+            f"search tries several epochs, but train.steps is {config.train.steps} and overrides them; set "
             "train.steps=0, or grid.epochs=()"
         )
     if config.search and not varied:
         raise ConfigError("search has nothing to try: grid has no values; give it some, e.g. grid.epochs=(2.0,3.0)")
-    trials = []
+    trials: list[Trial] = []
     for values in itertools.product(*varied.values()):
         settings = dict(zip(varied, values, strict=True))
         for seed in range(config.train.seed, config.train.seed + config.train.seeds):
             parts = [f"{_GRID[name]}_{value:g}" for name, value in settings.items()]
             parts += [f"seed_{seed}"] if config.train.seeds > 1 else []
             train = dataclasses.replace(config.train, **settings, seed=seed, seeds=1).check()
-            alone = dataclasses.replace(config, train=train, search=False, grid=GridConfig())
-            trials.append(Trial("-".join(parts), settings, seed, alone))
+            single = dataclasses.replace(config, train=train, search=False, grid=GridConfig())
+            trials.append(Trial("-".join(parts), settings, seed, single))
     return trials
 
 
-def summarize(trials, results):
-    """What the runs came to, as in `finetune`.
+def summarize(trials: Sequence[Trial], results: Mapping[str, Json]) -> Json:
+    """Summary of the runs, as returned by `finetune`.
 
     Args:
-        trials: list of Trial.
-        results: dict name of a trial -> dict, as `finetuning.finetune` returns.
+        results: of each trial by name, from `finetuning.finetune`.
     """
-    name, direction = results[trials[0].name]["measure"]
-    sign = {"max": 1.0, "min": -1.0}[direction]
-    rows = []
+    name, mode = results[trials[0].name]["measure"]
+    sign = {"max": 1.0, "min": -1.0}[mode]
+    rows: list[Json] = []
     for trial in trials:
         result = results[trial.name]
         final = {key: value for key, value in result["final"].items() if key not in ("kind", "step")}
@@ -155,18 +158,18 @@ def summarize(trials, results):
                 "steps": result["steps"],
                 "seconds": result["seconds"],
                 "final": final,
-                # Of nan, too, no comparison is true.
+                # False for nan.
                 "learned": sign * final[name] > sign * result["baseline"][name],
             }
         )
 
-    def value(row):
+    def value(row: Json) -> float:
         return -math.inf if math.isnan(row["final"][name]) else sign * row["final"][name]
 
-    groups = []
-    for settings, same in itertools.groupby(rows, lambda row: row["settings"]):
-        same = list(same)
-        # Not all have the same: of entities, types that a model finds and the examples lack have scores, too.
+    groups: list[Json] = []
+    for settings, grouped in itertools.groupby(rows, lambda row: row["settings"]):
+        same = list(grouped)
+        # The runs can have different metrics: entity types that a model predicts but the examples lack have some, too.
         common = [key for key in same[0]["final"] if all(key in row["final"] for row in same)]
         finals = {key: mean_and_deviation([row["final"][key] for row in same]) for key in common}
         groups.append(
@@ -187,40 +190,40 @@ def summarize(trials, results):
     } | {key: results[best["name"]][key] for key in ("task", "measure", "baseline", "steps", "final")}
 
 
-def tables(summary):
-    """The runs, and the choices of settings where each had several, as tables in Markdown.
+def tables(summary: Json) -> str:
+    """Markdown tables of the runs and, if each choice of settings had several runs, of the choices.
 
     Args:
-        summary: as `summarize` returns.
+        summary: from `summarize`.
     """
-    measure = summary["measure"][0]
+    metric = summary["measure"][0]
 
-    def note(row):
+    def note(row: Json) -> str:
         notes = ["best"] if row["name"] == summary["best"] else []
-        return ", ".join(notes + ([] if row["learned"] else ["did not learn: not above the baseline"]))
+        return ", ".join(notes + ([] if row["learned"] else ["did not learn: not better than the baseline"]))
 
-    found = {row["name"]: row["final"][measure] for row in summary["trials"]}
+    values = {row["name"]: row["final"][metric] for row in summary["trials"]}
     rows = [
-        (row["name"], f"{found[row['name']]:.4f}", f"{row['steps']:,}", duration(row["seconds"]), note(row))
+        (row["name"], f"{values[row['name']]:.4f}", f"{row['steps']:,}", duration(row["seconds"]), note(row))
         for row in summary["trials"]
     ]
-    baseline = ("baseline", f"{summary['baseline'][measure]:.4f}", "", "", "answers given without reading")
-    parts = [table(("run", measure, "steps", "time", ""), [*rows, baseline])]
+    baseline = ("baseline", f"{summary['baseline'][metric]:.4f}", "", "", "answers without reading the text")
+    parts = [table(("run", metric, "steps", "time", ""), [*rows, baseline])]
     if summary["groups"][0]["deviation"]:
-        rows = [
+        choices = [
             (
                 ", ".join(f"{name} {value:g}" for name, value in group["settings"].items()) or "all",
-                f"{group['mean'][measure]:.4f} ± {group['deviation'][measure]:.4f}",
-                f"{found[group['best']]:.4f}",
+                f"{group['mean'][metric]:.4f} ± {group['deviation'][metric]:.4f}",
+                f"{values[group['best']]:.4f}",
                 f"{group['runs'] - len(group['failed'])} of {group['runs']}",
             )
             for group in summary["groups"]
         ]
-        parts.append(table(("settings", f"{measure}, mean ± deviation", "best", "learned"), rows))
+        parts.append(table(("settings", f"{metric}, mean ± deviation", "best", "learned"), choices))
     return "\n".join(parts)
 
 
-def _copy(folder, model_dir):
+def _copy(folder: str, model_dir: str) -> None:
     for name in _COPIED:
         if os.path.exists(os.path.join(folder, name)):
             with replacing(os.path.join(model_dir, name)) as temporary:

@@ -1,41 +1,47 @@
-"""The weights of the best evaluation, on disk, and when a run has not become better for too long."""
+"""The weights of the best evaluation, kept on disk, and early stopping."""
 
 import math
 import os
 import re
+from collections.abc import Iterable, Sequence
+
+import keras
 
 from bert_tf.checkpoints.tensor import tensor_of_variable
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
+from bert_tf.config import TrainConfig
 from bert_tf.errors import DataError
 from bert_tf.files import leftovers
 from bert_tf.progress import log
+from bert_tf.types import Json, Metrics
 
 
-class Best:
+class BestWeights:
     """Keeps the weights of the best evaluation so far; does nothing unless `config.keep_best`.
 
-    What was best, and since when nothing was better, follows from the evaluations alone. So a run that was killed and
-    goes on decides as it would have in peace:
+    Both the best evaluation and the number of evaluations since then follow from the list of evaluations alone. So a
+    run that was killed and resumed decides as it would have without the interruption:
 
-    - Weights are written before their evaluation is noted: a noted one never lacks them.
-    - A run falls back to a checkpoint, and evaluations after it are forgotten. So for each checkpoint that is kept,
-      the weights of what was best until then are kept, too: at most one file a checkpoint, and the best of all.
+    - Weights are written before their evaluation is recorded: a recorded evaluation never lacks them.
+    - A run falls back to a checkpoint, and the evaluations after it are removed. So for each checkpoint that is kept,
+      the best weights up to that checkpoint are kept, too: at most one file per checkpoint, and the overall best.
 
     Args:
         folder: of the checkpoints; gets files best-STEP.safetensors.
-        model: keras.Model.
         monitor: name of the metric that decides. Of equal values the first is the best; NaN never is.
         mode: "max" or "min".
-        config: TrainConfig, resolved.
+        config: resolved (`TrainConfig.resolved`).
         write: False in workers other than the chief.
     """
 
-    def __init__(self, folder, model, monitor, mode, config, *, write=True):
+    def __init__(
+        self, folder: str, model: keras.Model, monitor: str, mode: str, config: TrainConfig, *, write: bool = True
+    ) -> None:
         self._folder, self._model, self._config, self._write = folder, model, config, write
-        self._name, self._sign = monitor, {"max": 1.0, "min": -1.0}[mode]
+        self._monitor, self._sign = monitor, {"max": 1.0, "min": -1.0}[mode]
 
-    def forget(self, step):
-        """Removes what an earlier process kept of evaluations after `step`, from which this one goes on."""
+    def remove_after(self, step: int) -> None:
+        """Removes the weights that an earlier process kept after `step`, from which this one resumes."""
         if self._write:
             for path in leftovers(self._folder):
                 os.remove(path)
@@ -43,17 +49,17 @@ class Best:
                 if later > step:
                     os.remove(self._path(later))
 
-    def offer(self, evaluations, step, metrics, checkpoints):
-        """Keeps the weights as they are now if they are the best so far.
+    def update(self, evaluations: Sequence[Json], step: int, metrics: Metrics, checkpoints: Iterable[int]) -> None:
+        """Keeps the current weights if they are the best so far.
 
         Args:
-            evaluations: list of dicts, `History.evaluations`, without this one.
+            evaluations: `History.evaluations`, without this one.
             step: updates done.
-            metrics: dict name -> float, what this evaluation found.
+            metrics: of this evaluation.
             checkpoints: `Checkpoints.steps`.
 
         Raises:
-            OSError: with train.on_save_error "stop", if there is no room.
+            OSError: with train.on_save_error "stop", if the weights can not be written, e.g. because the disk is full.
         """
         evaluations = [*evaluations, {"step": step} | metrics]
         if not self._config.keep_best or not self._write or self.step(evaluations) != step:
@@ -66,33 +72,30 @@ class Best:
         except OSError as error:
             if self._config.on_save_error == "stop":
                 raise
-            log(f"{self._path(step)} could not be written: {error.strerror}; training goes on (train.on_save_error)")
+            log(f"{self._path(step)} could not be written: {error.strerror}; training continues (train.on_save_error)")
             return
         needed = {self.step([row for row in evaluations if row["step"] <= until]) for until in (*checkpoints, step)}
         for other in set(self._kept()) - needed:
             os.remove(self._path(other))
 
-    def step(self, evaluations):
-        """The step of the best of these evaluations; None if there is none or all are nan."""
-        found = [row for row in evaluations if not math.isnan(row[self._name])]
-        return max(found, key=lambda row: self._sign * row[self._name])["step"] if found else None
+    def step(self, evaluations: Iterable[Json]) -> int | None:
+        """The step of the best evaluation; None if there are no evaluations or all are nan."""
+        rows = [row for row in evaluations if not math.isnan(row[self._monitor])]
+        return max(rows, key=lambda row: self._sign * row[self._monitor])["step"] if rows else None
 
-    def exhausted(self, evaluations):
-        """Whether `train.patience` evaluations in a row have not been better than one before them."""
+    def exhausted(self, evaluations: Sequence[Json]) -> bool:
+        """Whether the last `train.patience` evaluations have not improved on an earlier one."""
         if not self._config.patience:
             return False
         best = self.step(evaluations)
         since = [row for row in evaluations if best is None or row["step"] > best]
         return len(since) >= self._config.patience
 
-    def restore(self, evaluations):
-        """Gives the chief's model, which is the one that is saved, the best weights that were kept.
+    def restore(self, evaluations: Sequence[Json]) -> int | None:
+        """Loads the best weights that were kept into the chief's model, which is the model that is saved.
 
         Returns:
-            their step; None where none were: then nothing is changed.
-
-        Raises:
-            DataError: the file can not be read.
+            Their step; None if no weights were kept: then nothing is changed.
         """
         if not self._config.keep_best:
             return None
@@ -104,14 +107,14 @@ class Best:
             return None
         tensors = open_tensors(self._path(step))
         if tensors.keys() != {variable.path for variable in self._model.weights}:
-            raise DataError(f"{self._path(step)} holds another model; remove it and train again")
+            raise DataError(f"{self._path(step)} holds the weights of another model; remove it and train again")
         for variable in self._model.weights:
             variable.assign(tensors[variable.path].read())
         return step
 
-    def _kept(self):
+    def _kept(self) -> list[int]:
         names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
         return [int(match[1]) for match in (re.fullmatch(r"best-(\d+)\.safetensors", name) for name in names) if match]
 
-    def _path(self, step):
+    def _path(self, step: int) -> str:
         return os.path.join(self._folder, f"best-{step}.safetensors")

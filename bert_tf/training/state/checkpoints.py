@@ -1,9 +1,12 @@
-"""Training state on disk: the last N checkpoints, written while training goes on."""
+"""Checkpoints of the training state: the last N, written by a thread while training continues."""
 
 import concurrent.futures
 import glob
 import os
 import shutil
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
 
 import tensorflow as tf
 
@@ -14,31 +17,31 @@ _NAME = "step"
 
 
 class Checkpoints:
-    """Saves and restores named tf.Variables; use it in a `with`, which waits for the last write.
+    """Saves and restores named tf.Variables; use it in a `with` block, which waits for the last write at its end.
 
-    `save` copies the variables to host memory and returns; a thread writes them. The file `checkpoint`, replaced when
-    the data of one are whole, says which there are: after a kill at any moment it names none that is not whole, and
-    the next process that saves removes the files `step-*` that it does not name.
+    `save` copies the variables to host memory and returns; a thread writes them. The file `checkpoint` lists the
+    complete checkpoints and is replaced once the data of a new one are complete. So after a kill at any moment it lists
+    no incomplete checkpoint, and the next process that saves removes the files `step-*` that it does not list.
 
     Args:
-        directory: where the checkpoints go.
-        variables: dict name -> tf.Variable.
-        keep: how many to keep.
-        on_error: what happens where a checkpoint can not be written: "stop", an error, or "go_on", a line on standard
-            error. Those before it are kept in either case, and nothing of the one that failed.
+        directory: gets the checkpoints.
+        variables: by name.
+        keep: number of checkpoints to keep.
+        on_error: if a checkpoint can not be written: "stop" raises an error, "go_on" prints a line on standard error.
+            Earlier checkpoints are kept in either case, and nothing of the failed one.
 
     Attributes:
-        newest: path, without endings, of the newest checkpoint that this process wrote or restored; None before.
+        newest: path, without extensions, of the newest checkpoint that this process wrote or restored; None before.
     """
 
     # TensorFlow's own CheckpointOptions(enable_async=True) was tried instead of a thread of ours. After a failed write
     # it raises that error in place of the next save, which is lost; its sync() raises nothing; an error of the last
     # write is a stack trace at exit, with status 0; and a second copy of all variables stays in memory between saves.
 
-    def __init__(self, directory, variables, keep, on_error="stop"):
+    def __init__(self, directory: str, variables: Mapping[str, tf.Variable], keep: int, on_error: str = "stop") -> None:
         self._directory, self._keep, self._on_error = directory, keep, on_error
         self._variables = {_attribute(name): variable for name, variable in variables.items()}
-        # Variables without a shape: between saves they hold nothing.
+        # Variables without a shape: between saves they are empty.
         with tf.device("CPU:0"):
             self._copies = {
                 name: tf.Variable(
@@ -46,39 +49,42 @@ class Checkpoints:
                 )
                 for name, variable in self._variables.items()
             }
-        self._manager = self._managed()
-        self.newest = None
+        self._manager = self._new_manager()
+        self.newest: str | None = None
         self._writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
-        self._writing = None  # the Future of a write whose outcome has not been told yet
-        self._begun = set()  # the step of the last write, as soon as it has begun
+        # The last write, until its outcome has been reported.
+        self._writing: concurrent.futures.Future[None] | None = None
+        self._begun: set[int] = set()  # the step of the last write, as soon as it has begun
         self._tidy = False
 
     @property
-    def steps(self):
-        """Steps of the checkpoints that there are, the one that is being written included: set of int."""
+    def steps(self) -> set[int]:
+        """Steps of all checkpoints, including the one that is being written."""
         return {int(path.rsplit("-", 1)[1]) for path in self._manager.checkpoints} | self._begun
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.wait()
-        except BertTfError as error:
+        except BertTfError as failure:
             if kind is None:
                 raise
-            log(error)  # what ended the block is what the caller must see
+            log(str(failure))  # the caller must see the error that ended the block
         finally:
             self._writer.shutdown()
 
-    def restore(self, report):
-        """Restores the newest checkpoint that can be read; its path, or None if there is none.
+    def restore(self, report: Callable[[str], object]) -> str | None:
+        """Restores the newest readable checkpoint and returns its path; None if there are no checkpoints.
 
         Args:
-            report: function of a str, called with a line on each that can not be read.
+            report: called with a line about each unreadable checkpoint.
 
         Raises:
-            BertTfError: if there are checkpoints and none can be read.
+            BertTfError: there are checkpoints, but all are unreadable.
         """
         checkpoint = tf.train.Checkpoint(**self._variables)
         for path in reversed(self._manager.checkpoints):
@@ -87,7 +93,7 @@ class Checkpoints:
                 self.newest = path
                 return path
             except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:  # IndexError: cut short
-                report(f"{path} can not be read ({' '.join(str(error).split())[:120]}); trying the one before")
+                report(f"{path} can not be read ({' '.join(str(error).split())[:120]}); trying the previous one")
         if self._manager.checkpoints:
             raise BertTfError(
                 f"{self._directory}: no checkpoint can be read; if settings of the model or the optimizer have "
@@ -95,30 +101,30 @@ class Checkpoints:
             )
         return None
 
-    def save(self, step):
-        """Saves the variables as they are now; they may change as soon as this returns.
+    def save(self, step: int) -> None:
+        """Saves the variables with their current values; they may change as soon as this returns.
 
-        Waits for the write before, if that is still in progress. Only one process may save into a directory.
+        Waits for the previous write if it is still in progress. Only one process may save into a directory.
 
         Args:
-            step: int, the checkpoint's number.
+            step: number of the checkpoint.
 
         Raises:
-            BertTfError: with on_error "stop", if the write before failed.
+            BertTfError: with on_error "stop", if the previous write failed.
         """
         self.wait()
-        if not self._tidy:  # not before: a process that only reads must not remove what another one writes
-            self._remove_unnamed()
+        if not self._tidy:  # not earlier: a process that only reads must not remove files that another one is writing
+            self._remove_incomplete()
             self._tidy = True
         with tf.device("CPU:0"):
             for name, variable in self._variables.items():
-                # On a CPU no copy yet: both share their memory until an update, which then gives one its own.
+                # On a CPU this copies nothing yet: both share memory until an update allocates new memory.
                 self._copies[name].assign(tf.convert_to_tensor(variable))
         self._begun = {step}
         self._writing = self._writer.submit(self._write, step)
 
-    def check(self):
-        """Raises what a write that is over has failed with, once; does not wait.
+    def check(self) -> None:
+        """Raises the error of a finished write, once; does not wait.
 
         Raises:
             BertTfError: with on_error "stop", if a checkpoint could not be written, e.g. because the disk is full.
@@ -127,50 +133,52 @@ class Checkpoints:
             writing, self._writing = self._writing, None
             writing.result()
 
-    def wait(self):
-        """Waits until the write in progress is over, and raises as `check` does."""
+    def wait(self) -> None:
+        """Waits for the write in progress, and raises as `check` does."""
         if self._writing:
             concurrent.futures.wait([self._writing])
             self.check()
 
-    def _write(self, step):
+    def _write(self, step: int) -> None:
         try:
             self.newest = self._manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
-            self._failed(step, error)
+            self._handle_failure(step, error)
         finally:
             for copy in self._copies.values():
                 copy.assign(tf.zeros([0], copy.dtype))
 
-    def _failed(self, step, error):
-        # What the manager believes may not be what is on the disk: it failed in the middle.
-        self._manager = self._managed()
-        self._remove_unnamed()
+    def _handle_failure(self, step: int, error: Exception) -> None:
+        # The manager failed halfway, so its state may differ from the disk's.
+        self._manager = self._new_manager()
+        self._remove_incomplete()
         if self.newest not in self._manager.checkpoints:
             self.newest = self._manager.latest_checkpoint
         reason = " ".join(str(getattr(error, "message", error)).split())[:200]
-        message = f"checkpoint of step {step} could not be written: {reason}; last good one: {self.newest or 'none'}"
+        message = (
+            f"checkpoint of step {step} could not be written: {reason}; last good checkpoint: {self.newest or 'none'}"
+        )
         if self._on_error == "go_on":
-            log(f"{message}; training goes on (train.on_save_error)")
+            log(f"{message}; training continues (train.on_save_error)")
         else:
-            raise BertTfError(f"{message}; when there is room, the same command goes on from there") from None
+            raise BertTfError(f"{message}; make room and run the same command again to resume from it") from None
 
-    def _managed(self):
-        # The manager writes the data first and then, by renaming, the file that names the newest: a kill in between
-        # leaves the one before in force.
+    def _new_manager(self) -> tf.train.CheckpointManager:
+        # The manager writes the data first and then, by renaming, the file that names the newest: after a kill in
+        # between, the previous checkpoint is still the newest.
         return tf.train.CheckpointManager(
             tf.train.Checkpoint(**self._copies), self._directory, max_to_keep=self._keep, checkpoint_name=_NAME
         )
 
-    def _remove_unnamed(self):
-        """Removes the files of checkpoints that are not whole: of writes that failed or were killed."""
-        named = {os.path.basename(path) for path in self._manager.checkpoints}
+    def _remove_incomplete(self) -> None:
+        """Removes the files of incomplete checkpoints, whose write failed or was killed."""
+        listed = {os.path.basename(path) for path in self._manager.checkpoints}
         for path in glob.glob(os.path.join(glob.escape(self._directory), f"{_NAME}-*")):
-            if path.endswith("_temp"):  # where TensorFlow collects the parts of a checkpoint
+            if path.endswith("_temp"):  # the directory in which TensorFlow collects the parts of a checkpoint
                 shutil.rmtree(path, ignore_errors=True)
-            elif os.path.basename(path).split(".")[0] not in named:
+            elif os.path.basename(path).split(".")[0] not in listed:
                 os.remove(path)
 
 
-def _attribute(name):
+def _attribute(name: str) -> str:
     return name.replace("/", ".")

@@ -1,20 +1,23 @@
-"""Whose run a model directory holds: run.json, and what may change when a run goes on."""
+"""run.json: identifies the run that owns a model directory and decides whether it may resume with changed settings."""
 
 import contextlib
 import glob
 import json
 import os
+from collections.abc import Iterator
+from typing import Any
 
 from bert_tf.config import run_with_new_names
 from bert_tf.errors import ConfigError
 from bert_tf.files import leftovers, read_json_object, write_json
+from bert_tf.types import Json
 
-# Settings that a run may go on with changed: weights, losses and the order of the data stay bit for bit what they would
-# have been. Whatever is not listed counts as changing them, new settings too. What is left out on purpose: train.remat
-# and train.accumulation (another order of sums, so other rounding), validation (its curve would be of two different
-# things), train.steps (it decides the learning rate), replicas (the dropout of each has a seed of its own).
+# Settings that may change when a run resumes: weights, losses and the order of the data stay bit for bit the same. Any
+# setting not listed counts as changing them, new ones too. Left out on purpose: train.remat and train.accumulation
+# (another order of summation, so other rounding), validation (its curve would mix two data sets), train.steps (it
+# determines the learning rate), replicas (each has its own dropout seed).
 RESUMABLE_FIELDS = {
-    # Paths: what the files hold is compared instead, in `inputs`.
+    # Paths: the contents of the files are compared instead, in `inputs`.
     "data_dir": "a path",
     "init": "a path",
     "config.input": "a path",
@@ -23,41 +26,41 @@ RESUMABLE_FIELDS = {
     "config.data.train": "a path",
     "config.data.validation": "a path",
     "config.data.test": "a path",
-    # What is seen and saved, and when; steps_per_call is how many updates lie between looks, each computed alone.
+    # When metrics are logged and state is saved; steps_per_call groups updates, each of which is computed by itself.
     "config.train.steps_per_call": "grouping",
     "config.train.log_every": "grouping of the curves",
-    "config.train.evaluate_every": "reads the weights only, where `differences` says so",
+    "config.train.evaluate_every": "reads the weights only, unless keep_best: see `differences`",
     "config.train.save_every": "reads the weights only",
     "config.train.keep": "reads the weights only",
-    # Whether a run ends early, not what it computes until then.
+    # Whether a run ends early, not its computations until then.
     "config.train.on_save_error": "limit",
     "config.train.max_nonfinite_steps": "limit",
     "config.data.max_bad_share": "limit",
-    # Where the same batches are made; masks are integers, which no compiler rounds.
+    # Where the same batches are made; masks are integers, so no compiler rounds them.
     "config.data.service": "where batches are made",
     "config.data.service_workers": "where batches are made",
     "config.data.mask_on": "where batches are made",
-    # Only a name for settings that are compared each by itself.
+    # Only a name for settings that are compared individually.
     "config.train.recipe": "a name",
 }
 
 
 class AnotherRunError(ConfigError):
-    """A directory is another run's, or nobody's.
+    """A directory belongs to another run, or holds files that are not of a run.
 
     Args:
-        found: what lies in it.
+        found: what was found.
         remedy: what to do.
     """
 
-    def __init__(self, found, remedy):
+    def __init__(self, found: str, remedy: str) -> None:
         super().__init__(f"{found}; {remedy}")
         self.found = found
 
 
 @contextlib.contextmanager
-def remedy(text):
-    """Says of directories that are another run's to do this, for programs that choose the model directories."""
+def remedy(text: str) -> Iterator[None]:
+    """Replaces the remedy in each `AnotherRunError`, for programs that choose the model directories themselves."""
     try:
         yield
     except AnotherRunError as error:
@@ -65,31 +68,33 @@ def remedy(text):
 
 
 class RunManifest:
-    """The record of a run, in run.json.
+    """The identity of a run, in run.json.
 
     Args:
         directory: the model directory.
-        run: dict, JSON-ready: what decides the run's result, and the settings in `RESUMABLE_FIELDS`.
-        accept: whether the run may go on where the two differ.
+        run: JSON-ready: everything that determines the run's result, and the settings in `RESUMABLE_FIELDS`.
+        accept: whether the run may resume if its result would be different.
 
     Raises:
-        AnotherRunError: another thing lies there, or a run whose result would be another; says what differs.
+        AnotherRunError: the directory holds other files, or a run with a different result.
     """
 
-    def __init__(self, directory, run, accept=False):
-        self._path, self._run = os.path.join(directory, "run.json"), json.loads(json.dumps(run))
-        self._history, self._changes = [], {}
+    def __init__(self, directory: str, run: Json, accept: bool = False) -> None:
+        self._path = os.path.join(directory, "run.json")
+        self._run: Json = json.loads(json.dumps(run))
+        self._history: list[Json] = []
+        self._changes: dict[str, list[Any]] = {}
         if not os.path.exists(self._path):
             found = set(os.listdir(directory)) if os.path.isdir(directory) else set()
-            # A run that was killed while it wrote its record may begin again.
+            # A run that was killed while it wrote run.json may start again.
             found -= {os.path.basename(path) for path in leftovers(directory)}
             if found:
                 raise AnotherRunError(
-                    f"{directory} is not empty (it holds {min(found)!r}) and no run of bert_tf",
+                    f"{directory} is not empty (it holds {min(found)!r}) and has no run of bert_tf",
                     "choose another --model_dir",
                 )
-        # Else a run failed before it had learned anything, often for a setting mended since.
-        elif _has_begun(directory):
+        # Else a run failed before its first checkpoint, often because of a setting that has been fixed since.
+        elif _has_progress(directory):
             before = run_with_new_names(read_json_object(self._path))
             self._history = before.pop("changes", [])
             if before.get("program") != run.get("program"):
@@ -102,45 +107,46 @@ class RunManifest:
                 shown = ", ".join(f"{name}: {a!r} there, {b!r} now" for name, (a, b) in self._changes.items())
                 raise AnotherRunError(
                     f"{directory} belongs to another run ({shown})",
-                    "choose another --model_dir, or let this run go on changed with --accept_config_change",
+                    "choose another --model_dir, or accept the changes with --accept_config_change",
                 )
 
-    def write(self, step):
-        """Writes the record anew, once it is known that the run can go on from `step`; keeps what has changed there.
+    def write(self, step: int) -> None:
+        """Writes run.json again once it is certain that the run can resume from `step`, with the changes at this step.
 
-        Of several runs `step` is the number of those that have ended.
+        For several runs, `step` is the number of finished runs.
         """
         if self._changes:
             self._history.append({"step": step, "changes": self._changes})
             self._changes = {}
         directory = os.path.dirname(self._path)
         os.makedirs(directory, exist_ok=True)
-        for path in leftovers(directory):  # one may be as large as the model
+        for path in leftovers(directory):  # a leftover may be as large as the model
             os.remove(path)
         write_json(self._path, self.value)
 
     @property
-    def value(self):
-        """dict, what run.json holds: the run and, if it ever went on changed, `changes`.
+    def value(self) -> Json:
+        """The contents of run.json: the run and, if it was ever resumed with changed settings, `changes`.
 
         `changes` is a list of dicts: step, and changes, a dict of name -> [value before, value from that step on].
         """
         return self._run | ({"changes": self._history} if self._history else {})
 
 
-def _has_begun(directory):
-    """Whether a run there has learned something: it has checkpoints or, if it is several runs, one of these has or is
-    at its end, where checkpoints are removed.
+def _has_progress(directory: str) -> bool:
+    """Whether there are results to lose: checkpoints, or, for several runs, one with checkpoints or a finished one.
+
+    Checkpoints of a finished run are removed.
     """
     signs = ("checkpoints", "*/checkpoints", "*/results.json")
     return any(glob.glob(os.path.join(glob.escape(directory), sign)) for sign in signs)
 
 
-def differences(before, now):
-    """What of two records decides the result and differs: dict name -> [value before, value now]; None for none."""
+def differences(before: Json, now: Json) -> dict[str, list[Any]]:
+    """Settings that affect the result and differ: name -> [value before, value now]; None for a missing value."""
     before, now = dict(_flat(before)), dict(_flat(now))
     names = sorted(before.keys() | now.keys())
-    # Of which evaluations there are, the best decides which model is kept, and where `patience` ends the run.
+    # With keep_best, the choice of evaluations affects which model is kept, and where `patience` ends the run.
     free = RESUMABLE_FIELDS.keys() - (
         {"config.train.evaluate_every"} if before.get("config.train.keep_best") else set()
     )
@@ -148,7 +154,8 @@ def differences(before, now):
     return {name: [before.get(name), now.get(name)] for name in changed}
 
 
-def _flat(value, prefix=""):
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted name, value) of every nested value."""
     if isinstance(value, dict | list) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for name, inner in items:

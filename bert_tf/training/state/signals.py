@@ -1,8 +1,11 @@
-"""SIGINT and SIGTERM: noted where training is, answered where it may stop, by all workers at the same step."""
+"""SIGINT and SIGTERM: recorded during updates, handled at the next safe point, at the same step on all workers."""
 
 import contextlib
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -12,28 +15,28 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupted(BertTfError):
-    """A signal ended the run after its state was saved: exit status 0 for SIGTERM, 130 for SIGINT, as shells have it.
+    """A signal ended the run after its state was saved; exit status 0 for SIGTERM, 130 for SIGINT, as in shells.
 
     Args:
         number: of the signal.
         step: of the checkpoint.
-        directory: where it is.
+        directory: of the run.
     """
 
-    def __init__(self, number, step, directory):
-        super().__init__(f"stopped at step {step}; the same command goes on from there ({directory})")
+    def __init__(self, number: int, step: int, directory: str) -> None:
+        super().__init__(f"stopped at step {step}; run the same command again to resume ({directory})")
         self.exit_status = 0 if number == signal.SIGTERM else 130
 
 
 class Terminated(BertTfError):
-    """SIGTERM came before or after the updates, where there is nothing that a file does not hold: exit status 0."""
+    """SIGTERM came before or after the updates, when all state is on disk; exit status 0."""
 
     exit_status = 0
 
 
 @contextlib.contextmanager
-def terminable(directory):
-    """Makes SIGTERM in this block a `Terminated`, but for the time of a `Signals` inside.
+def terminable(directory: str) -> Iterator[None]:
+    """Raises `Terminated` on SIGTERM in this block, except inside a `Signals` block.
 
     Args:
         directory: of the run, for the message.
@@ -42,8 +45,8 @@ def terminable(directory):
         yield
         return
 
-    def stop(*_):
-        raise Terminated(f"stopped outside of the updates; the same command goes on from what {directory} holds")
+    def stop(*_: Any) -> None:
+        raise Terminated(f"stopped outside of the updates; run the same command again to resume from {directory}")
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -53,55 +56,55 @@ def terminable(directory):
 
 
 class Signals:
-    """Notes SIGINT and SIGTERM, inside a `with`, instead of dying in the middle of an update.
+    """Records SIGINT and SIGTERM inside a `with` block, instead of ending the process in the middle of an update.
 
-    A second signal ends the process at once. In a thread that is not the main one nothing is noted.
+    A second signal ends the process immediately. Outside of the main thread nothing is recorded.
 
     Args:
-        strategy: tf.distribute.Strategy, whose workers `agreed` asks.
+        strategy: its workers take part in `agreed`.
     """
 
-    def __init__(self, strategy):
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        self._several = strategy.extended._in_multi_worker_mode()
-        self._noted = None
-        self._before = {}
+        self._multi_worker: bool = strategy.extended._in_multi_worker_mode()
+        self._received: int | None = None
+        self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in _STOPPING:
-                self._before[number] = signal.signal(number, self._note)
+                self._before[number] = signal.signal(number, self._record)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number, _):
-        if self._noted:
+    def _record(self, number: int, _: FrameType | None) -> None:
+        if self._received:
             raise KeyboardInterrupt
-        self._noted = number
+        self._received = number
 
-    def agreed(self):
-        """The signal that a worker has got, the same answer on all of them, or None.
+    def agreed(self) -> int | None:
+        """The signal that any worker has received, the same result on all workers, or None.
 
-        With several workers this is a sum over all of them, so each must call it as often as the others; where one got
-        SIGINT and one SIGTERM it is SIGINT.
+        With several workers this is a sum over all of them, so each must call it equally often. If one received SIGINT
+        and another SIGTERM, the result is SIGINT.
         """
-        if not self._several:
-            return self._noted
-        noted = tf.constant([self._noted == number for number in _STOPPING], tf.float32)
-        terminated, interrupted = self._sum(noted).numpy()
+        if not self._multi_worker:
+            return self._received
+        received = tf.constant([self._received == number for number in _STOPPING], tf.float32)
+        terminated, interrupted = self._sum(received).numpy()
         return signal.SIGINT if interrupted else signal.SIGTERM if terminated else None
 
-    def any(self, said):
-        """Whether one of the workers says so, the same answer on all of them; each must ask as often as the others."""
-        return bool(self._sum(tf.constant([float(said)])) > 0) if self._several else said
+    def any(self, condition: bool) -> bool:
+        """Whether the condition holds on any worker, the same result on all; each must call it equally often."""
+        return bool(self._sum(tf.constant([float(condition)])) > 0) if self._multi_worker else condition
 
     @tf.function
-    def _sum(self, values):
-        def add():
-            # The copy is on this replica's device; on none, as what comes from outside, it could not be added up.
+    def _sum(self, values: tf.Tensor) -> tf.Tensor:
+        def add() -> tf.Tensor:
+            # The copy is on this replica's device; a tensor from outside has no device and can not be reduced.
             return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(values))
 
         return self._strategy.experimental_local_results(self._strategy.run(add))[0]

@@ -167,9 +167,9 @@ def test_symbols_are_numbered_as_fairseq_numbers_them(tmp_path, tensors):
 @pytest.mark.parametrize(
     "symbols, why",
     [
-        ([*map(str, range(100, 110)), "madeupword0000"], "numbers of another tokenizer's pieces"),
+        ([*map(str, range(100, 110)), "madeupword0000"], "ids of another tokenizer"),
         (["▁the", "ing", *SYMBOLS[:9]], "pieces of another tokenizer"),
-        (["th@@", *SYMBOLS[:10]], "symbol 'th@@' is no word"),
+        (["th@@", *SYMBOLS[:10]], "symbol 'th@@' cannot occur as a word"),
     ],
 )
 def test_a_dictionary_of_another_tokenizer_is_not_taken_for_words(tmp_path, tensors, symbols, why):
@@ -206,11 +206,11 @@ def test_what_is_left_out_is_said(tmp_path, tensors):
     path = write(tmp_path, named, optimizer_history=[{"num_updates": 7}], extra_state=None)
     unused_tensors = open_checkpoint(path, allow_pickle=True).unused_tensors
     assert unused_tensors == {
-        "encoder.lm_head.weight": "the word embedding again",
-        "encoder.sentence_encoder.version": "a number of fairseq's code",
-        "classification_heads.mnli.dense.weight": "the head of a fine-tuned model, which this reader does not take",
-        "optimizer_history": "of the training run, not of the model",
-        "extra_state": "of the training run, not of the model",
+        "encoder.lm_head.weight": "a copy of the word embedding",
+        "encoder.sentence_encoder.version": "a version number of fairseq's code",
+        "classification_heads.mnli.dense.weight": "the head of a fine-tuned model, which is not supported here",
+        "optimizer_history": "belongs to the training run, not to the model",
+        "extra_state": "belongs to the training run, not to the model",
     }
 
 

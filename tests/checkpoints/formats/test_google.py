@@ -569,7 +569,7 @@ def test_a_truncated_file_is_found_when_it_is_opened(directory, part, keep):
     path = directory()
     file = path / f"bert_model.ckpt.{part}"
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"bert_model\.ckpt\.(index can not be read|data-\*: [\d,]+ bytes)"):
+    with pytest.raises(DataError, match=r"bert_model\.ckpt\.(index cannot be read|data-\*: [\d,]+ bytes)"):
         google.read(str(path))
     assert google.recognises(str(path))  # so that this is what people see
 
@@ -581,7 +581,7 @@ def test_a_damaged_tensor_is_named_when_it_is_read(directory):
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
     message = error_of(path)
-    assert "bert/" in message and "can not be read" in message and "Checksum" in message
+    assert "bert/" in message and "cannot be read" in message and "Checksum" in message
 
 
 # Size.

@@ -227,8 +227,8 @@ def test_what_is_no_weight_is_left_out_with_the_reason_and_the_step_is_kept(tmp_
     tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=step).save(str(tmp_path / "ckpt"))
     checkpoint = open_checkpoint(str(tmp_path))
     assert checkpoint.step == 7
-    assert checkpoint.unused_tensors["optimizer/moments/0"] == "of the optimizer"
-    assert "no weight" in checkpoint.unused_tensors["save_counter"]
+    assert checkpoint.unused_tensors["optimizer/moments/0"] == "optimizer state"
+    assert "not a weight" in checkpoint.unused_tensors["save_counter"]
     assert "fine-tuned head" in checkpoint.unused_tensors["sentence_prediction/logits/kernel"]
     assert len(checkpoint.unused_tensors) == len(values) + 3
     assert_holds(checkpoint.encoder(), tensors)
@@ -316,7 +316,7 @@ def test_the_graph_of_a_saved_model_tells_its_activation(tmp_path, tensors, func
     "name, text, culprits",
     [
         ("bert_config.json", '{"hidden_act": "swish"}', ["hidden_act 'swish'", "gelu"]),
-        ("bert_config.json", '{"num_hidden_layers": 3}', ["num_layers is 2 by its variables, but 3"]),
+        ("bert_config.json", '{"num_hidden_layers": 3}', ["num_layers is 2 in its variables, but 3"]),
         ("bert_config.json", '{"hidden_dropout_prob": "0.1"}', ["hidden_dropout_prob is '0.1'; expected float"]),
         ("bert_config.json", "[]", ["bert_config.json: a list"]),
         ("params.yaml", PARAMS.replace("relu", "mish"), ["hidden_activation 'mish'"]),
@@ -347,7 +347,7 @@ def test_settings_that_do_not_fit_are_named(tmp_path, tensors, name, text, culpr
         ({f"{OUTPUT}/kernel": np.zeros((HIDDEN, HEADS, 8))}, [f"{OUTPUT}/kernel is [32, 4, 8], not [4, 8, 32]"]),
         ({"position_embedding/embeddings": np.zeros(24)}, ["position_embedding/embeddings is [24]; expected 2 axes"]),
         ({"embedding_projection/kernel": np.zeros((32, 32))}, ["unknown embedding_projection/kernel"]),
-        ({"word_embeddings/embeddings": np.zeros((40, 16))}, ["16 values in a model of 32", "ALBERT"]),
+        ({"word_embeddings/embeddings": np.zeros((40, 16))}, ["size 16 in a model of hidden size 32", "ALBERT"]),
     ],
 )
 def test_variables_that_do_not_fit_are_named(tmp_path, tensors, changes, culprits):
@@ -366,7 +366,7 @@ def test_a_head_with_a_part_missing_is_refused(tmp_path, tensors, head):
 def test_two_encoders_in_one_file_are_refused(tmp_path, tensors):
     path = write_checkpoint(tmp_path, variables(tensors), teacher=holder(variables(tensors)))
     line = message(path)
-    assert "several variables of one name" in line
+    assert "several variables with the same name" in line
     assert "word_embeddings/embeddings" in line
 
 
@@ -386,7 +386,7 @@ def test_a_vocabulary_of_another_length_is_refused(tmp_path, tensors):
 )
 def test_another_kind_of_model_is_said_to_be_one(tmp_path, values):
     line = message(write_saved_model(tmp_path / "model", {name: np.zeros(shape) for name, shape in values.items()}))
-    assert "expected a BERT encoder as TF-Hub or TF Model Garden publish it" in line
+    assert "expected a BERT encoder of TF-Hub or TF Model Garden" in line
     assert all(name in line for name in values)
 
 

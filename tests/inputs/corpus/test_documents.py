@@ -215,7 +215,7 @@ def test_a_sentence_of_two_million_tokens_is_cut_at_once():
 
 @pytest.mark.parametrize(
     "documents, pairs, found",
-    [([], "nsp", "no text at all"), ([], "none", "no text at all"), ([["Only one."]], "nsp", "one document only")],
+    [([], "nsp", "has no text"), ([], "none", "has no text"), ([["Only one."]], "nsp", "only one document")],
 )
 def test_a_corpus_of_too_few_documents_is_refused_with_the_remedy(documents, pairs, found):
     spec = tf.TensorSpec([None], tf.string)

@@ -118,7 +118,7 @@ def test_sentences_that_are_not_utf8_are_left_out_alike_and_counted(tmp_path, ca
     bad = "w2 \udcff w3"
     files = write(tmp_path / "text", [[["w1", bad, "w4"], [bad], ["w5"], ["\u200b"]], [["w6"], ["w7"]]])
     text = ids_of(files, max_bad_share=0.5)
-    assert "passed over so far in this epoch: 1 of" in capfd.readouterr().err
+    assert "skipped so far in this epoch: 1 of" in capfd.readouterr().err
     words = sorted(id for document in text for sentence in document for id in sentence)
     assert [WORDS[id - len(SPECIALS)] for id in words] == ["w1", "w4", "w5", "w6", "w7"]
     description = prepared(files, tmp_path / "shards", max_bad_share=0.5)
@@ -167,7 +167,7 @@ def test_shards_are_ordinary_records(corpus):
 )
 def test_another_tokenizer_is_refused_with_both_fingerprints(corpus, differing, other):
     _, output, description = corpus
-    with pytest.raises(ConfigError, match=f"{differing} .* there") as error:
+    with pytest.raises(ConfigError, match=f"{differing}: .* there") as error:
         check_corpus(find_corpus(str(output)), tokenizer(**other), PretrainingData())
     for fingerprint in (description["tokenizer"], settings_of(tokenizer(**other))):
         assert fingerprint["fingerprint"] in str(error.value)
@@ -215,7 +215,7 @@ def test_the_program_killed_while_it_writes_leaves_no_partial_shard_and_goes_on(
     process.wait()
     assert not (tmp_path / "shards/corpus.json").exists()
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and "shards of 20 files" in done.stdout, done.stderr
+    assert done.returncode == 0 and "shards from 20 files" in done.stdout, done.stderr
     shards = json.loads((tmp_path / "shards/corpus.json").read_text())["shards"]
     indexes = [shard.replace(".tfrecord", ".json") for shard in shards]
     assert sorted(os.listdir(tmp_path / "shards")) == sorted([*shards, *indexes, "corpus.json"])

@@ -87,7 +87,7 @@ def test_long_documents_and_long_gaps_are_read_as_a_plain_reader_reads_them(tmp_
 
 
 def test_a_text_without_blank_lines_is_cut_so_that_memory_stays_flat(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "_MOST_SENTENCES", 300)
+    monkeypatch.setattr(readers, "_MAX_SENTENCES", 300)
     lines = [str(k) for k in range(2000)]
     documents = documents_of([write(tmp_path / "a.txt", "\n".join(lines))])
     assert [line for document in documents for line in document] == lines

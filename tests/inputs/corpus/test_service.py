@@ -106,18 +106,16 @@ def test_two_workers_give_each_batch_once_and_in_order_over_epochs_and_after_a_r
 def test_a_missing_worker_is_waited_for_and_then_an_error(epoch_batches):
     with (
         service(workers=2, started=1) as (address, _, _),
-        pytest.raises(DataError, match="1 of 2 input workers are there"),
+        pytest.raises(DataError, match="1 of 2 input workers are running"),
     ):
         through_service(epoch_batches, address, 2, patience=3)
 
 
 def test_a_dispatcher_that_is_not_there_is_told_of_waited_for_and_then_an_error(epoch_batches, capsys):
     address = f"grpc://localhost:{free_ports(1)[0]}"
-    with pytest.raises(DataError, match=r"no input service there \(.*refused\); start bert_tf.serve_inputs"):
+    with pytest.raises(DataError, match=r"no input service found \(.*refused\); start bert_tf.serve_inputs"):
         through_service(epoch_batches, address, 2, patience=1)
-    assert capsys.readouterr().err == (
-        f"bert_tf: {address}: no input service there yet; waiting for it, 1 seconds at most\n"
-    )
+    assert capsys.readouterr().err == f"bert_tf: {address}: no input service found yet; waiting up to 1 seconds\n"
 
 
 @pytest.mark.slow
@@ -133,7 +131,7 @@ def test_a_worker_that_was_started_again_is_an_error_and_no_other_order():
         processes[2].kill()
         processes[2].wait()
         start(2)
-        with pytest.raises(DataError, match="a worker was started again"), reading("corpus"):
+        with pytest.raises(DataError, match="a worker was restarted"), reading("corpus"):
             for expected in range(10, 100_000):
                 assert next(batches)[0]["number"][0] == expected
 

@@ -32,7 +32,7 @@ def test_swag_joins_the_beginning_and_each_ending(write):
     assert first == ChoiceExample("0", "He sits, quietly.", "", choices, 2, f"{path}:3")
     assert second.choices == tuple(choice.removeprefix("She ") for choice in choices)
     path = write("test.csv", table(SWAG[:-1], SWAG_ROW[:-1]))
-    assert list(read_swag(path)) == [first._replace(label=None, place=f"{path}:3")]
+    assert list(read_swag(path)) == [first._replace(label=None, location=f"{path}:3")]
 
 
 @pytest.mark.parametrize("split, first", [("dev", 1), ("test", 501)])

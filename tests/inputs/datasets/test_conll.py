@@ -193,7 +193,7 @@ def test_klue_characters_may_be_any(write, character):
         (
             read_conllu,
             CONLLU.replace("\tnot\tPART", "\tnot\t_"),
-            ':7: the word "n\'t" has no upos; tag it or take xpos',
+            ':7: the word "n\'t" has no upos; tag it or use xpos',
         ),
         (lambda path: read_conllu(path, "xpos"), CONLLU.replace("VBP", "_"), ":6: the word 'do' has no xpos; tag it"),
         (read_klue_ner, "가\tO\n나다\tO\n", ":2: '나다\\tO'; expected one character, a tab and a tag"),
@@ -215,8 +215,8 @@ def test_a_column_of_conll_that_is_no_number_of_tags_is_a_wrong_setting(write, c
     source = Source(ExampleData(format="conll", column=column), write("a.txt", CONLL2003), TaggedExample)
     with pytest.raises(ConfigError) as raised:
         list(source.examples(ReadReport(), "test"))
-    expected = "expected the number of a column of tags, from 1, the one behind the word, or from the end, such as -1"
-    assert str(raised.value) == f"data.column is {column!r}; {expected}"
+    expected = "expected the number of the tag column, counted from 1, the column after the word, or from the end"
+    assert str(raised.value) == f"data.column is {column!r}; {expected}, such as -1"
 
 
 def test_a_column_that_conllu_does_not_tag_is_a_wrong_setting(write):

@@ -39,8 +39,8 @@ def test_an_id_in_json_lines_is_text_or_a_whole_number_and_else_the_number_of_th
     [
         (["x", "x"], "the id 'x' was used before, at {path}:1; make ids unique"),
         ([7, "7"], "the id '7' was used before, at {path}:1; make ids unique"),
-        ([None, 0], "the id '0' may be the number of an example without id; give each one an id"),
-        (["1", None], "no id, and its number, 1, is that of {path}:1; give it an id"),
+        ([None, 0], "the id '0' may be the number of an example without an id; give each one an id"),
+        (["1", None], "no id, and its number, 1, is the id of {path}:1; give it an id"),
         ([None, 1.0], "id: 1.0; expected text or a whole number"),
         ([None, True], "id: true; expected text or a whole number"),
         ([None, ["x"]], 'id: ["x"]; expected text or a whole number'),
@@ -127,7 +127,7 @@ def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tm
     data = ExampleData(source="tfds:glue/mrpc")
     with pytest.raises(ConfigError) as raised:
         Source(data, str(tmp_path), TextExample)
-    expected = "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= takes the files)"
+    expected = "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= reads the files)"
     assert str(raised.value) == expected
     with pytest.raises(DataError, match="none: no such file or directory; expected a folder or a file"):
         Source(data, str(tmp_path / "none"), TextExample)
@@ -136,7 +136,7 @@ def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tm
 
 def test_a_pipe_is_told_to_come_in_by_standard_input(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match=r"pipe: neither a file nor a folder; .* by --data_dir=-$"):
+    with pytest.raises(DataError, match=r"pipe: neither a file nor a folder; .* with --data_dir=-$"):
         Source(ExampleData(), str(tmp_path / "pipe"), TextExample)
 
 
@@ -144,7 +144,7 @@ def test_a_pipe_is_told_to_come_in_by_standard_input(tmp_path):
 def test_a_column_that_the_format_would_not_read_is_refused(write, fields):
     path = write("ratings_train.tsv", "id\tdocument\tlabel\n1\ta\t0\n")
     source = Source(ExampleData(format="nsmc", **fields), path, TextExample)
-    with pytest.raises(ConfigError, match=rf"^data\.{next(iter(fields))} is .* data\.format nsmc have their own"):
+    with pytest.raises(ConfigError, match=rf"^data\.{next(iter(fields))} is .* data\.format nsmc has its own columns"):
         list(source.examples(ReadReport(), "train"))
     # In JSON lines these say where things are, whatever the format.
     row = {"text": "a", "review": "b", "sentence": "c", "b": "d", "y": "1", "label": "1"}
@@ -155,8 +155,8 @@ def test_a_column_that_the_format_would_not_read_is_refused(write, fields):
 @pytest.mark.parametrize(
     "role, remedy",
     [
-        ("evaluation", "name the file by data.evaluation"),
-        ("other.txt", "name a file, or one of train, evaluation, test"),
+        ("validation", "set data.validation to the file's name"),
+        ("other.txt", "name a file, or one of train, validation, test"),
     ],
 )
 def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_has(write, tmp_path, role, remedy):
@@ -164,9 +164,9 @@ def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_ha
     source = Source(ExampleData(format="nsmc"), str(tmp_path), TextExample)
     with pytest.raises(DataError) as raised:
         source.where(role)
-    name = "ratings_test.txt" if role == "evaluation" else role
+    name = "ratings_test.txt" if role == "validation" else role
     assert str(raised.value) == f"{tmp_path}/{name}: no such file; {tmp_path} has ratings_train.tsv; {remedy}"
-    with pytest.raises(DataError, match=r"/data_full\.json: no such file; .*; name the file itself by --data_dir$"):
+    with pytest.raises(DataError, match=r"/data_full\.json: no such file; .*; pass the file itself as --data_dir$"):
         Source(ExampleData(format="clinc150"), str(tmp_path), TextExample).where(role)
     for number in range(9):
         write(f"{number}.txt", "")

@@ -163,7 +163,7 @@ def test_json_lines_are_questions_with_or_without_answers(write):
     "records, message",
     [
         ([{"answers": []}], ":1: no answer; SQuAD 2.0"),
-        ([{}, {"id": "0"}], ":2: the id '0' may be the number of an example without id"),
+        ([{}, {"id": "0"}], ":2: the id '0' may be the number of an example without an id"),
         ([{"context": None}], ":1: context: null; expected text"),
         ([{"answers": [{"text": "dog"}]}], ":1: answers[0]: no field 'start'"),
         ([{"answers": "dog"}], ':1: answers: "dog"; expected a list'),

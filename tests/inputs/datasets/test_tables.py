@@ -110,7 +110,7 @@ def test_a_very_long_line_is_a_row(table):
         ("a.tsv", "text\tlabel\na\tb\nc\n", ":3: 1 columns; expected 2"),
         ("a.csv", 'text,label\n"a\nb",c\nd\n', ":4: 1 columns; expected 2"),
         ("a.tsv", "txt\tlabel\na\tb\n", ":1: no column 'text'; the columns are 'txt', 'label'"),
-        ("a.tsv", "text\tlabel\ttext\na\tb\tc\n", ":1: the column 'text' is there 2 times; rename all but one"),
+        ("a.tsv", "text\tlabel\ttext\na\tb\tc\n", ":1: the column 'text' occurs 2 times; rename all but one"),
         ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "c"}\n', ":2: no field 'label'"),
         ("a.jsonl", '{"text": "a", "label": "b"}\n\n{"text": \n', ":3: not JSON"),
         ("a.jsonl", '{"text": "a", "label": null}\n', ":1: no field 'label'"),

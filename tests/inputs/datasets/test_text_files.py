@@ -1,4 +1,4 @@
-"""What every reader of a published data set does with a file that is not what it should be, and how read_report are told."""
+"""Readers of published data sets: errors for broken files, and what they add to a ReadReport."""
 
 import codecs
 import tracemalloc
@@ -120,7 +120,7 @@ def test_what_is_not_json_is_named_with_line_and_column(write, name):
 
 @pytest.mark.parametrize("value", ["[" * 200_000, "[" * 200_000 + "]" * 200_000, "7" * 5000], ids=len)
 def test_json_that_python_can_not_hold_is_named_with_its_line(write, value):
-    message = "JSON with lists or objects too deep in one another, or a number of thousands of digits; correct it"
+    message = "JSON with lists or objects nested too deeply, or a number with thousands of digits; correct it"
     path = write("a.jsonl", "1\n\n" + value)
     with pytest.raises(DataError) as raised:
         list(read_json_lines(path))

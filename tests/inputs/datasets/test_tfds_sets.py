@@ -174,7 +174,7 @@ def test_questions_without_answer_are_those_of_squad_2():
     with holding(question(b"a") | {"is_impossible": True}):
         (example,) = read_tfds_questions("squad/v2.0", "train", ReadReport(), unanswerable=True)
         assert example.answers == ()
-        with pytest.raises(DataError, match=r"^tfds:squad/v2.0: train\[0\]: no answer to the question a; say .*squad2"):
+        with pytest.raises(DataError, match=r"^tfds:squad/v2.0: train\[0\]: no answer to the question a; .*squad2"):
             list(read_tfds_questions("squad/v2.0", "train", ReadReport()))
     with (
         holding(question(b"a"), question(b"a")),
@@ -243,7 +243,7 @@ def test_a_set_that_can_not_be_fetched_is_an_error_of_one_line(monkeypatch):
     with tfds.testing.mock_data():
         monkeypatch.setattr(tfds.builder_cls("imdb_reviews"), "download_and_prepare", fail)
         with pytest.raises(
-            DataError, match=r"^tfds:imdb_reviews: can not be fetched \(no route to host\); check the net"
+            DataError, match=r"^tfds:imdb_reviews: cannot be downloaded \(no route to host\); check the net"
         ):
             list(read_tfds_texts("imdb_reviews", "train"))
 

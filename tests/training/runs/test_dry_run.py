@@ -31,7 +31,7 @@ def test_masks_are_shown_with_what_was_there_and_what_stands_there(tokenizer):
     }
     (shown,) = dry_run.example_texts({"next_sentence_labels": [1]}, seen, tokenizer)
     head, body = shown.strip().split("\n")
-    assert head == "9 tokens, 3 hidden, a random second part"
+    assert head == "9 tokens, 3 hidden, random second segment"
     assert " ".join(body.split()) == "[CLS] the [house>MASK] ##s [.=] [SEP] [한국>tree] ##어 [SEP]"
     (swapped,) = dry_run.example_texts({"next_sentence_labels": [1]}, seen, tokenizer, swapped=True)
     assert "swapped" in swapped

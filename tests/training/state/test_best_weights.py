@@ -10,7 +10,7 @@ from bert_tf.config import TrainConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.training.phases import Input
 from bert_tf.training.state import best_weights as best_module
-from bert_tf.training.state.best_weights import Best
+from bert_tf.training.state.best_weights import BestWeights
 from bert_tf.training.state.history import History
 from tests.training.small import Stop, epochs, trainer
 
@@ -69,9 +69,9 @@ def test_the_model_gets_the_weights_that_the_best_evaluation_saw(in_peace):
 def test_the_first_of_equal_values_is_best_and_nan_never_is(tmp_path):
     model, config = None, TrainConfig()
     rows = [{"step": step, "f1": f1} for step, f1 in ((1, math.nan), (2, 0.5), (3, 0.7), (4, 0.7), (5, math.nan))]
-    assert Best(tmp_path, model, ("f1", "max"), config).step(rows) == 3
-    assert Best(tmp_path, model, ("f1", "min"), config).step(rows) == 2
-    assert Best(tmp_path, model, ("f1", "max"), config).step(rows[:1]) is None
+    assert BestWeights(tmp_path, model, "f1", "max", config).step(rows) == 3
+    assert BestWeights(tmp_path, model, "f1", "min", config).step(rows) == 2
+    assert BestWeights(tmp_path, model, "f1", "max", config).step(rows[:1]) is None
 
 
 MOMENTS = {
@@ -193,6 +193,6 @@ def test_patience_implies_that_the_best_is_kept_and_is_not_negative():
 
 def test_best_weights_of_another_model_are_refused(in_peace):
     other = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
-    best = Best(str(in_peace.folder / "checkpoints"), other, "loss", "min", TrainConfig(keep_best=True))
-    with pytest.raises(DataError, match=r"best-6\.safetensors holds another model"):
+    best = BestWeights(str(in_peace.folder / "checkpoints"), other, "loss", "min", TrainConfig(keep_best=True))
+    with pytest.raises(DataError, match=r"best-6\.safetensors holds the weights of another model"):
         best.restore(in_peace.history.evaluations)

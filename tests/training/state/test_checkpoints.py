@@ -215,7 +215,9 @@ def test_a_full_disk_leaves_the_checkpoint_before_in_force(small_disk, fill):
     checkpoints = saved(small_disk, [10])
     fill(4096)
     checkpoints.save(20)
-    with pytest.raises(BertTfError, match=r"step 20 could not be written: .*; last good one: .*step-10; ") as caught:
+    with pytest.raises(
+        BertTfError, match=r"step 20 could not be written: .*; last good checkpoint: .*step-10; "
+    ) as caught:
         checkpoints.wait()
     assert "\n" not in str(caught.value)
     assert restored(small_disk) == (10.0, [])
@@ -240,7 +242,7 @@ def test_going_on_with_a_full_disk_warns_each_time_and_leaves_nothing_behind(sma
         lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("bert_tf: ")]
         assert len(lines) == 3
         for line, step in zip(lines, (20, 30, 40), strict=True):
-            assert f"checkpoint of step {step} could not be written" in line and "training goes on" in line
+            assert f"checkpoint of step {step} could not be written" in line and "training continues" in line
         assert restored(small_disk) == (10.0, [])
         os.remove(small_disk / "other")
         weight.assign(tf.fill([1000], 50.0))

@@ -116,7 +116,7 @@ def test_a_run_that_goes_on_with_a_full_disk_says_so_once_and_writes_later_what_
     history.draw()
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("bert_tf: ")]
     assert sorted(line.split()[1].rsplit("/", 1)[1] for line in lines) == ["curves.png", "history.jsonl", "tensorboard"]
-    assert all("could not be written: No space left on device; training goes on" in line for line in lines)
+    assert all("could not be written: No space left on device; training continues" in line for line in lines)
     (small_disk / "other").unlink()
     history.point(520, 0, {"loss": 2.0}, 0.0, {})
     assert [row["step"] for row in rows(small_disk)] == [10, *range(20, 520, 50), 520]

@@ -121,7 +121,7 @@ def test_where_fine_tuning_stood_is_saved_whatever_the_task(tmp_path, capsys, na
     state.save(iterator, 5)
     expected = taken(iterator, 30)
     assert_same(taken(state.open(batches, position, 5), 30), expected)
-    assert "reads epoch" not in capsys.readouterr().out
+    assert "reading epoch" not in capsys.readouterr().out
 
 
 def test_going_on_late_in_an_epoch_does_not_read_its_beginning_again(tmp_path, corpus):
@@ -181,4 +181,4 @@ def test_a_damaged_state_costs_time_and_nothing_else(tmp_path, corpus, capsys):
     (data,) = [name for name in os.listdir(tmp_path) if ".data" in name]
     os.truncate(tmp_path / data, os.path.getsize(tmp_path / data) // 2)
     assert_same(taken(state.open(batches, position, 12), 5), expected)
-    assert "reads epoch 0 again up to batch 12" in capsys.readouterr().out
+    assert "reading epoch 0 again up to batch 12" in capsys.readouterr().out
