@@ -244,6 +244,11 @@ def test_a_missing_config_file_and_a_missing_flag_end_with_one_line(programs, fo
     assert done.status == 2 and "model_dir" in done.error_line
 
 
+def test_help_lists_the_flags_that_programs_share(programs):
+    shown = programs("predict", "--help").output
+    assert all(f"\n  --{name}:" in shown for name in ("output", "strategy", "tpu", "data"))
+
+
 def test_a_field_that_the_config_file_itself_has_wrong_ends_with_one_line(programs, folder):
     (folder / "wrong.py").write_text(PRETRAIN.format(folder).replace("hidden_size", "hiden_size"))
     done = programs("pretrain", f"--config={folder}/wrong.py", f"--model_dir={folder}/none")

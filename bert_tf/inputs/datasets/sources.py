@@ -284,7 +284,7 @@ class Source:
             listed = ", ".join(files[:_LISTED]) + (f" and {len(files) - _LISTED} more" if len(files) > _LISTED else "")
             if not path.endswith(part):  # the part is a split inside a single file
                 remedy = "pass the file itself as --data_dir"
-            elif role in ROLES:
+            elif (role := _OLD_ROLES.get(role, role)) in ROLES:
                 remedy = f"set data.{role} to the file's name"
             else:
                 remedy = f"name a file, or one of {', '.join(ROLES)}"
