@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     except ImportError as error:
         raise ConfigError(f"Apache Beam is not installed ({error}); pip install 'bert_tf[beam]'") from None
 
-    options = pipeline_options(argv[1:], _RUNNER.value)
+    options = pipeline_options(argv[1:], _RUNNER.value if _RUNNER.present else None)
     files = find_files(_INPUT.value.split(","))
     for file in files:
         check_text_file(file)

@@ -49,7 +49,7 @@ def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
 def check_renamed(config: object, name: str) -> None:
     """Raises ConfigError if the value of a field has been renamed."""
     value = getattr(config, name)
-    if new := _OLD_VALUES[type(config).__name__][name].get(value):
+    if new := _OLD_VALUES.get(type(config).__name__, {}).get(name, {}).get(value):
         raise ConfigError(f"{name}={value!r} has been renamed; use {new!r}")
 
 

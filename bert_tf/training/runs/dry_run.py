@@ -90,8 +90,8 @@ def rows_per_epoch(files: Sequence[str], tokenizer: Tokenizer, pairs: str, batch
         batches: of one epoch.
 
     Returns:
-        (rows, how the number was obtained). An estimate for pairs is some 10% too high, because tokens that were cut off to
-        make the pairs fit are not seen.
+        (rows, how the number was obtained). An estimate for pairs is some 10% too high, because tokens that were cut
+        off to make the pairs fit are not seen.
     """
     rows = tokens = 0
     until = math.inf

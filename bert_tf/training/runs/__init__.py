@@ -1,0 +1,1 @@
+"""Whole runs: pre-training, fine-tuning, sweeps, ablations."""
