@@ -4,14 +4,14 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.runner import create_runner
 
 from bert_tf.errors import ConfigError
 
-# Others hand the flags they do not know to a job server.
-_KNOW_THEIR_FLAGS = ("directrunner", "prismrunner", "dataflowrunner", "flinkrunner", "sparkrunner")
+# The others may pass flags that Beam's Python package does not know to a job server or to the cloud.
+_LOCAL_RUNNERS = ("directrunner", "switchingdirectrunner", "bundlebaseddirectrunner", "fnapirunner")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,10 +44,13 @@ def pipeline_options(arguments: Sequence[str], runner: str | None = None) -> Pip
         if named.runner is not None:
             raise ConfigError(f"--runner={named.runner} after --, but --runner={runner} before it; leave one out")
         arguments.insert(0, f"--runner={runner}")
-    options = PipelineOptions(arguments)
-    name = options.view_as(StandardOptions).runner or "DirectRunner"
-    if unknown and name.lower() in _KNOW_THEIR_FLAGS:
+    name = runner or named.runner or "DirectRunner"
+    for flag in ("-h", "--help"):
+        if flag in unknown:  # Beam would print the help of an empty parser
+            raise ConfigError(f"{flag} after --: Beam's flags are described in its documentation")
+    if unknown and name.rpartition(".")[2].lower() in _LOCAL_RUNNERS:
         raise ConfigError(f"{unknown[0]!r} is no flag of Beam's {name}; see its documentation for the flags after --")
+    options = PipelineOptions(arguments)
     try:
         created = create_runner(name)
         problems = PipelineOptionsValidator(options, created).validate()

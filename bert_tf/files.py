@@ -15,6 +15,7 @@ from typing import Any
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.types import Json, StrPath
 
+_RANDOM = 8  # characters that tempfile.mkdtemp puts between prefix and suffix
 _A_DAY = 24 * 60 * 60.0
 _PARTIAL = ".partial"  # suffix of the temporary names
 
@@ -87,7 +88,7 @@ def replacing_directory(path: StrPath) -> Iterator[str]:
     parent_existed = os.path.isdir(parent)
     os.makedirs(parent, exist_ok=True)
     left = "[0-9]*" if name.isdecimal() else glob.escape(name)
-    for leftover in glob.glob(os.path.join(glob.escape(parent), f".{left}.*{_PARTIAL}")):
+    for leftover in glob.glob(os.path.join(glob.escape(parent), f".{left}.{'?' * _RANDOM}{_PARTIAL}")):
         with contextlib.suppress(OSError):
             if os.path.getmtime(leftover) < time.time() - _A_DAY:
                 shutil.rmtree(leftover)

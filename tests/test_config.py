@@ -196,6 +196,12 @@ def test_saved_settings_with_old_names_are_read():
     renamed = run_with_new_names(run)
     assert renamed["config"] == config
     assert (renamed["inputs"], renamed["baseline"]) == ({"input": 1, "validation": 2}, {"accuracy": 0.5})
+    tuned = {
+        "program": "finetune",
+        "inputs": {"init": {"model": {"attention": "both"}, "weights": "x"}, "evaluation": 1},
+    }
+    inputs = {"init": {"model": {"attention": "bidirectional"}, "weights": "x"}, "validation": 1}
+    assert run_with_new_names(tuned)["inputs"] == inputs
     data = with_new_names(ExampleData, {"evaluation": "dev.tsv", "text": "a"})
     assert from_dict(ExampleData, data) == ExampleData(validation="dev.tsv", text="a")
     model = with_new_names(BertConfig, {"attention": "left", "num_layers": 3})

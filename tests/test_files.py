@@ -176,7 +176,7 @@ def test_bundled_data_is_found_from_any_directory(tmp_path, monkeypatch):
 
 
 def test_what_a_process_that_was_killed_long_ago_left_of_a_directory_is_removed(tmp_path):
-    left = ("model.killed", "model.living", "other.killed")
+    left = ("model.k1lled_1", "model.l1ving_1", "other.k1lled_1")
     killed, living, other = (tmp_path / f".{name}.partial" for name in left)
     for folder in (killed, living, other):
         folder.mkdir()
@@ -189,7 +189,7 @@ def test_what_a_process_that_was_killed_long_ago_left_of_a_directory_is_removed(
 
 
 def test_the_next_version_removes_what_was_left_of_any_version(tmp_path):
-    killed, mine = tmp_path / ".1.killed.partial", tmp_path / ".config.old.partial"
+    killed, mine = tmp_path / ".1.k1lled_1.partial", tmp_path / ".config.k1lled_1.partial"
     for folder in (killed, mine):
         folder.mkdir()
         os.utime(folder, (time.time() - 25 * 3600,) * 2)

@@ -31,7 +31,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C and a closed pipe end the program without a stack trace
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C and a closed pipe end the program without a stack trace
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -153,7 +154,7 @@ def _array(name: str, value: Any, info: Any) -> np.ndarray[Any, Any]:
         array = value if isinstance(value, np.ndarray) else np.array(_decoded(value, dtype), dtype)
     except (TypeError, ValueError, OverflowError):
         array = None
-    if array is not None and rank > 1 and not array.size:
+    if array is not None and array.ndim < rank and not array.size:
         array = array.reshape([0, *(max(size.size, 0) for size in info.tensor_shape.dim[1:])])  # JSON's [] has no rank
     if array is None or array.ndim != rank:
         expected = f"{'a list of lists' if rank == 2 else 'a list' if rank == 1 else f'lists nested {rank} deep'}"
@@ -257,9 +258,16 @@ def main(*arguments: str) -> None:
             location = where
             is_body = isinstance(question.get("inputs"), dict)
             answer = model.predict(question) if is_body else {**question, **model.ask(question)}
-            print(json.dumps(answer, ensure_ascii=False), flush=True)
+            _print(answer)
     except (ValueError, tf.errors.OpError) as error:
         _fail(f"{location}{reason(error)}")
+    except OSError as error:
+        _fail(f"standard input: {error.strerror}")
+
+
+def _print(answer: dict[str, Any]) -> None:
+    try:
+        print(json.dumps(answer, ensure_ascii=False), flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python tries to write there again when it ends
         _fail(f"standard output: {error.strerror}")

@@ -71,27 +71,31 @@ class Shards:
 
     def is_complete(self, number: int) -> bool:
         """Whether a shard has been written, from exactly these rows and settings."""
-        description = _read_description(_description(self._output, number))
-        if description is None:
-            return False
-        folder = os.path.dirname(self._output)
-        sizes = {os.path.join(folder, name): size for name, size in description["files"].items()}
-        return (
-            description["made_of"] == self._shards[number].made_of
-            and self.path(number) in sizes
-            and all(tf.io.gfile.exists(file) and tf.io.gfile.stat(file).length == sizes[file] for file in sizes)
-        )
+        with _errors_naming(self._output):
+            description = _read_description(_description(self._output, number))
+            if description is None:
+                return False
+            folder = os.path.dirname(self._output)
+            sizes = {os.path.join(folder, name): size for name, size in description["files"].items()}
+            return (
+                description["made_of"] == self._shards[number].made_of
+                and self.path(number) in sizes
+                and all(tf.io.gfile.exists(file) and tf.io.gfile.stat(file).length == sizes[file] for file in sizes)
+            )
 
     def examples(self, number: int) -> list[Any]:
         """The rows of a shard."""
-        try:
-            with tf.io.gfile.GFile(_staged(self._output, number), "rb") as file:
-                lines = zlib.decompress(file.read()).decode().split("\n")  # a text may contain other line ends
-        except tf.errors.NotFoundError:
+        made_of, lines = "", []
+        with (
+            contextlib.suppress(tf.errors.NotFoundError),
+            tf.io.gfile.GFile(_staged(self._output, number), "rb") as file,
+        ):
+            made_of, *lines = zlib.decompress(file.read()).decode().split("\n")  # a text may contain other line ends
+        if made_of != self._shards[number].made_of:
             raise DataError(
-                f"{_staged(self._output, number)}: no such file; another run with the same --output has removed it: "
-                "choose another --output for one of them, or run the same command again"
-            ) from None
+                f"{_staged(self._output, number)}: not the rows of this run; another run with the same --output has "
+                "replaced them: choose another --output for one of the two, and run the same command again"
+            )
         return [_unpacked(line, self._example) for line in lines]
 
     def write(self, number: int, predictions: Iterable[Json], writer: Writer) -> None:
@@ -128,7 +132,7 @@ class Shards:
             Numbers of the shards that are still to be made.
 
         Raises:
-            ConfigError: a file has the name of a shard of another total, and no run of this output has written it.
+            ConfigError: a file has the name of a shard, but is none of this output that is known or still to be made.
         """
         complete = [number for number in range(len(self)) if self.is_complete(number)]
         missing = [number for number in range(len(self)) if number not in set(complete)]
@@ -147,12 +151,13 @@ class Shards:
             # Next to NAME.json a task may write NAME.more.json.
             shard = rf"{re.escape(stem)}-\d{{5,}}-of-\d{{5,}}(\.\w+)?{re.escape(extension)}(\.\w+{PARTIAL})?"
             present = [name for name in tf.io.gfile.listdir(folder or ".") if re.fullmatch(shard, name)]
-            ours = re.compile(rf".*-of-{len(self):05d}\..*|.*{re.escape(PARTIAL)}")
-            foreign = [name for name in present if name not in written and not ours.fullmatch(name)]
+            due = tuple(f"{stem}-{number:05d}-of-{len(self):05d}." for number in missing)
+            foreign = [name for name in present if name not in written and not name.startswith(due)]
+            foreign = [name for name in foreign if not name.endswith(PARTIAL)]
             if foreign:
                 raise ConfigError(
-                    f"{os.path.join(folder, min(foreign))} has the name of a shard of this output, but no run has "
-                    "written it; move it away or choose another --output"
+                    f"{os.path.join(folder, min(foreign))} has the name of a shard of this output, but no run is known "
+                    "to have written it; move it away or choose another --output"
                 )
             for where, found in ((folder, present), (own, names)):
                 for name in found:
@@ -168,9 +173,8 @@ class Shards:
         """
         missing = [self.path(number) for number in range(len(self)) if not self.is_complete(number)]
         if missing:
-            raise DataError(
-                f"{missing[0]}: not written, and {len(missing) - 1:,} more; run the same command again to resume"
-            )
+            more = f", and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            raise DataError(f"{missing[0]}: not written{more}; run the same command again to resume")
         with _errors_naming(self._output):
             for number in range(len(self)):
                 if tf.io.gfile.exists(_staged(self._output, number)):
@@ -197,13 +201,10 @@ def stage(
         content = hashlib.sha256()
         for _, line in rows:
             content.update(line.partition(b"\t")[0] + b"\n")
-        with (
-            _errors_naming(output),
-            replacing(_staged(output, len(shards))) as temporary,
-            tf.io.gfile.GFile(temporary, "wb") as file,
-        ):
-            file.write(zlib.compress(b"\n".join(line for _, line in rows), 1))
         shards.append(Shard(len(rows), digest([settings, content.hexdigest()])))
+        path = _staged(output, len(shards) - 1)
+        with _errors_naming(output), replacing(path) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(zlib.compress(b"\n".join([shards[-1].made_of.encode(), *(line for _, line in rows)]), 1))
     if not shards:
         raise DataError("no examples to answer; expected at least one")
     return Shards(output, kind, shards)
@@ -264,8 +265,10 @@ def _errors_naming(output: str) -> Iterator[None]:
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """The cause of a file-system error, without the path: "No space left on device"."""
-    return error.message.rpartition("; ")[2]
+    """The cause of a file-system error in one line, without the path: "No space left on device"."""
+    message = " ".join(error.message.split())
+    path, _, cause = message.partition("; ")
+    return cause if cause and " " not in path else message
 
 
 def _folder(output: str) -> str:

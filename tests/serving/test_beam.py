@@ -157,18 +157,25 @@ def test_a_damaged_description_costs_its_shard_alone(single, tmp_path, of_17_row
     assert written(output) == before
 
 
-def test_nothing_is_removed_that_no_run_has_written(single, tmp_path):
-    output, mine = tmp_path / "labels.jsonl", tmp_path / "labels-00003-of-00009.jsonl"
+@pytest.mark.parametrize("name", ["labels-00003-of-00009.jsonl", "labels-00000-of-00001.bak.jsonl"])
+def test_nothing_is_removed_that_no_run_has_written(single, tmp_path, name):
+    output, mine = tmp_path / "labels.jsonl", tmp_path / name
     run(single, examples_of(["a"]), output)
     (tmp_path / "labels.jsonl.shards/notes.txt").write_text("mine")
     run(single, examples_of(["b"]), output)
     mine.write_text("mine")
-    with pytest.raises(
-        ConfigError, match=r"labels-00003-of-00009\.jsonl has the name of a shard .* no run has written"
-    ):
-        run(single, examples_of(["c"]), output)
+    with pytest.raises(ConfigError, match=f"{name} has the name of a shard .* no run is known"):
+        run(single, examples_of(["b"]), output)
     assert mine.read_text() == (tmp_path / "labels.jsonl.shards/notes.txt").read_text() == "mine"
-    assert json.loads(*written(tmp_path / "labels.jsonl")[:1])["id"] == "0"
+
+
+def test_rows_that_another_run_has_put_in_place_are_not_answered_for_these(tmp_path):
+    output = str(tmp_path / "x.jsonl")
+    first = shards.stage(output, examples_of(["a", "b"]), TextExample, [], lambda examples: None)
+    assert first.examples(0) == examples_of(["a", "b"])
+    shards.stage(output, examples_of(["c", "d"]), TextExample, [], lambda examples: None)
+    with pytest.raises(DataError, match=r"00000\.rows: not the rows of this run; another run"):
+        first.examples(0)
 
 
 @pytest.mark.parametrize("case", ["below a file", "a file for the folder"])
