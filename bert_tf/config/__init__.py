@@ -64,7 +64,8 @@ def run_with_new_names(run: Json) -> Json:
         if isinstance(run.get(name), dict):
             old = {"heldout": "validation", "evaluation": "validation"}
             run[name] = {old.get(role, role): value for role, value in run[name].items()}
-    init = run.get("inputs", {}).get("init")
+    inputs = run.get("inputs")
+    init = inputs.get("init") if isinstance(inputs, dict) else None
     if isinstance(init, dict) and isinstance(init.get("model"), dict):  # the encoder that a fine-tuning started from
         run["inputs"]["init"] = init | {"model": with_new_names(BertConfig, init["model"])}
     return run
