@@ -1,4 +1,4 @@
-"""Configs: sizes by name, dicts back and forth, and one clear line for each value that can not be."""
+"""Configs: sizes by name, dicts back and forth, and one clear line for each value that cannot be."""
 
 import pytest
 

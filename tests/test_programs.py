@@ -212,7 +212,7 @@ FLAG_ERRORS = {
     "an unknown field": (["--config.train.bach_size=4"], "no field 'bach_size'; did you mean 'batch_size'?"),
     "a value of another type": (["--config.train.batch_size=abc"], "batch_size"),
     "a phase that is not there": (["--config.train.phases[1].batch_size=4"], "train.phases[1]: out of range"),
-    "micro-batches of no size": (["--config.train.accumulation=3"], "train.batch_size 8 can not be split"),
+    "micro-batches of no size": (["--config.train.accumulation=3"], "train.batch_size 8 cannot be split"),
     "an unexpected argument": (["train.txt"], "unexpected argument 'train.txt'"),
     "an unknown flag": (["--modeldir=x"], "Unknown command line flag 'modeldir'"),
     "an unknown strategy": (["--strategy=none"], "--strategy=none is unknown"),

@@ -255,7 +255,7 @@ class FineTuningTask(Task):
         """`official_metrics` of predictions made without reading, usually the most frequent label for all."""
 
     def check(self, examples: list[Any], read_report: ReadReport) -> None:
-        """Adds to the report what the task will repair in labelled examples, or can not use. Default: nothing."""
+        """Adds to the report what the task will repair in labelled examples, or cannot use. Default: nothing."""
 
     def chunks(self, examples: Iterable[Any], size: int) -> Iterator[list[Any]]:
         """Splits a stream of examples into lists of about `size` that can be predicted independently."""

@@ -224,7 +224,7 @@ class Trainer:
         """The compiled updates of a phase and the iterator over its remaining batches."""
         epoch, used = (int(value) for value in self._state[1:3])
         if self.step == phase.first and phase.number:
-            # The text is split into other sequences, so the previous phase's epoch can not be continued.
+            # The text is split into other sequences, so the previous phase's epoch cannot be continued.
             epoch, used = epoch + 1, 0
         iterator = input_state.open(source.batches, (epoch, used), self.step if self.step > phase.first else None)
         return self.train_step.compiled(iterator, source.prepare, phase.config.accumulation), iterator

@@ -81,7 +81,7 @@ def split(config: TrainConfig, total_steps: int, replicas: int = 1) -> list[Phas
 def _check_batch(config: TrainConfig, replicas: int, where: str = "") -> None:
     if config.batch_size % (replicas * config.accumulation):
         raise ConfigError(
-            f"{where}train.batch_size {config.batch_size} can not be split into {replicas} replicas x "
+            f"{where}train.batch_size {config.batch_size} cannot be split into {replicas} replicas x "
             f"{config.accumulation} micro-batches; make it a multiple of {replicas * config.accumulation}"
         )
 

@@ -1,4 +1,4 @@
-"""What is said of paths that hold no model, or one that can not be told."""
+"""What is said of paths that hold no model, or one that cannot be told."""
 
 import shutil
 

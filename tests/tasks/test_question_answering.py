@@ -348,7 +348,7 @@ def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(token
     features = task.preprocess(task.to_tensors(examples, labelled=True))
     assert features["positions"].numpy().tolist() == [[5, 5], [0, 0], [0, 0]]
     assert features["weight"].numpy().tolist() == [1, 0, 1]
-    # What can not be learned is still answered and scored, by its text.
+    # What cannot be learned is still answered and scored, by its text.
     predictions = [{"id": example.id, "nbest": [{"answer": "x"}], "null_odds": -1.0} for example in examples]
     assert task.official_metrics(examples, predictions)["HasAns_exact"] == 1
 

@@ -12,7 +12,7 @@ from bert_tf.config import TrainConfig
 from bert_tf.training import optimizers
 
 STEPS, DECAY = 20, 0.1
-# As float32 has them: rounding moves 1 - 0.999 by 1.3e-5, which the fused kernel can not avoid.
+# As float32 has them: rounding moves 1 - 0.999 by 1.3e-5, which the fused kernel cannot avoid.
 BETA_1, BETA_2 = (float(np.float32(beta)) for beta in (0.9, 0.999))
 RATES = np.linspace(0.02, 0.001, STEPS)
 DECAYED = {"layer/kernel", "layer/embeddings", "layer/qkv/kernel"}

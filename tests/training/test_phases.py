@@ -159,5 +159,5 @@ def test_a_phase_without_a_step_and_one_whose_batch_cannot_be_split_are_refused(
     short = TrainConfig(phases=(PhaseConfig(0.01), PhaseConfig(0.99)))
     with pytest.raises(ConfigError, match=r"train.phases\[0\].share is 0.01 of 20 steps, which makes none"):
         phases.split(short, 20)
-    with pytest.raises(ConfigError, match=r"phases\[1\]: train.batch_size 9 can not be split into 1 replicas x 2"):
+    with pytest.raises(ConfigError, match=r"phases\[1\]: train.batch_size 9 cannot be split into 1 replicas x 2"):
         trainer(bert=False, phases=(PhaseConfig(0.5), PhaseConfig(0.5, batch_size=9, accumulation=2)))

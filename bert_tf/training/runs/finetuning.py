@@ -167,7 +167,7 @@ def _check_inputs(inputs: Json, like: Json | None) -> None:
     changed = differences(like["inputs"], json.loads(json.dumps(inputs))) if like else {}
     if changed:
         raise ConfigError(
-            f"inputs have changed since the first of these runs ({', '.join(changed)}), so they can not be compared; "
+            f"inputs have changed since the first of these runs ({', '.join(changed)}), so they cannot be compared; "
             "restore them, or start again in another --model_dir"
         )
 

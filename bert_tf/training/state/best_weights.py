@@ -59,7 +59,7 @@ class BestWeights:
             checkpoints: `Checkpoints.steps`.
 
         Raises:
-            OSError: with train.on_save_error "stop", if the weights can not be written, e.g. because the disk is full.
+            OSError: with train.on_save_error "stop", if the weights cannot be written, e.g. because the disk is full.
         """
         evaluations = [*evaluations, {"step": step} | metrics]
         if not self._config.keep_best or not self._write or self.step(evaluations) != step:

@@ -27,7 +27,7 @@ class Checkpoints:
         directory: gets the checkpoints.
         variables: by name.
         keep: number of checkpoints to keep.
-        on_error: if a checkpoint can not be written: "stop" raises an error, "go_on" prints a line on standard error.
+        on_error: if a checkpoint cannot be written: "stop" raises an error, "go_on" prints a line on standard error.
             Earlier checkpoints are kept in either case, and nothing of the failed one.
 
     Attributes:
@@ -93,7 +93,7 @@ class Checkpoints:
                 self.newest = path
                 return path
             except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:  # IndexError: cut short
-                report(f"{path} can not be read ({' '.join(str(error).split())[:120]}); trying the previous one")
+                report(f"{path} cannot be read ({' '.join(str(error).split())[:120]}); trying the previous one")
         if self._manager.checkpoints:
             raise BertTfError(
                 f"{self._directory}: no checkpoint can be read; if settings of the model or the optimizer have "

@@ -37,7 +37,7 @@ class History:
         title: of curves.png.
         monitor: name of the metric by which evaluations are compared; curves.png shows it.
         write: False keeps everything in memory (workers other than the chief).
-        on_error: if a file can not be written, e.g. because the disk is full: "stop" raises an error, "go_on" prints a
+        on_error: if a file cannot be written, e.g. because the disk is full: "stop" raises an error, "go_on" prints a
             line on standard error; with the next point, history.jsonl gets the missing rows.
     """
 
@@ -58,7 +58,7 @@ class History:
                 rows = [row for row in map(_row, file) if row and row["step"] <= step]
         self._rows, self._complete = rows, True  # the rows of history.jsonl, and whether the file has them all
         self._on_error = on_error
-        self._failing: set[str] = set()  # files that can not be written at present
+        self._failing: set[str] = set()  # files that cannot be written at present
         self.points = [row for row in rows if row["kind"] == "training"]
         self.evaluations = [row for row in rows if row["kind"] == "evaluation"]
         self.resumes: list[int] = [row["step"] for row in rows if row["kind"] == "resume"]

@@ -104,7 +104,7 @@ class Signals:
     @tf.function
     def _sum(self, values: tf.Tensor) -> tf.Tensor:
         def add() -> tf.Tensor:
-            # The copy is on this replica's device; a tensor from outside has no device and can not be reduced.
+            # The copy is on this replica's device; a tensor from outside has no device and cannot be reduced.
             return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(values))
 
         return self._strategy.experimental_local_results(self._strategy.run(add))[0]

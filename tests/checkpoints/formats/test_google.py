@@ -59,7 +59,7 @@ def written(path, checkpoint):
 
 @pytest.fixture
 def directory(tmp_path):
-    """Makes a directory as Google's own programs leave it: nothing in it says what bert_config.json can not."""
+    """Makes a directory as Google's own programs leave it: nothing in it says what bert_config.json cannot."""
 
     def make(head=None, *, changes=None, settings=None, **config):
         path = written(tmp_path / "google", small_checkpoint(head, **config)[0])
@@ -297,7 +297,7 @@ def test_the_report_names_both_sides_of_every_variable(tmp_path):
     )
 
 
-# What bert_config.json can not say.
+# What bert_config.json cannot say.
 
 
 @pytest.mark.parametrize("head", [None, "masked_lm", "tagging", "question_answering"])

@@ -75,7 +75,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_taken(tmp_path, dam
     value, lines = restored(tmp_path)
     assert value == 10.0
     (line,) = lines
-    assert "step-20 can not be read" in line and "\n" not in line
+    assert "step-20 cannot be read" in line and "\n" not in line
 
 
 def test_a_damaged_index_is_reported_and_the_one_before_taken(tmp_path):
