@@ -1,10 +1,43 @@
 """BERT on current TensorFlow and Keras 3: from raw text to a SavedModel that TF Serving can serve."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bert_tf.api import (
+        MaskedLM,
+        MultiLabelClassifier,
+        MultipleChoice,
+        QuestionAnswerer,
+        SentenceEncoder,
+        TextClassifier,
+        TextRegressor,
+        TokenClassifier,
+    )
+    from bert_tf.checkpoints import load
+    from bert_tf.config import BertConfig
+    from bert_tf.model.encoder import BertEncoder
+    from bert_tf.model.pretrainer import BertPretrainer
+    from bert_tf.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "BertConfig",
+    "BertEncoder",
+    "BertPretrainer",
+    "MaskedLM",
+    "MultiLabelClassifier",
+    "MultipleChoice",
+    "QuestionAnswerer",
+    "SentenceEncoder",
+    "TextClassifier",
+    "TextRegressor",
+    "TokenClassifier",
+    "Tokenizer",
+    "load",
+]
+# The others are in bert_tf.api.
 _MODULES = {
     "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.model.encoder",
@@ -12,14 +45,13 @@ _MODULES = {
     "Tokenizer": "bert_tf.text.tokenizer",
     "load": "bert_tf.checkpoints",
 }
-__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: reading the version or a config should not wait for TensorFlow.
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    return getattr(importlib.import_module(_MODULES.get(name, "bert_tf.api")), name)
 
 
 def __dir__() -> list[str]:

@@ -182,7 +182,11 @@ def read_results(folder: str) -> Json:
 
 def load_task(path: str, dtype: str | None = None) -> tuple[Task, keras.Model]:
     """Loads a task and its model; `dtype` is the Keras dtype policy to compute in, None for the global one."""
-    checkpoint = read(path)
+    return task_and_model(read(path), path, dtype)
+
+
+def task_and_model(checkpoint: Checkpoint, path: str, dtype: str | None = None) -> tuple[Task, keras.Model]:
+    """The task of a checkpoint and its model; `path` is its name in errors, `dtype` as for `load_task`."""
     if not checkpoint.task:
         raise DataError(f"{path}: an encoder without a task; fine-tune it: python -m bert_tf.finetune")
     name = checkpoint.task["name"]

@@ -19,8 +19,8 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.errors import DataError
 from bert_tf.files import bundled
 from bert_tf.inputs.datasets.tables import read_table
-from bert_tf.inputs.packing import dense_features, pack, truncate
 from bert_tf.model.heads import POSITIONS
+from bert_tf.text.packing import dense_features, pack, truncate
 from bert_tf.types import Array, Json
 
 _SENTENCES = 16

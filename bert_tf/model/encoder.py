@@ -65,7 +65,7 @@ class BertEncoder(keras.Model):
         encoder_outputs: list of num_layers tensors [batch, length, hidden];
         embedding_output [batch, length, hidden]: the input of the first layer.
 
-    A packed encoder has the same weights and reads rows of several sequences, for training (`inputs.packing`). Its
+    A packed encoder has the same weights and reads rows of several sequences, for training. Its
     `input_mask` contains the number of each token's sequence in the row, from 1 (0 at padding). Tokens attend within
     their own sequence, and positions count from its start. An additional input, `first_token_positions` int32
     [batch, sequences], selects the tokens for pooled_output [batch, sequences, hidden].

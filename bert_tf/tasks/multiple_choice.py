@@ -10,12 +10,12 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.datasets.examples import ChoiceExample
 from bert_tf.inputs.datasets.labelled import Scale
-from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy
 from bert_tf.tasks.error_analysis import ErrorAnalysis, ErrorExample, surest_errors
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings, truncated_share
 from bert_tf.tasks.texts import LONG_TEXTS
+from bert_tf.text.packing import pack, truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors
 

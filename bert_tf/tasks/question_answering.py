@@ -13,7 +13,6 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport
 from bert_tf.inputs.datasets.labelled import Scale
-from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics.squad import (
     best_threshold,
@@ -28,6 +27,7 @@ from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings, 
 from bert_tf.tasks.question_errors import by_id, question_errors
 from bert_tf.tasks.question_files import write_official
 from bert_tf.tasks.question_targets import answer_positions, byte_span, is_learned
+from bert_tf.text.packing import pack
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import pieces_with_accents, spans
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer

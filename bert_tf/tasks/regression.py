@@ -13,7 +13,6 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.labelled import Scale
-from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, class_intervals, correlations, correlations_of_resamples
 from bert_tf.metrics.glue import glue_scores, with_score
@@ -21,6 +20,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.fine_tuning_task import truncated_share
 from bert_tf.tasks.texts import TextConfig, TextTask, pooled, write_table
+from bert_tf.text.packing import pack, truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 

@@ -17,7 +17,6 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
 from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.inputs.datasets.tagged import adjoin, document_of, joined, word_columns
-from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
@@ -41,6 +40,7 @@ from bert_tf.tasks.tags import (
     write_columns,
 )
 from bert_tf.tasks.word_pieces import check_unit, match_words, split_texts, words_without_pieces
+from bert_tf.text.packing import pack
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import spans
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer

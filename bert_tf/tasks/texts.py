@@ -12,10 +12,10 @@ import tensorflow as tf
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.sources import glue_task_of
-from bert_tf.inputs.packing import pack, truncate
 from bert_tf.inputs.windows import cut, windows
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig
 from bert_tf.tasks.submission import write_submission
+from bert_tf.text.packing import pack, truncate
 from bert_tf.types import Tensors, Writer
 
 _BREAKS = re.compile(r"[\t\r\n]")

@@ -9,8 +9,10 @@ import tensorflow as tf
 from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
 from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
 
+from bert_tf.errors import ConfigError
 from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
+from bert_tf.text.packing import dense_features, pack, truncate
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
 from bert_tf.types import Array, Strings, StrPath
 
@@ -202,6 +204,28 @@ class Tokenizer(tf.Module):
         begins = (starts[1:] != ends[:-1]) | alone[1:] | alone[:-1] | (rows[1:] != rows[:-1])
         begins = tf.concat([tf.ones_like(ids[:1], tf.bool), begins], axis=0)
         return tuple(tf.RaggedTensor.from_row_splits(v, row_splits, validate=False) for v in (ids, begins))
+
+    def encode(self, texts: Strings, pairs: "Strings | None" = None, *, max_length: int = 512) -> dict[str, tf.Tensor]:
+        """Converts texts, or pairs of texts, to inputs of `BertEncoder`: [CLS] text [SEP] pair [SEP].
+
+        Args:
+            texts: string [batch], a list, or one string (a batch of one).
+            pairs: the second text of each pair, as many as `texts`; None for single texts.
+            max_length: tokens per row, special tokens included. A longer text is cut at its end; of a pair, the longer
+                text loses one token at a time.
+
+        Returns:
+            input_word_ids, input_mask (1 at tokens, 0 at padding) and input_type_ids, each int32 [batch, length]; the
+            length is that of the longest row.
+        """
+        segments = [self.tokenize(strings) for strings in (texts, pairs) if strings is not None]
+        budget = max_length - 1 - len(segments)
+        if budget < 1:
+            raise ConfigError(f"max_length is {max_length}; it must be at least {len(segments) + 2}")
+        if tf.executing_eagerly() and len(counts := {int(segment.nrows()) for segment in segments}) > 1:
+            raise ConfigError(f"{' and '.join(map(str, sorted(counts)))} texts; expected as many pairs as texts")
+        first, second, _ = truncate(*segments, budget=budget)
+        return dense_features(*pack(first, second, cls_id=self.cls_id, sep_id=self.sep_id))
 
     def detokenize(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
         """Joins pieces to text: "##" pieces to the previous one, all others after a space.

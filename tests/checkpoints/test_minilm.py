@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 import bert_tf
 from bert_tf.files import bundled
-from bert_tf.inputs.packing import dense_features, pack, truncate
+from bert_tf.text.packing import dense_features, pack, truncate
 from tests import packages
 from tests.model.numpy_bert import encode
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.inputs.packing import dense_features, fill_rows, join_rows, keep_some, pack, truncate
+from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
+from bert_tf.text.packing import dense_features, keep_some, pack, truncate
 
 CLS, SEP = 101, 102
 

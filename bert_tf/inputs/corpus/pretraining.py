@@ -10,13 +10,14 @@ from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.corpus.documents import check_documents, full_sentences, sentence_pairs
+from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
 from bert_tf.inputs.corpus.readers import check_text_file
 from bert_tf.inputs.corpus.service import OUT_OF_ORDER
 from bert_tf.inputs.corpus.shards import Shards, are_shards
 from bert_tf.inputs.corpus.tokenized import TOO_BAD, token_documents
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
-from bert_tf.inputs.packing import dense_features, fill_rows, join_rows, pack
 from bert_tf.text import Tokenizer
+from bert_tf.text.packing import dense_features, pack
 from bert_tf.types import Tensors
 
 _BATCHES_PER_POOL = 32
@@ -90,7 +91,7 @@ def pretraining_dataset(
         [batch, max_predictions]: masked_lm_positions, masked_lm_ids. float32 [batch, max_predictions]:
         masked_lm_weights. int32 [batch], unless data.pairs is "none": next_sentence_labels (1: the second segment is
         from another document or, for "sop", the segments are swapped).
-        With data.pack, a row holds several pairs and has the features of `inputs.packing.join_rows`; sequences are made
+        With data.pack, a row holds several pairs and has the features of `packed_rows.join_rows`; sequences are made
         and masked by the same rules.
         With data.mask_on "device", input_word_ids are not masked, and the inputs of `inputs.masking.Masker` replace the
         masked_lm_ features.

@@ -233,7 +233,12 @@ class Source:
         path: --data_dir: a folder, a single file, or "-" for JSON lines on standard input; "" for data from TFDS. A
             single file takes precedence over the file names and the source in `data`.
         example: the task's class of examples, such as TextExample.
+
+    Attributes:
+        roles: those of examples with labels, for fine-tuning.
     """
+
+    roles = ROLES[:2]
 
     def __init__(self, data: ExampleData, path: str, example: type) -> None:
         self._data, self._example, self._kind = data, example, KINDS[example]

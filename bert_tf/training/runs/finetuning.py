@@ -15,6 +15,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import write_text
 from bert_tf.inputs.corpus.shards import settings_of
 from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.in_memory import InMemory
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.identity import weights_identity
 from bert_tf.model.encoder import BertEncoder
@@ -55,6 +56,35 @@ def finetune(
         The contents of results.json.
     """
     expect(config, FinetuneConfig)
+    return train(
+        config,
+        source_of(config, data_dir),
+        init,
+        model_dir,
+        strategy,
+        accept_config_change=accept_config_change,
+        like=like,
+        data_dir=data_dir,
+    )
+
+
+def train(
+    config: FinetuneConfig,
+    source: Source | InMemory,
+    init: str,
+    model_dir: str,
+    strategy: tf.distribute.Strategy,
+    *,
+    accept_config_change: bool = False,
+    like: Json | None = None,
+    data_dir: str = "",
+) -> Json:
+    """Fine-tunes as `finetune` does, on the examples of a source.
+
+    Args:
+        source: without validation examples, nothing is evaluated.
+        data_dir: recorded in results.json.
+    """
     config.train.check()
     if config.train.phases:
         raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
@@ -62,13 +92,12 @@ def finetune(
         raise ConfigError(
             "search or train.seeds asks for several runs, but this is one; call training.runs.sweep.finetune"
         )
-    kind, source = task_of(config.task), source_of(config, data_dir)
+    kind = task_of(config.task)
     task_config: Any = config.task  # of the class kind.Config
     task_config.check()
-    read_report = {role: ReadReport() for role in ("train", "validation")}
-    examples = read(source, "train", read_report["train"])
-    validation = read(source, "validation", read_report["validation"])
-    inputs: Json = {role: source.identity(role) for role in ("train", "validation")}
+    read_report = {role: ReadReport() for role in source.roles}
+    examples = {role: read(source, role, read_report[role]) for role in source.roles}
+    inputs: Json = {role: source.identity(role) for role in source.roles}
     runner = Runner(
         "finetune",
         config,
@@ -87,12 +116,12 @@ def finetune(
     limit = encoder.config.max_position_embeddings
     if task_config.max_length > limit:
         raise ConfigError(f"task.max_length is {task_config.max_length}; it must be at most the model's {limit}")
-    task = kind.create(tokenizer, task_config, config.data, examples, source.labels())
-    columns = task.to_tensors(examples, labelled=True)
+    task = kind.create(tokenizer, task_config, config.data, examples["train"], source.labels())
     # Before training, so that an unknown label in the validation set is reported at once.
-    validation_columns = task.to_tensors(validation, labelled=True)
-    for role, read_examples in (("train", examples), ("validation", validation)):
-        task.check(read_examples, read_report[role])
+    tensors = {role: task.to_tensors(examples[role], labelled=True) for role in source.roles}
+    columns = tensors["train"]
+    for role in source.roles:
+        task.check(examples[role], read_report[role])
         print_report(source, role, read_report[role])
     batch_size = config.train.batch_size
     steps_per_epoch = math.ceil(task.count_rows(columns) / batch_size)
@@ -102,20 +131,26 @@ def finetune(
         seed = tf.stack([tf.constant(config.train.seed, tf.int64), epoch])
         return task.batches(columns, batch_size, seed=seed)
 
-    evaluation: Evaluation
+    evaluation: Evaluation | None = None
 
-    def evaluations(model: keras.Model) -> list[Callable[[], Metrics]]:
+    def evaluations(model: keras.Model) -> list[Callable[[], Metrics] | None]:
         nonlocal evaluation
-        evaluation = Evaluation(task, model, validation, validation_columns, batch_size, strategy, tune=True)
+        if "validation" in source.roles:
+            validation = examples["validation"], tensors["validation"]
+            evaluation = Evaluation(task, model, *validation, batch_size, strategy, tune=True)
         return [evaluation]
 
     def finish(results: Json) -> None:
-        results |= {"measure": [task.monitor, task.mode], "baseline": task.baseline(validation)}
         results["skipped"] = {role: read_report[role].counts for role in read_report}
+        if evaluation is None:
+            return
+        results |= {"measure": [task.monitor, task.mode], "baseline": task.baseline(examples["validation"])}
         if evaluation.predictions is None or results["final"]["step"] != results["steps"]:
             evaluation()  # with the weights that will be saved
 
     def report(results: Json) -> None:
+        if evaluation is None:
+            return
         path, where = os.path.join(model_dir, REPORT), source.where("validation")
         evaluation.report(path, where, read_report["validation"], results["final"])
 
@@ -172,7 +207,7 @@ def _check_inputs(inputs: Json, like: Json | None) -> None:
         )
 
 
-def read(source: Source, role: str, read_report: ReadReport) -> list[Any]:
+def read(source: Source | InMemory, role: str, read_report: ReadReport) -> list[Any]:
     """All labelled examples of a split; at least one.
 
     Args:
@@ -185,7 +220,7 @@ def read(source: Source, role: str, read_report: ReadReport) -> list[Any]:
     return examples
 
 
-def print_report(source: Source, role: str, read_report: ReadReport) -> None:
+def print_report(source: Source | InMemory, role: str, read_report: ReadReport) -> None:
     """Prints a line for each reason for which examples of a split were skipped or changed."""
     for line in read_report.lines():
         print(f"{source.where(role)}: {line}")
@@ -266,7 +301,18 @@ def predicting(
     Yields:
         (example, its prediction, JSON-ready).
     """
+    return predictor(task, model, strategy)(examples, batch_size)
+
+
+def predictor(
+    task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy
+) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
+    """Returns a function of (examples, batch size) that predicts as `predicting` does; it is traced only once."""
     answers = answering(task, model, strategy, labelled=False)
-    for chunk in task.chunks(examples, _CHUNK):
-        answered, _ = answers(task.to_tensors(chunk, labelled=False), batch_size)
-        yield from zip(chunk, task.predictions(chunk, answered), strict=True)
+
+    def predict(examples: Iterable[Any], batch_size: int) -> Iterator[tuple[Any, Json]]:
+        for chunk in task.chunks(examples, _CHUNK):
+            answered, _ = answers(task.to_tensors(chunk, labelled=False), batch_size)
+            yield from zip(chunk, task.predictions(chunk, answered), strict=True)
+
+    return predict

@@ -172,7 +172,7 @@ def _training_input(
         return pretraining_dataset(files, tokenizer, data, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
 
     epoch_batches = through_service(make, data.service, data.service_workers) if data.service else make
-    # In packed rows including the unused slots (`inputs.packing.join_rows`).
+    # In packed rows including the unused slots (`packed_rows.join_rows`).
     pooled = 0 if data.pairs == "none" else data.max_length // 5 if data.pack else 1
     flops = functools.partial(row_flops, config=model_config, predictions=data.max_predictions, pooled=pooled)
     source = Input(epoch_batches, length=data.max_length, row_flops=flops)

@@ -25,6 +25,7 @@ class Interrupted(BertTfError):
 
     def __init__(self, number: int, step: int, directory: str) -> None:
         super().__init__(f"stopped at step {step}; run the same command again to resume ({directory})")
+        self.step = step
         self.exit_status = 0 if number == signal.SIGTERM else 130
 
 

@@ -1,4 +1,4 @@
-"""Packing of one or two segments into BERT's input: [CLS] first [SEP] second [SEP] (paper, figure 2).
+"""Rows of several sequences for pre-training.
 
 In a row with one sequence, `input_mask` is 1 at its tokens. In a row with several sequences, it holds the number of
 each token's sequence, 1, 2, 3, ..., and a model built with `packed=True` lets each token attend only to tokens with the
@@ -8,108 +8,6 @@ same number. Padding is 0 in both cases.
 import tensorflow as tf
 
 from bert_tf.types import Tensors
-
-
-def pack(
-    first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, *, cls_id: int, sep_id: int
-) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Joins segments with the special tokens.
-
-    Args:
-        first, second: RaggedTensors int32 [batch, None]; `second` is None for single texts.
-        cls_id, sep_id: ids of [CLS] and [SEP].
-
-    Returns:
-        ids, type_ids: RaggedTensors int32 [batch, None]; types are 0 up to the first [SEP] and 1 after it.
-    """
-    batch = first.nrows(out_type=tf.int32)
-    cls = tf.RaggedTensor.from_tensor(tf.fill([batch, 1], cls_id), row_splits_dtype=first.row_splits.dtype)
-    sep = tf.RaggedTensor.from_tensor(tf.fill([batch, 1], sep_id), row_splits_dtype=first.row_splits.dtype)
-    opening = tf.concat([cls, first, sep], axis=1)
-    if second is None:
-        return opening, tf.zeros_like(opening)
-    closing = tf.concat([second, sep], axis=1)
-    return tf.concat([opening, closing], axis=1), tf.concat([tf.zeros_like(opening), tf.ones_like(closing)], axis=1)
-
-
-def truncate(
-    first: tf.RaggedTensor,
-    second: tf.RaggedTensor | None = None,
-    *,
-    budget: int | tf.Tensor,
-    keep: str = "head",
-) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None, tf.Tensor]:
-    """Truncates texts or pairs of texts to at most `budget` tokens.
-
-    The longer text loses one token at a time until the pair fits, the second text if both are equally long, as in
-    google-research/bert's run_classifier.py; here in closed form.
-
-    Args:
-        first, second: RaggedTensors int32 [batch, None]; `second` is None for single texts.
-        budget: maximum number of tokens in both texts together, without special tokens.
-        keep: the part to keep of a text that is cut: "head", "tail", or "head_tail", half of each.
-
-    Returns:
-        first, second: the truncated texts; `second` is None if it was None.
-        truncated: bool [batch], True for the rows that lost tokens.
-    """
-    lengths = first.row_lengths()
-    budget = tf.cast(budget, lengths.dtype)
-    if second is None:
-        return keep_some(first, tf.minimum(lengths, budget), keep), None, lengths > budget
-    others = second.row_lengths()
-    kept = tf.where(
-        lengths + others > budget, tf.minimum(lengths, tf.maximum(budget - others, (budget + 1) // 2)), lengths
-    )
-    first, second = keep_some(first, kept, keep), keep_some(second, tf.minimum(others, budget - kept), keep)
-    return first, second, lengths + others > budget
-
-
-def keep_some(ragged: tf.RaggedTensor, counts: tf.Tensor, keep: str = "head") -> tf.RaggedTensor:
-    """Keeps `counts` (int [batch]) values of each row of a RaggedTensor [batch, None]; `keep` as for `truncate`."""
-    lengths = ragged.row_lengths()
-    counts = tf.cast(counts, lengths.dtype)
-    head = {"head": counts, "tail": tf.zeros_like(counts), "head_tail": (counts + 1) // 2}[keep]
-    position = tf.ragged.range(lengths)
-    lost = tf.expand_dims(lengths - counts, 1)
-    head = tf.expand_dims(head, 1)
-    return tf.ragged.boolean_mask(ragged, (position < head) | (position >= head + lost))
-
-
-def dense_features(
-    ids: tf.RaggedTensor,
-    type_ids: tf.RaggedTensor,
-    *,
-    length: int | None = None,
-    length_multiple: int = 1,
-    max_length: int | None = None,
-) -> dict[str, tf.Tensor]:
-    """Pads packed rows to the encoder's inputs.
-
-    Args:
-        ids, type_ids: RaggedTensors int32 [batch, None], or [batch, None, None] if an example has several rows.
-        length: pads every row to this many tokens; None pads to the longest row of the batch.
-        length_multiple: without `length`, rounds the longest row up to a multiple of this, for fewer distinct shapes.
-        max_length: without `length`, upper limit of the rounding.
-
-    Returns:
-        input_word_ids, input_mask and input_type_ids, each int32 [batch, length], or [batch, rows, length] with the
-        largest number of rows.
-    """
-    if length is None:
-        # At least 1: a model reads the first token even if the batch has no rows.
-        longest = tf.maximum(tf.cast(ids.bounding_shape(axis=ids.ragged_rank), tf.int32), 1)
-        length = -(-longest // length_multiple) * length_multiple
-        if max_length is not None:
-            length = tf.minimum(length, max_length)
-    mask = tf.ones_like(ids)
-    # -1: the largest number of rows in the batch. A list keeps a known length in the static shape.
-    rank = ids.ragged_rank
-    shape = [None] * rank + [length] if isinstance(length, int) else tf.stack([-1] * rank + [length])
-    return {
-        name: ragged.to_tensor(shape=shape)
-        for name, ragged in (("input_word_ids", ids), ("input_mask", mask), ("input_type_ids", type_ids))
-    }
 
 
 def fill_rows(
