@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import tensorflow as tf
-from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normalizer
 
+from bert_tf.text import tf_text
 from bert_tf.text.codepoints import (
     CJK_RANGES,
     FILLER,
@@ -63,9 +63,7 @@ class Normalizer(tf.Module):
             for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):
                 rewrite = byte + FILLER.encode() * (len(piece) - 1)  # as long as before, so offsets hold
                 text = tf.strings.regex_replace(text, rf"\[{piece[1:-1]}\]", rewrite)
-        return text, *gen_fast_bert_normalizer.fast_bert_normalize(
-            input_values=text, fast_bert_normalizer_model=self._model, get_offsets=with_offsets
-        )
+        return text, *tf_text.normalize(text, self._model, with_offsets=with_offsets)
 
     def words(self, strings: "Strings | Sequence[str | bytes]") -> list[list[str]]:
         """The words of each string as the tokenizer splits them, for learning a vocabulary; eager only."""

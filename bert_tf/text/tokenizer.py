@@ -6,13 +6,12 @@ from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
-from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
 
 from bert_tf.errors import ConfigError
 from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.packing import dense_features, pack, truncate
+from bert_tf.text.tf_text import wordpiece, wordpiece_model
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
 from bert_tf.types import Array, Strings, StrPath
 
@@ -43,13 +42,6 @@ def _op_vocabulary(pieces: Sequence[str], split_cjk: bool) -> list[str]:
         else f"[{piece_id}]\x11"  # keeps the id and never matches
         for piece_id, piece in enumerate(pieces)
     ]
-
-
-def _wordpiece(normalized: tf.Tensor, model: tf.Tensor) -> _Tokens:
-    _, ids, row_splits, starts, ends = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
-        input_values=normalized, wp_model=model
-    )
-    return tf.cast(ids, tf.int32), row_splits, starts, ends
 
 
 def _rows(row_splits: tf.Tensor) -> tf.Tensor:
@@ -116,8 +108,7 @@ class Tokenizer(tf.Module):
         # [UNK], which is how such words are found. Only texts with such a word are tokenized again, with the second
         # model.
         ordinary, long_words = (
-            wordpiece_builder.build_fast_wordpiece_model(op_vocabulary, size, "##", SPECIAL_STAND_INS[1], False, False)
-            for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
+            wordpiece_model(op_vocabulary, size, SPECIAL_STAND_INS[1]) for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
         )
         with tf.init_scope():  # the buffers are constants, even if a tokenizer is created inside a graph
             self._ordinary_model = tf.constant(np.frombuffer(ordinary, np.uint8))
@@ -253,7 +244,7 @@ class Tokenizer(tf.Module):
     ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Text without invalid bytes, the normalizer's offsets into it, and the tokens (see `_Tokens`)."""
         text, normalized, *offsets = self._normalizer.normalize(strings, special_tokens, with_offsets)
-        tokens = _, row_splits, starts, ends = _wordpiece(normalized, self._ordinary_model)
+        tokens = _, row_splits, starts, ends = wordpiece(normalized, self._ordinary_model)
         is_long = ends - starts > MAX_WORD_CHARS
 
         def with_long_words() -> _Tokens:
@@ -264,7 +255,7 @@ class Tokenizer(tf.Module):
 
     def _with_long_words(self, normalized: tf.Tensor) -> _Tokens:
         """Tokenizes with each word of more than 200 characters as [UNK]; the op itself does so above 800 bytes."""
-        ids, row_splits, starts, ends = _wordpiece(normalized, self._long_words_model)
+        ids, row_splits, starts, ends = wordpiece(normalized, self._long_words_model)
         is_first = tf.logical_not(tf.gather(self.continues, ids))  # [pieces]
         firsts = tf.where(is_first)[:, 0]  # [words]
         lasts = tf.concat([firsts, tf.size(ids, tf.int64)[tf.newaxis]], axis=0)[1:] - 1

@@ -1,0 +1,239 @@
+"""The Python API: the same answers, weights and metrics as the programs, on values in memory."""
+
+import json
+import math
+
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+
+import bert_tf
+from bert_tf.checkpoints import directory
+from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.errors import BertTfError, ConfigError
+from bert_tf.tasks import ClassificationConfig
+from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.training.runs import finetuning
+from tests.model import numpy_bert
+from tests.model.small import randomize
+from tests.serving.kinds import LENGTH, VOCABULARY, _encoder
+
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+GOOD = ["the good.", "good, the", "the the good", "good good!", "the good?"]
+BAD = ["a b c", "c b a", "b b", "c the a", "a, b."]
+TEXTS, LABELS = [*GOOD, *BAD], ["good"] * len(GOOD) + ["bad"] * len(BAD)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A pre-trained model with its masked-language-model head."""
+    path = str(tmp_path_factory.mktemp("pretrained"))
+    encoder = _encoder()
+    task = MaskedLM(bert_tf.Tokenizer(VOCABULARY), LENGTH)
+    directory.save(path, randomize(task.build(encoder)), encoder, task)
+    return path
+
+
+SETTINGS = {"epochs": 2, "batch_size": 4, "learning_rate": 1e-3, "dtype": "float32", "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def fitted(pretrained):
+    """A classifier, and what `fit` returned."""
+    classifier = bert_tf.TextClassifier.from_pretrained(pretrained, max_length=LENGTH)
+    return classifier, classifier.fit(TEXTS, LABELS, validation_data=(TEXTS[3:7], LABELS[3:7]), **SETTINGS)
+
+
+def test_fit_gives_the_weights_and_metrics_of_finetune_on_the_same_rows(fitted, pretrained, tmp_path):
+    classifier, history = fitted
+    for name, chosen in (("train", slice(None)), ("dev", slice(3, 7))):
+        rows = "".join(f"{text}\t{label}\n" for text, label in zip(TEXTS[chosen], LABELS[chosen], strict=True))
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + rows)
+    config = FinetuneConfig(ClassificationConfig(max_length=LENGTH), ExampleData(text="text"), TrainConfig(**SETTINGS))
+    results = finetuning.finetune(config, str(tmp_path), pretrained, str(tmp_path / "run"), STRATEGY)
+    classifier.save(tmp_path / "saved")
+    assert (tmp_path / "saved/model.safetensors").read_bytes() == (tmp_path / "run/model.safetensors").read_bytes()
+    evaluations = results["evaluations"]
+    assert history.epoch == [0, 1]
+    assert history.history["val_accuracy"] == [row["accuracy"] for row in evaluations]
+    assert history.history["val_loss"] == [row["loss"] for row in evaluations]
+    metrics = classifier.evaluate(np.array(TEXTS[3:7]), LABELS[3:7], batch_size=4)
+    assert metrics == {name: results["final"][name] for name in metrics}
+
+
+def test_a_saved_classifier_predicts_the_same(fitted, tmp_path):
+    classifier, _ = fitted
+    classifier.save(tmp_path)
+    before, after = (one.predict(TEXTS) for one in (classifier, bert_tf.TextClassifier.from_pretrained(tmp_path)))
+    assert before == after
+    assert all(type(one["label"]) is str and math.isclose(sum(one["probabilities"].values()), 1, rel_tol=1e-5)
+               for one in before)  # fmt: skip
+    assert [one["label"] for one in before] == [
+        max(one["probabilities"], key=one["probabilities"].get) for one in before
+    ]
+    assert json.loads(json.dumps(before)) == before
+
+
+def test_an_export_answers_as_the_classifier(fitted, tmp_path):
+    classifier, _ = fitted
+    exported = classifier.export(tmp_path / "served")
+    answers = tf.saved_model.load(exported.path).signatures["serving_default"](text=tf.constant(TEXTS))
+    expected = classifier.predict(TEXTS)
+    assert [label.decode() for label in answers["label"].numpy()] == [one["label"] for one in expected]
+    np.testing.assert_allclose(
+        answers["probabilities"], [list(one["probabilities"].values()) for one in expected], atol=1e-6
+    )
+
+
+def test_inputs_of_every_kind_are_the_same_to_predict(fitted):
+    classifier, _ = fitted
+    expected = classifier.predict(TEXTS)
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS)
+    for texts in (np.array(TEXTS), pandas.Series(TEXTS), iter(TEXTS), dataset, dataset.batch(3)):
+        assert classifier.predict(texts) == expected
+
+
+def test_a_directory_keeps_the_run(pretrained, tmp_path):
+    """Pairs and integer labels in a tf.data.Dataset."""
+    pairs = [(first, second) for first, second in zip(TEXTS, reversed(TEXTS), strict=True)]
+    labels = np.arange(len(pairs)) % 3
+    dataset = tf.data.Dataset.from_tensor_slices((pairs, labels))
+    dataset = dataset.map(lambda pair, label: ((pair[0], pair[1]), label))
+    classifier = bert_tf.TextClassifier.from_pretrained(pretrained, max_length=LENGTH)
+    settings = {**SETTINGS, "epochs": 1, "directory": tmp_path}
+    history = classifier.fit(dataset, **settings)
+    assert "val_loss" not in history.history and len(history.history["loss"]) == 1
+    assert {"checkpoints", "model.safetensors", "results.json", "curves.png"} <= {
+        one.name for one in tmp_path.iterdir()
+    }
+    (prediction,) = classifier.predict(pairs[:1])
+    assert prediction["label"] in (0, 1, 2) and list(prediction["probabilities"]) == [0, 1, 2]
+    modified = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    classifier.fit(dataset, **settings)  # the run has ended: nothing is trained again
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == modified
+
+
+WORDS = [["the", "good"], ["a", "b", "c"], ["good", "a"]]
+TAGS = [["O", "B-X"], ["B-Y", "I-Y", "O"], ["B-X", "O"]]
+QUESTIONS = [("the b?", "a b c the good"), ("the a?", "good a b")]
+WINDOWS = {"stride": 8, "max_question_length": 8}
+CHOICES = [("the good", ["a b", "c"]), ("a b", ["the", "good", "c"])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "x", "y"),
+    [
+        (bert_tf.TextRegressor, {}, TEXTS[3:7], [0.5, 1, np.float32(2), 3]),
+        (bert_tf.MultiLabelClassifier, {}, TEXTS[3:7], [["p", "q"], [], ["q"], ("p",)]),
+        (bert_tf.MultiLabelClassifier, {"labels": ("p", "q")}, TEXTS[3:7], np.array([[1, 1], [0, 0], [0, 1], [1, 0]])),
+        (bert_tf.TokenClassifier, {}, WORDS, TAGS),
+        (
+            bert_tf.QuestionAnswerer,
+            {"stride": 8, "max_question_length": 8, "unanswerable": True},
+            QUESTIONS,
+            ["b", None],
+        ),
+        (bert_tf.MultipleChoice, {}, CHOICES, [0, 2]),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_every_task_fits_predicts_and_is_loaded_again(kind, settings, x, y, pretrained, tmp_path):
+    model = kind.from_pretrained(pretrained, max_length=LENGTH, **settings)
+    model.fit(x, y, **{**SETTINGS, "epochs": 1})
+    predictions = model.predict(x)
+    _check(kind, predictions, x)
+    assert json.loads(json.dumps(predictions)) == predictions
+    model.save(tmp_path)
+    assert kind.from_pretrained(tmp_path).predict(x) == predictions
+
+
+def _check(kind, predictions, x):
+    assert len(predictions) == len(x)
+    for prediction, value in zip(predictions, x, strict=True):
+        if kind is bert_tf.TextRegressor:
+            assert list(prediction) == ["value"] and type(prediction["value"]) is float
+        elif kind is bert_tf.MultiLabelClassifier:
+            likely = [label for label, share in prediction["probabilities"].items() if share > 0.5]
+            assert prediction["labels"] == likely and list(prediction["probabilities"]) == ["p", "q"]
+        elif kind is bert_tf.TokenClassifier:
+            assert prediction["words"] == value and len(prediction["tags"]) == len(value)
+            for span in prediction["spans"]:
+                assert prediction["text"][span["start"] : span["end"]] == span["text"]
+        elif kind is bert_tf.QuestionAnswerer:
+            assert value[1][prediction["start"] : prediction["end"]] == prediction["answer"]
+        else:
+            assert prediction["label"] == value[1][prediction["choice"]]
+            assert len(prediction["probabilities"]) == len(value[1])
+
+
+def test_masked_lm_fills_each_mask_as_the_model_says(pretrained):
+    model = bert_tf.MaskedLM.from_pretrained(pretrained)
+    texts = ["the [MASK] good [MASK]", "good", "a [MASK]"]
+    filled = model.predict(texts, batch_size=2)
+    assert [len(masks) for masks in filled] == [2, 0, 1]
+    # The Keras model by hand: the position of the only mask of the last text.
+    ids = model.tokenizer.tokenize([texts[2]], special_tokens=True).to_list()[0]
+    ids = [model.tokenizer.cls_id, *ids, model.tokenizer.sep_id]
+    features = {"input_word_ids": [ids], "input_mask": [[1] * len(ids)], "input_type_ids": [[0] * len(ids)]}
+    features |= {"masked_lm_positions": [[ids.index(model.tokenizer.mask_id)]]}
+    logits = model.model({name: np.array(value, np.int32) for name, value in features.items()})["mlm_logits"][0, 0]
+    best = int(np.argmax(logits))
+    assert filled[2][0][0]["token"] == VOCABULARY[best]
+    np.testing.assert_allclose(filled[2][0][0]["probability"], float(tf.nn.softmax(logits)[best]), rtol=1e-4)
+
+
+def test_sentence_vectors_are_means_of_the_reference_encoder(pretrained):
+    sentences = bert_tf.SentenceEncoder.from_pretrained(pretrained)
+    vectors = sentences.encode(TEXTS, batch_size=3)
+    assert vectors.shape == (len(TEXTS), 32) and vectors.dtype == np.float32
+    tensors = numpy_bert.tensors_of(sentences.encoder, 32)
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        features = {name: value.numpy() for name, value in sentences.tokenizer.encode([text]).items()}
+        states, _, _ = numpy_bert.encode(tensors, features, layers=1, heads=4, activation="tanh_gelu")
+        np.testing.assert_allclose(vector, states[0].mean(0), atol=1e-5)
+    assert sentences.encode([]).shape == (0, 32)
+
+
+def test_encode_returns_what_the_encoder_takes(pretrained):
+    encoder, tokenizer = bert_tf.load(pretrained)
+    inputs = tokenizer.encode(["the good", "a"], ["good, a", "b"], max_length=8)
+    cls, sep, pad = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
+    the, good, comma, a, b = map(VOCABULARY.index, ["the", "good", ",", "a", "b"])
+    assert inputs["input_word_ids"].numpy().tolist() == [
+        [cls, the, good, sep, good, comma, a, sep],
+        [cls, a, sep, b, sep, pad, pad, pad],
+    ]
+    assert inputs["input_type_ids"].numpy().tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0, 0]]
+    assert inputs["input_mask"].numpy().tolist() == [[1] * 8, [1] * 5 + [0] * 3]
+    assert encoder(inputs)["sequence_output"].shape == (2, 8, 32)
+    cut = tokenizer.encode(["the good"], ["good, a"], max_length=7)["input_word_ids"]
+    assert cut.numpy().tolist() == [[cls, the, good, sep, good, comma, sep]]
+    with pytest.raises(ConfigError, match="as many pairs as texts"):
+        tokenizer.encode(["the", "a"], ["b"])
+
+
+def test_mistakes_are_told_in_one_line(fitted, pretrained):
+    classifier, _ = fitted
+    untrained = bert_tf.TextClassifier.from_pretrained(pretrained)
+    for error, call in (
+        ("call fit first", lambda: untrained.predict(["a"])),
+        ("expected a list", lambda: classifier.predict("a text")),
+        (r"x\[1\] is float nan; expected a text", lambda: classifier.predict(["a", math.nan])),
+        ("2 inputs and 1 labels", lambda: classifier.fit(["a", "b"], ["good"])),
+        ("has no labels", lambda: classifier.fit(["a", "b"])),
+        ("unknown setting 'max_len'", lambda: bert_tf.TextClassifier.from_pretrained(pretrained, max_len=5)),
+        ("'learn_rate'", lambda: classifier.fit(TEXTS, LABELS, learn_rate=1e-3)),
+        (
+            r"validation x\[0\]: label 'x' is not one",
+            lambda: classifier.fit(TEXTS, LABELS, validation_data=(["a"], ["x"])),
+        ),
+        ("no classification head", lambda: untrained.save("never")),
+        ("expected a number", lambda: bert_tf.TextRegressor.from_pretrained(pretrained).fit(["a"], ["x"])),
+        ("2 tags", lambda: bert_tf.TokenClassifier.from_pretrained(pretrained).fit([["a", "b"]], [["O"]])),
+        ("no answer", lambda: bert_tf.QuestionAnswerer.from_pretrained(pretrained).fit([("q", "c")], [None])),
+        ("no such directory", lambda: bert_tf.TextClassifier.from_pretrained("missing")),
+    ):
+        with pytest.raises(BertTfError, match=error) as caught:
+            call()
+        assert "\n" not in str(caught.value)
