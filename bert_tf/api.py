@@ -154,7 +154,7 @@ class _FineTuned(_Model[FineTuningTask]):
             raise ConfigError(f"unknown setting {sorted(unknown)[0]!r}; {type(self).__name__} has {known}")
         super().__init__(path, checkpoint)
         config = self._kind.Config() if self._loaded is None else self.task.config
-        self._config = dataclasses.replace(config, **settings).check()
+        self._config = dataclasses.replace(config, **settings).check() if settings else config
         if self._loaded:
             self.task.config = self._config
 
