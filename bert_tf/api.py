@@ -470,7 +470,7 @@ class MaskedLM(_Model[MaskedLMTask]):
         listed = _texts(texts)
         predictions: list[list[list[Json]]] = []
         for first in range(0, len(listed), batch_size):
-            outputs = self._predict(text=tf.constant(listed[first : first + batch_size]))
+            outputs = self._predict(tf.constant(listed[first : first + batch_size]))
             columns = (outputs[name].numpy() for name in ("tokens", "probabilities", "mask_count"))
             for tokens, shares, masks in zip(*columns, strict=True):
                 best = [zip(tokens[mask], shares[mask].tolist(), strict=True) for mask in range(masks)]
