@@ -69,10 +69,11 @@ class Squad2Questions(NamedTuple):
     """Questions of SQuAD 2.0 with their scores before any threshold, [questions] each.
 
     Attributes:
-        exact, f1: float, the scores of the best answer.
+        exact: bool, whether the best answer is a correct one.
+        f1: float, of the best answer.
         has_answer: bool, whether there is a correct answer.
         is_answered: bool, whether the best answer is not "".
-        null_scores: float, as for `squad_2_questions`.
+        null_scores: float, from `squad_2_questions`.
     """
 
     exact: Array
@@ -115,8 +116,7 @@ def squad_2_questions(
             for gold in golds
         )
         rows.append((prediction in golds, f1, bool(answers[name]), bool(predictions[name]), null_scores[name]))
-    columns = zip(*rows, strict=True)
-    return Squad2Questions(*map(np.array, columns))
+    return Squad2Questions(*map(np.array, zip(*rows, strict=True)))
 
 
 def squad_2_scores(questions: Squad2Questions, threshold: float) -> Metrics:
@@ -134,7 +134,7 @@ def squad_2_scores(questions: Squad2Questions, threshold: float) -> Metrics:
     exact, f1, has_answer, _, null_scores = questions
     scores = np.where(null_scores > threshold, ~has_answer, (exact, f1))
     metrics: Metrics = {}
-    for prefix, part in (("", has_answer | True), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
+    for prefix, part in (("", np.ones_like(has_answer)), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
         if part.any():
             of_exact, of_f1 = scores[:, part]
             metrics |= {f"{prefix}exact": float(of_exact.mean()), f"{prefix}f1": float(of_f1.mean())}
