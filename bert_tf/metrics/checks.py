@@ -1,6 +1,7 @@
 """Checks of the inputs of metrics."""
 
-from collections.abc import Collection, Iterable, Sequence, Sized
+import math
+from collections.abc import Sequence, Sized
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ def check_lengths(**columns: Sized) -> int:
     return length
 
 
-def check_names(names: Iterable[str], known: Collection[str], what: str) -> None:
+def check_names(names: Values, known: Sequence[str], what: str) -> None:
     """Raises DataError with the first unknown name and its index, counted from 1.
 
     Args:
@@ -35,9 +36,11 @@ def check_names(names: Iterable[str], known: Collection[str], what: str) -> None
         known: allowed names, in the order in which the error lists them.
         what: a word for such a name in the error, for example "label".
     """
-    for index, name in enumerate(names, 1):
-        if name not in known:
-            raise DataError(f"{what} {index} is {name!r}; expected one of {', '.join(map(repr, known))}")
+    names = np.asarray(names)
+    unknown = np.flatnonzero(~np.isin(names, known))
+    if unknown.size:
+        listed = ", ".join(map(repr, known))
+        raise DataError(f"{what} {unknown[0] + 1} is {names[unknown[0]].item()!r}; expected one of {listed}")
 
 
 def numbers(values: Values, what: str) -> Array:
@@ -47,11 +50,16 @@ def numbers(values: Values, what: str) -> Array:
         values: [examples], floats or values that `float` accepts.
         what: a word for such a value in the error.
     """
-    for index, value in enumerate(values, 1):
+
+    def as_float(value: Any) -> float:
         try:
-            is_number = np.isfinite(float(value))
+            return float(value)
         except (TypeError, ValueError):
-            is_number = False
-        if not is_number:
-            raise DataError(f"{what} {index} is {value!r}; expected a finite number")
-    return np.asarray(values, np.float64)
+            return math.nan
+
+    is_array = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
+    floats = np.asarray(values if is_array else list(map(as_float, values)), np.float64)
+    bad = np.flatnonzero(~np.isfinite(floats))
+    if bad.size:
+        raise DataError(f"{what} {bad[0] + 1} is {values[bad[0]]!r}; expected a finite number")
+    return floats

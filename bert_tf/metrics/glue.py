@@ -1,8 +1,8 @@
 """Metrics of GLUE's tasks (Wang et al., 2019, table 1) and checks of submissions (gluebenchmark.com/faq)."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.glue import GLUE
 from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.metrics.checks import Values, check_names, numbers
-from bert_tf.metrics.classification import ClassCounts, correlations, count_classes
-from bert_tf.types import Array, Metrics
+from bert_tf.metrics.classification import accuracy, binary_f1, correlations, matthews
+from bert_tf.types import Metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class GlueSet:
     Attributes:
         file: name in a submission, without ".tsv" (jiant/scripts/postproc/benchmarks.py of nyu-mll/jiant).
         test_rows: size of the test set (huggingface/datasets, datasets/glue/README.md, counted from the files).
-        metrics: names in `_METRICS`; for STS-B the correlations.
+        metrics: names in `_METRICS`.
         task: key of `inputs.datasets.glue.GLUE` for the training data of its models.
     """
 
@@ -36,17 +36,18 @@ class GlueSet:
         return GLUE[self.task].labels
 
 
-_METRICS: dict[str, Callable[[ClassCounts], Array]] = {
-    "matthews": lambda counts: counts.matthews(),
-    "accuracy": lambda counts: counts.accuracy(),
-    "f1": lambda counts: counts.f1_of("1"),
+_METRICS: dict[str, Callable[[Values, Values], Metrics]] = {
+    "matthews": matthews,
+    "accuracy": accuracy,
+    "f1": functools.partial(binary_f1, positive="1"),
+    "correlations": correlations,
 }
 # Keys are TFDS' names.
 GLUE_SETS = {
     "cola": GlueSet("CoLA", 1063, ("matthews",), "cola"),
     "sst2": GlueSet("SST-2", 1821, ("accuracy",), "sst2"),
     "mrpc": GlueSet("MRPC", 1725, ("accuracy", "f1"), "mrpc"),
-    "stsb": GlueSet("STS-B", 1379, ("pearson", "spearman"), "stsb"),
+    "stsb": GlueSet("STS-B", 1379, ("correlations",), "stsb"),
     "qqp": GlueSet("QQP", 390965, ("accuracy", "f1"), "qqp"),
     "mnli_matched": GlueSet("MNLI-m", 9796, ("accuracy",), "mnli"),
     "mnli_mismatched": GlueSet("MNLI-mm", 9847, ("accuracy",), "mnli"),
@@ -70,32 +71,13 @@ def glue_scores(name: str, labels: Values, predictions: Values) -> Metrics:
         "score", their mean, which the leaderboard averages over the tasks.
     """
     task = _set(name)
-    scores: Mapping[str, Any]
-    if isinstance(task.labels, Scale):
-        scores = with_score(correlations(labels, predictions))
-    else:
+    if not isinstance(task.labels, Scale):
         check_names(labels, task.labels, "label")
         check_names(predictions, task.labels, "prediction")
-        scores = glue_class_scores(name, count_classes(labels, predictions))
-    return {key: float(value) for key, value in scores.items()}
-
-
-def glue_class_scores(name: str, counts: ClassCounts) -> dict[str, Array]:
-    """Computes the metrics of a GLUE task with classes, for one set of examples or many resamples.
-
-    Args:
-        name: one of `GLUE_SETS`, not STS-B.
-        counts: of [..., classes].
-
-    Returns:
-        dict of [...], with the names of `glue_scores`.
-    """
-    return with_score({metric: _METRICS[metric](counts) for metric in _set(name).metrics})
-
-
-def with_score(scores: Mapping[str, Any]) -> dict[str, Array]:
-    """Adds "score", the mean of a task's metrics, [...] each."""
-    return dict(scores) | {"score": np.mean(list(scores.values()), axis=0)}
+    scores: Metrics = {}
+    for metric in task.metrics:
+        scores |= _METRICS[metric](labels, predictions)
+    return scores | {"score": float(np.mean(list(scores.values())))}
 
 
 def check_submission(name: str, predictions: Values) -> None:

@@ -5,11 +5,11 @@ import math
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from bert_tf.errors import DataError
-from bert_tf.metrics.checks import Values
 from bert_tf.types import Array, Metrics
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -17,37 +17,30 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _KORQUAD_MARKS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
-def squad_1_scores(answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> Metrics:
-    """Computes the metrics of evaluate-v1.1.py, which ignores punctuation, articles and case.
-
-    F1 is of words; the best of a question's answers counts.
+def squad_1_scores(exact: Array, f1: Array) -> Metrics:
+    """Computes the metrics of evaluate-v1.1.py, and of KorQuAD 1.0's evaluate-v1.0.py.
 
     Args:
-        answers: question id -> correct answers, at least one.
-        predictions: question id -> answer; a missing question scores 0, unknown ids are ignored.
+        exact, f1: from `question_scores`.
 
     Returns:
         dict: "exact_match", "f1", means over the questions, from 0 to 1.
     """
-    return _means(*question_scores(answers, predictions))
-
-
-def korquad_scores(answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> Metrics:
-    """Computes the metrics of KorQuAD 1.0's evaluate-v1.0.py. Args and returns as for `squad_1_scores`.
-
-    Quotes, brackets and angle brackets become spaces, other ASCII punctuation is deleted, there are no articles, and F1
-    is of characters without spaces.
-    """
-    return _means(*question_scores(answers, predictions, korean=True))
+    return {"exact_match": float(exact.mean()), "f1": float(f1.mean())}
 
 
 def question_scores(
     answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str], *, korean: bool = False
 ) -> tuple[Array, Array]:
-    """Computes exact match and F1 of each question; `squad_1_scores` and `korquad_scores` return the means.
+    """Computes exact match and F1 of each question.
+
+    SQuAD's script ignores punctuation, articles and case; F1 is of words. In KorQuAD's, quotes, brackets and angle
+    brackets become spaces, other ASCII punctuation is deleted, there are no articles, and F1 is of characters without
+    spaces. The best of a question's answers counts.
 
     Args:
-        answers, predictions: as for `squad_1_scores`.
+        answers: question id -> correct answers, at least one.
+        predictions: question id -> answer; a missing question scores 0, unknown ids are ignored.
         korean: follow the rules of KorQuAD.
 
     Returns:
@@ -72,19 +65,65 @@ def question_scores(
     return exact, f1
 
 
-def squad_2_scores(
-    answers: Mapping[str, Sequence[str]],
-    predictions: Mapping[str, str],
-    null_scores: Mapping[str, float],
-    threshold: float,
-) -> Metrics:
-    """Computes the metrics of evaluate-v2.0.py: a question may have no answer; then "" is the correct prediction.
+class Squad2Questions(NamedTuple):
+    """Questions of SQuAD 2.0 with their scores before any threshold, [questions] each.
+
+    Attributes:
+        exact: bool, whether the best answer is a correct one.
+        f1: float, of the best answer.
+        has_answer: bool, whether there is a correct answer.
+        is_answered: bool, whether the best answer is not "".
+        null_scores: float, from `squad_2_questions`.
+    """
+
+    exact: Array
+    f1: Array
+    has_answer: Array
+    is_answered: Array
+    null_scores: Array
+
+
+def squad_2_questions(
+    answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str], null_scores: Mapping[str, float]
+) -> Squad2Questions:
+    """Scores each question of SQuAD 2.0.
 
     Args:
         answers: question id -> correct answers, empty if there is no answer.
         predictions: question id -> best answer, or "", for every question.
         null_scores: question id -> probability of no answer, or the null odds of google-research/bert: higher if an
             answer is less likely.
+
+    Returns:
+        The questions of `answers` in the order of `null_scores`, which decides between equal null scores.
+    """
+    _check_questions(answers)
+    for name in answers:
+        if name not in predictions:
+            raise DataError(
+                f"question {name!r} has no prediction; expected one for each question, empty if it has no answer"
+            )
+        if math.isnan(null_scores.get(name, math.nan)):  # infinity is allowed: the null answer was the only one
+            null_score = null_scores.get(name)
+            raise DataError(f"question {name!r} has null score {null_score}; expected a number for each question")
+    rows = []
+    for name in (name for name in null_scores if name in answers):
+        prediction = _normalize_english(predictions[name])
+        # A gold answer with only articles and punctuation counts as no answer.
+        golds = [gold for gold in map(_normalize_english, answers[name]) if gold] or [""]
+        f1 = max(
+            _f1(gold.split(), prediction.split()) if gold and prediction else float(gold == prediction)
+            for gold in golds
+        )
+        rows.append((prediction in golds, f1, bool(answers[name]), bool(predictions[name]), null_scores[name]))
+    return Squad2Questions(*map(np.array, zip(*rows, strict=True)))
+
+
+def squad_2_scores(questions: Squad2Questions, threshold: float) -> Metrics:
+    """Computes the metrics of evaluate-v2.0.py: a question may have no answer; then "" is the correct prediction.
+
+    Args:
+        questions: from `squad_2_questions`.
         threshold: questions with a higher null score count as answered with "".
 
     Returns:
@@ -92,75 +131,20 @@ def squad_2_scores(
         without an answer, if there are any; "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh" from
         `best_threshold`. Exact match and F1 are from 0 to 1.
     """
-    scores = squad_2_question_scores(answers, predictions)
+    exact, f1, has_answer, _, null_scores = questions
+    scores = np.where(null_scores > threshold, ~has_answer, (exact, f1))
     metrics: Metrics = {}
-    for prefix, (exact, f1) in squad_2_parts(answers, scores, null_scores, threshold).items():
-        metrics |= {f"{prefix}exact": float(exact.mean()), f"{prefix}f1": float(f1.mean())}
-        metrics[f"{prefix}total"] = float(len(exact))
-    for name, values in zip(("exact", "f1"), scores, strict=True):
-        best, best_at = best_threshold(answers, predictions, values, null_scores)
-        metrics |= {f"best_{name}": best, f"best_{name}_thresh": best_at}
+    for prefix, part in (("", np.ones_like(has_answer)), ("HasAns_", has_answer), ("NoAns_", ~has_answer)):
+        if part.any():
+            of_exact, of_f1 = scores[:, part]
+            metrics |= {f"{prefix}exact": float(of_exact.mean()), f"{prefix}f1": float(of_f1.mean())}
+            metrics[f"{prefix}total"] = float(len(of_exact))
+    for name, values in (("exact", exact), ("f1", f1)):
+        metrics[f"best_{name}"], metrics[f"best_{name}_thresh"] = best_threshold(questions, values)
     return metrics
 
 
-def squad_2_question_scores(
-    answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
-) -> tuple[Array, Array]:
-    """Computes exact match and F1 of each question, before any threshold.
-
-    Args:
-        answers, predictions: as for `squad_2_scores`.
-
-    Returns:
-        (exact match, F1): float64 [questions], in the order of `answers`.
-    """
-    _check_questions(answers)
-    scores = []
-    for name, golds in answers.items():
-        if name not in predictions:
-            raise DataError(
-                f"question {name!r} has no prediction; expected one for each question, empty if it has no answer"
-            )
-        prediction = _normalize_english(predictions[name])
-        # A gold answer with only articles and punctuation counts as no answer.
-        golds = [gold for gold in map(_normalize_english, golds) if gold] or [""]
-        f1 = max(
-            _f1(gold.split(), prediction.split()) if gold and prediction else float(gold == prediction)
-            for gold in golds
-        )
-        scores.append((float(prediction in golds), f1))
-    exact, best_f1 = np.array(scores).T
-    return exact, best_f1
-
-
-def squad_2_parts(
-    answers: Mapping[str, Sequence[str]],
-    scores: tuple[Array, Array],
-    null_scores: Mapping[str, float],
-    threshold: float,
-) -> dict[str, tuple[Array, Array]]:
-    """Applies the threshold to the scores of each question; `squad_2_scores` returns their means.
-
-    Args:
-        answers, null_scores, threshold: as for `squad_2_scores`.
-        scores: from `squad_2_question_scores`.
-
-    Returns:
-        dict of (exact match, F1), float64 [questions] each: "" for all questions, in the order of `answers`; "HasAns_"
-        and "NoAns_" for those with and without an answer, if there are any.
-    """
-    has_answer = np.array([bool(golds) for golds in answers.values()])
-    exact, f1 = np.where(_null_scores(answers, null_scores) > threshold, ~has_answer, scores)
-    parts = {"": np.ones_like(has_answer), "HasAns_": has_answer, "NoAns_": ~has_answer}
-    return {prefix: (exact[chosen], f1[chosen]) for prefix, chosen in parts.items() if chosen.any()}
-
-
-def best_threshold(
-    answers: Mapping[str, Sequence[str]],
-    predictions: Mapping[str, str],
-    scores: Values,
-    null_scores: Mapping[str, float],
-) -> tuple[float, float]:
+def best_threshold(questions: Squad2Questions, scores: Array) -> tuple[float, float]:
     """Finds the null threshold with the best mean score, as find_best_thresh of evaluate-v2.0.py does.
 
     It starts with all questions unanswered, at a threshold of 0, and answers them one by one in the order of their
@@ -168,68 +152,23 @@ def best_threshold(
     null scores, which no threshold separates: `squad_2_scores` at that threshold then differs from the best mean.
 
     Args:
-        answers, predictions: as for `squad_2_scores`.
-        scores: float [questions] in the order of `answers`, from `squad_2_question_scores`.
-        null_scores: as for `squad_2_scores`.
+        questions: from `squad_2_questions`.
+        scores: `questions.exact` or `questions.f1`.
 
     Returns:
         (best mean score, threshold).
     """
-    _check_questions(answers)
-    _null_scores(answers, null_scores)
-    score_of = dict(zip(answers, scores, strict=True))
-    best = current = float(sum(not golds for golds in answers.values()))
-    threshold = 0.0
-    for name in sorted((name for name in null_scores if name in score_of), key=lambda name: null_scores[name]):
-        if answers[name]:
-            current += score_of[name]
-        elif predictions[name]:
-            current -= 1
-        if current > best:
-            best, threshold = current, null_scores[name]
-    return float(best / len(score_of)), float(threshold)
-
-
-def best_of_resamples(
-    answers: Mapping[str, Sequence[str]],
-    predictions: Mapping[str, str],
-    scores: Values,
-    null_scores: Mapping[str, float],
-) -> Callable[[Array], Array]:
-    """Computes the best mean score of many resamples of the questions, each at its own best threshold.
-
-    Args:
-        answers, predictions, scores, null_scores: as for `best_threshold`.
-
-    Returns:
-        function of int [resamples, questions], the count of each question, to float64 [resamples].
-    """
-    order = np.argsort(_null_scores(answers, null_scores), kind="stable")
-    has_answer = np.array([bool(golds) for golds in answers.values()])
-    gains = np.where(has_answer, scores, [-bool(predictions[name]) for name in answers])  # from answering
-
-    def best(counts: Array) -> Array:
-        answered = (counts * gains)[:, order].cumsum(1).max(1)
-        return (counts @ ~has_answer + np.maximum(answered, 0)) / counts.sum(1)
-
-    return best
+    order = np.argsort(questions.null_scores, kind="stable")
+    gains = np.where(questions.has_answer, scores, -1.0 * questions.is_answered)[order]  # from answering
+    sums = np.cumsum(np.append(np.sum(~questions.has_answer), gains))
+    best = int(np.argmax(sums))
+    threshold = questions.null_scores[order[best - 1]] if best else 0.0
+    return float(sums[best] / len(scores)), float(threshold)
 
 
 def _check_questions(answers: Mapping[str, Sequence[str]]) -> None:
     if not answers:
         raise DataError("no questions: nothing to measure; expected at least one")
-
-
-def _null_scores(answers: Mapping[str, Sequence[str]], null_scores: Mapping[str, float]) -> Array:
-    for name in answers:
-        if math.isnan(null_scores.get(name, math.nan)):  # infinity is allowed: the null answer was the only one
-            null_score = null_scores.get(name)
-            raise DataError(f"question {name!r} has null score {null_score}; expected a number for each question")
-    return np.array([null_scores[name] for name in answers], np.float64)
-
-
-def _means(exact: Array, f1: Array) -> Metrics:
-    return {"exact_match": float(exact.mean()), "f1": float(f1.mean())}
 
 
 def _normalize_english(text: str) -> str:

@@ -1,8 +1,7 @@
 """Entities from tags, and their precision, recall and F1, equal to conlleval.pl and KLUE's own code."""
 
-import collections
 import functools
-import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.metrics.checks import check_lengths, check_names
-from bert_tf.metrics.counts import precision_recall_f1
+from bert_tf.metrics.classification import precision_recall_f1
 from bert_tf.types import Array, Metrics
 
 Span: TypeAlias = tuple[int, int, str]  # start, end (exclusive), type of an entity
@@ -61,7 +60,8 @@ def encode(spans: Iterable[Span], length: int, scheme: str = "BIO") -> list[str]
         length: number of tokens.
         scheme: one of SCHEMES.
     """
-    _check_scheme(scheme)
+    if scheme not in SCHEMES:
+        raise ConfigError(f"unknown tagging scheme {scheme!r}; expected one of {', '.join(SCHEMES)}")
     tags, last_end, last_kind = ["O"] * length, 0, ""
     for start, end, kind in spans:
         if not last_end <= start < end <= length:
@@ -82,19 +82,48 @@ def repair(tags: Sequence[str], scheme: str = "BIO") -> list[str]:
     return encode(entities(tags), len(tags), scheme)
 
 
-def entity_counts(labels: Sentences, predictions: Sentences) -> Array:
-    """Counts entities per sentence, for precision, recall and F1.
+def tag_counts(labels: Sentences, predictions: Sentences) -> Array:
+    """Counts tags per sentence, for their accuracy.
 
     Args:
         labels: the tags of each sentence.
         predictions: the same shape.
 
     Returns:
-        int64 [sentences, 3]: correctly predicted entities (start, end and type), predicted ones, true ones.
+        int64 [sentences, 2]: correctly predicted tags, all tags.
     """
-    return np.array(
-        [[len(true & predicted), len(predicted), len(true)] for true, predicted in _pairs(labels, predictions)]
-    )
+    _check_sentences(labels, predictions)
+    return np.array([(sum(map(operator.eq, *pair)), len(pair[0])) for pair in zip(labels, predictions, strict=True)])
+
+
+def span_counts(
+    labels: Sentences,
+    predictions: Sentences,
+    read: Callable[[Sequence[str]], Iterable[Span]] = entities,
+    kinds: Iterable[str] = (),
+) -> tuple[list[str], Array]:
+    """Counts entities per sentence and type, for precision, recall and F1.
+
+    Args:
+        labels: the tags of each sentence.
+        predictions: the same shape.
+        read: finds the entities of a sentence.
+        kinds: types to count even if there is none.
+
+    Returns:
+        (types, sorted; int64 [sentences, 3, types]: correctly predicted entities (start, end and type), predicted
+        ones, true ones).
+    """
+    _check_sentences(labels, predictions)
+    pairs = [(set(read(true)), set(read(predicted))) for true, predicted in zip(labels, predictions, strict=True)]
+    types = sorted({*kinds, *(kind for pair in pairs for spans in pair for _, _, kind in spans)})
+    numbers = {kind: number for number, kind in enumerate(types)}
+    counts = np.zeros((len(pairs), 3, len(types)), int)
+    for sentence, (true, predicted) in enumerate(pairs):
+        for row, spans in enumerate((true & predicted, predicted, true)):
+            for _, _, kind in spans:
+                counts[sentence, row, numbers[kind]] += 1
+    return types, counts
 
 
 def entity_scores(labels: Sentences, predictions: Sentences) -> Metrics:
@@ -109,14 +138,39 @@ def entity_scores(labels: Sentences, predictions: Sentences) -> Metrics:
         their numbers; and for each type "TYPE/precision", "TYPE/recall", "TYPE/f1", "TYPE/entities",
         "TYPE/predicted_entities".
     """
-    counts, total = _counts_by_type(labels, predictions)
-    scores = _shares(*total) | {"accuracy": _accuracy(labels, predictions)}
-    for kind in sorted(counts):
-        scores |= {f"{kind}/{name}": value for name, value in _shares(*counts[kind]).items()}
-    return scores
+    kinds, counts = span_counts(labels, predictions)
+    counts = counts.sum(0)
+    scores: Metrics = {}
+    for prefix, of_kind in (("", counts.sum(1)), *zip((f"{kind}/" for kind in kinds), counts.T, strict=True)):
+        _, predicted, true = of_kind.tolist()
+        of_kind = entity_shares(of_kind) | {"entities": float(true), "predicted_entities": float(predicted)}
+        scores |= {f"{prefix}{name}": value for name, value in of_kind.items()}
+    right, tags = tag_counts(labels, predictions).sum(0).tolist()
+    return scores | {"accuracy": right / tags}
 
 
-def klue_scores(labels: Sentences, predictions: Sentences) -> Metrics:
+def entity_shares(counts: Array) -> Metrics:
+    """Computes "precision", "recall" and "f1" from the numbers of correct, predicted and true entities, int [3]."""
+    return dict(zip(("precision", "recall", "f1"), map(float, precision_recall_f1(*counts)), strict=True))
+
+
+def klue_counts(labels: Sentences, predictions: Sentences) -> tuple[Array, Array]:
+    """Counts entities and tags of characters per sentence, for `klue_scores`.
+
+    Args:
+        labels: the tags of each sentence: KLUE_LABELS, or others, which no prediction matches.
+        predictions: the same shape, of KLUE_LABELS.
+
+    Returns:
+        (int64 [sentences, 3, types], [sentences, 3, labels]): as `span_counts` returns, and the same of tags.
+    """
+    check_names([tag for tags in predictions for tag in tags], KLUE_LABELS, "prediction")
+    _, of_entities = span_counts(labels, predictions, _strict_entities)
+    tags, of_characters = span_counts(labels, predictions, _characters, KLUE_LABELS)
+    return of_entities, of_characters[:, :, [tags.index(tag) for tag in KLUE_LABELS]]
+
+
+def klue_scores(of_entities: Array, of_characters: Array) -> Metrics:
     """Computes KLUE's two metrics of named entities (Park et al., 2021, section 3.4), equal to its authors' code.
 
     From klue_baseline/metrics/functional.py and models/named_entity_recognition.py. Tags are of characters, without
@@ -125,40 +179,19 @@ def klue_scores(labels: Sentences, predictions: Sentences) -> Metrics:
     The authors' code truncates labels and predictions to 128 tokens; here all are counted.
 
     Args:
-        labels: the tags of each sentence: KLUE_LABELS, or others, which no prediction matches.
-        predictions: the same shape, of KLUE_LABELS.
+        of_entities, of_characters: from `klue_counts`.
 
     Returns:
         dict: "entity_macro_f1", the mean over the types that occur or are predicted; "character_macro_f1", the mean
         over the thirteen labels, where a label that neither occurs nor is predicted counts as 1.
     """
-    return {name: float(metric(terms.sum(0))) for name, (metric, terms) in klue_terms(labels, predictions).items()}
-
-
-def klue_terms(labels: Sentences, predictions: Sentences) -> dict[str, tuple[Callable[[Array], Array], Array]]:
-    """Computes the counts per sentence from which `klue_scores` are computed.
-
-    Args:
-        labels, predictions: as for `klue_scores`.
-
-    Returns:
-        dict name -> (function of sums of the terms, [..., terms], to float64 [...]; terms int64 [sentences, terms]).
-    """
-    _check_sentences(labels, predictions)
-    check_names((tag for tags in predictions for tag in tags), KLUE_LABELS, "prediction")
-    types = {tag[2:] for tag in KLUE_LABELS if tag != "O"}
-    of_entities: list[list[list[str]]] = []
-    of_characters: list[list[tuple[str, ...]]] = []
-    for true, predicted in zip(labels, predictions, strict=True):
-        true_spans, predicted_spans = set(_strict_entities(true)), set(_strict_entities(predicted))
-        correct_spans = true_spans & predicted_spans
-        of_entities.append([[kind for _, _, kind in spans] for spans in (correct_spans, predicted_spans, true_spans)])
-        types.update(*of_entities[-1])
-        correct = [tag for tag, prediction in zip(true, predicted, strict=True) if tag == prediction]
-        of_characters.append([("O", *tags, "O") for tags in (correct, predicted, true)])
+    entity_counts, character_counts = of_entities.sum(0), of_characters.sum(0)
+    entity_f1, character_f1 = (precision_recall_f1(*counts)[2] for counts in (entity_counts, character_counts))
+    occurring = entity_counts.any(0).sum()
+    character_f1 = np.where(character_counts.any(0), character_f1, 1.0)
     return {
-        "entity_macro_f1": (_mean_f1_of_occurring, _counts_of(sorted(types), of_entities)),
-        "character_macro_f1": (_mean_f1_of_all, _counts_of(KLUE_LABELS, of_characters)),
+        "entity_macro_f1": float(entity_f1.sum() / max(occurring, 1)),
+        "character_macro_f1": float(character_f1.mean()),
     }
 
 
@@ -169,11 +202,6 @@ def _split(tag: str) -> tuple[str, str]:
     if tag != "O" and not (prefix in ("B", "I", "E", "S") and kind):
         raise DataError(f"tag {tag!r}; expected O, or B, I, E or S with a hyphen and a type, as in B-PER")
     return prefix, kind
-
-
-def _check_scheme(scheme: str) -> None:
-    if scheme not in SCHEMES:
-        raise ConfigError(f"unknown tagging scheme {scheme!r}; expected one of {', '.join(SCHEMES)}")
 
 
 def _check_sentences(labels: Sentences, predictions: Sentences) -> None:
@@ -187,64 +215,11 @@ def _check_sentences(labels: Sentences, predictions: Sentences) -> None:
         raise DataError("no sentence has a tag: nothing to measure; expected at least one")
 
 
-def _pairs(labels: Sentences, predictions: Sentences) -> list[tuple[set[Span], set[Span]]]:
-    """(true entities, predicted entities) of each sentence."""
-    _check_sentences(labels, predictions)
-    pairs = zip(labels, predictions, strict=True)
-    return [(set(entities(true)), set(entities(predicted))) for true, predicted in pairs]
-
-
-def _counts_by_type(labels: Sentences, predictions: Sentences) -> tuple[dict[str, Array], Array]:
-    """Type -> int [3]: correct, predicted, true entities; and the sum over all types."""
-    counts: dict[str, Array] = collections.defaultdict(lambda: np.zeros(3, int))
-    for true, predicted in _pairs(labels, predictions):
-        for index, spans in enumerate((true & predicted, predicted, true)):
-            for _, _, kind in spans:
-                counts[kind][index] += 1
-    return counts, sum(counts.values(), start=np.zeros(3, int))
-
-
-def _accuracy(labels: Sentences, predictions: Sentences) -> float:
-    """Share of correct tags."""
-    pairs = zip(itertools.chain.from_iterable(labels), itertools.chain.from_iterable(predictions), strict=True)
-    return sum(true == predicted for true, predicted in pairs) / sum(map(len, labels))
-
-
-def _counts_of(kinds: Sequence[str], sentences: Sequence[Sequence[Sequence[str]]]) -> Array:
-    """int64 [sentences, 3 * kinds]: counts of each kind in the correct, predicted and true lists of each sentence."""
-    return np.array([[count[kind] for count in map(collections.Counter, lists) for kind in kinds]
-                     for lists in sentences])  # fmt: skip
-
-
-def _f1_of_kinds(counts: Array) -> tuple[Array, Array]:
-    """(F1, whether the kind is predicted or true at all), [..., kinds] each, from sums of `_counts_of`."""
-    correct, predicted, true = np.split(counts, 3, -1)
-    return precision_recall_f1(correct, predicted, true)[2], predicted + true > 0
-
-
-def _mean_f1_of_occurring(counts: Array) -> Array:
-    f1, occurs = _f1_of_kinds(counts)
-    return f1.sum(-1) / np.maximum(occurs.sum(-1), 1)
-
-
-def _mean_f1_of_all(counts: Array) -> Array:
-    f1, occurs = _f1_of_kinds(counts)
-    return np.where(occurs, f1, 1).mean(-1)
-
-
-def _shares(correct: int, predicted: int, true: int) -> Metrics:
-    shares = map(float, precision_recall_f1(correct, predicted, true))
-    counts = {"entities": float(true), "predicted_entities": float(predicted)}
-    return dict(zip(("precision", "recall", "f1"), shares, strict=True)) | counts
-
-
 def _strict_entities(tags: Sequence[str]) -> list[Span]:
     """(start, end, type) of each B with the I tags of its type that follow."""
-    spans: list[Span] = []
-    for index, tag in enumerate(tags):
-        prefix, kind = _split(tag)
-        if prefix == "B":
-            spans.append((index, index + 1, kind))
-        elif prefix == "I" and spans and spans[-1][1:] == (index, kind):
-            spans[-1] = (spans[-1][0], index + 1, kind)
-    return spans
+    return [span for span in entities(tags) if tags[span[0]].startswith("B-")]
+
+
+def _characters(tags: Sequence[str]) -> list[Span]:
+    """(start, end, tag) of each character, [CLS] and [SEP]."""
+    return [(index, index + 1, tag) for index, tag in enumerate(("O", *tags, "O"))]

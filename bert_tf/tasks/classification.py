@@ -13,8 +13,9 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.labelled import OUT_OF_SCOPE, Scale
-from bert_tf.metrics.classification import ClassCounts, accuracy, class_intervals, macro_f1, scope
-from bert_tf.metrics.glue import glue_class_scores, glue_scores, sets_of
+from bert_tf.metrics import bootstrap
+from bert_tf.metrics.classification import accuracy, macro_f1, scope
+from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, surest_errors
 from bert_tf.tasks.fine_tuning_task import strings, truncated_share
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
@@ -142,32 +143,33 @@ class Classification(TextTask):
         ]
 
     def official_metrics(self, examples: list[TextExample], predictions: list[Json]) -> Metrics:
-        gold, predicted = _labels_of(examples), [prediction["label"] for prediction in predictions]
-        if self.glue:
-            return glue_scores(sets_of(self.glue)[0], gold, predicted)  # MNLI's halves have the same metric
-        metrics = accuracy(gold, predicted) | macro_f1(gold, predicted)
-        return metrics | scope(gold, predicted, OUT_OF_SCOPE) if self.data.format == "clinc150" else metrics
+        return self._metrics(*self._numbers(examples, predictions))
 
-    def _metrics_of_counts(self, counts: ClassCounts) -> dict[str, Array]:
-        """`official_metrics` of resamples, [resamples] each, from counts [resamples, classes]."""
+    def _numbers(self, examples: list[TextExample], predictions: list[Json]) -> tuple[Array, Array]:
+        """int [examples]: the true and the predicted classes, as indices into `labels`."""
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        gold = np.array([number_of(example.label, numbers, example.location) for example in examples])
+        return gold, np.array([numbers[prediction["label"]] for prediction in predictions])
+
+    def _metrics(self, gold: Array, predicted: Array) -> Metrics:
+        """`official_metrics` of classes, int [examples]."""
+        named = np.array(self.labels)[gold], np.array(self.labels)[predicted]
         if self.glue:
-            return glue_class_scores(sets_of(self.glue)[0], counts)
-        metrics = {"accuracy": counts.accuracy(), "macro_f1": counts.macro_f1()}
-        return metrics | counts.scope(OUT_OF_SCOPE) if self.data.format == "clinc150" else metrics
+            return glue_scores(sets_of(self.glue)[0], *named)  # MNLI's halves have the same metric
+        metrics = accuracy(gold, predicted) | macro_f1(gold, predicted)
+        return metrics | scope(*named, OUT_OF_SCOPE) if self.data.format == "clinc150" else metrics
 
     def baseline(self, examples: list[TextExample]) -> Metrics:
         most_frequent = collections.Counter(_labels_of(examples)).most_common(1)[0][0]
         return self.official_metrics(examples, [{"label": most_frequent}] * len(examples))
 
     def error_analysis(self, examples: list[TextExample], predictions: list[Json]) -> ErrorAnalysis:
-        ids = {label: index for index, label in enumerate(self.labels)}
-        gold = np.array([ids[label] for label in _labels_of(examples)])
-        predicted = np.array([ids[prediction["label"]] for prediction in predictions])
+        gold, predicted = self._numbers(examples, predictions)
         confidences = np.array([prediction["probabilities"][prediction["label"]] for prediction in predictions])
         return ErrorAnalysis(
-            intervals=class_intervals(self._metrics_of_counts, list(self.labels), gold, predicted),
+            intervals=bootstrap.intervals(self._metrics, gold, predicted),
             confusion=Confusion(
-                self.labels, sklearn.metrics.confusion_matrix(gold, predicted, labels=range(len(ids))).tolist()
+                self.labels, sklearn.metrics.confusion_matrix(gold, predicted, labels=range(len(self.labels))).tolist()
             ),
             confidences=confidences.tolist(),
             correct=(gold == predicted).tolist(),

@@ -266,9 +266,7 @@ class FineTuningTask(Task):
     def error_analysis(self, examples: list[Any], predictions: list[Json]) -> ErrorAnalysis:
         """What the report shows besides metrics and baseline. Default: nothing, and the report leaves it out.
 
-        The names of its intervals must be those of `official_metrics`. Intervals are resampled a thousand times:
-        compute each example's contribution to a metric once and resample that (`bootstrap.interval_of_mean`,
-        `interval_of_sums`).
+        The names of its intervals must be those of `official_metrics`. `bootstrap.intervals` computes them.
 
         Args:
             examples, predictions: as for `official_metrics`.

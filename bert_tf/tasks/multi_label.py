@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Self
 
 import numpy as np
@@ -13,8 +13,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.classification import multi_label
-from bert_tf.metrics.counts import precision_recall_f1
+from bert_tf.metrics.classification import multi_label, precision_recall_f1
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.fine_tuning_task import truncated_share
 from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
@@ -174,7 +173,7 @@ class MultiLabel(TextTask):
         shares = precision_recall_f1((gold & predicted).sum(0), predicted.sum(0), counts)
         rows = list(zip(self.labels, *(values.tolist() for values in (*shares, counts)), strict=True))
         return ErrorAnalysis(
-            intervals=_intervals(gold, predicted),
+            intervals=bootstrap.intervals(multi_label, gold, predicted),
             confidences=np.where(predicted, probabilities, 1 - probabilities).ravel(),
             correct=(gold == predicted).ravel(),
             table=Table("Labels", ("label", "precision", "recall", "f1", "examples"), rows),
@@ -210,14 +209,3 @@ def split(example: TextExample, separator: str) -> list[str]:
     if not isinstance(example.label, tuple):
         raise DataError(f"{example.location}: label {example.label!r}; expected names, or a list of them")
     return list(example.label)
-
-
-def _intervals(gold: Array, predicted: Array) -> dict[str, tuple[float, float]]:
-    """The metrics' bootstrap intervals, from sums: computing each resample from its labels would take minutes."""
-    counts = gold & predicted, predicted, gold
-    terms: dict[str, tuple[Array, Callable[[Array], Array]]] = {
-        "micro_f1": (np.stack([part.sum(1) for part in counts], 1), lambda sums: precision_recall_f1(*sums.T)[2]),
-        "macro_f1": (np.hstack(counts), lambda sums: precision_recall_f1(*np.split(sums, 3, 1))[2].mean(1)),
-        "exact_match": ((gold == predicted).all(1), lambda sums: sums[:, 0] / len(gold)),
-    }
-    return {name: bootstrap.interval_of_sums(metric, of_examples) for name, (of_examples, metric) in terms.items()}

@@ -186,7 +186,7 @@ class MultipleChoice(FineTuningTask):
         predicted = np.array([prediction["choice"] for prediction in predictions])
         confidences = np.array([max(prediction["probabilities"]) for prediction in predictions])
         return ErrorAnalysis(
-            intervals={"accuracy": bootstrap.interval_of_mean(gold == predicted)},
+            intervals=bootstrap.intervals(accuracy, gold, predicted),
             confidences=confidences.tolist(),
             correct=(gold == predicted).tolist(),
             errors=[

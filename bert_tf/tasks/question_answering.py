@@ -1,8 +1,12 @@
 """Extractive question answering, with or without unanswerable questions (paper, sections 4.2, 4.3 and figure 4c)."""
 
+import contextlib
 import dataclasses
 import functools
+import json
+import os
 import types
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import keras
@@ -16,16 +20,15 @@ from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics.squad import (
     best_threshold,
-    korquad_scores,
+    question_scores,
     squad_1_scores,
-    squad_2_question_scores,
+    squad_2_questions,
     squad_2_scores,
 )
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings, truncated_share
 from bert_tf.tasks.question_errors import by_id, question_errors
-from bert_tf.tasks.question_files import write_official
 from bert_tf.tasks.question_targets import answer_positions, byte_span, is_learned
 from bert_tf.text.packing import pack
 from bert_tf.text.tokenizer import Tokenizer
@@ -333,18 +336,17 @@ class QuestionAnswering(FineTuningTask):
         """Sets the null threshold that maximizes F1 on these examples."""
         if not self.config.unanswerable:
             return
-        gold, predicted, odds = by_id(examples, predictions)
-        _, f1 = squad_2_question_scores(gold, predicted)
-        best_f1, self.null_threshold = best_threshold(gold, predicted, f1, odds)
-        if best_f1 == np.mean([not answers for answers in gold.values()]):
+        questions = squad_2_questions(*by_id(examples, predictions))
+        best_f1, self.null_threshold = best_threshold(questions, questions.f1)
+        if best_f1 == np.mean(~questions.has_answer):
             # No answer helps. The official search then returns 0, which is right for probabilities, but not for odds.
-            self.null_threshold = min(odds.values()) - 1.0
+            self.null_threshold = float(questions.null_scores.min()) - 1.0
 
     def official_metrics(self, examples: list[QuestionExample], predictions: list[Json]) -> Metrics:
         gold, predicted, odds = by_id(examples, predictions)
         if self.config.unanswerable:
-            return squad_2_scores(gold, predicted, odds, self.null_threshold)
-        return (korquad_scores if self.data.format == "korquad" else squad_1_scores)(gold, predicted)
+            return squad_2_scores(squad_2_questions(gold, predicted, odds), self.null_threshold)
+        return squad_1_scores(*question_scores(gold, predicted, korean=self.data.format == "korquad"))
 
     def baseline(self, examples: list[QuestionExample]) -> Metrics:
         """Metrics of answering "" if questions may have no answer, else of answering the whole context."""
@@ -358,4 +360,27 @@ class QuestionAnswering(FineTuningTask):
         return question_errors(examples, predictions, threshold, korean=self.data.format == "korquad")
 
     def writers(self) -> dict[str, Writer]:
-        return super().writers() | {".json": functools.partial(write_official, unanswerable=self.config.unanswerable)}
+        return super().writers() | {".json": functools.partial(_write_official, unanswerable=self.config.unanswerable)}
+
+
+def _write_official(path: str, predicted: Iterable[tuple[QuestionExample, Json]], *, unanswerable: bool) -> None:
+    """Writes the file that the official script scores: an object from each id to its answer.
+
+    With `unanswerable`, it also writes, beside NAME.json, NAME.nbest.json with the best answers to each question and
+    their probabilities, and NAME.null_odds.json for the script's --na-prob-file.
+    """
+    stem = os.path.splitext(path)[0]
+    files: dict[str, Callable[[Json], Any]] = {path: lambda prediction: prediction["answer"]}
+    if unanswerable:
+        files[f"{stem}.nbest.json"] = lambda prediction: prediction["nbest"]
+        files[f"{stem}.null_odds.json"] = lambda prediction: prediction["null_odds"]
+    with contextlib.ExitStack() as stack:
+        opened = [(stack.enter_context(open(file, "w", encoding="utf-8")), part) for file, part in files.items()]
+        for file, _ in opened:
+            file.write("{")
+        for number, (_, prediction) in enumerate(predicted):
+            for file, part in opened:
+                pair = (json.dumps(value, ensure_ascii=False) for value in (prediction["id"], part(prediction)))
+                file.write((",\n" if number else "\n") + ": ".join(pair))
+        for file, _ in opened:
+            file.write("\n}\n")

@@ -1,14 +1,12 @@
 """Error analysis of question answering."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from bert_tf.inputs.datasets.examples import QuestionExample
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.squad import best_of_resamples, question_scores, squad_2_parts, squad_2_question_scores
+from bert_tf.metrics.squad import Squad2Questions, question_scores, squad_1_scores, squad_2_questions, squad_2_scores
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
-from bert_tf.types import Array, Json
+from bert_tf.types import Json, Metrics
 
 # Of the examples shown: how many, the characters of context around the answer, and the text for "no answer".
 _SHOWN, _AROUND, _NOTHING = 20, 200, "(no answer)"
@@ -41,19 +39,12 @@ def question_errors(
     gold, predicted, odds = by_id(examples, predictions)
     if threshold is None:
         exact, f1 = question_scores(gold, predicted, korean=korean)
-        intervals = _intervals({"exact_match": exact, "f1": f1})
+        intervals = bootstrap.intervals(squad_1_scores, exact, f1)
     else:
-        scores = squad_2_question_scores(gold, predicted)
-        parts = squad_2_parts(gold, scores, odds, threshold)
-        exact, f1 = parts[""]
-        intervals = {}  # questions with and without an answer are resampled separately: a resample may have none of one
-        for prefix, (of_exact, of_f1) in parts.items():
-            intervals |= _intervals({f"{prefix}exact": of_exact, f"{prefix}f1": of_f1})
-        best = [best_of_resamples(gold, predicted, values, odds) for values in scores]
-        intervals |= bootstrap.intervals_of_counts(
-            lambda counts: {"best_exact": best[0](counts), "best_f1": best[1](counts)},
-            [np.arange(len(gold))],
-            [len(gold)],
+        questions = squad_2_questions(gold, predicted, odds)
+        exact, f1 = np.where(questions.null_scores > threshold, ~questions.has_answer, questions[:2])
+        intervals = bootstrap.intervals(
+            lambda *columns: _shares(squad_2_scores(Squad2Questions(*columns), threshold)), *questions
         )
         predicted = {name: "" if odds[name] > threshold else text for name, text in predicted.items()}
     answered = [index for index, example in enumerate(examples) if predicted[example.id]]
@@ -78,8 +69,9 @@ def question_errors(
     )
 
 
-def _intervals(scores: Mapping[str, Array]) -> dict[str, tuple[float, float]]:
-    return {name: bootstrap.interval_of_mean(values) for name, values in scores.items()}
+def _shares(metrics: Metrics) -> Metrics:
+    """The metrics without counts and thresholds, whose intervals mean nothing."""
+    return {name: value for name, value in metrics.items() if not name.endswith(("total", "thresh"))}
 
 
 def _excerpt(example: QuestionExample) -> str:

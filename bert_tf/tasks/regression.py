@@ -14,8 +14,8 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.labelled import Scale
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.classification import binary_f1, class_intervals, correlations, correlations_of_resamples
-from bert_tf.metrics.glue import glue_scores, with_score
+from bert_tf.metrics.classification import binary_f1, correlations
+from bert_tf.metrics.glue import glue_scores
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.fine_tuning_task import truncated_share
@@ -196,29 +196,16 @@ class Regression(TextTask):
         return [{"id": example.id, "value": value} for example, value in zip(examples, values, strict=True)]
 
     def official_metrics(self, examples: list[TextExample], predictions: list[Json]) -> Metrics:
-        gold, predicted = _values(examples, predictions)
+        return self._metrics(*_values(examples, predictions))
+
+    def _metrics(self, gold: Array, predicted: Array) -> Metrics:
+        """`official_metrics` of numbers, float [examples]."""
         if self.glue:
             return glue_scores(self.glue, gold, predicted)
         metrics = correlations(gold, predicted)
-        return metrics | binary_f1(gold >= _PARAPHRASE, predicted >= _PARAPHRASE) if self._is_klue else metrics
-
-    def _intervals(self, gold: Array, predicted: Array) -> dict[str, tuple[float, float]]:
-        """The metrics' bootstrap intervals."""
-        correlations_of_counts = correlations_of_resamples(gold, predicted)
-
-        def metric(counts: Array) -> dict[str, Array]:
-            metrics = correlations_of_counts(counts)
-            return with_score(metrics) if self.glue else metrics
-
-        intervals = bootstrap.intervals_of_counts(metric, [np.arange(len(gold))], [len(gold)])
-        if not self._is_klue:
-            return intervals
-        columns = ((values >= _PARAPHRASE).astype(int) for values in (gold, predicted))
-        return intervals | class_intervals(lambda counts: {"f1": counts.f1_of(True)}, [False, True], *columns)
-
-    @property
-    def _is_klue(self) -> bool:
-        return self.data.format == "klue/sts"
+        if self.data.format == "klue/sts":
+            metrics |= binary_f1(gold >= _PARAPHRASE, predicted >= _PARAPHRASE)
+        return metrics
 
     def baseline(self, examples: list[TextExample]) -> Metrics:
         mean = float(np.mean([number(example) for example in examples]))
@@ -228,7 +215,7 @@ class Regression(TextTask):
         gold, predicted = _values(examples, predictions)
         worst = np.argsort(-np.abs(gold - predicted), kind="stable")[:LISTED]
         return ErrorAnalysis(
-            intervals=self._intervals(gold, predicted),
+            intervals=bootstrap.intervals(self._metrics, gold, predicted),
             errors=[
                 ErrorExample(
                     examples[index].texts, f"{gold[index]:g}", f"{predicted[index]:.3g}", examples[index].location

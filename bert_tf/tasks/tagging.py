@@ -22,7 +22,6 @@ from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
 from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.tasks.entity_spans import entity_spans
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings
 from bert_tf.tasks.tagging_errors import tagging_errors
@@ -30,6 +29,7 @@ from bert_tf.tasks.tags import (
     Unit,
     are_entities,
     closed,
+    entity_spans,
     learned,
     onto_characters,
     scheme_of,
@@ -375,7 +375,7 @@ class Tagging(FineTuningTask):
         if not self.scheme:
             return accuracy(*(list(itertools.chain.from_iterable(sentences)) for sentences in (gold, predicted)))
         scores = metrics.entity_scores(gold, predicted)
-        return scores | (metrics.klue_scores(gold, predicted) if self._is_klue else {})
+        return scores | (metrics.klue_scores(*metrics.klue_counts(gold, predicted)) if self._is_klue else {})
 
     def baseline(self, examples: list[TaggedExample]) -> Metrics:
         counts = collections.Counter(tag for example in examples for tag in learned(example, self.scheme))

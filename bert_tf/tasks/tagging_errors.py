@@ -2,8 +2,7 @@
 
 import collections
 import itertools
-import operator
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -11,10 +10,10 @@ import numpy as np
 from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics import tagging as metrics
-from bert_tf.metrics.counts import precision_recall_f1
+from bert_tf.metrics.classification import precision_recall_f1
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.tags import learned, scored, starts_of, words_of
-from bert_tf.types import Array, Json, Metrics
+from bert_tf.types import Array, Json
 
 _Sentences: TypeAlias = Sequence[Sequence[str]]  # the tags of each
 
@@ -36,8 +35,9 @@ def tagging_errors(
     gold, predicted = (
         [scored(example, own, unit) for example, own in zip(examples, sentences, strict=True)] for sentences in tags
     )
-    right = [(sum(map(operator.eq, *both)), len(both[0])) for both in zip(gold, predicted, strict=True)]
-    intervals = {"accuracy": bootstrap.interval_of_sums(lambda sums: sums[:, 0] / np.maximum(sums[:, 1], 1), right)}
+    intervals = bootstrap.intervals(
+        lambda right, words: {"accuracy": right.sum() / max(words.sum(), 1)}, *metrics.tag_counts(gold, predicted).T
+    )
     read = _entities if scheme else _tagged
     true, answered = ([read(*one) for one in zip(examples, sentences, strict=True)] for sentences in tags)
     wrong = [(_without(*both), _without(*both[::-1])) for both in zip(true, answered, strict=True)]
@@ -50,10 +50,10 @@ def tagging_errors(
     ]
     if not scheme:
         return ErrorAnalysis(intervals=intervals, table=_table_of_tags(gold, predicted), errors=errors)
-    intervals |= _intervals_of_entities(gold, predicted)
+    types, counts = metrics.span_counts(gold, predicted)
+    intervals |= bootstrap.intervals(lambda counts: metrics.entity_shares(counts.sum(0)), counts.sum(2))
     if klue:
-        terms = metrics.klue_terms(gold, predicted)
-        intervals |= {name: bootstrap.interval_of_sums(*of_sentences) for name, of_sentences in terms.items()}
+        intervals |= bootstrap.intervals(metrics.klue_scores, *metrics.klue_counts(gold, predicted))
     spans = [
         (span["score"], (span["start"], span["end"], span["label"]) in of_sentence)
         for of_sentence, prediction in zip(true, predictions, strict=True)
@@ -61,23 +61,11 @@ def tagging_errors(
     ]
     return ErrorAnalysis(
         intervals=intervals,
-        table=_table_of_types(metrics.entity_scores(gold, predicted)),
+        table=_table("Entities by type", ("type", "entities"), types, counts.sum(0)),
         confidences=[score for score, _ in spans],
         correct=[is_right for _, is_right in spans],
         errors=errors,
     )
-
-
-def _intervals_of_entities(gold: _Sentences, predicted: _Sentences) -> dict[str, tuple[float, float]]:
-    counts = metrics.entity_counts(gold, predicted)
-
-    def metric(index: int) -> Callable[[Array], Array]:
-        return lambda sums: precision_recall_f1(*sums.T)[index]
-
-    return {
-        name: bootstrap.interval_of_sums(metric(index), counts)
-        for index, name in enumerate(("precision", "recall", "f1"))
-    }
 
 
 def _entities(example: TaggedExample, tags: Sequence[str]) -> dict[Hashable, str]:
@@ -99,23 +87,17 @@ def _without(items: Mapping[Hashable, str], others: Container[Hashable]) -> list
     return [text for key, text in items.items() if key not in others]
 
 
-def _table_of_types(scores: Metrics) -> Table:
-    kinds = [name.removesuffix("/f1") for name in scores if name.endswith("/f1")]
-    columns = ("precision", "recall", "f1", "entities", "predicted_entities")
-    rows = [
-        (kind, *(scores[f"{kind}/{name}"] if index < 3 else int(scores[f"{kind}/{name}"])
-                 for index, name in enumerate(columns)))
-        for kind in kinds
-    ]  # fmt: skip
-    return Table("Entities by type", ("type", "precision", "recall", "f1", "entities", "predicted"), rows)
-
-
 def _table_of_tags(gold: _Sentences, predicted: _Sentences) -> Table:
     true, answered = (list(itertools.chain.from_iterable(sentences)) for sentences in (gold, predicted))
-    right = collections.Counter(tag for tag, other in zip(true, answered, strict=True) if tag == other)
-    words, answers = collections.Counter(true), collections.Counter(answered)
-    rows = [
-        (tag, *map(float, precision_recall_f1(right[tag], answers[tag], words[tag])), words[tag], answers[tag])
-        for tag in sorted(words | answers, key=lambda tag: -words[tag])
-    ]
-    return Table("Tags", ("tag", "precision", "recall", "f1", "words", "predicted"), rows)
+    right = [tag for tag, other in zip(true, answered, strict=True) if tag == other]
+    counters = [collections.Counter(tags) for tags in (right, answered, true)]
+    tags = sorted(counters[2] | counters[1], key=lambda tag: -counters[2][tag])
+    return _table("Tags", ("tag", "words"), tags, np.array([[counter[tag] for tag in tags] for counter in counters]))
+
+
+def _table(title: str, names: tuple[str, str], kinds: Sequence[str], counts: Array) -> Table:
+    """A row for each kind, from the numbers of correct, predicted and true items, int [3, kinds]."""
+    _, predicted, true = counts
+    columns = (*precision_recall_f1(*counts), true, predicted)
+    rows = list(zip(kinds, *(column.tolist() for column in columns), strict=True))
+    return Table(title, (names[0], "precision", "recall", "f1", names[1], "predicted"), rows)

@@ -7,10 +7,9 @@ import pytest
 from bert_tf.errors import DataError
 from bert_tf.metrics.squad import (
     best_threshold,
-    korquad_scores,
     question_scores,
     squad_1_scores,
-    squad_2_question_scores,
+    squad_2_questions,
     squad_2_scores,
 )
 from tests.packages import package, shared
@@ -71,7 +70,7 @@ def test_squad_1_scores_are_the_official_ones(articles, seed):
     for name in list(answers)[:5]:
         del predictions[name]
     expected = official("v1_1").evaluate(articles, predictions)
-    found = squad_1_scores(answers, predictions)
+    found = squad_1_scores(*question_scores(answers, predictions))
     assert 0.2 < found["exact_match"] < found["f1"] < 0.9
     assert found == pytest.approx({"exact_match": expected["exact_match"], "f1": expected["final_f1"]}, abs=1e-12)
 
@@ -87,7 +86,9 @@ def test_squad_1_scores_are_the_official_ones(articles, seed):
     ],
 )
 def test_squad_scores_by_hand(gold, found, exact, f1):
-    assert squad_1_scores({"a": [gold]}, {"a": found}) == pytest.approx({"exact_match": exact, "f1": f1})
+    assert squad_1_scores(*question_scores({"a": [gold]}, {"a": found})) == pytest.approx(
+        {"exact_match": exact, "f1": f1}
+    )
 
 
 def without_answers(articles, rng, share=0.4):
@@ -121,7 +122,8 @@ def test_squad_2_scores_and_thresholds_are_the_official_ones(articles, seed, dec
     script = official("v2_0")
 
     expected = script.evaluate(articles, predictions, null_scores)
-    found = squad_2_scores(answers, predictions, null_scores, ALL)
+    questions = squad_2_questions(answers, predictions, null_scores)
+    found = squad_2_scores(questions, ALL)
 
     names = [f"{prefix}{name}" for prefix in ("", "HasAns_", "NoAns_") for name in ("exact", "f1")]
     assert {name: found[name] for name in names} == pytest.approx({name: expected[name] / 100 for name in names})
@@ -135,7 +137,7 @@ def test_squad_2_scores_and_thresholds_are_the_official_ones(articles, seed, dec
     has_answer = {name: bool(golds) for name, golds in answers.items()}
     raw_exact, _ = script._get_raw_scores(articles, predictions)
     at = script._apply_no_ans_threshold(raw_exact, null_scores, has_answer, 0.5)
-    assert squad_2_scores(answers, predictions, null_scores, 0.5)["exact"] == pytest.approx(np.mean(list(at.values())))
+    assert squad_2_scores(questions, 0.5)["exact"] == pytest.approx(np.mean(list(at.values())))
 
 
 def test_the_best_threshold_scores_what_was_found():
@@ -144,27 +146,29 @@ def test_the_best_threshold_scores_what_was_found():
     predictions = {name: "cat" if rng.random() < 0.8 else "dog" for name in answers}
     # Null odds, not probabilities: any real number.
     null_scores = {name: rng.normal(-2 if golds else 2, 2) for name, golds in answers.items()}
-    found = squad_2_scores(answers, predictions, null_scores, ALL)
-    at_best = squad_2_scores(answers, predictions, null_scores, found["best_exact_thresh"])
+    questions = squad_2_questions(answers, predictions, null_scores)
+    found = squad_2_scores(questions, ALL)
+    at_best = squad_2_scores(questions, found["best_exact_thresh"])
     assert at_best["exact"] == pytest.approx(found["best_exact"])
-    others = [squad_2_scores(answers, predictions, null_scores, value)["exact"] for value in null_scores.values()]
+    others = [squad_2_scores(questions, value)["exact"] for value in null_scores.values()]
     assert max(others) == pytest.approx(found["best_exact"])
 
 
 def test_a_threshold_of_zero_leaves_everything_unanswered_where_no_answer_helps():
     answers = {"a": [], "b": [], "c": ["cat"]}
     predictions = {"a": "x", "b": "x", "c": "dog"}
-    scores, _ = squad_2_question_scores(answers, predictions)
-    assert best_threshold(answers, predictions, scores, {"a": 0.1, "b": 0.2, "c": 0.3}) == (2 / 3, 0.0)
+    questions = squad_2_questions(answers, predictions, {"a": 0.1, "b": 0.2, "c": 0.3})
+    assert best_threshold(questions, questions.exact) == (2 / 3, 0.0)
 
 
 def test_a_question_with_nothing_but_the_null_answer_has_infinite_odds():
-    found = squad_2_scores({"a": ["cat"], "b": []}, {"a": "cat", "b": ""}, {"a": -3.0, "b": float("inf")}, 0.0)
+    questions = squad_2_questions({"a": ["cat"], "b": []}, {"a": "cat", "b": ""}, {"a": -3.0, "b": float("inf")})
+    found = squad_2_scores(questions, 0.0)
     assert (found["exact"], found["best_exact"], found["best_exact_thresh"]) == (1, 1, -3)
 
 
 def test_the_kinds_of_questions_that_are_missing_are_left_out():
-    assert squad_2_scores({"a": ["cat"]}, {"a": "The cat."}, {"a": 0.25}, ALL) == {
+    assert squad_2_scores(squad_2_questions({"a": ["cat"]}, {"a": "The cat."}, {"a": 0.25}), ALL) == {
         "exact": 1, "f1": 1, "total": 1, "HasAns_exact": 1, "HasAns_f1": 1, "HasAns_total": 1,
         "best_exact": 1, "best_exact_thresh": 0.25, "best_f1": 1, "best_f1_thresh": 0.25,
     }  # fmt: skip
@@ -188,11 +192,14 @@ def test_the_kinds_of_questions_that_are_missing_are_left_out():
     ],
 )
 def test_korquad_scores_by_hand(gold, found, exact, f1):
-    assert korquad_scores({"a": [gold]}, {"a": found}) == pytest.approx({"exact_match": exact, "f1": f1})
+    assert squad_1_scores(*question_scores({"a": [gold]}, {"a": found}, korean=True)) == pytest.approx(
+        {"exact_match": exact, "f1": f1}
+    )
 
 
 def test_the_best_of_several_answers_counts_for_each_measure():
-    found = korquad_scores({"a": ["토지 ", "대하소설 토지"], "b": ["서울"]}, {"a": "소설 토지", "b": "서울"})
+    answers, predictions = {"a": ["토지 ", "대하소설 토지"], "b": ["서울"]}, {"a": "소설 토지", "b": "서울"}
+    found = squad_1_scores(*question_scores(answers, predictions, korean=True))
     assert found == pytest.approx({"exact_match": 0.5, "f1": (2 * 4 / 10 + 1) / 2})
 
 
@@ -200,7 +207,8 @@ def test_korquads_own_answers_are_right_and_their_halves_score_as_counted():
     articles = json.loads(shared("korean/korquad/KorQuAD_v1.0_dev.json").read_text(encoding="utf-8"))["data"]
     answers = gold_answers(articles)
     assert len(answers) == 5774
-    assert korquad_scores(answers, {name: golds[0] for name, golds in answers.items()}) == {"exact_match": 1, "f1": 1}
+    own = question_scores(answers, {name: golds[0] for name, golds in answers.items()}, korean=True)
+    assert squad_1_scores(*own) == {"exact_match": 1, "f1": 1}
     plain = {name: golds[0] for name, golds in answers.items() if len(golds) == 1 and golds[0].isalpha()}
     halves = {name: text[: (len(text) + 1) // 2] for name, text in plain.items()}
     _, f1 = question_scores({name: [text] for name, text in plain.items()}, halves, korean=True)
@@ -212,18 +220,18 @@ def test_korquads_own_answers_are_right_and_their_halves_score_as_counted():
 @pytest.mark.parametrize(
     ("score", "answers", "predictions", "message"),
     [
-        (squad_1_scores, {}, {}, "no questions"),
-        (lambda *both: squad_2_scores(*both, {}, ALL), {}, {}, "no questions"),
-        (squad_1_scores, {"a": []}, {"a": ""}, "question 'a' has no answer"),
-        (lambda *both: squad_2_scores(*both, {"a": 0.0}, ALL), {"a": []}, {"b": ""}, "question 'a' has no prediction"),
+        (question_scores, {}, {}, "no questions"),
+        (lambda *both: squad_2_questions(*both, {}), {}, {}, "no questions"),
+        (question_scores, {"a": []}, {"a": ""}, "question 'a' has no answer"),
+        (lambda *both: squad_2_questions(*both, {"a": 0.0}), {"a": []}, {"b": ""}, "question 'a' has no prediction"),
         (
-            lambda *both: squad_2_scores(*both, {"b": 0.0}, ALL),
+            lambda *both: squad_2_questions(*both, {"b": 0.0}),
             {"a": []},
             {"a": ""},
             "question 'a' has null score None",
         ),
         (
-            lambda *both: squad_2_scores(*both, {"a": float("nan")}, ALL),
+            lambda *both: squad_2_questions(*both, {"a": float("nan")}),
             {"a": []},
             {"a": ""},
             "question 'a' has null score nan",

@@ -8,16 +8,18 @@ import pytest
 import sklearn.metrics
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.metrics.counts import precision_recall_f1
 from bert_tf.metrics.tagging import (
     KLUE_LABELS,
     SCHEMES,
     encode,
     entities,
-    entity_counts,
     entity_scores,
+    entity_shares,
+    klue_counts,
     klue_scores,
     repair,
+    span_counts,
+    tag_counts,
 )
 from tests.packages import seqeval, shared
 
@@ -120,12 +122,13 @@ def test_the_file_that_comes_with_conlleval_scores_74_35():
 def test_f1_comes_from_the_sums_of_the_sentences_counts():
     labels = [["B-PER", "I-PER", "O"], ["B-LOC"], ["O", "O"]]
     predictions = [["B-PER", "I-PER", "B-LOC"], ["B-PER"], ["O", "O"]]
-    counts = entity_counts(labels, predictions)
-    assert counts.tolist() == [[1, 2, 1], [0, 1, 1], [0, 0, 0]]
-    f1 = precision_recall_f1(*counts.sum(0))[2]
-    assert f1 == pytest.approx(entity_scores(labels, predictions)["f1"])
-    assert f1 == pytest.approx(2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2))
-    assert precision_recall_f1(*counts.T)[2].tolist() == pytest.approx([2 / 3, 0, 0])
+    types, counts = span_counts(labels, predictions)
+    assert types == ["LOC", "PER"]
+    assert counts.tolist() == [[[0, 1], [1, 1], [0, 1]], [[0, 0], [0, 1], [1, 0]], np.zeros((3, 2)).tolist()]
+    f1 = 2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2)
+    assert entity_shares(counts.sum((0, 2))) == pytest.approx({"precision": 1 / 3, "recall": 1 / 2, "f1": f1})
+    assert entity_scores(labels, predictions)["f1"] == pytest.approx(f1)
+    assert tag_counts(labels, predictions).tolist() == [[2, 3], [0, 1], [2, 2]]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -152,7 +155,7 @@ def test_klue_scores_are_seqevals_and_scikit_learns(monkeypatch, seed):
     rng = np.random.default_rng(seed)
     labels = [repair(tags) for tags in random_tags(rng, "BI", 60, ("PS", "LC", "DT"))]
     predictions = perturbed(rng, labels, 0.3)
-    found = klue_scores(labels, predictions)
+    found = klue_scores(*klue_counts(labels, predictions))
 
     # As the authors do: one sequence of all sentences, [CLS] and [SEP] among them; 1 for the labels that do not occur.
     true, guessed = ([tag for tags in part for tag in ("O", *tags, "O")] for part in (labels, predictions))
@@ -164,13 +167,13 @@ def test_klue_scores_are_seqevals_and_scikit_learns(monkeypatch, seed):
 
 def test_klue_takes_no_entity_without_its_first_character():
     labels, predictions = [["B-PS", "I-PS", "O"]], [["I-PS", "I-PS", "O"]]
-    assert klue_scores(labels, predictions)["entity_macro_f1"] == 0
+    assert klue_scores(*klue_counts(labels, predictions))["entity_macro_f1"] == 0
     assert entity_scores(labels, predictions)["f1"] == 1
 
 
 def test_klue_counts_what_only_the_evaluation_file_has_as_wrong():
     labels, predictions = [["B-PS", "I-PS", "O", "B-XX"]], [["B-PS", "I-PS", "O", "B-LC"]]
-    scores = klue_scores(labels, predictions)
+    scores = klue_scores(*klue_counts(labels, predictions))
     assert scores["entity_macro_f1"] == pytest.approx((1 + 0 + 0) / 3)  # of PS, XX and LC
     assert scores["character_macro_f1"] == pytest.approx(12 / 13)  # all but B-LC, predicted once and wrong
 
@@ -182,7 +185,7 @@ def test_the_labels_of_klue_are_those_of_its_file():
     labels = [[tag for character, tag in row if character != " "] for row in rows if row]
     assert len(labels) == 5000
     assert {tag for tags in labels for tag in tags} == set(KLUE_LABELS)
-    assert klue_scores(labels[:500], labels[:500]) == {"entity_macro_f1": 1, "character_macro_f1": 1}
+    assert klue_scores(*klue_counts(labels[:500], labels[:500])) == {"entity_macro_f1": 1, "character_macro_f1": 1}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +209,7 @@ def test_unknown_schemes_labels_and_impossible_entities_are_refused():
     with pytest.raises(ConfigError, match="unknown tagging scheme 'IOBES'"):
         repair(["O"], "IOBES")
     with pytest.raises(DataError, match="prediction 2 is 'B-LOC'"):
-        klue_scores([["O", "O"]], [["O", "B-LOC"]])
+        klue_counts([["O", "O"]], [["O", "B-LOC"]])
     for spans in ([(0, 2, "PER"), (1, 3, "PER")], [(2, 4, "PER")], [(1, 1, "PER")]):
         with pytest.raises(DataError, match="entity PER at"):
             encode(spans, 3)

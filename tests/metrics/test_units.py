@@ -9,9 +9,9 @@ def test_every_score_of_the_metrics_has_its_unit():
     names = {}
     pairs = [["B-PER", "O"]], [["B-PER", "B-LOC"]]
     names |= tagging.entity_scores(*pairs) | multi_label([[1, 0]], [[1, 1]]) | scope(["a"], ["a"], "oos")
-    names |= tagging.klue_scores([["B-PS", "O"]], [["O", "O"]])
+    names |= tagging.klue_scores(*tagging.klue_counts([["B-PS", "O"]], [["O", "O"]]))
     answers, found = {"1": ["a"], "2": []}, {"1": "a", "2": ""}
-    names |= squad.squad_2_scores(answers, found, {"1": -1.0, "2": 1.0}, 0.0)
+    names |= squad.squad_2_scores(squad.squad_2_questions(answers, found, {"1": -1.0, "2": 1.0}), 0.0)
     names |= glue.glue_scores("mrpc", ["1", "0"], ["1", "1"])
     units = {name: unit_of(name, names) for name in names}
     counts = {"entities", "predicted_entities", "total"}

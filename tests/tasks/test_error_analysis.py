@@ -5,13 +5,13 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, tagged
+from bert_tf.metrics import bootstrap
 from bert_tf.metrics.tagging import KLUE_LABELS, repair
 from bert_tf.tasks.error_analysis import LISTED, ErrorExample, surest_errors
 from bert_tf.tasks.multiple_choice import MultipleChoice
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.text import Tokenizer
-from tests.metrics.resamples import few_draws, interval
 from tests.model.small import PIECES
 
 
@@ -33,6 +33,24 @@ def found_by(task, examples, predictions):
     for name, (low, high) in error_analysis.intervals.items():
         assert low <= scores[name] <= high, name
     return error_analysis
+
+
+@pytest.fixture
+def resampled(monkeypatch):
+    """Function of a task, examples and predictions to the intervals of the official metrics of resampled examples."""
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 50)
+
+    def intervals(task, examples, predictions):
+        def metrics(rows):
+            # Of questions, by their ids, each draw is one of its own.
+            drawn = [examples[row]._replace(id=str(number)) for number, row in enumerate(rows)]
+            return task.official_metrics(
+                drawn, [predictions[row] | {"id": one.id} for one, row in zip(drawn, rows, strict=True)]
+            )
+
+        return bootstrap.intervals(metrics, np.arange(len(examples)))
+
+    return intervals
 
 
 def sentence(words, tags, number):
@@ -91,10 +109,7 @@ def test_a_sentence_without_words_leaves_an_interval(tokenizer):
         ),
     ],
 )
-def test_every_score_of_tags_has_the_interval_that_scoring_each_draw_gives(
-    tokenizer, labels, unit, scores, monkeypatch
-):
-    few_draws(monkeypatch)
+def test_every_score_of_tags_has_the_interval_that_scoring_each_draw_gives(tokenizer, labels, unit, scores, resampled):
     random, task = np.random.default_rng(0), Tagging(tokenizer, labels=labels, unit=unit)
     examples, predictions = [], []
     for number in range(6):  # few: in some resamples a type is missing
@@ -104,14 +119,8 @@ def test_every_score_of_tags_has_the_interval_that_scoring_each_draw_gives(
         examples.append(sentence("a b c d e", " ".join(tags), number))
         predictions.append({"tags": found, "spans": []})
 
-    def scored(*drawn):
-        return {name: value for name, value in task.official_metrics(*drawn).items() if name in scores}
-
-    expected = interval(scored, examples, predictions)
-    intervals = task.error_analysis(examples, predictions).intervals
-    assert intervals.keys() == expected.keys() == scores
-    for name, ends in expected.items():
-        assert intervals[name] == pytest.approx(ends), name
+    expected, intervals = resampled(task, examples, predictions), task.error_analysis(examples, predictions).intervals
+    assert intervals == {name: pytest.approx(expected[name]) for name in scores}
 
 
 def question(number, context, *answers):
@@ -156,36 +165,16 @@ def test_an_answer_below_the_threshold_counts_as_none(tokenizer):
     assert error_analysis.examples[0].answered == "(no answer)"
 
 
-def test_every_score_of_squad_2_has_the_interval_that_scoring_each_draw_gives(tokenizer, monkeypatch):
-    few_draws(monkeypatch)
+def test_every_score_of_squad_2_has_the_interval_that_scoring_each_draw_gives(tokenizer, resampled):
     random = np.random.default_rng(0)
     task = QuestionAnswering(tokenizer, QuestionAnsweringConfig(unanswerable=True), ExampleData(format="squad2"))
     examples = [question(number, "b c d e", *(["b c"] if number % 3 else [])) for number in range(30)]
     predictions = [
         answered(number, random.choice(["b c", "b", "d e", ""]), 0.5, random.normal()) for number in range(30)
     ]
-
-    def scored(examples, predictions):
-        """Of questions of which some were drawn more than once."""
-        names = list(map(str, range(len(examples))))
-        return task.official_metrics(
-            [one._replace(id=name) for one, name in zip(examples, names, strict=True)],
-            [one | {"id": name} for one, name in zip(predictions, names, strict=True)],
-        )
-
-    def without(expected, *ends):
-        return {name: pair for name, pair in expected.items() if not name.endswith(ends)}
-
-    expected = without(interval(scored, examples, predictions), "total", "thresh", "Ans_exact", "Ans_f1")
-    # What has an answer and what has none are drawn apart: else a draw may have nothing of a kind.
-    for first, name in ((1, "HasAns"), (0, "NoAns")):
-        places = [place for place in range(30) if bool(place % 3) == first]
-        of_kind = interval(scored, *([some[place] for place in places] for some in (examples, predictions)))
-        expected |= {f"{name}_{score}": of_kind[f"{name}_{score}"] for score in ("exact", "f1")}
-    intervals = task.error_analysis(examples, predictions).intervals
-    assert intervals.keys() == expected.keys()
-    for name, ends in expected.items():
-        assert intervals[name] == pytest.approx(ends), name
+    expected, intervals = resampled(task, examples, predictions), task.error_analysis(examples, predictions).intervals
+    names = {f"{kind}{score}" for kind in ("", "HasAns_", "NoAns_", "best_") for score in ("exact", "f1")}
+    assert intervals == {name: pytest.approx(expected[name]) for name in names}
 
 
 def test_of_choices_the_surest_wrong_one_is_the_worst(tokenizer):
