@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.model.encoder",
-    "BertPretrainer": "bert_tf.model.pretrainer",
+    "BertPretrainer": "bert_tf.model.heads",
     "Tokenizer": "bert_tf.text.tokenizer",
     "load": "bert_tf.checkpoints",
 }

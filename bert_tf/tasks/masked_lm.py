@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.packing import dense_features, pack, truncate
-from bert_tf.model.build import build
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
+from bert_tf.model.heads import build
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import Tokenizer
