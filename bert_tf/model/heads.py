@@ -170,7 +170,7 @@ def next_sentence(encoder: BertEncoder) -> keras.Model:
     """
     inputs = encoder_inputs()
     pooled = call_encoder(encoder, inputs, pooled=True)["pooled_output"]
-    return keras.Model(inputs, {"nsp_logits": logits_layer(encoder, 2, "next_sentence")(pooled)})
+    return _model(encoder, inputs, {"nsp_logits": logits_layer(encoder, 2, "next_sentence")(pooled)})
 
 
 def classifier(encoder: BertEncoder, labels: int) -> keras.Model:
@@ -181,7 +181,7 @@ def classifier(encoder: BertEncoder, labels: int) -> keras.Model:
     """
     inputs = encoder_inputs()
     pooled = call_encoder(encoder, inputs, pooled=True)["pooled_output"]
-    return keras.Model(inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, pooled))})
+    return _model(encoder, inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, pooled))})
 
 
 def tagger(encoder: BertEncoder, labels: int, *, frozen: bool = False) -> keras.Model:
@@ -196,7 +196,7 @@ def tagger(encoder: BertEncoder, labels: int, *, frozen: bool = False) -> keras.
     """
     inputs = encoder_inputs()
     sequence = call_encoder(encoder, inputs, pooled=False, frozen=frozen)["sequence_output"]
-    return keras.Model(inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, sequence))})
+    return _model(encoder, inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, sequence))})
 
 
 def bilstm_classifier(encoder: BertEncoder, labels: int) -> keras.Model:
@@ -229,7 +229,7 @@ def _on_bilstm(
     outputs = call_encoder(encoder, inputs, pooled=False, frozen=frozen)
     states = token_features(encoder, outputs, features or FeatureConfig())
     states = _bilstm(states, inputs["input_mask"], size, encoder.dtype_policy, sequences=sequences)
-    return keras.Model(inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, states))})
+    return _model(encoder, inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, states))})
 
 
 def _bilstm(
@@ -272,7 +272,7 @@ def span_head(encoder: BertEncoder) -> keras.Model:
     """
     inputs = encoder_inputs()
     logits = logits_layer(encoder, 2, "span")(call_encoder(encoder, inputs, pooled=False)["sequence_output"])
-    return keras.Model(inputs, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
+    return _model(encoder, inputs, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
 
 
 def multiple_choice_head(encoder: BertEncoder) -> keras.Model:
@@ -284,7 +284,7 @@ def multiple_choice_head(encoder: BertEncoder) -> keras.Model:
     inputs, rows = _grouped_inputs()
     pooled = call_encoder(encoder, rows, pooled=True)["pooled_output"]
     scores = logits_layer(encoder, 1, "classifier")(_dropped(encoder, pooled))  # [batch * choices, 1]
-    return keras.Model(inputs, {"logits": UnflattenChoices(name="unflatten")(scores, inputs["input_word_ids"])})
+    return _model(encoder, inputs, {"logits": UnflattenChoices(name="unflatten")(scores, inputs["input_word_ids"])})
 
 
 def cosine(encoder: BertEncoder) -> keras.Model:
@@ -298,7 +298,7 @@ def cosine(encoder: BertEncoder) -> keras.Model:
     """
     inputs, rows = _grouped_inputs(2)
     states = call_encoder(encoder, rows, pooled=False)["sequence_output"]
-    return keras.Model(inputs, {"logits": Cosine(name="cosine", dtype="float32")(states, inputs["input_mask"])})
+    return _model(encoder, inputs, {"logits": Cosine(name="cosine", dtype="float32")(states, inputs["input_mask"])})
 
 
 def _grouped_inputs(
@@ -307,6 +307,15 @@ def _grouped_inputs(
     """Inputs [batch, sequences, length] for several sequences per example; the same as [batch * sequences, length]."""
     inputs = {name: keras.Input((sequences, None), dtype="int32", name=name) for name in encoder_inputs()}
     return inputs, {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
+
+
+def _model(
+    encoder: BertEncoder, inputs: dict[str, keras.KerasTensor], outputs: dict[str, keras.KerasTensor]
+) -> keras.Model:
+    """Creates a functional model with the encoder's dtype policy, by which `compile` decides on loss scaling."""
+    model = keras.Model(inputs, outputs)
+    model.dtype_policy = encoder.dtype_policy
+    return model
 
 
 def logits_layer(encoder: BertEncoder, size: int, name: str) -> keras.layers.Dense:
