@@ -1,5 +1,6 @@
 """The BERT encoder as an ordinary Keras model, with the input and output names of the TF-Hub BERT models."""
 
+import functools
 import os
 from collections.abc import Collection
 from typing import Any, Self
@@ -12,12 +13,12 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.layers import (
     AttentionBias,
     CausalAttentionBias,
+    Dense,
     Embeddings,
     LastToken,
     LayerNorm,
     PackedAttentionBias,
     PackedPositions,
-    Pooler,
     TokensAt,
     TransformerBlock,
     initializer,
@@ -74,6 +75,7 @@ class FunctionalModel(keras.Model):
         for name in frozen:
             self.get_layer(name).trainable = False
 
+    @tf.autograph.experimental.do_not_convert  # it cannot convert super()
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls the model; other entries of a dict, such as labels, are ignored."""
         # Keras aligns dicts by position in the order of their keys: one more shifts the others, with only a warning.
@@ -150,9 +152,11 @@ class BertEncoder(FunctionalModel):
             x = LayerNorm(config.layer_norm_epsilon, name="final_norm", dtype=policy)(x)
         outputs = {"embedding_output": embedded_tokens, "sequence_output": x, "encoder_outputs": layer_outputs}
         if config.pooler:
-            pooler = Pooler(
+            pooler = keras.layers.Dense(
                 config.hidden_size, "tanh", kernel_initializer=initializer(config), name="pooler", dtype=policy
             )
+            # No subclass that refuses quantization: .keras files name weights by the classes of their layers.
+            pooler.quantize = functools.partial(Dense.quantize, pooler)
             if packed:
                 inputs[FIRST_TOKENS] = keras.Input((None,), dtype="int32", name=FIRST_TOKENS)
                 first = TokensAt(name="first_tokens", autocast=False)(x, inputs[FIRST_TOKENS])

@@ -102,13 +102,6 @@ class Dense(keras.layers.Dense):
         )
 
 
-@keras.saving.register_keras_serializable("bert_tf")
-class Pooler(keras.layers.Dense):
-    """keras.layers.Dense that is not quantized."""
-
-    quantize = Dense.quantize
-
-
 class ConfiguredLayer(keras.layers.Layer):
     """Base class of layers that are created, and saved, with the encoder's config."""
 
