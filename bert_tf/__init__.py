@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bert_tf.checkpoints import load
     from bert_tf.config import BertConfig
     from bert_tf.model.encoder import BertEncoder
-    from bert_tf.model.pretrainer import BertPretrainer
+    from bert_tf.model.heads import BertPretrainer
     from bert_tf.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
@@ -41,7 +41,7 @@ __all__ = [
 _MODULES = {
     "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.model.encoder",
-    "BertPretrainer": "bert_tf.model.pretrainer",
+    "BertPretrainer": "bert_tf.model.heads",
     "Tokenizer": "bert_tf.text.tokenizer",
     "load": "bert_tf.checkpoints",
 }

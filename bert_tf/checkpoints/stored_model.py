@@ -7,8 +7,8 @@ import keras
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import BertConfig, FeatureConfig, from_dict
-from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, variable_shapes
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer

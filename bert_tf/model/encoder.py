@@ -1,16 +1,19 @@
 """The BERT encoder as an ordinary Keras model, with the input and output names of the TF-Hub BERT models."""
 
+import functools
+import os
+from collections.abc import Collection
 from typing import Any, Self
 
 import keras
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, from_dict, to_dict
-from bert_tf.config.values import with_new_names
+from bert_tf.config import BertConfig, FeatureConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.model.layers import (
     AttentionBias,
     CausalAttentionBias,
+    Dense,
     Embeddings,
     LastToken,
     LayerNorm,
@@ -19,6 +22,7 @@ from bert_tf.model.layers import (
     TokensAt,
     TransformerBlock,
     initializer,
+    read_config,
 )
 from bert_tf.types import Json, Tensors
 
@@ -32,7 +36,7 @@ def encoder_inputs() -> dict[str, keras.KerasTensor]:
 
 
 def encoder_of(model: keras.Model) -> "BertEncoder":
-    """Returns the encoder, trainable or frozen, of a model from `model.build`."""
+    """Returns the encoder, trainable or frozen, of a model from `heads.build`."""
     layers = (getattr(layer, "model", layer) for layer in (model, *model.layers))
     return next(layer for layer in layers if isinstance(layer, BertEncoder))
 
@@ -54,8 +58,39 @@ def attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Ten
     return tf.stack([layer.attention_probabilities(x, bias) for layer, x in zip(layers, inputs, strict=True)], 1)
 
 
+class FunctionalModel(keras.Model):
+    """Base class of functional models that are saved by the arguments of their constructors.
+
+    Args:
+        trainable: False freezes all layers.
+        frozen: names of single layers that are not trained.
+        **kwargs: arguments of a functional `keras.Model`.
+    """
+
+    def __init__(self, *, trainable: bool = True, frozen: Collection[str] = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # Not an argument of keras.Model: that marks only the model, and a model around it would train the layers.
+        if not trainable:
+            self.trainable = False
+        for name in frozen:
+            self.get_layer(name).trainable = False
+
+    @tf.autograph.experimental.do_not_convert  # it cannot convert super()
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model; other entries of a dict, such as labels, are ignored."""
+        # Keras aligns dicts by position in the order of their keys: one more shifts the others, with only a warning.
+        if isinstance(inputs, dict) and inputs.keys() > self.input.keys():
+            inputs = {name: inputs[name] for name in self.input}
+        return super().__call__(inputs, *args, **kwargs)
+
+    def get_config(self) -> Json:
+        """Returns the config that `keras.saving` stores."""
+        frozen = [layer.name for layer in self.layers if not layer.trainable]
+        return {"name": self.name, "trainable": self.trainable, "frozen": frozen}
+
+
 @keras.saving.register_keras_serializable("bert_tf")
-class BertEncoder(keras.Model):
+class BertEncoder(FunctionalModel):
     """BERT without a head (Devlin et al., 2019, section 3).
 
     Called on a dict of int32 [batch, length] tensors (`input_word_ids`, `input_mask`, `input_type_ids`), it returns
@@ -72,8 +107,10 @@ class BertEncoder(keras.Model):
 
     Args:
         config: shape of the encoder.
-        dtype: Keras dtype policy or its name, e.g. "mixed_bfloat16"; None for the global policy.
+        dtype: Keras dtype policy or its name, e.g. "mixed_bfloat16"; None for the global policy. LayerNorm and softmax
+            compute in float32 whatever the policy.
         packed: whether rows contain several sequences.
+        trainable, frozen: as for `FunctionalModel`.
 
     Example:
         >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
@@ -89,12 +126,15 @@ class BertEncoder(keras.Model):
         dtype: keras.DTypePolicy | str | None = None,
         packed: bool = False,
         name: str = "encoder",
-        **kwargs: Any,
+        trainable: bool = True,
+        frozen: Collection[str] = (),
     ) -> None:
         config.check()
         if packed and config.attention == "causal":
             raise ConfigError("model.attention is 'causal', but packed rows need 'bidirectional'; set data.pairs=none")
-        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        policy = keras.dtype_policies.get(dtype)
+        if policy.quantization_mode:
+            raise ConfigError(f"dtype {policy.name!r} is quantized, an encoder is not; use 'bfloat16' or another float")
         embeddings = Embeddings(config, name="embeddings", dtype=policy)
         inputs = encoder_inputs()
         mask, embedded = inputs["input_mask"], [inputs["input_word_ids"], inputs["input_type_ids"]]
@@ -115,24 +155,88 @@ class BertEncoder(keras.Model):
             pooler = keras.layers.Dense(
                 config.hidden_size, "tanh", kernel_initializer=initializer(config), name="pooler", dtype=policy
             )
+            # No subclass that refuses quantization: .keras files name weights by the classes of their layers.
+            pooler.quantize = functools.partial(Dense.quantize, pooler)
             if packed:
                 inputs[FIRST_TOKENS] = keras.Input((None,), dtype="int32", name=FIRST_TOKENS)
-                first = TokensAt(name="first_tokens", dtype=policy)(x, inputs[FIRST_TOKENS])
+                first = TokensAt(name="first_tokens", autocast=False)(x, inputs[FIRST_TOKENS])
             else:
-                first = LastToken(name="last_token", dtype=policy)(x, mask) if causal else x[:, 0]
+                first = LastToken(name="last_token", autocast=False)(x, mask) if causal else x[:, 0]
             outputs["pooled_output"] = pooler(first)
-        super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
+        super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, frozen=frozen)
         self.config = config
-        self.policy = policy
+        self.dtype_policy = policy
         self.embeddings = embeddings
         self.packed = packed
 
+    def export(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Exports as `keras.Model.export` does; `encoder_outputs` becomes `encoder_outputs_0`, `encoder_outputs_1`, ...
+
+        Outputs of a SavedModel's signature are tensors, not lists of them.
+        """
+        outputs = {name: output for name, output in self.output.items() if name != "encoder_outputs"}
+        layers = {f"encoder_outputs_{index}": output for index, output in enumerate(self.output["encoder_outputs"])}
+        keras.Model(self.input, outputs | layers, name=self.name).export(filepath, *args, **kwargs)
+
     def get_config(self) -> Json:
         """Returns the config that `keras.saving` stores."""
-        config = to_dict(self.config)
-        return {"config": config, "dtype": self.policy.name, "packed": self.packed, "name": self.name}
+        dtype = keras.dtype_policies.serialize(self.dtype_policy)
+        return super().get_config() | {"config": to_dict(self.config), "dtype": dtype, "packed": self.packed}
 
     @classmethod
     def from_config(cls, config: Json, custom_objects: Json | None = None) -> Self:
         """Creates the encoder from the output of `get_config`."""
-        return cls(**(config | {"config": from_dict(BertConfig, with_new_names(BertConfig, config["config"]))}))
+        return cls(**(config | {"config": read_config(config["config"])}))
+
+
+def token_features(encoder: BertEncoder, outputs: dict[str, Any], config: FeatureConfig) -> keras.KerasTensor:
+    """Combines the states of selected layers into one vector per token.
+
+    Args:
+        encoder: checked for the layers that `config` names.
+        outputs: the outputs of the encoder, or of a frozen copy of it.
+        config: selects the layers and how to combine them.
+
+    Returns:
+        float32 [batch, length, config.width * hidden].
+    """
+    config.check(encoder.config.num_layers)
+    states = [outputs["embedding_output"], *outputs["encoder_outputs"][:-1], outputs["sequence_output"]]
+    selected = [keras.ops.cast(states[layer], "float32") for layer in config.layers]
+    if config.combine == "concat":
+        return keras.ops.concatenate(selected, axis=-1)
+    weights = config.weights or [1.0] * len(selected)
+    return sum(weight * state for weight, state in zip(weights, selected, strict=True))
+
+
+def feature_model(encoder: BertEncoder, config: FeatureConfig) -> keras.Model:
+    """Builds the model from the encoder's inputs to `token_features`."""
+    inputs = encoder_inputs()
+    return keras.Model(inputs, token_features(encoder, encoder(inputs), config))
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Frozen(keras.layers.Layer):
+    """Wraps a model that is not trained: it always runs in inference mode, also while layers on top of it are trained.
+
+    Args:
+        model: its variables are marked as not trainable.
+    """
+
+    def __init__(self, model: keras.Model, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        model.trainable = False
+        self.model = model
+        self.built = True
+
+    def call(self, inputs: Tensors) -> dict[str, tf.Tensor | list[tf.Tensor]]:
+        return self.model(inputs, training=False)
+
+    def get_config(self) -> Json:
+        """Returns the config that `keras.saving` stores."""
+        return super().get_config() | {"model": keras.saving.serialize_keras_object(self.model)}
+
+    @classmethod
+    def from_config(cls, config: Json) -> Self:
+        """Creates the layer from the output of `get_config`."""
+        return cls(**(config | {"model": keras.saving.deserialize_keras_object(config["model"])}))

@@ -1,6 +1,8 @@
-"""Task heads on the encoder (paper, sections 3.1 and 4, figure 4)."""
+"""Models of the encoder with a head: the pre-training heads, task heads and `build`, which builds one by its name."""
 
-from typing import Any
+import functools
+from collections.abc import Callable, Collection
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
@@ -8,11 +10,11 @@ import tensorflow as tf
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
-from bert_tf.model.bilstm import bilstm
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.encoder import BertEncoder, encoder_inputs
-from bert_tf.model.features import Frozen, token_features
+from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
 from bert_tf.model.layers import Dense, Embeddings, LayerNorm, Shape, initializer
+from bert_tf.model.variables import BILSTM_DIRECTIONS, BILSTM_LAYERS, HEADS
+from bert_tf.types import Json
 
 POSITIONS = "masked_lm_positions"  # input name: positions of the tokens to predict
 
@@ -48,7 +50,7 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         flat = tf.reshape(x, [-1, self.config.hidden_size])  # one matmul, not one per sequence
         logits = tf.matmul(flat, table, transpose_b=True)
         logits = tf.reshape(logits, tf.concat([tf.shape(positions), [self.config.vocab_size]], 0))
-        return tf.cast(logits, tf.float32) + self.bias
+        return tf.cast(logits, tf.float32) + tf.cast(self.bias, tf.float32)
 
     def compute_output_spec(self, sequence: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((*positions.shape, self.config.vocab_size), "float32")
@@ -114,6 +116,52 @@ def call_encoder(
     return reader({name: inputs[name] for name in encoder.input})
 
 
+@keras.saving.register_keras_serializable("bert_tf")
+class BertPretrainer(FunctionalModel):
+    """Masked language model and next-sentence prediction on one encoder (section 3.1).
+
+    Takes the encoder's inputs and `masked_lm_positions`, int32 [batch, predictions]; returns
+        mlm_logits float32 [batch, predictions, vocab_size];
+        nsp_logits float32 [batch, 2], with a packed encoder [batch, sequences, 2]: index 0 is "the second segment
+            follows the first", 1 "it does not".
+
+    Args:
+        encoder: must have a pooler if `next_sentence` is True.
+        next_sentence: False omits the next-sentence head, which needs a pooler.
+        trainable, frozen: as for `FunctionalModel`.
+    """
+
+    def __init__(
+        self,
+        encoder: BertEncoder,
+        *,
+        next_sentence: bool = True,
+        name: str = "pretrainer",
+        trainable: bool = True,
+        frozen: Collection[str] = (),
+    ) -> None:
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in (*encoder.input, POSITIONS)}
+        outputs = call_encoder(encoder, inputs, pooled=next_sentence)
+        masked_lm = MaskedLanguageModelHead(encoder.embeddings, name="masked_lm", dtype=encoder.dtype_policy)
+        logits = {"mlm_logits": masked_lm(outputs["sequence_output"], inputs[POSITIONS])}
+        if next_sentence:
+            logits["nsp_logits"] = logits_layer(encoder, 2, "next_sentence")(outputs["pooled_output"])
+        super().__init__(inputs=inputs, outputs=logits, name=name, trainable=trainable, frozen=frozen)
+        self.dtype_policy = encoder.dtype_policy
+        self.encoder = encoder
+        self.next_sentence = next_sentence
+
+    def get_config(self) -> Json:
+        """Returns the config that `keras.saving` stores."""
+        encoder = keras.saving.serialize_keras_object(self.encoder)
+        return super().get_config() | {"encoder": encoder, "next_sentence": self.next_sentence}
+
+    @classmethod
+    def from_config(cls, config: Json, custom_objects: Json | None = None) -> Self:
+        """Creates the model from the output of `get_config`."""
+        return cls(**(config | {"encoder": keras.saving.deserialize_keras_object(config["encoder"])}))
+
+
 def next_sentence(encoder: BertEncoder) -> keras.Model:
     """Next-sentence prediction without the masked language model.
 
@@ -122,7 +170,7 @@ def next_sentence(encoder: BertEncoder) -> keras.Model:
     """
     inputs = encoder_inputs()
     pooled = call_encoder(encoder, inputs, pooled=True)["pooled_output"]
-    return keras.Model(inputs, {"nsp_logits": logits_layer(encoder, 2, "next_sentence")(pooled)})
+    return _model(encoder, inputs, {"nsp_logits": logits_layer(encoder, 2, "next_sentence")(pooled)})
 
 
 def classifier(encoder: BertEncoder, labels: int) -> keras.Model:
@@ -133,7 +181,7 @@ def classifier(encoder: BertEncoder, labels: int) -> keras.Model:
     """
     inputs = encoder_inputs()
     pooled = call_encoder(encoder, inputs, pooled=True)["pooled_output"]
-    return keras.Model(inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, pooled))})
+    return _model(encoder, inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, pooled))})
 
 
 def tagger(encoder: BertEncoder, labels: int, *, frozen: bool = False) -> keras.Model:
@@ -148,7 +196,7 @@ def tagger(encoder: BertEncoder, labels: int, *, frozen: bool = False) -> keras.
     """
     inputs = encoder_inputs()
     sequence = call_encoder(encoder, inputs, pooled=False, frozen=frozen)["sequence_output"]
-    return keras.Model(inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, sequence))})
+    return _model(encoder, inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, sequence))})
 
 
 def bilstm_classifier(encoder: BertEncoder, labels: int) -> keras.Model:
@@ -180,8 +228,40 @@ def _on_bilstm(
     inputs, size = encoder_inputs(), encoder.config.hidden_size
     outputs = call_encoder(encoder, inputs, pooled=False, frozen=frozen)
     states = token_features(encoder, outputs, features or FeatureConfig())
-    states = bilstm(states, inputs["input_mask"], size, encoder.policy, sequences=sequences)
-    return keras.Model(inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, states))})
+    states = _bilstm(states, inputs["input_mask"], size, encoder.dtype_policy, sequences=sequences)
+    return _model(encoder, inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, states))})
+
+
+def _bilstm(
+    states: keras.KerasTensor, mask: keras.KerasTensor, units: int, dtype: keras.DTypePolicy | str, *, sequences: bool
+) -> keras.KerasTensor:
+    """Two-layer BiLSTM: reads the states of each row's tokens forwards and backwards (sections 5.1 and 5.3).
+
+    Args:
+        states: [batch, length, size].
+        mask: int32 [batch, length], 0 at padding, which follows the tokens.
+        units: size of each direction; in the paper 768, BERT-base's hidden size.
+        dtype: Keras dtype policy.
+        sequences: whether to return the states of all tokens or only the final state of both directions.
+
+    Returns:
+        [batch, length, 2 * units] or, without `sequences`, [batch, 2 * units].
+    """
+    is_token = keras.ops.greater(mask, 0)
+    for layer in range(BILSTM_LAYERS):
+        return_sequences = sequences or layer < BILSTM_LAYERS - 1
+        outputs = []
+        # Not keras.layers.Bidirectional: its variables have other paths when loaded from a .keras file.
+        for direction in BILSTM_DIRECTIONS:
+            backward = direction == "backward"
+            name = f"bilstm_{layer}_{direction}"
+            lstm = keras.layers.LSTM(
+                units, return_sequences=return_sequences, go_backwards=backward, name=name, dtype=dtype
+            )
+            output = lstm(states, mask=is_token)
+            outputs.append(keras.ops.flip(output, axis=1) if backward and return_sequences else output)
+        states = keras.ops.concatenate(outputs, axis=-1)
+    return states
 
 
 def span_head(encoder: BertEncoder) -> keras.Model:
@@ -192,7 +272,7 @@ def span_head(encoder: BertEncoder) -> keras.Model:
     """
     inputs = encoder_inputs()
     logits = logits_layer(encoder, 2, "span")(call_encoder(encoder, inputs, pooled=False)["sequence_output"])
-    return keras.Model(inputs, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
+    return _model(encoder, inputs, {"start_logits": logits[..., 0], "end_logits": logits[..., 1]})
 
 
 def multiple_choice_head(encoder: BertEncoder) -> keras.Model:
@@ -204,7 +284,7 @@ def multiple_choice_head(encoder: BertEncoder) -> keras.Model:
     inputs, rows = _grouped_inputs()
     pooled = call_encoder(encoder, rows, pooled=True)["pooled_output"]
     scores = logits_layer(encoder, 1, "classifier")(_dropped(encoder, pooled))  # [batch * choices, 1]
-    return keras.Model(inputs, {"logits": UnflattenChoices(name="unflatten")(scores, inputs["input_word_ids"])})
+    return _model(encoder, inputs, {"logits": UnflattenChoices(name="unflatten")(scores, inputs["input_word_ids"])})
 
 
 def cosine(encoder: BertEncoder) -> keras.Model:
@@ -218,7 +298,7 @@ def cosine(encoder: BertEncoder) -> keras.Model:
     """
     inputs, rows = _grouped_inputs(2)
     states = call_encoder(encoder, rows, pooled=False)["sequence_output"]
-    return keras.Model(inputs, {"logits": Cosine(name="cosine", dtype="float32")(states, inputs["input_mask"])})
+    return _model(encoder, inputs, {"logits": Cosine(name="cosine", dtype="float32")(states, inputs["input_mask"])})
 
 
 def _grouped_inputs(
@@ -229,10 +309,56 @@ def _grouped_inputs(
     return inputs, {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
 
 
+def _model(
+    encoder: BertEncoder, inputs: dict[str, keras.KerasTensor], outputs: dict[str, keras.KerasTensor]
+) -> keras.Model:
+    """Creates a functional model with the encoder's dtype policy, by which `compile` decides on loss scaling."""
+    model = keras.Model(inputs, outputs)
+    model.dtype_policy = encoder.dtype_policy
+    return model
+
+
 def logits_layer(encoder: BertEncoder, size: int, name: str) -> keras.layers.Dense:
     """Creates the last layer of a head, which computes in float32 whatever the encoder's dtype policy."""
     return keras.layers.Dense(size, kernel_initializer=initializer(encoder.config), name=name, dtype="float32")
 
 
 def _dropped(encoder: BertEncoder, x: keras.KerasTensor) -> keras.KerasTensor:
-    return Dropout(encoder.config.dropout, name="dropout", dtype=encoder.policy)(x)
+    return Dropout(encoder.config.dropout, name="dropout", dtype=encoder.dtype_policy)(x)
+
+
+_BUILDERS: dict[str, Callable[..., keras.Model]] = {
+    "pretraining": BertPretrainer,
+    "masked_lm": functools.partial(BertPretrainer, next_sentence=False),
+    "next_sentence": next_sentence,
+    "classification": classifier,
+    "tagging": tagger,
+    "question_answering": span_head,
+    "multiple_choice": multiple_choice_head,
+    "cosine": cosine,
+    "classification_bilstm": bilstm_classifier,
+    "tagging_bilstm": bilstm_tagger,
+}
+
+
+def build(
+    encoder: BertEncoder,
+    head: str | None,
+    labels: int | None = None,
+    features: FeatureConfig | None = None,
+    *,
+    frozen: bool = False,
+) -> keras.Model:
+    """Builds the model with the variables of `variables.variable_shapes`.
+
+    Args:
+        encoder: its variables are shared with the model.
+        head: a key of `variables.HEADS`, or None for the encoder itself.
+        labels: output size, for heads with labels.
+        features: layers that the BiLSTM of `bilstm_tagger` reads; None for the last layer.
+        frozen: for taggers, whether to train the head only and leave the encoder unchanged.
+    """
+    if head is None:
+        return encoder
+    options = {"labels": labels if HEADS[head] else None, "features": features, "frozen": frozen}
+    return _BUILDERS[head](encoder, **{name: value for name, value in options.items() if value})

@@ -1,22 +1,46 @@
 """The encoder's layers: embeddings, self-attention, transformer block (paper, section 3; Vaswani et al., 2017)."""
 
+import contextlib
 import math
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, from_dict, to_dict
+from bert_tf.config.values import with_new_names
+from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
-from bert_tf.model.dropout import Dropout
-from bert_tf.model.remat import recomputed
+from bert_tf.model.dropout import Dropout, repeatable
+from bert_tf.types import Json
 
 Shape: TypeAlias = tuple[int | None, ...]
 
 # Added to attention scores at padding, as in google-research/bert. float16 can represent it; minus infinity would turn
 # an all-padding row into NaN.
 MASKED_SCORE = -10000.0
+
+_remat = threading.local()
+
+
+@contextlib.contextmanager
+def remat_scope(active: bool) -> Iterator[None]:
+    """Rematerialization: recomputes layers in the backward pass to save memory (Chen et al., 2016, arXiv:1604.06174).
+
+    In models called inside for training, each transformer block stores only its input and recomputes the rest. Use it
+    inside a `seed_scope`: Keras' own dropout would draw different masks when recomputed.
+
+    Args:
+        active: False disables recomputation inside the scope.
+    """
+    outer = getattr(_remat, "active", False)
+    _remat.active = active
+    try:
+        yield
+    finally:
+        _remat.active = outer
 
 
 def initializer(config: BertConfig) -> keras.initializers.Initializer:
@@ -40,10 +64,14 @@ class LayerNorm(keras.layers.Layer):
         x = tf.cast(inputs, tf.float32)
         centred = x - tf.reduce_mean(x, -1, keepdims=True)
         deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + self.epsilon)
-        return tf.cast(centred * deviation * self.gamma + self.beta, self.compute_dtype)
+        gamma, beta = tf.cast(self.gamma, tf.float32), tf.cast(self.beta, tf.float32)
+        return tf.cast(centred * deviation * gamma + beta, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
+
+    def get_config(self) -> Json:
+        return super().get_config() | {"epsilon": self.epsilon}
 
 
 @tf.custom_gradient
@@ -66,14 +94,40 @@ class Dense(keras.layers.Dense):
         outputs = _add_bias(tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias))
         return self.activation(tf.ensure_shape(tf.reshape(outputs, shape), [*inputs.shape[:-1], self.units]))
 
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+        """Raises ConfigError: an encoder is rebuilt from its `BertConfig`, which knows no quantized layers."""
+        raise ConfigError(
+            f"layer {self.path!r} of the encoder cannot be quantized to {mode!r}: the model could not be loaded "
+            "again; quantize other layers only (filters=...) or create the encoder with dtype='bfloat16'"
+        )
 
-@keras.saving.register_keras_serializable("bert_tf")
-class Embeddings(keras.layers.Layer):
-    """Sum of word, position and segment embeddings, LayerNorm, dropout (paper, figure 2)."""
+
+class ConfiguredLayer(keras.layers.Layer):
+    """Base class of layers that are created, and saved, with the encoder's config."""
 
     def __init__(self, config: BertConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
+
+    def get_config(self) -> Json:
+        return super().get_config() | {"config": to_dict(self.config)}
+
+    @classmethod
+    def from_config(cls, config: Json) -> Self:
+        return cls(**(config | {"config": read_config(config["config"])}))
+
+
+def read_config(values: Json) -> BertConfig:
+    """Reads the config of an encoder or layer from a .keras file of this version or an older one."""
+    return from_dict(BertConfig, with_new_names(BertConfig, values))
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Embeddings(ConfiguredLayer):
+    """Sum of word, position and segment embeddings, LayerNorm, dropout (paper, figure 2)."""
+
+    def __init__(self, config: BertConfig, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.dropout = Dropout(config.dropout, dtype=self.dtype_policy)
 
@@ -109,7 +163,8 @@ class Embeddings(keras.layers.Layer):
         if self.config.type_vocab_size < 2:
             return self.type_embeddings[0] if self.config.type_vocab_size else 0.0
         # A product with about two rows: the gradient of a gather would add up [batch * length] rows one by one.
-        return tf.matmul(tf.one_hot(type_ids, self.config.type_vocab_size), self.type_embeddings)
+        types = tf.one_hot(type_ids, self.config.type_vocab_size, dtype=self.type_embeddings.dtype)
+        return tf.matmul(types, self.type_embeddings)
 
     def compute_output_shape(
         self, ids_shape: Shape, type_ids_shape: Shape | None = None, positions_shape: Shape | None = None
@@ -118,12 +173,11 @@ class Embeddings(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(ConfiguredLayer):
     """Multi-head self-attention with its output projection; query, key and value in one matmul."""
 
     def __init__(self, config: BertConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config, **kwargs)
         make = initializer(config)
         # The kernel's columns are [3, heads, head_size]: query, key, value.
         self.qkv = Dense(3 * config.hidden_size, kernel_initializer=make, name="qkv", dtype=self.dtype_policy)
@@ -168,12 +222,11 @@ def _attention_softmax(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor) -> tf.
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(ConfiguredLayer):
     """Self-attention and a two-layer feed-forward network, each with dropout, residual and LayerNorm."""
 
     def __init__(self, config: BertConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config, **kwargs)
         policy, make = self.dtype_policy, initializer(config)
         self.attention = SelfAttention(config, name="attention", dtype=policy)
         self.attention_norm = LayerNorm(config.layer_norm_epsilon, name="attention_norm", dtype=policy)
@@ -192,9 +245,9 @@ class TransformerBlock(keras.layers.Layer):
         self.output_norm.build(inputs_shape)
 
     def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
-        if not training:
-            return self._block(inputs, bias, False)
-        return recomputed(lambda inputs, bias: self._block(inputs, bias, True), inputs, bias)
+        if not (training and getattr(_remat, "active", False)):
+            return self._block(inputs, bias, training)
+        return tf.recompute_grad(repeatable(lambda inputs, bias: self._block(inputs, bias, True)))(inputs, bias)
 
     def attention_probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities for the block's inputs: float32 [batch, heads, length, length]."""

@@ -3,7 +3,6 @@
 from typing import Any
 
 from bert_tf.config import BertConfig, FeatureConfig
-from bert_tf.model.bilstm import DIRECTIONS, LAYERS
 
 # Heads, and whether their output size is a free number of labels.
 HEADS = {
@@ -20,6 +19,9 @@ HEADS = {
 }
 # Heads that exist only in this project's own checkpoint format.
 OWN = ("cosine", "classification_bilstm", "tagging_bilstm")
+# The layers of a BiLSTM, in the names of its variables.
+BILSTM_LAYERS = 2
+BILSTM_DIRECTIONS = ("forward", "backward")
 # Heads that need a pooler.
 ON_POOLED = ("pretraining", "next_sentence", "classification", "multiple_choice")
 
@@ -77,8 +79,8 @@ def _head_shapes(
     width = features.width if features else 1
     bilstm = {
         f"bilstm_{layer}_{direction}/lstm_cell/{name}": shape
-        for layer in range(LAYERS)
-        for direction in DIRECTIONS
+        for layer in range(BILSTM_LAYERS)
+        for direction in BILSTM_DIRECTIONS
         for name, shape in {
             "kernel": (2 * hidden if layer else width * hidden, 4 * hidden),
             "recurrent_kernel": (hidden, 4 * hidden),

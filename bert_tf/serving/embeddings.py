@@ -9,8 +9,7 @@ from bert_tf.config import FeatureConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.chunks import chunked_map, map_in_chunks
-from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.features import feature_model
+from bert_tf.model.encoder import BertEncoder, feature_model
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, padded, signature, token_signature
 from bert_tf.text.packing import dense_features, pack
 from bert_tf.text.tokenizer import Tokenizer

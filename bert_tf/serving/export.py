@@ -84,7 +84,7 @@ def export(
         ConfigError: TF Serving could not serve a model from `directory`, or the model does not compute in float32.
         NotServable: the check failed.
     """
-    policy = encoder_of(model).policy
+    policy = encoder_of(model).dtype_policy
     if policy.compute_dtype != "float32":  # fused ops differ between processors, and then so do labels
         raise ConfigError(
             f"the model computes in {policy.name}, and an export in float32; save it and export the saved one "

@@ -26,9 +26,9 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.labelled import Scale
-from bert_tf.model.build import build
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import build
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, example_signature, text_signature, token_signature
 from bert_tf.tasks.task import Task

@@ -6,9 +6,9 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError
-from bert_tf.model.build import build
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
+from bert_tf.model.heads import build
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
 from bert_tf.text.packing import dense_features, pack, truncate

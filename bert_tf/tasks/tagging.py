@@ -20,8 +20,8 @@ from bert_tf.inputs.datasets.tagged import adjoin, document_of, joined, word_col
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics import tagging as metrics
 from bert_tf.metrics.classification import accuracy
-from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import build
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings
 from bert_tf.tasks.tagging_errors import tagging_errors

@@ -16,7 +16,7 @@ from bert_tf.types import Json, Tensors, TfFunction
 class Task(abc.ABC):
     """Base class of all tasks. To add one, write a subclass in a new file and list it in `tasks/__init__.py`.
 
-    A task that needs a new head adds a function that makes it to `model/heads.py`, lists that in `model/build.py`, and
+    A task that needs a new head adds a function that makes it to `model/heads.py`, where `_BUILDERS` lists it, and
     adds the head's variables to `model/variables.py`.
 
     Attributes:

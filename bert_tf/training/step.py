@@ -10,7 +10,7 @@ from bert_tf.config import TrainConfig
 from bert_tf.inputs.batching import microbatch
 from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.model.dropout import seed_scope
-from bert_tf.model.remat import remat_scope
+from bert_tf.model.layers import remat_scope
 from bert_tf.tasks.task import Task
 from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.optimizers import Optimizer

@@ -5,7 +5,7 @@ import numpy as np
 import bert_tf
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
-from bert_tf.model.build import build
+from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, OWN
 from tests.model.small import PIECES, randomize, small_config
 

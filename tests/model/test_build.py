@@ -4,7 +4,7 @@ import pytest
 
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError
-from bert_tf.model.build import build
+from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, variable_shapes
 from tests.model.small import small_config
 

@@ -9,7 +9,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError
 from bert_tf.model import heads
-from bert_tf.model.features import feature_model
+from bert_tf.model.encoder import feature_model
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES, features, randomize, small_config

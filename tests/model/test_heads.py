@@ -7,8 +7,8 @@ import scipy.spatial
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.model.build import build
 from bert_tf.model.dropout import Dropout
+from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, OWN
 from tests.model.numpy_bert import encode, linear, masked_lm_logits, tensors_of
 from tests.model.small import inputs_for, randomize, small_config

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.remat import remat_scope
+from bert_tf.model.layers import remat_scope
 from tests.model.small import features, randomize, small_config
 from tests.model.test_packed import packed, sequences
 

@@ -24,8 +24,8 @@ from bert_tf.config import (
 )
 from bert_tf.config.train import RECIPES
 from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import build
 from bert_tf.tasks import ClassificationConfig
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining

@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import build
 from bert_tf.training import speed
 from bert_tf.training.speed import Speed, Work
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf.inputs.corpus.shards import Shards, are_shards
 from bert_tf.model.dropout import seed_scope
-from bert_tf.model.remat import remat_scope
+from bert_tf.model.layers import remat_scope
 from bert_tf.progress import duration
 from bert_tf.tasks.task import Task
 from bert_tf.text import Tokenizer
