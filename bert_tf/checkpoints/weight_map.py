@@ -36,30 +36,40 @@ class TensorMapping:
 WeightMap: TypeAlias = dict[str, TensorMapping]
 
 
-def tf_dense(ours: str, *theirs: str, layout: str = SAME) -> WeightMap:
-    """Maps kernel and bias of a dense layer to TensorFlow's names; several layers in `theirs` are concatenated."""
-    return {
-        f"{ours}/{part}": TensorMapping(tuple(f"{name}/{part}" for name in theirs), layout)
-        for part in ("kernel", "bias")
-    }
+# How a library names the variables of a layer, and stores them: variable -> (end of its name, layout).
+TENSORFLOW = {name: (f"/{name}", SAME) for name in ("kernel", "bias", "gamma", "beta")}
+PYTORCH = {
+    "kernel": (".weight", TRANSPOSED),
+    "bias": (".bias", SAME),
+    "gamma": (".weight", SAME),
+    "beta": (".bias", SAME),
+}
 
 
-def tf_norm(ours: str, theirs: str) -> WeightMap:
-    """Maps gamma and beta of a LayerNorm to TensorFlow's names."""
-    return {f"{ours}/{part}": TensorMapping((f"{theirs}/{part}",)) for part in ("gamma", "beta")}
+def expand(names: Mapping[str, str], library: Mapping[str, tuple[str, str]], layers: int = 0) -> WeightMap:
+    """The weight map of a table of names.
 
-
-def torch_dense(ours: str, *theirs: str) -> WeightMap:
-    """Maps kernel and bias of a dense layer to PyTorch's names; PyTorch stores kernels as [outputs, inputs]."""
-    return {
-        f"{ours}/kernel": TensorMapping(tuple(f"{name}.weight" for name in theirs), TRANSPOSED),
-        f"{ours}/bias": TensorMapping(tuple(f"{name}.bias" for name in theirs)),
-    }
-
-
-def torch_norm(ours: str, theirs: str) -> WeightMap:
-    """Maps gamma and beta of a LayerNorm to PyTorch's names."""
-    return {f"{ours}/gamma": TensorMapping((f"{theirs}.weight",)), f"{ours}/beta": TensorMapping((f"{theirs}.bias",))}
+    Args:
+        names: our name of a layer, or of a variable outside of layers (an embedding, a bias), to the foreign name. "*"
+            stands for the number of a transformer layer; "{a,b}" for several names, which are concatenated.
+        library: TENSORFLOW or PYTORCH.
+        layers: number of transformer layers.
+    """
+    table: WeightMap = {}
+    for ours, theirs in names.items():
+        start, _, rest = theirs.partition("{")
+        choices, _, end = rest.partition("}")
+        foreign = [f"{start}{choice}{end}" for choice in choices.split(",")]
+        variables = ("gamma", "beta") if ours.endswith("norm") else ("kernel", "bias")
+        for number in map(str, range(layers)) if "*" in ours else [""]:
+            path, numbered = ours.replace("*", number), [name.replace("*", number) for name in foreign]
+            if ours.endswith(("_embeddings", "/bias")):
+                table[path] = TensorMapping(tuple(numbered))
+                continue
+            for variable in variables:
+                suffix, layout = library[variable]
+                table[f"{path}/{variable}"] = TensorMapping(tuple(f"{name}{suffix}" for name in numbered), layout)
+    return table
 
 
 def read_mapped(table: WeightMap, shapes: Shapes, store: Mapping[str, Tensor], file: str) -> dict[str, Tensor]:

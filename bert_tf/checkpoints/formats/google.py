@@ -12,13 +12,13 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.bundles import choose, holds_objects, open_bundle, prefixes, stem, write_bundle
 from bert_tf.checkpoints.weight_map import (
+    TENSORFLOW,
     TRANSPOSED,
     TensorMapping,
     WeightMap,
+    expand,
     names_of,
     read_mapped,
-    tf_dense,
-    tf_norm,
     write_mapped,
 )
 from bert_tf.config import BertConfig
@@ -34,6 +34,22 @@ _VOCABULARY, _CHECKPOINT = "vocab.txt", "bert_model.ckpt"
 _EPSILON = 1e-12  # of tf.contrib.layers.layer_norm, which modeling.py uses
 _SLOTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimization.py
 _STEP = "global_step"
+_NAMES = {
+    "embeddings/word_embeddings": "bert/embeddings/word_embeddings",
+    "embeddings/position_embeddings": "bert/embeddings/position_embeddings",
+    "embeddings/type_embeddings": "bert/embeddings/token_type_embeddings",
+    "embeddings/norm": "bert/embeddings/LayerNorm",
+    "pooler": "bert/pooler/dense",
+    "masked_lm/transform": "cls/predictions/transform/dense",
+    "masked_lm/norm": "cls/predictions/transform/LayerNorm",
+    "masked_lm/bias": "cls/predictions/output_bias",
+    "layer_*/attention/qkv": "bert/encoder/layer_*/attention/self/{query,key,value}",
+    "layer_*/attention/output": "bert/encoder/layer_*/attention/output/dense",
+    "layer_*/attention_norm": "bert/encoder/layer_*/attention/output/LayerNorm",
+    "layer_*/intermediate": "bert/encoder/layer_*/intermediate/dense",
+    "layer_*/output": "bert/encoder/layer_*/output/dense",
+    "layer_*/output_norm": "bert/encoder/layer_*/output/LayerNorm",
+}
 
 
 def recognises(path: str) -> bool:
@@ -154,35 +170,14 @@ def _prefix(path: str) -> tuple[str, list[str]]:
 
 def weight_map(config: BertConfig) -> WeightMap:
     """The weight map of the encoder and all heads."""
-    table = {
-        "embeddings/word_embeddings": TensorMapping(("bert/embeddings/word_embeddings",)),
-        "embeddings/position_embeddings": TensorMapping(("bert/embeddings/position_embeddings",)),
-        "embeddings/type_embeddings": TensorMapping(("bert/embeddings/token_type_embeddings",)),
-        **tf_norm("embeddings/norm", "bert/embeddings/LayerNorm"),
-        **tf_dense("pooler", "bert/pooler/dense"),
-        **tf_dense("masked_lm/transform", "cls/predictions/transform/dense"),
-        **tf_norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
-        "masked_lm/bias": TensorMapping(("cls/predictions/output_bias",)),
-        **_output("next_sentence", "cls/seq_relationship/"),
-        **_output("span", "cls/squad/"),
-        **_output("classifier", ""),  # run_classifier.py opens no scope
-    }
-    for index in range(config.num_layers):
-        ours, theirs = f"layer_{index}", f"bert/encoder/layer_{index}"
-        attention = f"{theirs}/attention/self"
-        table |= tf_dense(f"{ours}/attention/qkv", f"{attention}/query", f"{attention}/key", f"{attention}/value")
-        table |= tf_dense(f"{ours}/attention/output", f"{theirs}/attention/output/dense")
-        table |= tf_norm(f"{ours}/attention_norm", f"{theirs}/attention/output/LayerNorm")
-        table |= tf_dense(f"{ours}/intermediate", f"{theirs}/intermediate/dense")
-        table |= tf_dense(f"{ours}/output", f"{theirs}/output/dense")
-        table |= tf_norm(f"{ours}/output_norm", f"{theirs}/output/LayerNorm")
-    return table
-
-
-def _output(ours: str, scope: str) -> WeightMap:
     # The scripts of these heads create their kernels themselves, as [outputs, inputs]; the rest is tf.layers.dense.
-    kernel = TensorMapping((f"{scope}output_weights",), TRANSPOSED)
-    return {f"{ours}/kernel": kernel, f"{ours}/bias": TensorMapping((f"{scope}output_bias",))}
+    # run_classifier.py opens no scope.
+    outputs = {"next_sentence": "cls/seq_relationship/", "span": "cls/squad/", "classifier": ""}
+    return (
+        expand(_NAMES, TENSORFLOW, config.num_layers)
+        | {f"{ours}/kernel": TensorMapping((f"{scope}output_weights",), TRANSPOSED) for ours, scope in outputs.items()}
+        | {f"{ours}/bias": TensorMapping((f"{scope}output_bias",)) for ours, scope in outputs.items()}
+    )
 
 
 def _slot_map(table: WeightMap) -> WeightMap:

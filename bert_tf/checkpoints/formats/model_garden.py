@@ -15,11 +15,11 @@ import yaml
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
-from bert_tf.checkpoints.formats.model_garden_names import Names, encoder_weight_map, find, num_layers
+from bert_tf.checkpoints.formats.model_garden_names import find
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, choose, holds_objects, open_bundle, prefixes, stem
-from bert_tf.checkpoints.weight_map import TensorMapping, WeightMap, names_of, read_mapped, tf_dense, tf_norm
+from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of, read_mapped
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json
@@ -29,7 +29,12 @@ from bert_tf.types import Json
 
 FORMAT = "model_garden"
 
-_TRANSFORM = "cls/predictions/transform"
+_MASKED_LM = {
+    "masked_lm/transform": "transform/dense",
+    "masked_lm/norm": "transform/LayerNorm",
+    "masked_lm/bias": "output_bias/bias",
+}
+_TF1_BIAS = "cls/predictions/output_bias"
 # Next-sentence prediction of BertPretrainerV2, which has a pooler of its own, and of BertPretrainer.
 _POOLER, _NEXT_SENTENCE = "next_sentence/pooler_dense", ("next_sentence/logits", "predictions/transform/logits")
 # Outputs of BertClassifier, BertTokenClassifier and BertSpanLabeler; the last two and BertPretrainer's share a name.
@@ -83,14 +88,14 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     folder = path if saved_model else os.path.dirname(prefix) or "."
     values = {key.removesuffix(_VALUE): tensor for key, tensor in open_bundle(prefix).items()}
     store, twice, unused_tensors = _variables(values, prefix)
-    names = find(store)
-    if not names:
+    encoder = find(store)
+    if not encoder:
         first = ", ".join(list(store)[:5]) or "none"
         raise DataError(f"{prefix}: its first variables are {first}; {_EXPECTED}")
     settings = _settings(folder)
     if saved_model:
         settings |= _graph(path)
-    config, assumed = _config(store, names, settings, prefix)
+    config, assumed = _config(store, *encoder, settings, prefix)
     warnings += assumed
     checkpoint = Checkpoint(
         config=config, tensors={}, unused_tensors=unused_tensors, warnings=warnings, source_metadata={"format": FORMAT}
@@ -98,7 +103,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     head = _head(store)
     if head:
         checkpoint.task = {"name": head, "settings": {"max_length": config.max_position_embeddings}}
-    table, shapes = _weight_map(checkpoint, store, names), checkpoint.shapes()
+    table, shapes = _weight_map(checkpoint, store, encoder[0]), checkpoint.shapes()
     taken = names_of(table, shapes)
     if taken & twice.keys():
         found = ", ".join(f"{name} ({' and '.join(twice[name])})" for name in sorted(taken & twice.keys()))
@@ -161,11 +166,13 @@ def _full_names(values: Mapping[str, Tensor], prefix: str) -> dict[str, str]:
     return {attribute.checkpoint_key.removesuffix(_VALUE): attribute.full_name for attribute in attributes}
 
 
-def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: str) -> tuple[BertConfig, list[str]]:
+def _config(
+    store: Mapping[str, Tensor], table: WeightMap, layers: int, settings: Json, prefix: str
+) -> tuple[BertConfig, list[str]]:
     """BertConfig from the shapes of the variables and the settings, and warnings on assumed values."""
-    layer = f"{names.layer}0"
 
-    def shape(name: str, *ranks: int) -> tuple[int, ...]:
+    def shape(path: str, *ranks: int) -> tuple[int, ...]:
+        name = table[path].names[0]
         if name not in store:
             raise DataError(f"{prefix}: missing {name}; {_EXPECTED}")
         if len(store[name].shape) not in ranks:
@@ -173,8 +180,7 @@ def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: s
             raise DataError(f"{prefix}: {name} is {list(store[name].shape)}; expected {expected} axes")
         return store[name].shape
 
-    words = shape(names.words, 2)
-    query = shape(f"{layer}/{names.attention}/query/kernel", 2, 3)
+    words, query = shape("embeddings/word_embeddings", 2), shape("layer_0/attention/qkv/kernel", 2, 3)
     if words[1] != query[0]:
         raise DataError(
             f"{prefix}: word embeddings of size {words[1]} in a model of hidden size {query[0]}: factorized, as in "
@@ -182,11 +188,11 @@ def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: s
         )
     sizes = {
         "vocab_size": words[0],
-        "num_layers": num_layers(store, names),
+        "num_layers": layers,
         "hidden_size": query[0],
-        "intermediate_size": shape(f"{layer}/{names.intermediate}/kernel", 2)[1],
-        "max_position_embeddings": shape(names.positions, 2)[0],
-        "type_vocab_size": shape(names.types, 2)[0],
+        "intermediate_size": shape("layer_0/intermediate/kernel", 2)[1],
+        "max_position_embeddings": shape("embeddings/position_embeddings", 2)[0],
+        "type_vocab_size": shape("embeddings/type_embeddings", 2)[0],
     }
     if len(query) == 3:
         sizes["num_heads"] = query[1]
@@ -197,8 +203,7 @@ def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: s
                 "settings of this checkpoint"
             )
     values: dict[str, Any] = settings | sizes
-    poolers = (names.pooler, *_ending(store, _POOLER))
-    values["pooler"] = any(f"{pooler}/{part}" in store for pooler in poolers for part in ("kernel", "bias"))
+    values["pooler"] = bool(_ending(store, _POOLER) or names_of(table, ("pooler/kernel", "pooler/bias")) & store.keys())
     warnings: list[str] = []
     if "num_heads" not in values:
         values["num_heads"] = max(query[0] // 64, 1)
@@ -301,26 +306,24 @@ def _head(store: Collection[str]) -> str | None:
     return "pretraining" if _ending(store, *_NEXT_SENTENCE) else "masked_lm"
 
 
-def _weight_map(checkpoint: Checkpoint, store: Collection[str], names: Names) -> WeightMap:
+def _weight_map(checkpoint: Checkpoint, store: Collection[str], encoder: WeightMap) -> WeightMap:
     """The weight map of the encoder and its head; adds to the checkpoint's warnings and unused tensors."""
-    table = encoder_weight_map(names, checkpoint.config.num_layers)
-    pooler = _ending(store, _POOLER)
+    names, pooler = {}, _ending(store, _POOLER)
     if pooler:
         # Model Garden's pre-training trains this pooler; the encoder's own stays as it was initialised.
-        table |= tf_dense("pooler", pooler[0])
+        names["pooler"] = pooler[0]
         checkpoint.warnings.append(f"the pooler is {pooler[0]}, which was trained with next-sentence prediction")
-        for part in ("kernel", "bias"):
-            if f"{names.pooler}/{part}" in store:
-                checkpoint.unused_tensors[f"{names.pooler}/{part}"] = f"not trained: {pooler[0]} was used instead"
+        unused = sorted(names_of(encoder, ("pooler/kernel", "pooler/bias")) & set(store), reverse=True)
+        checkpoint.unused_tensors |= dict.fromkeys(unused, f"not trained: {pooler[0]} was used instead")
     if checkpoint.head:
         # Not in the encoder's scope, but in the scope of the model that contains both.
         scope = next(name.partition("cls/predictions/")[0] for name in store if "cls/predictions/" in name)
-        table |= tf_dense("masked_lm/transform", f"{scope}{_TRANSFORM}/dense")
-        table |= tf_norm("masked_lm/norm", f"{scope}{_TRANSFORM}/LayerNorm")
-        table["masked_lm/bias"] = TensorMapping((f"{scope}{names.bias}",))
+        names |= {ours: f"{scope}cls/predictions/{theirs}" for ours, theirs in _MASKED_LM.items()}
+        if f"{scope}{_TF1_BIAS}" in store:
+            names["masked_lm/bias"] = f"{scope}{_TF1_BIAS}"
     if checkpoint.head == "pretraining":
-        table |= tf_dense("next_sentence", _ending(store, *_NEXT_SENTENCE)[0])
-    return table
+        names["next_sentence"] = _ending(store, *_NEXT_SENTENCE)[0]
+    return encoder | expand(names, TENSORFLOW)
 
 
 def _check_heads(store: Mapping[str, Tensor], table: WeightMap, config: BertConfig, prefix: str) -> None:
