@@ -1,12 +1,15 @@
 """`Checkpoint`: a model on disk in any format, the common form that all formats are read into and written from."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import keras
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import BertConfig, FeatureConfig, from_dict
+from bert_tf.errors import BertTfError, DataError
 from bert_tf.model.build import build
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import HEADS, variable_shapes
@@ -20,6 +23,21 @@ def head_of(task: Json) -> str | None:
     kind = TASKS.get(task["name"])
     head = kind.head(task.get("settings", {})) if kind else task["name"]  # heads of other formats have no task here
     return head if head in HEADS else None
+
+
+def foreign_config(values: Mapping[str, Any], names: Mapping[str, str], file: str) -> BertConfig:
+    """BertConfig of another project's settings; DataError for invalid ones.
+
+    Args:
+        values: by field of BertConfig.
+        names: field to its name in `file`, for errors.
+        file: path, for errors.
+    """
+    try:
+        return BertConfig(**values).check()
+    except BertTfError as error:
+        text = re.sub(r"model\.(\w+)", lambda match: names.get(match[1], match[1]), str(error))
+        raise DataError(f"{file}: {text}") from None
 
 
 @dataclasses.dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_nested, tensors_of
 from bert_tf.checkpoints.weight_map import (
@@ -25,7 +25,7 @@ from bert_tf.checkpoints.weight_map import (
     read_mapped,
 )
 from bert_tf.config import BertConfig
-from bert_tf.errors import BertTfError, DataError
+from bert_tf.errors import DataError
 from bert_tf.model.variables import variable_shapes
 from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import check_vocabulary
@@ -36,8 +36,15 @@ _DICTIONARY = "dict.txt"
 # Our names for fairseq's special symbols; the mask comes last, after the dictionary (fairseq, data/dictionary.py).
 _SPECIALS = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]  # <s>, <pad>, </s>, <unk>
 _MASK = "<mask>"
-_POSITION_OFFSET = 2
-_EPSILON = 1e-5
+_FIELDS = {  # of BertConfig -> fairseq's setting
+    "num_layers": "encoder_layers",
+    "hidden_size": "encoder_embed_dim",
+    "num_heads": "encoder_attention_heads",
+    "intermediate_size": "encoder_ffn_embed_dim",
+    "max_position_embeddings": "max_positions",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+}
 _ACTIVATIONS = {"gelu": "erf_gelu", "gelu_accurate": "tanh_gelu", "gelu_fast": "tanh_gelu", "relu": "relu"}
 # Encoder and head are in a "decoder" in releases up to 0.9, and in an "encoder" since then.
 _ENCODER = re.compile(r"(encoder|decoder)\.sentence_encoder\.")
@@ -55,7 +62,6 @@ _NAMES = {  # below the encoder; those of the head are beside it
     "layer_*/output": "layers.*.fc2",
     "layer_*/output_norm": "layers.*.final_layer_norm",
 }
-_KINDS: dict[Any, str] = {int: "a whole number", str: "a word", (int, float): "a number"}
 _TOKENIZER: dict[str, Any] = {"lower_case": False, "strip_accents": False, "split_cjk": False}
 
 
@@ -138,45 +144,27 @@ def _settings(saved: Mapping[str, Any], file: str) -> dict[str, Any]:
 
 def _config(settings: Mapping[str, Any], store: Mapping[str, Tensor], prefix: str, file: str) -> BertConfig:
     """BertConfig from fairseq's settings; the vocabulary size comes from the word embedding."""
-
-    def setting(name: str, kind: Any) -> Any:
-        value = settings.get(name)
-        if isinstance(value, bool) or not isinstance(value, kind):
-            raise DataError(f"{file}: the setting {name} is {value!r}; expected {_KINDS[kind]}")
-        return value
-
-    def size(name: str) -> int:
-        return setting(name, int)
-
     if settings.get("encoder_normalize_before"):
         raise DataError(
             f"{file}: encoder_normalize_before is set; expected fairseq's RoBERTa, which normalises after each sublayer"
         )
-    activation = setting("activation_fn", str)
-    if activation not in _ACTIVATIONS:
+    activation = settings.get("activation_fn")
+    if str(activation) not in _ACTIVATIONS:
         raise DataError(f"{file}: activation_fn {activation!r}; expected one of {', '.join(_ACTIVATIONS)}")
     words = store.get(f"{prefix}embed_tokens.weight")
     if words is None or len(words.shape) != 2:
         raise DataError(f"{file}: no {prefix}embed_tokens.weight of two axes; expected fairseq's RoBERTa")
-    try:
-        return BertConfig(
-            vocab_size=words.shape[0],
-            num_layers=size("encoder_layers"),
-            hidden_size=size("encoder_embed_dim"),
-            num_heads=size("encoder_attention_heads"),
-            intermediate_size=size("encoder_ffn_embed_dim"),
-            # Models trained on full blocks of text may set only tokens_per_sample.
-            max_position_embeddings=size("max_positions" if settings.get("max_positions") else "tokens_per_sample"),
-            position_offset=_POSITION_OFFSET,
-            type_vocab_size=0,
-            pooler=False,
-            dropout=setting("dropout", (int, float)),
-            attention_dropout=setting("attention_dropout", (int, float)),
-            activation=_ACTIVATIONS[activation],
-            layer_norm_epsilon=_EPSILON,
-        ).check()
-    except BertTfError as error:
-        raise DataError(f"{file}: {error}") from None
+    # Models trained on full blocks of text may set only tokens_per_sample.
+    fields = _FIELDS | ({} if settings.get("max_positions") else {"max_position_embeddings": "tokens_per_sample"})
+    values = {ours: settings.get(theirs) for ours, theirs in fields.items()} | {
+        "vocab_size": words.shape[0],
+        "position_offset": 2,
+        "type_vocab_size": 0,
+        "pooler": False,
+        "activation": _ACTIVATIONS[str(activation)],
+        "layer_norm_epsilon": 1e-5,
+    }
+    return foreign_config(values, fields, file)
 
 
 def _weight_map(config: BertConfig, store: Mapping[str, Tensor], prefix: str) -> WeightMap:

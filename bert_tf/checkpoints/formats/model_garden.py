@@ -15,13 +15,14 @@ import yaml
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
+from bert_tf.checkpoints.formats import google_config
 from bert_tf.checkpoints.formats.model_garden_names import find
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, choose, holds_objects, open_bundle, prefixes, stem
 from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of, read_mapped
 from bert_tf.config import BertConfig
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import DataError
 from bert_tf.files import read_json
 from bert_tf.text.casing import guess_tokenizer
 from bert_tf.text.vocabulary import check_size, read_vocabulary
@@ -42,19 +43,13 @@ _TASK_OUTPUT = re.compile(r"(^|/)(sentence_prediction|predictions/transform)/(lo
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # follows the path through Python objects
 _LOWER_CASE, _STEP = "do_lower_case", "global_step"
-# Our field -> its key in bert_config.json, its key in the encoder section of params.yaml.
-_FIELDS = {
-    "vocab_size": ("vocab_size", "vocab_size"),
-    "num_layers": ("num_hidden_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "hidden_size"),
-    "num_heads": ("num_attention_heads", "num_attention_heads"),
-    "intermediate_size": ("intermediate_size", "intermediate_size"),
-    "max_position_embeddings": ("max_position_embeddings", "max_position_embeddings"),
-    "type_vocab_size": ("type_vocab_size", "type_vocab_size"),
-    "activation": ("hidden_act", "hidden_activation"),
-    "dropout": ("hidden_dropout_prob", "dropout_rate"),
-    "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout_rate"),
-    "initializer_range": ("initializer_range", "initializer_range"),
+# Our field -> its key in bert_config.json, and in the encoder section of params.yaml.
+_FIELDS = google_config.FIELDS | {"activation": "hidden_act"}
+_YAML_FIELDS = _FIELDS | {
+    "num_layers": "num_layers",
+    "activation": "hidden_activation",
+    "dropout": "dropout_rate",
+    "attention_dropout": "attention_dropout_rate",
 }
 # Model Garden's gelu is the tanh approximation (official/modeling/activations/gelu.py).
 _ACTIVATIONS = {"gelu": "tanh_gelu", "relu": "relu"}
@@ -92,10 +87,10 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     if not encoder:
         first = ", ".join(list(store)[:5]) or "none"
         raise DataError(f"{prefix}: its first variables are {first}; {_EXPECTED}")
-    settings = _settings(folder)
+    settings, keys = _settings(folder)
     if saved_model:
         settings |= _graph(path)
-    config, assumed = _config(store, *encoder, settings, prefix)
+    config, assumed = _config(store, *encoder, settings, keys, prefix)
     warnings += assumed
     checkpoint = Checkpoint(
         config=config, tensors={}, unused_tensors=unused_tensors, warnings=warnings, source_metadata={"format": FORMAT}
@@ -167,7 +162,12 @@ def _full_names(values: Mapping[str, Tensor], prefix: str) -> dict[str, str]:
 
 
 def _config(
-    store: Mapping[str, Tensor], table: WeightMap, layers: int, settings: Json, prefix: str
+    store: Mapping[str, Tensor],
+    table: WeightMap,
+    layers: int,
+    settings: Json,
+    keys: Mapping[str, str],
+    prefix: str,
 ) -> tuple[BertConfig, list[str]]:
     """BertConfig from the shapes of the variables and the settings, and warnings on assumed values."""
 
@@ -216,36 +216,29 @@ def _config(
         )
     assumed = [f"{field} 0.1" for field in ("dropout", "attention_dropout") if field not in values]
     warnings.append(f"{', '.join([*assumed, 'layer_norm_epsilon 1e-12'])}: Model Garden's values, not in the files")
-    try:
-        return BertConfig(**values).check(), warnings
-    except ConfigError as error:
-        raise DataError(f"{prefix}: {error}") from None
+    return foreign_config(values, keys, prefix), warnings
 
 
-def _settings(folder: str) -> Json:
-    """Fields of BertConfig from bert_config.json or params.yaml; empty if there is neither."""
+def _settings(folder: str) -> tuple[Json, dict[str, str]]:
+    """Fields of BertConfig from bert_config.json or params.yaml, and their names there; empty if there is neither."""
     file = os.path.join(folder, "bert_config.json")
     if os.path.exists(file):
-        found, kind = read_json(file), 0
+        found, keys = read_json(file), _FIELDS
     elif os.path.exists(file := os.path.join(folder, "params.yaml")):
-        found, kind = _read_yaml(file), 1
+        found, keys = _read_yaml(file), _YAML_FIELDS
     else:
-        return {}
+        return {}, {}
     if not isinstance(found, dict):
         raise DataError(f"{file}: a {type(found).__name__}; expected a mapping of settings")
     if found.get("norm_first"):
         _refuse_norm_first(file)
-    values = {field: found[keys[kind]] for field, keys in _FIELDS.items() if found.get(keys[kind]) is not None}
-    for field, value in values.items():
-        expected: Any = BertConfig.__annotations__[field]
-        if type(value) is not expected and not (expected is float and type(value) is int):
-            raise DataError(f"{file}: {_FIELDS[field][kind]} is {value!r}; expected {expected.__name__}")
+    values = {field: found[key] for field, key in keys.items() if found.get(key) is not None}
     if "activation" in values:
-        if values["activation"] not in _ACTIVATIONS:
-            known = ", ".join(_ACTIVATIONS)
-            raise DataError(f"{file}: {_FIELDS['activation'][kind]} {values['activation']!r}; expected one of {known}")
-        values["activation"] = _ACTIVATIONS[values["activation"]]
-    return values
+        activation, known = values["activation"], ", ".join(_ACTIVATIONS)
+        if str(activation) not in _ACTIVATIONS:
+            raise DataError(f"{file}: {keys['activation']} {activation!r}; expected one of {known}")
+        values["activation"] = _ACTIVATIONS[activation]
+    return values, keys
 
 
 def _read_yaml(file: str) -> Any:
