@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.checkpoints.formats import google_config as configs
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, check_writable
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.bundles import choose, holds_objects, open_bundle, prefixes, stem, write_bundle
 from bert_tf.checkpoints.weight_map import (
@@ -24,7 +24,7 @@ from bert_tf.checkpoints.weight_map import (
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json_object, write_json
-from bert_tf.model.variables import ON_POOLED, OWN
+from bert_tf.model.variables import ON_POOLED
 from bert_tf.text.casing import guess_tokenizer
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
 
@@ -133,16 +133,17 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
         OSError: the files cannot be written.
     """
     config = checkpoint.config
-    _check_writable(config)
-    if checkpoint.head in OWN:
+    check_writable(checkpoint, "google-research/bert", position_offset=0)
+    if not config.type_vocab_size:
         raise ConfigError(
-            f"the head is {checkpoint.head}, which google-research/bert does not have; write the format bert_tf instead"
+            f"model.type_vocab_size is 0, and google-research/bert always adds a type embedding{ELSEWHERE}"
         )
-    table = weight_map(config)
-    slots = _slot_map(table)
-    store = write_mapped(table, checkpoint.tensors) | write_mapped(slots, checkpoint.slots)
+    table, tensors = weight_map(config), checkpoint.tensors | checkpoint.slots
+    table |= _slot_map(table)
+    store = write_mapped(table, tensors)
     if not config.pooler:
-        store |= _no_pooler(config)
+        for part, shape in (("kernel", (config.hidden_size,) * 2), ("bias", (config.hidden_size,))):
+            store[f"bert/pooler/dense/{part}"] = tensor_of(np.zeros(shape, np.float32), "zeros")
     if checkpoint.step is not None:
         store[_STEP] = tensor_of(np.array(checkpoint.step, np.int64), _STEP)
     write_bundle(os.path.join(path, _CHECKPOINT), store)
@@ -154,8 +155,7 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     settings = configs.to_settings(described, checkpoint.source_metadata["settings"] if google else {})
     write_json(os.path.join(path, configs.FILE), settings)
     checkpoint.warnings += _deviations(checkpoint)
-    written = {name: table[name] for name in checkpoint.tensors} | {name: slots[name] for name in checkpoint.slots}
-    return {name: " + ".join(mapping.names) for name, mapping in written.items()}
+    return {name: " + ".join(table[name].names) for name in tensors}
 
 
 def _prefix(path: str) -> tuple[str, list[str]]:
@@ -268,30 +268,6 @@ def _unused_tensors(store: Mapping[str, Tensor], taken: set[str], known: set[str
         shown = ", ".join(sorted(unknown))
         raise DataError(f"{prefix} does not hold the model that {configs.FILE} describes: unknown {shown}")
     return dict(sorted(unused_tensors.items()))
-
-
-def _check_writable(config: BertConfig) -> None:
-    """Raises ConfigError for settings that google-research/bert does not support."""
-    for field, misfit, what in (
-        ("attention", config.attention != "bidirectional", "has bidirectional attention"),
-        ("norm", config.norm != "post", "normalises after each sublayer"),
-        ("position_offset", config.position_offset, "starts with row 0 of the position embedding"),
-        ("type_vocab_size", not config.type_vocab_size, "always adds a type embedding"),
-    ):
-        if misfit:
-            raise ConfigError(
-                f"model.{field} is {getattr(config, field)!r}, and google-research/bert {what}; write the model in the "
-                "format bert_tf instead"
-            )
-
-
-def _no_pooler(config: BertConfig) -> dict[str, Tensor]:
-    size = config.hidden_size
-
-    def zeros(*shape: int) -> Tensor:
-        return Tensor(shape, "float32", lambda: np.zeros(shape, np.float32), "zeros")
-
-    return {"bert/pooler/dense/kernel": zeros(size, size), "bert/pooler/dense/bias": zeros(size)}
 
 
 def _deviations(checkpoint: Checkpoint) -> list[str]:

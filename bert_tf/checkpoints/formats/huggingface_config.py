@@ -4,10 +4,9 @@ from collections.abc import Collection
 from typing import Any
 
 from bert_tf.checkpoints.formats import google_config
-from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config, head_of
+from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, check_writable, foreign_config, head_of
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.model.variables import OWN
 from bert_tf.types import Json
 
 _ACTIVATIONS = {"gelu": "erf_gelu", "gelu_new": "tanh_gelu", "gelu_pytorch_tanh": "tanh_gelu", "relu": "relu"}
@@ -198,30 +197,23 @@ def other_settings(settings: Json) -> Json:
 
 def model_type_for(checkpoint: Checkpoint) -> str:
     """The model_type to write a checkpoint as; ConfigError if Hugging Face has no class for such a model."""
-    config, head, elsewhere = checkpoint.config, checkpoint.head, "; --format=bert_tf holds every model"
-    if head in OWN:
-        raise ConfigError(f"the head is {head}, for which Hugging Face's BERT has no class{elsewhere}")
-    if config.attention != "bidirectional":
-        raise ConfigError(
-            f"model.attention is {config.attention!r}, and Hugging Face's BERT is 'bidirectional'{elsewhere}"
-        )
-    if config.norm != "post":
-        raise ConfigError(f"model.norm is {config.norm!r}, and Hugging Face's BERT is 'post'{elsewhere}")
+    config, head = checkpoint.config, checkpoint.head
+    check_writable(checkpoint, "Hugging Face's BERT")
     if not config.position_offset:
         return "bert"
     offset = f"model.position_offset is {config.position_offset}, as in RoBERTa,"
     if head in _BERT_ONLY:
-        raise ConfigError(f"{offset} and Hugging Face's RoBERTa has no class for the head {head!r}{elsewhere}")
+        raise ConfigError(f"{offset} and Hugging Face's RoBERTa has no class for the head {head!r}{ELSEWHERE}")
     if head == "masked_lm" and config.activation != "erf_gelu":
         raise ConfigError(
             f"{offset} whose masked-LM head in Transformers is always erf_gelu, and model.activation is "
-            f"{config.activation!r}{elsewhere}"
+            f"{config.activation!r}{ELSEWHERE}"
         )
     if checkpoint.pieces and checkpoint.pieces.index("[PAD]") != config.position_offset - 1:
         # Transformers counts the positions of a RoBERTa by the tokens that are not padding.
         raise ConfigError(
             f"{offset} which Transformers takes for one more than the id of [PAD], and that is "
-            f"{checkpoint.pieces.index('[PAD]')}{elsewhere}"
+            f"{checkpoint.pieces.index('[PAD]')}{ELSEWHERE}"
         )
     source = checkpoint.source_metadata.get("model_type")
     return source if source in _STEMS and is_roberta(source) else "roberta"

@@ -18,7 +18,7 @@ from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 from bert_tf.checkpoints.formats import google_config
 from bert_tf.checkpoints.formats.model_garden_names import find
 from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
-from bert_tf.checkpoints.tensor import Tensor
+from bert_tf.checkpoints.tensor import Tensor, reshaped
 from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, choose, holds_objects, open_bundle, prefixes, stem
 from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of, read_mapped
 from bert_tf.config import BertConfig
@@ -104,7 +104,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         found = ", ".join(f"{name} ({' and '.join(twice[name])})" for name in sorted(taken & twice.keys()))
         raise DataError(f"{prefix} holds several variables with the same name: {found}; expected one encoder")
     _add_unused(checkpoint, store.keys() - taken, prefix)
-    _check_heads(store, table, config, prefix)
+    _join_heads(store, table, config)
     checkpoint.tensors = read_mapped(table, shapes, store, prefix)
     if _STEP in values:
         checkpoint.step = int(values[_STEP].read())
@@ -319,22 +319,19 @@ def _weight_map(checkpoint: Checkpoint, store: Collection[str], encoder: WeightM
     return encoder | expand(names, TENSORFLOW)
 
 
-def _check_heads(store: Mapping[str, Tensor], table: WeightMap, config: BertConfig, prefix: str) -> None:
-    """Raises DataError for attention weights with other axes: `read_mapped` checks only the size if RESHAPED."""
+def _join_heads(store: dict[str, Tensor], table: WeightMap, config: BertConfig) -> None:
+    """Makes attention weights matrices and vectors, as they are in TF 1: without an axis of heads.
+
+    It splits the outputs of query, key and value, and the inputs of the output, into heads and head size.
+    """
     hidden, heads = config.hidden_size, config.num_heads
     size = hidden // heads
     split = {"qkv/kernel": (hidden, heads, size), "qkv/bias": (heads, size), "output/kernel": (heads, size, hidden)}
-    plain = {"qkv/kernel": (hidden, hidden), "qkv/bias": (hidden,), "output/kernel": (hidden, hidden)}
-    wrong = []
     for path, mapping in table.items():
         kind = path.partition("/attention/")[2]
-        for name in mapping.names if kind in split else ():
-            if name in store and store[name].shape not in (split[kind], plain[kind]):
-                wrong.append(f"{name} is {list(store[name].shape)}, not {list(split[kind])}")
-    if wrong:
-        raise DataError(
-            f"{prefix} does not hold the model that its first layer describes: misshapen {', '.join(wrong)}"
-        )
+        for name in mapping.names:
+            if name in store and store[name].shape == split.get(kind):
+                store[name] = reshaped(store[name], (hidden,) * (2 if kind.endswith("kernel") else 1))
 
 
 def _add_unused(checkpoint: Checkpoint, unused: set[str], prefix: str) -> None:

@@ -4,12 +4,11 @@ Sources: tf-models-official (official/nlp/modeling) 2.2.0 to 2.20.0, its tf1_che
 models, and google-research/bert for TF 1 Hub modules.
 """
 
-import dataclasses
 import re
 from collections.abc import Collection, Mapping
 
 from bert_tf.checkpoints.tensor import Tensor
-from bert_tf.checkpoints.weight_map import RESHAPED, TENSORFLOW, WeightMap, expand, names_of
+from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of
 
 _NAMES = {  # since 2.3.0; TF-Hub's BERT since version 3
     "embeddings/word_embeddings": "word_embeddings/embeddings",
@@ -60,7 +59,7 @@ def find(store: Mapping[str, Tensor]) -> tuple[WeightMap, int] | None:
                 scoped = {ours: f"{scope}{theirs}" for ours, theirs in names.items()}
                 layers = _num_layers(store, scoped["layer_*/output"])
                 if layers:
-                    table = _weight_map(scoped, layers)
+                    table = expand(scoped, TENSORFLOW, layers)
                     found.setdefault(len(names_of(table, table) & store.keys()), (table, layers))
     return found[max(found)] if found else None
 
@@ -69,15 +68,3 @@ def _num_layers(store: Collection[str], name: str) -> int:
     """Number of transformer layers, up to the last one that has variables; 0 if there are none."""
     pattern = re.compile(re.escape(name.partition("*")[0]) + r"(\d+)/")
     return max((int(match[1]) + 1 for match in map(pattern.match, store) if match), default=0)
-
-
-def _weight_map(names: Mapping[str, str], layers: int) -> WeightMap:
-    """The weight map of the encoder.
-
-    Attention kernels have an axis of heads: [hidden, heads, size] for query, key and value, [heads, size, hidden] for
-    the output. In TF 1 they are matrices with the same values in the same order.
-    """
-    return {
-        path: dataclasses.replace(mapping, layout=RESHAPED) if "/attention/" in path else mapping
-        for path, mapping in expand(names, TENSORFLOW, layers).items()
-    }

@@ -305,7 +305,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path, tensors, change, culprit):
         ({"encoder_layers": None}, "encoder_layers is None; expected int"),
         ({"encoder_layers": True}, "encoder_layers is True; expected int"),
         ({"dropout": "0.1"}, "dropout is '0.1'; expected float"),
-        ({"encoder_attention_heads": 5}, "hidden_size 32 is not a multiple of num_heads 5"),
+        ({"encoder_attention_heads": 5}, "encoder_embed_dim 32 is not a multiple of encoder_attention_heads 5"),
         ({"encoder_normalize_before": True}, "encoder_normalize_before is set"),
     ],
 )
