@@ -132,7 +132,8 @@ def _only_checkpoint(path: str) -> str:
 
 def _settings(saved: Mapping[str, Any], file: str) -> dict[str, Any]:
     """The settings of the model: a Namespace under "args", or since fairseq 0.10.1 a dict under "cfg"."""
-    settings = saved.get("args") or (saved.get("cfg") or {}).get("model")
+    cfg = saved.get("cfg")
+    settings = saved.get("args") or (cfg.get("model") if isinstance(cfg, dict) else None)
     if isinstance(settings, argparse.Namespace):
         settings = vars(settings)
     if not isinstance(settings, dict):

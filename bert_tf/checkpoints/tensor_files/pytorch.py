@@ -51,7 +51,7 @@ def open_nested(file: str) -> Any:
         import torch
 
         # Older ones can be made to run code or to corrupt memory (CVE-2025-32434, CVE-2026-24747).
-        problem = "" if torch.__version__ >= (2, 10) else f"this is {torch.__version__}"
+        problem = "" if torch.__version__ >= "2.10" else f"this is {torch.__version__}"
     except ImportError as error:
         problem = str(error)
     if problem:

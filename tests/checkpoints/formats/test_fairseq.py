@@ -319,9 +319,10 @@ def test_a_checkpoint_without_settings_is_refused(tmp_path, tensors):
     path = write(tmp_path, theirs(tensors))
     saved = torch.load(path, weights_only=False)
     del saved["args"]
-    torch.save(saved, path)
-    with pytest.raises(DataError, match="no settings under 'args' or 'cfg'"):
-        open_checkpoint(path, allow_pickle=True)
+    for others in ({}, {"cfg": None}, {"cfg": [3]}, {"args": 3}):
+        torch.save(saved | others, path)
+        with pytest.raises(DataError, match="no settings under 'args' or 'cfg'"):
+            open_checkpoint(path, allow_pickle=True)
 
 
 # A model of 4 layers for the heavy chains of antibodies, as its package's README prints what it gives.
