@@ -20,7 +20,7 @@ def load(
         path: directory or file, or "hf://OWNER/NAME".
         pooler: None: as in the checkpoint; True: the checkpoint's, or else a new, untrained one; False: none.
         dtype: Keras dtype policy to compute in; None for the global one.
-        allow_pickle: read pickled PyTorch files too (only tensors and plain containers: no code is run).
+        allow_pickle: read pickled PyTorch files too (needs PyTorch; only tensors and plain containers, no code is run).
 
     Returns:
         The encoder, and its tokenizer or None if the checkpoint has no WordPiece vocabulary.

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from bert_tf.checkpoints import adapt, directory
 from bert_tf.checkpoints.formats import WritableFormat, google, huggingface, local, open_checkpoint
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.verification import compare
+from bert_tf.checkpoints.weight_map import first_names
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing_directory, write_json
 from bert_tf.types import Json
@@ -162,12 +163,7 @@ def _grouped(unused_tensors: Mapping[str, str]) -> list[tuple[str, str]]:
     for name, why in unused_tensors.items():
         starred = re.sub(r"(layers?[._])\d+(?=[./])", r"\1*", name)
         reasons.setdefault(why, {})[starred] = None  # each once, in order
-    return [(_first_names(list(names)), why) for why, names in reasons.items()]
-
-
-def _first_names(names: Sequence[str], shown: int = 8) -> str:
-    more = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {more} more, listed in conversion.json" if more > 0 else "")
+    return [(first_names(list(names), ", listed in conversion.json"), why) for why, names in reasons.items()]
 
 
 def _verified(verification: Json) -> list[str]:

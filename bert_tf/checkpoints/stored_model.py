@@ -1,15 +1,18 @@
 """`Checkpoint`: a model on disk in any format, the common form that all formats are read into and written from."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import keras
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.config import BertConfig, FeatureConfig, from_dict
+from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.model.variables import HEADS, variable_shapes
+from bert_tf.model.variables import HEADS, OWN, variable_shapes
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
 from bert_tf.types import Json, Shapes
@@ -20,6 +23,34 @@ def head_of(task: Json) -> str | None:
     kind = TASKS.get(task["name"])
     head = kind.head(task.get("settings", {})) if kind else task["name"]  # heads of other formats have no task here
     return head if head in HEADS else None
+
+
+def foreign_config(values: Mapping[str, Any], names: Mapping[str, str], file: str) -> BertConfig:
+    """BertConfig of another project's settings; DataError for invalid ones.
+
+    Args:
+        values: by field of BertConfig.
+        names: field to its name in `file`, for errors.
+        file: path, for errors.
+    """
+    try:
+        return BertConfig(**values).check()
+    except BertTfError as error:
+        text = re.sub(r"(?:model\.)?(\w+)", lambda match: names.get(match[1], match[1]), str(error))
+        raise DataError(f"{file}: {text}") from None
+
+
+ELSEWHERE = "; --format=bert_tf holds every model"
+
+
+def check_writable(checkpoint: "Checkpoint", library: str, **required: object) -> None:
+    """Raises ConfigError for a head or a setting that `library` does not have; `required` adds settings."""
+    if checkpoint.head in OWN:
+        raise ConfigError(f"the head is {checkpoint.head}, which {library} does not have{ELSEWHERE}")
+    for field, value in ({"attention": "bidirectional", "norm": "post"} | required).items():
+        ours = getattr(checkpoint.config, field)
+        if ours != value:
+            raise ConfigError(f"model.{field} is {ours!r}, and in {library} it is {value!r}{ELSEWHERE}")
 
 
 @dataclasses.dataclass

@@ -37,6 +37,11 @@ class Tensor:
         return self.size * np.dtype(self.dtype).itemsize
 
 
+def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The same values in another shape."""
+    return dataclasses.replace(tensor, shape=shape, read=lambda: tensor.read().reshape(shape))
+
+
 def tensor_of_variable(variable: keras.Variable) -> Tensor:
     """A Tensor that reads a variable; its source is the variable's path."""
     return Tensor(tuple(variable.shape), variable.dtype, variable.numpy, variable.path)

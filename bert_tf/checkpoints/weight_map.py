@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -16,8 +15,6 @@ from bert_tf.types import Array, Shapes
 
 SAME = "same"
 TRANSPOSED = "transposed"  # a dense kernel stored as [outputs, inputs]
-# The same values in the same order, with an axis split into heads and head size. Read only: no format writes it.
-RESHAPED = "reshaped"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +23,7 @@ class TensorMapping:
 
     Attributes:
         names: tensor names; several are concatenated along the last axis of our variable.
-        layout: SAME, TRANSPOSED or RESHAPED: how each tensor is stored.
+        layout: SAME or TRANSPOSED: how each tensor is stored.
     """
 
     names: tuple[str, ...]
@@ -36,30 +33,40 @@ class TensorMapping:
 WeightMap: TypeAlias = dict[str, TensorMapping]
 
 
-def tf_dense(ours: str, *theirs: str, layout: str = SAME) -> WeightMap:
-    """Maps kernel and bias of a dense layer to TensorFlow's names; several layers in `theirs` are concatenated."""
-    return {
-        f"{ours}/{part}": TensorMapping(tuple(f"{name}/{part}" for name in theirs), layout)
-        for part in ("kernel", "bias")
-    }
+# How a library names the variables of a layer, and stores them: variable -> (end of its name, layout).
+TENSORFLOW = {name: (f"/{name}", SAME) for name in ("kernel", "bias", "gamma", "beta")}
+PYTORCH = {
+    "kernel": (".weight", TRANSPOSED),
+    "bias": (".bias", SAME),
+    "gamma": (".weight", SAME),
+    "beta": (".bias", SAME),
+}
 
 
-def tf_norm(ours: str, theirs: str) -> WeightMap:
-    """Maps gamma and beta of a LayerNorm to TensorFlow's names."""
-    return {f"{ours}/{part}": TensorMapping((f"{theirs}/{part}",)) for part in ("gamma", "beta")}
+def expand(names: Mapping[str, str], library: Mapping[str, tuple[str, str]], layers: int = 0) -> WeightMap:
+    """The weight map of a table of names.
 
-
-def torch_dense(ours: str, *theirs: str) -> WeightMap:
-    """Maps kernel and bias of a dense layer to PyTorch's names; PyTorch stores kernels as [outputs, inputs]."""
-    return {
-        f"{ours}/kernel": TensorMapping(tuple(f"{name}.weight" for name in theirs), TRANSPOSED),
-        f"{ours}/bias": TensorMapping(tuple(f"{name}.bias" for name in theirs)),
-    }
-
-
-def torch_norm(ours: str, theirs: str) -> WeightMap:
-    """Maps gamma and beta of a LayerNorm to PyTorch's names."""
-    return {f"{ours}/gamma": TensorMapping((f"{theirs}.weight",)), f"{ours}/beta": TensorMapping((f"{theirs}.bias",))}
+    Args:
+        names: our name of a layer, or of a variable outside of layers (an embedding, a bias), to the foreign name. "*"
+            stands for the number of a transformer layer; "{a,b}" for several names, which are concatenated.
+        library: TENSORFLOW or PYTORCH.
+        layers: number of transformer layers.
+    """
+    table: WeightMap = {}
+    for ours, theirs in names.items():
+        start, _, rest = theirs.partition("{")
+        choices, _, end = rest.partition("}")
+        foreign = [f"{start}{choice}{end}" for choice in choices.split(",")]
+        variables = ("gamma", "beta") if ours.endswith("norm") else ("kernel", "bias")
+        for number in map(str, range(layers)) if "*" in ours else [""]:
+            path, numbered = ours.replace("*", number), [name.replace("*", number) for name in foreign]
+            if ours.endswith(("_embeddings", "/bias")):
+                table[path] = TensorMapping(tuple(numbered))
+                continue
+            for variable in variables:
+                suffix, layout = library[variable]
+                table[f"{path}/{variable}"] = TensorMapping(tuple(f"{name}{suffix}" for name in numbered), layout)
+    return table
 
 
 def read_mapped(table: WeightMap, shapes: Shapes, store: Mapping[str, Tensor], file: str) -> dict[str, Tensor]:
@@ -80,11 +87,11 @@ def read_mapped(table: WeightMap, shapes: Shapes, store: Mapping[str, Tensor], f
         missing += absent
         if absent:
             continue
-        wrong = [name for name in mapping.names if not _fits(store[name].shape, part, mapping.layout)]
-        expected = list(reversed(part)) if mapping.layout == TRANSPOSED else list(part)
-        misshapen += [f"{name} is {list(store[name].shape)}, not {expected}" for name in wrong]
+        expected = part[::-1] if mapping.layout == TRANSPOSED else part
+        wrong = [name for name in mapping.names if store[name].shape != expected]
+        misshapen += [f"{name} is {list(store[name].shape)}, not {list(expected)}" for name in wrong]
         if not wrong:
-            found[path] = _joined([store[name] for name in mapping.names], shape, part, mapping.layout)
+            found[path] = _joined([store[name] for name in mapping.names], shape, mapping.layout)
     if missing or misshapen:
         parts = [
             f"{what} {first_names(names)}" for what, names in (("missing", missing), ("misshapen", misshapen)) if names
@@ -93,10 +100,10 @@ def read_mapped(table: WeightMap, shapes: Shapes, store: Mapping[str, Tensor], f
     return found
 
 
-def first_names(names: Sequence[str], shown: int = 8) -> str:
-    """The first names and the number of the rest: a wrong number of layers can make it hundreds."""
+def first_names(names: Sequence[str], remark: str = "", shown: int = 8) -> str:
+    """The first names and the number of the rest, with a remark: a wrong number of layers can make it hundreds."""
     more = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(names[:shown]) + (f" and {more} more{remark}" if more > 0 else "")
 
 
 def write_mapped(table: WeightMap, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -114,16 +121,9 @@ def names_of(table: WeightMap, paths: Iterable[str]) -> set[str]:
     return {name for path in paths for name in table[path].names}
 
 
-def _fits(theirs: Sequence[int], ours: tuple[int, ...], layout: str) -> bool:
-    if layout == RESHAPED:
-        return math.prod(theirs) == math.prod(ours)
-    return tuple(theirs) == (tuple(reversed(ours)) if layout == TRANSPOSED else ours)
-
-
-def _joined(parts: Sequence[Tensor], shape: tuple[int, ...], part_shape: tuple[int, ...], layout: str) -> Tensor:
+def _joined(parts: Sequence[Tensor], shape: tuple[int, ...], layout: str) -> Tensor:
     def read() -> Array:
-        arrays = [part.read() for part in parts]
-        arrays = [array.T if layout == TRANSPOSED else array.reshape(part_shape) for array in arrays]
+        arrays = [part.read().T if layout == TRANSPOSED else part.read() for part in parts]
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
 
     dtype = np.result_type(*(np.dtype(part.dtype) for part in parts)).name

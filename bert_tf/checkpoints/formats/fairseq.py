@@ -4,6 +4,7 @@ The encoder is BERT's without token types and pooler. The position embedding has
 fairseq counts positions from its padding id, 1; LayerNorm has PyTorch's epsilon.
 """
 
+import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,21 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
 from bert_tf.checkpoints.tensor import Tensor
-from bert_tf.checkpoints.tensor_files import pytorch
-from bert_tf.checkpoints.tensor_files.pickles import Namespace
+from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_nested, tensors_of
 from bert_tf.checkpoints.weight_map import (
+    PYTORCH,
     TRANSPOSED,
     TensorMapping,
     WeightMap,
+    expand,
     names_of,
     read_mapped,
-    torch_dense,
-    torch_norm,
 )
 from bert_tf.config import BertConfig
-from bert_tf.errors import BertTfError, DataError
+from bert_tf.errors import DataError
 from bert_tf.model.variables import variable_shapes
 from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import check_vocabulary
@@ -36,12 +36,32 @@ _DICTIONARY = "dict.txt"
 # Our names for fairseq's special symbols; the mask comes last, after the dictionary (fairseq, data/dictionary.py).
 _SPECIALS = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]  # <s>, <pad>, </s>, <unk>
 _MASK = "<mask>"
-_POSITION_OFFSET = 2
-_EPSILON = 1e-5
+_FIELDS = {  # of BertConfig -> fairseq's setting
+    "num_layers": "encoder_layers",
+    "hidden_size": "encoder_embed_dim",
+    "num_heads": "encoder_attention_heads",
+    "intermediate_size": "encoder_ffn_embed_dim",
+    "max_position_embeddings": "max_positions",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+}
 _ACTIVATIONS = {"gelu": "erf_gelu", "gelu_accurate": "tanh_gelu", "gelu_fast": "tanh_gelu", "relu": "relu"}
 # Encoder and head are in a "decoder" in releases up to 0.9, and in an "encoder" since then.
 _ENCODER = re.compile(r"(encoder|decoder)\.sentence_encoder\.")
-_KINDS: dict[Any, str] = {int: "a whole number", str: "a word", (int, float): "a number"}
+_NAMES = {  # below the encoder; those of the head are beside it
+    "embeddings/word_embeddings": "embed_tokens.weight",
+    "embeddings/position_embeddings": "embed_positions.weight",
+    "embeddings/norm": "layernorm_embedding",
+    "masked_lm/transform": "lm_head.dense",
+    "masked_lm/norm": "lm_head.layer_norm",
+    "masked_lm/bias": "lm_head.bias",
+    "layer_*/attention/qkv": "layers.*.self_attn.{q,k,v}_proj",
+    "layer_*/attention/output": "layers.*.self_attn.out_proj",
+    "layer_*/attention_norm": "layers.*.self_attn_layer_norm",
+    "layer_*/intermediate": "layers.*.fc1",
+    "layer_*/output": "layers.*.fc2",
+    "layer_*/output_norm": "layers.*.final_layer_norm",
+}
 _TOKENIZER: dict[str, Any] = {"lower_case": False, "strip_accents": False, "split_cjk": False}
 
 
@@ -64,12 +84,11 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     dictionary = os.path.join(os.path.dirname(file), _DICTIONARY)
     if not os.path.exists(dictionary):
         raise DataError(f"{dictionary}: no such file; expected fairseq's dictionary beside {os.path.basename(file)}")
-    pytorch.check_allowed(file, allow_pickle)
-    saved = pytorch.open_nested(file)
-    state = saved.get("model") if isinstance(saved, dict) else None
-    if not state or not pytorch.is_state_dict(state):
+    check_allowed(file, allow_pickle)
+    saved = open_nested(file)
+    store = tensors_of(saved.get("model"), file) if isinstance(saved, dict) else None
+    if not store:
         raise DataError(f"{file}: no tensors under 'model'; expected a checkpoint of fairseq")
-    store = pytorch.named(state)
     prefix = next((match[0] for match in map(_ENCODER.match, store) if match), None)
     if not prefix:
         raise DataError(f"{file}: no tensors in a 'sentence_encoder'; expected fairseq's RoBERTa")
@@ -113,9 +132,10 @@ def _only_checkpoint(path: str) -> str:
 
 def _settings(saved: Mapping[str, Any], file: str) -> dict[str, Any]:
     """The settings of the model: a Namespace under "args", or since fairseq 0.10.1 a dict under "cfg"."""
-    settings = saved.get("args") or (saved.get("cfg") or {}).get("model")
-    if isinstance(settings, Namespace):
-        settings = settings.fields
+    cfg = saved.get("cfg")
+    settings = saved.get("args") or (cfg.get("model") if isinstance(cfg, dict) else None)
+    if isinstance(settings, argparse.Namespace):
+        settings = vars(settings)
     if not isinstance(settings, dict):
         raise DataError(
             f"{file}: no settings under 'args' or 'cfg'; expected a checkpoint of fairseq's training program"
@@ -125,72 +145,41 @@ def _settings(saved: Mapping[str, Any], file: str) -> dict[str, Any]:
 
 def _config(settings: Mapping[str, Any], store: Mapping[str, Tensor], prefix: str, file: str) -> BertConfig:
     """BertConfig from fairseq's settings; the vocabulary size comes from the word embedding."""
-
-    def setting(name: str, kind: Any) -> Any:
-        value = settings.get(name)
-        if isinstance(value, bool) or not isinstance(value, kind):
-            raise DataError(f"{file}: the setting {name} is {value!r}; expected {_KINDS[kind]}")
-        return value
-
-    def size(name: str) -> int:
-        return setting(name, int)
-
     if settings.get("encoder_normalize_before"):
         raise DataError(
             f"{file}: encoder_normalize_before is set; expected fairseq's RoBERTa, which normalises after each sublayer"
         )
-    activation = setting("activation_fn", str)
-    if activation not in _ACTIVATIONS:
+    activation = settings.get("activation_fn")
+    if str(activation) not in _ACTIVATIONS:
         raise DataError(f"{file}: activation_fn {activation!r}; expected one of {', '.join(_ACTIVATIONS)}")
     words = store.get(f"{prefix}embed_tokens.weight")
     if words is None or len(words.shape) != 2:
         raise DataError(f"{file}: no {prefix}embed_tokens.weight of two axes; expected fairseq's RoBERTa")
-    try:
-        return BertConfig(
-            vocab_size=words.shape[0],
-            num_layers=size("encoder_layers"),
-            hidden_size=size("encoder_embed_dim"),
-            num_heads=size("encoder_attention_heads"),
-            intermediate_size=size("encoder_ffn_embed_dim"),
-            # Models trained on full blocks of text may set only tokens_per_sample.
-            max_position_embeddings=size("max_positions" if settings.get("max_positions") else "tokens_per_sample"),
-            position_offset=_POSITION_OFFSET,
-            type_vocab_size=0,
-            pooler=False,
-            dropout=setting("dropout", (int, float)),
-            attention_dropout=setting("attention_dropout", (int, float)),
-            activation=_ACTIVATIONS[activation],
-            layer_norm_epsilon=_EPSILON,
-        ).check()
-    except BertTfError as error:
-        raise DataError(f"{file}: {error}") from None
+    # Models trained on full blocks of text may set only tokens_per_sample.
+    fields = _FIELDS | ({} if settings.get("max_positions") else {"max_position_embeddings": "tokens_per_sample"})
+    values = {ours: settings.get(theirs) for ours, theirs in fields.items()} | {
+        "vocab_size": words.shape[0],
+        "position_offset": 2,
+        "type_vocab_size": 0,
+        "pooler": False,
+        "activation": _ACTIVATIONS[str(activation)],
+        "layer_norm_epsilon": 1e-5,
+    }
+    return foreign_config(values, fields, file)
 
 
 def _weight_map(config: BertConfig, store: Mapping[str, Tensor], prefix: str) -> WeightMap:
     """The weight map; older names are used if `store` has them: fused q, k and v; emb_layer_norm."""
     root = prefix.removesuffix("sentence_encoder.")
-    old_norm, new_norm = f"{prefix}emb_layer_norm", f"{prefix}layernorm_embedding"
-    table = {
-        "embeddings/word_embeddings": TensorMapping((f"{prefix}embed_tokens.weight",)),
-        "embeddings/position_embeddings": TensorMapping((f"{prefix}embed_positions.weight",)),
-        **torch_norm("embeddings/norm", new_norm if f"{new_norm}.weight" in store else old_norm),
-        **torch_dense("masked_lm/transform", f"{root}lm_head.dense"),
-        **torch_norm("masked_lm/norm", f"{root}lm_head.layer_norm"),
-        "masked_lm/bias": TensorMapping((f"{root}lm_head.bias",)),
-    }
+    names = {ours: (root if ours.startswith("masked_lm/") else prefix) + theirs for ours, theirs in _NAMES.items()}
+    if f"{prefix}emb_layer_norm.weight" in store:
+        names["embeddings/norm"] = f"{prefix}emb_layer_norm"
+    table = expand(names, PYTORCH, config.num_layers)
     for index in range(config.num_layers):
-        ours, theirs = f"layer_{index}", f"{prefix}layers.{index}"
-        attention = f"{theirs}.self_attn"
-        if f"{attention}.in_proj_weight" in store:
-            table[f"{ours}/attention/qkv/kernel"] = TensorMapping((f"{attention}.in_proj_weight",), TRANSPOSED)
-            table[f"{ours}/attention/qkv/bias"] = TensorMapping((f"{attention}.in_proj_bias",))
-        else:
-            table |= torch_dense(f"{ours}/attention/qkv", *(f"{attention}.{part}_proj" for part in "qkv"))
-        table |= torch_dense(f"{ours}/attention/output", f"{attention}.out_proj")
-        table |= torch_norm(f"{ours}/attention_norm", f"{theirs}.self_attn_layer_norm")
-        table |= torch_dense(f"{ours}/intermediate", f"{theirs}.fc1")
-        table |= torch_dense(f"{ours}/output", f"{theirs}.fc2")
-        table |= torch_norm(f"{ours}/output_norm", f"{theirs}.final_layer_norm")
+        fused, ours = f"{prefix}layers.{index}.self_attn.in_proj", f"layer_{index}/attention/qkv"
+        if f"{fused}_weight" in store:
+            table[f"{ours}/kernel"] = TensorMapping((f"{fused}_weight",), TRANSPOSED)
+            table[f"{ours}/bias"] = TensorMapping((f"{fused}_bias",))
     return table
 
 

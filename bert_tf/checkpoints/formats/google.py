@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 from bert_tf.checkpoints.formats import google_config as configs
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, check_writable
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.bundles import choose, holds_objects, open_bundle, prefixes, stem, write_bundle
 from bert_tf.checkpoints.weight_map import (
+    TENSORFLOW,
     TRANSPOSED,
     TensorMapping,
     WeightMap,
+    expand,
     names_of,
     read_mapped,
-    tf_dense,
-    tf_norm,
     write_mapped,
 )
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json_object, write_json
-from bert_tf.model.variables import ON_POOLED, OWN
+from bert_tf.model.variables import ON_POOLED
 from bert_tf.text.casing import guess_tokenizer
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
 
@@ -34,6 +34,22 @@ _VOCABULARY, _CHECKPOINT = "vocab.txt", "bert_model.ckpt"
 _EPSILON = 1e-12  # of tf.contrib.layers.layer_norm, which modeling.py uses
 _SLOTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimization.py
 _STEP = "global_step"
+_NAMES = {
+    "embeddings/word_embeddings": "bert/embeddings/word_embeddings",
+    "embeddings/position_embeddings": "bert/embeddings/position_embeddings",
+    "embeddings/type_embeddings": "bert/embeddings/token_type_embeddings",
+    "embeddings/norm": "bert/embeddings/LayerNorm",
+    "pooler": "bert/pooler/dense",
+    "masked_lm/transform": "cls/predictions/transform/dense",
+    "masked_lm/norm": "cls/predictions/transform/LayerNorm",
+    "masked_lm/bias": "cls/predictions/output_bias",
+    "layer_*/attention/qkv": "bert/encoder/layer_*/attention/self/{query,key,value}",
+    "layer_*/attention/output": "bert/encoder/layer_*/attention/output/dense",
+    "layer_*/attention_norm": "bert/encoder/layer_*/attention/output/LayerNorm",
+    "layer_*/intermediate": "bert/encoder/layer_*/intermediate/dense",
+    "layer_*/output": "bert/encoder/layer_*/output/dense",
+    "layer_*/output_norm": "bert/encoder/layer_*/output/LayerNorm",
+}
 
 
 def recognises(path: str) -> bool:
@@ -117,16 +133,17 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
         OSError: the files cannot be written.
     """
     config = checkpoint.config
-    _check_writable(config)
-    if checkpoint.head in OWN:
+    check_writable(checkpoint, "google-research/bert", position_offset=0)
+    if not config.type_vocab_size:
         raise ConfigError(
-            f"the head is {checkpoint.head}, which google-research/bert does not have; write the format bert_tf instead"
+            f"model.type_vocab_size is 0, and google-research/bert always adds a type embedding{ELSEWHERE}"
         )
-    table = weight_map(config)
-    slots = _slot_map(table)
-    store = write_mapped(table, checkpoint.tensors) | write_mapped(slots, checkpoint.slots)
+    table, tensors = weight_map(config), checkpoint.tensors | checkpoint.slots
+    table |= _slot_map(table)
+    store = write_mapped(table, tensors)
     if not config.pooler:
-        store |= _no_pooler(config)
+        for part, shape in (("kernel", (config.hidden_size,) * 2), ("bias", (config.hidden_size,))):
+            store[f"bert/pooler/dense/{part}"] = tensor_of(np.zeros(shape, np.float32), "zeros")
     if checkpoint.step is not None:
         store[_STEP] = tensor_of(np.array(checkpoint.step, np.int64), _STEP)
     write_bundle(os.path.join(path, _CHECKPOINT), store)
@@ -138,8 +155,7 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     settings = configs.to_settings(described, checkpoint.source_metadata["settings"] if google else {})
     write_json(os.path.join(path, configs.FILE), settings)
     checkpoint.warnings += _deviations(checkpoint)
-    written = {name: table[name] for name in checkpoint.tensors} | {name: slots[name] for name in checkpoint.slots}
-    return {name: " + ".join(mapping.names) for name, mapping in written.items()}
+    return {name: " + ".join(table[name].names) for name in tensors}
 
 
 def _prefix(path: str) -> tuple[str, list[str]]:
@@ -154,35 +170,14 @@ def _prefix(path: str) -> tuple[str, list[str]]:
 
 def weight_map(config: BertConfig) -> WeightMap:
     """The weight map of the encoder and all heads."""
-    table = {
-        "embeddings/word_embeddings": TensorMapping(("bert/embeddings/word_embeddings",)),
-        "embeddings/position_embeddings": TensorMapping(("bert/embeddings/position_embeddings",)),
-        "embeddings/type_embeddings": TensorMapping(("bert/embeddings/token_type_embeddings",)),
-        **tf_norm("embeddings/norm", "bert/embeddings/LayerNorm"),
-        **tf_dense("pooler", "bert/pooler/dense"),
-        **tf_dense("masked_lm/transform", "cls/predictions/transform/dense"),
-        **tf_norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
-        "masked_lm/bias": TensorMapping(("cls/predictions/output_bias",)),
-        **_output("next_sentence", "cls/seq_relationship/"),
-        **_output("span", "cls/squad/"),
-        **_output("classifier", ""),  # run_classifier.py opens no scope
-    }
-    for index in range(config.num_layers):
-        ours, theirs = f"layer_{index}", f"bert/encoder/layer_{index}"
-        attention = f"{theirs}/attention/self"
-        table |= tf_dense(f"{ours}/attention/qkv", f"{attention}/query", f"{attention}/key", f"{attention}/value")
-        table |= tf_dense(f"{ours}/attention/output", f"{theirs}/attention/output/dense")
-        table |= tf_norm(f"{ours}/attention_norm", f"{theirs}/attention/output/LayerNorm")
-        table |= tf_dense(f"{ours}/intermediate", f"{theirs}/intermediate/dense")
-        table |= tf_dense(f"{ours}/output", f"{theirs}/output/dense")
-        table |= tf_norm(f"{ours}/output_norm", f"{theirs}/output/LayerNorm")
-    return table
-
-
-def _output(ours: str, scope: str) -> WeightMap:
     # The scripts of these heads create their kernels themselves, as [outputs, inputs]; the rest is tf.layers.dense.
-    kernel = TensorMapping((f"{scope}output_weights",), TRANSPOSED)
-    return {f"{ours}/kernel": kernel, f"{ours}/bias": TensorMapping((f"{scope}output_bias",))}
+    # run_classifier.py opens no scope.
+    outputs = {"next_sentence": "cls/seq_relationship/", "span": "cls/squad/", "classifier": ""}
+    return (
+        expand(_NAMES, TENSORFLOW, config.num_layers)
+        | {f"{ours}/kernel": TensorMapping((f"{scope}output_weights",), TRANSPOSED) for ours, scope in outputs.items()}
+        | {f"{ours}/bias": TensorMapping((f"{scope}output_bias",)) for ours, scope in outputs.items()}
+    )
 
 
 def _slot_map(table: WeightMap) -> WeightMap:
@@ -273,30 +268,6 @@ def _unused_tensors(store: Mapping[str, Tensor], taken: set[str], known: set[str
         shown = ", ".join(sorted(unknown))
         raise DataError(f"{prefix} does not hold the model that {configs.FILE} describes: unknown {shown}")
     return dict(sorted(unused_tensors.items()))
-
-
-def _check_writable(config: BertConfig) -> None:
-    """Raises ConfigError for settings that google-research/bert does not support."""
-    for field, misfit, what in (
-        ("attention", config.attention != "bidirectional", "has bidirectional attention"),
-        ("norm", config.norm != "post", "normalises after each sublayer"),
-        ("position_offset", config.position_offset, "starts with row 0 of the position embedding"),
-        ("type_vocab_size", not config.type_vocab_size, "always adds a type embedding"),
-    ):
-        if misfit:
-            raise ConfigError(
-                f"model.{field} is {getattr(config, field)!r}, and google-research/bert {what}; write the model in the "
-                "format bert_tf instead"
-            )
-
-
-def _no_pooler(config: BertConfig) -> dict[str, Tensor]:
-    size = config.hidden_size
-
-    def zeros(*shape: int) -> Tensor:
-        return Tensor(shape, "float32", lambda: np.zeros(shape, np.float32), "zeros")
-
-    return {"bert/pooler/dense/kernel": zeros(size, size), "bert/pooler/dense/bias": zeros(size)}
 
 
 def _deviations(checkpoint: Checkpoint) -> list[str]:

@@ -1,6 +1,5 @@
 """bert_config.json of google-research/bert's format: Google's settings, and a part of our own."""
 
-import dataclasses
 import os
 from typing import Any
 
@@ -8,25 +7,26 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.checkpoints import directory
-from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
 from bert_tf.config import BertConfig
-from bert_tf.errors import BertTfError, DataError
+from bert_tf.errors import DataError
 from bert_tf.types import Json
 
 FILE = "bert_config.json"
 # The key of bert_config.json under which `to_settings` keeps everything that has no key of Google's;
 # BertConfig.from_dict of modeling.py accepts unknown keys.
 OURS = "bert_tf"
-_FIELDS = {
+# Field of BertConfig -> its name in bert_config.json, and in the formats that followed it.
+FIELDS = {
     "vocab_size": "vocab_size",
-    "num_hidden_layers": "num_layers",
+    "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
-    "num_attention_heads": "num_heads",
+    "num_heads": "num_attention_heads",
     "intermediate_size": "intermediate_size",
     "max_position_embeddings": "max_position_embeddings",
     "type_vocab_size": "type_vocab_size",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
     "initializer_range": "initializer_range",
 }
 _DEFAULTS = {"type_vocab_size": 16}  # modeling.py's default, where it differs from our BertConfig's
@@ -59,11 +59,7 @@ def read_config(settings: Json, file: str, meta: str, warnings: list[str]) -> Be
     """
     if "vocab_size" not in settings:
         raise DataError(f"{file}: no 'vocab_size'; expected the {FILE} of a BERT model")
-    values = _DEFAULTS | {ours: settings[theirs] for theirs, ours in _FIELDS.items() if theirs in settings}
-    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(BertConfig)}
-    for theirs, ours in _FIELDS.items():
-        if ours in values and type(values[ours]) not in (int, types[ours]):
-            raise DataError(f"{file}: {theirs} is {values[ours]!r}; expected {types[ours].__name__}")
+    values = _DEFAULTS | {ours: settings[theirs] for ours, theirs in FIELDS.items() if theirs in settings}
     activation = settings.get("hidden_act", "gelu")
     if str(activation).lower() not in _ACTIVATIONS.values():
         raise DataError(f"{file}: hidden_act {activation!r}; expected gelu or relu")
@@ -72,15 +68,12 @@ def read_config(settings: Json, file: str, meta: str, warnings: list[str]) -> Be
         warnings.append(note)
     else:
         values["activation"] = "relu"
-    try:
-        return BertConfig(**values).check()
-    except BertTfError as error:
-        raise DataError(f"{file}: {error}") from None
+    return foreign_config(values, FIELDS, file)
 
 
 def other_settings(settings: Json) -> Json:
     """The settings in bert_config.json to write back unchanged: all that `to_settings` does not generate."""
-    return {name: value for name, value in settings.items() if name not in (*_FIELDS, "hidden_act", OURS)}
+    return {name: value for name, value in settings.items() if name not in (*FIELDS.values(), "hidden_act", OURS)}
 
 
 def to_settings(checkpoint: Checkpoint, others: Json) -> Json:
@@ -91,7 +84,7 @@ def to_settings(checkpoint: Checkpoint, others: Json) -> Json:
 
 def _settings(config: BertConfig) -> Json:
     """A BertConfig as Google's settings."""
-    return {theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()} | {
+    return {theirs: getattr(config, ours) for ours, theirs in FIELDS.items()} | {
         "hidden_act": _ACTIVATIONS[config.activation]
     }
 

@@ -14,15 +14,7 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
-from bert_tf.checkpoints.weight_map import (
-    TensorMapping,
-    WeightMap,
-    names_of,
-    read_mapped,
-    torch_dense,
-    torch_norm,
-    write_mapped,
-)
+from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, names_of, read_mapped, write_mapped
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import read_json_object, write_json
@@ -37,6 +29,31 @@ _ENCODER = re.compile(r"(embeddings|encoder)\.")
 # Buffers 0, 1, 2, ... and 0, 0, 0, ... that older releases saved; they are constants.
 _BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
 _WORDS = "embeddings.word_embeddings.weight"
+_NAMES = {
+    "embeddings/word_embeddings": _WORDS,
+    "embeddings/position_embeddings": "embeddings.position_embeddings.weight",
+    "embeddings/type_embeddings": "embeddings.token_type_embeddings.weight",
+    "embeddings/norm": "embeddings.LayerNorm",
+    "pooler": "pooler.dense",
+    "next_sentence": "cls.seq_relationship",
+    "classifier": "classifier",
+    "span": "qa_outputs",
+    "masked_lm/transform": "cls.predictions.transform.dense",
+    "masked_lm/norm": "cls.predictions.transform.LayerNorm",
+    "masked_lm/bias": "cls.predictions.bias",
+    "layer_*/attention/qkv": "encoder.layer.*.attention.self.{query,key,value}",
+    "layer_*/attention/output": "encoder.layer.*.attention.output.dense",
+    "layer_*/attention_norm": "encoder.layer.*.attention.output.LayerNorm",
+    "layer_*/intermediate": "encoder.layer.*.intermediate.dense",
+    "layer_*/output": "encoder.layer.*.output.dense",
+    "layer_*/output_norm": "encoder.layer.*.output.LayerNorm",
+}
+_ROBERTA_NAMES = {
+    "masked_lm/transform": "lm_head.dense",
+    "masked_lm/norm": "lm_head.layer_norm",
+    "masked_lm/bias": "lm_head.bias",
+}
+_TWO_LAYERS = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 
 
 def recognises(path: str) -> bool:
@@ -163,34 +180,8 @@ def weight_map(config: BertConfig, head: str | None = None, roberta: bool = Fals
         roberta: use RoBERTa's names for heads.
     """
     # RoBERTa's text classifier is two layers on the first token: the same as a pooler and a classifier.
-    two_layers = roberta and head == "classification"
-    table = {
-        "embeddings/word_embeddings": TensorMapping((_WORDS,)),
-        "embeddings/position_embeddings": TensorMapping(("embeddings.position_embeddings.weight",)),
-        "embeddings/type_embeddings": TensorMapping(("embeddings.token_type_embeddings.weight",)),
-        **torch_norm("embeddings/norm", "embeddings.LayerNorm"),
-        **torch_dense("pooler", "classifier.dense" if two_layers else "pooler.dense"),
-        **torch_dense("next_sentence", "cls.seq_relationship"),
-        **torch_dense("classifier", "classifier.out_proj" if two_layers else "classifier"),
-        **torch_dense("span", "qa_outputs"),
-    }
-    if roberta:
-        table |= torch_dense("masked_lm/transform", "lm_head.dense")
-        table |= torch_norm("masked_lm/norm", "lm_head.layer_norm")
-    else:
-        table |= torch_dense("masked_lm/transform", "cls.predictions.transform.dense")
-        table |= torch_norm("masked_lm/norm", "cls.predictions.transform.LayerNorm")
-    table["masked_lm/bias"] = TensorMapping(("lm_head.bias" if roberta else "cls.predictions.bias",))
-    for index in range(config.num_layers):
-        ours, theirs = f"layer_{index}", f"encoder.layer.{index}"
-        attention = f"{theirs}.attention.self"
-        table |= torch_dense(f"{ours}/attention/qkv", f"{attention}.query", f"{attention}.key", f"{attention}.value")
-        table |= torch_dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense")
-        table |= torch_norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
-        table |= torch_dense(f"{ours}/intermediate", f"{theirs}.intermediate.dense")
-        table |= torch_dense(f"{ours}/output", f"{theirs}.output.dense")
-        table |= torch_norm(f"{ours}/output_norm", f"{theirs}.output.LayerNorm")
-    return table
+    two_layers = _TWO_LAYERS if head == "classification" else {}
+    return expand(_NAMES | (_ROBERTA_NAMES | two_layers if roberta else {}), PYTORCH, config.num_layers)
 
 
 def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:

@@ -15,13 +15,14 @@ import yaml
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
-from bert_tf.checkpoints.formats.model_garden_names import Names, encoder_weight_map, find, num_layers
-from bert_tf.checkpoints.stored_model import Checkpoint
-from bert_tf.checkpoints.tensor import Tensor
+from bert_tf.checkpoints.formats import google_config
+from bert_tf.checkpoints.formats.model_garden_names import find
+from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
+from bert_tf.checkpoints.tensor import Tensor, reshaped
 from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, choose, holds_objects, open_bundle, prefixes, stem
-from bert_tf.checkpoints.weight_map import TensorMapping, WeightMap, names_of, read_mapped, tf_dense, tf_norm
+from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of, read_mapped
 from bert_tf.config import BertConfig
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import DataError
 from bert_tf.files import read_json
 from bert_tf.text.casing import guess_tokenizer
 from bert_tf.text.vocabulary import check_size, read_vocabulary
@@ -29,7 +30,12 @@ from bert_tf.types import Json
 
 FORMAT = "model_garden"
 
-_TRANSFORM = "cls/predictions/transform"
+_MASKED_LM = {
+    "masked_lm/transform": "transform/dense",
+    "masked_lm/norm": "transform/LayerNorm",
+    "masked_lm/bias": "output_bias/bias",
+}
+_TF1_BIAS = "cls/predictions/output_bias"
 # Next-sentence prediction of BertPretrainerV2, which has a pooler of its own, and of BertPretrainer.
 _POOLER, _NEXT_SENTENCE = "next_sentence/pooler_dense", ("next_sentence/logits", "predictions/transform/logits")
 # Outputs of BertClassifier, BertTokenClassifier and BertSpanLabeler; the last two and BertPretrainer's share a name.
@@ -37,19 +43,13 @@ _TASK_OUTPUT = re.compile(r"(^|/)(sentence_prediction|predictions/transform)/(lo
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # follows the path through Python objects
 _LOWER_CASE, _STEP = "do_lower_case", "global_step"
-# Our field -> its key in bert_config.json, its key in the encoder section of params.yaml.
-_FIELDS = {
-    "vocab_size": ("vocab_size", "vocab_size"),
-    "num_layers": ("num_hidden_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "hidden_size"),
-    "num_heads": ("num_attention_heads", "num_attention_heads"),
-    "intermediate_size": ("intermediate_size", "intermediate_size"),
-    "max_position_embeddings": ("max_position_embeddings", "max_position_embeddings"),
-    "type_vocab_size": ("type_vocab_size", "type_vocab_size"),
-    "activation": ("hidden_act", "hidden_activation"),
-    "dropout": ("hidden_dropout_prob", "dropout_rate"),
-    "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout_rate"),
-    "initializer_range": ("initializer_range", "initializer_range"),
+# Our field -> its key in bert_config.json, and in the encoder section of params.yaml.
+_FIELDS = google_config.FIELDS | {"activation": "hidden_act"}
+_YAML_FIELDS = _FIELDS | {
+    "num_layers": "num_layers",
+    "activation": "hidden_activation",
+    "dropout": "dropout_rate",
+    "attention_dropout": "attention_dropout_rate",
 }
 # Model Garden's gelu is the tanh approximation (official/modeling/activations/gelu.py).
 _ACTIVATIONS = {"gelu": "tanh_gelu", "relu": "relu"}
@@ -83,14 +83,14 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     folder = path if saved_model else os.path.dirname(prefix) or "."
     values = {key.removesuffix(_VALUE): tensor for key, tensor in open_bundle(prefix).items()}
     store, twice, unused_tensors = _variables(values, prefix)
-    names = find(store)
-    if not names:
+    encoder = find(store)
+    if not encoder:
         first = ", ".join(list(store)[:5]) or "none"
         raise DataError(f"{prefix}: its first variables are {first}; {_EXPECTED}")
-    settings = _settings(folder)
+    settings, keys = _settings(folder)
     if saved_model:
         settings |= _graph(path)
-    config, assumed = _config(store, names, settings, prefix)
+    config, assumed = _config(store, *encoder, settings, keys, prefix)
     warnings += assumed
     checkpoint = Checkpoint(
         config=config, tensors={}, unused_tensors=unused_tensors, warnings=warnings, source_metadata={"format": FORMAT}
@@ -98,13 +98,13 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     head = _head(store)
     if head:
         checkpoint.task = {"name": head, "settings": {"max_length": config.max_position_embeddings}}
-    table, shapes = _weight_map(checkpoint, store, names), checkpoint.shapes()
+    table, shapes = _weight_map(checkpoint, store, encoder[0]), checkpoint.shapes()
     taken = names_of(table, shapes)
     if taken & twice.keys():
         found = ", ".join(f"{name} ({' and '.join(twice[name])})" for name in sorted(taken & twice.keys()))
         raise DataError(f"{prefix} holds several variables with the same name: {found}; expected one encoder")
     _add_unused(checkpoint, store.keys() - taken, prefix)
-    _check_heads(store, table, config, prefix)
+    _join_heads(store, table, config)
     checkpoint.tensors = read_mapped(table, shapes, store, prefix)
     if _STEP in values:
         checkpoint.step = int(values[_STEP].read())
@@ -161,11 +161,18 @@ def _full_names(values: Mapping[str, Tensor], prefix: str) -> dict[str, str]:
     return {attribute.checkpoint_key.removesuffix(_VALUE): attribute.full_name for attribute in attributes}
 
 
-def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: str) -> tuple[BertConfig, list[str]]:
+def _config(
+    store: Mapping[str, Tensor],
+    table: WeightMap,
+    layers: int,
+    settings: Json,
+    keys: Mapping[str, str],
+    prefix: str,
+) -> tuple[BertConfig, list[str]]:
     """BertConfig from the shapes of the variables and the settings, and warnings on assumed values."""
-    layer = f"{names.layer}0"
 
-    def shape(name: str, *ranks: int) -> tuple[int, ...]:
+    def shape(path: str, *ranks: int) -> tuple[int, ...]:
+        name = table[path].names[0]
         if name not in store:
             raise DataError(f"{prefix}: missing {name}; {_EXPECTED}")
         if len(store[name].shape) not in ranks:
@@ -173,8 +180,7 @@ def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: s
             raise DataError(f"{prefix}: {name} is {list(store[name].shape)}; expected {expected} axes")
         return store[name].shape
 
-    words = shape(names.words, 2)
-    query = shape(f"{layer}/{names.attention}/query/kernel", 2, 3)
+    words, query = shape("embeddings/word_embeddings", 2), shape("layer_0/attention/qkv/kernel", 2, 3)
     if words[1] != query[0]:
         raise DataError(
             f"{prefix}: word embeddings of size {words[1]} in a model of hidden size {query[0]}: factorized, as in "
@@ -182,11 +188,11 @@ def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: s
         )
     sizes = {
         "vocab_size": words[0],
-        "num_layers": num_layers(store, names),
+        "num_layers": layers,
         "hidden_size": query[0],
-        "intermediate_size": shape(f"{layer}/{names.intermediate}/kernel", 2)[1],
-        "max_position_embeddings": shape(names.positions, 2)[0],
-        "type_vocab_size": shape(names.types, 2)[0],
+        "intermediate_size": shape("layer_0/intermediate/kernel", 2)[1],
+        "max_position_embeddings": shape("embeddings/position_embeddings", 2)[0],
+        "type_vocab_size": shape("embeddings/type_embeddings", 2)[0],
     }
     if len(query) == 3:
         sizes["num_heads"] = query[1]
@@ -197,8 +203,7 @@ def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: s
                 "settings of this checkpoint"
             )
     values: dict[str, Any] = settings | sizes
-    poolers = (names.pooler, *_ending(store, _POOLER))
-    values["pooler"] = any(f"{pooler}/{part}" in store for pooler in poolers for part in ("kernel", "bias"))
+    values["pooler"] = bool(_ending(store, _POOLER) or names_of(table, ("pooler/kernel", "pooler/bias")) & store.keys())
     warnings: list[str] = []
     if "num_heads" not in values:
         values["num_heads"] = max(query[0] // 64, 1)
@@ -211,36 +216,29 @@ def _config(store: Mapping[str, Tensor], names: Names, settings: Json, prefix: s
         )
     assumed = [f"{field} 0.1" for field in ("dropout", "attention_dropout") if field not in values]
     warnings.append(f"{', '.join([*assumed, 'layer_norm_epsilon 1e-12'])}: Model Garden's values, not in the files")
-    try:
-        return BertConfig(**values).check(), warnings
-    except ConfigError as error:
-        raise DataError(f"{prefix}: {error}") from None
+    return foreign_config(values, keys, prefix), warnings
 
 
-def _settings(folder: str) -> Json:
-    """Fields of BertConfig from bert_config.json or params.yaml; empty if there is neither."""
+def _settings(folder: str) -> tuple[Json, dict[str, str]]:
+    """Fields of BertConfig from bert_config.json or params.yaml, and their names there; empty if there is neither."""
     file = os.path.join(folder, "bert_config.json")
     if os.path.exists(file):
-        found, kind = read_json(file), 0
+        found, keys = read_json(file), _FIELDS
     elif os.path.exists(file := os.path.join(folder, "params.yaml")):
-        found, kind = _read_yaml(file), 1
+        found, keys = _read_yaml(file), _YAML_FIELDS
     else:
-        return {}
+        return {}, {}
     if not isinstance(found, dict):
         raise DataError(f"{file}: a {type(found).__name__}; expected a mapping of settings")
     if found.get("norm_first"):
         _refuse_norm_first(file)
-    values = {field: found[keys[kind]] for field, keys in _FIELDS.items() if found.get(keys[kind]) is not None}
-    for field, value in values.items():
-        expected: Any = BertConfig.__annotations__[field]
-        if type(value) is not expected and not (expected is float and type(value) is int):
-            raise DataError(f"{file}: {_FIELDS[field][kind]} is {value!r}; expected {expected.__name__}")
+    values = {field: found[key] for field, key in keys.items() if found.get(key) is not None}
     if "activation" in values:
-        if values["activation"] not in _ACTIVATIONS:
-            known = ", ".join(_ACTIVATIONS)
-            raise DataError(f"{file}: {_FIELDS['activation'][kind]} {values['activation']!r}; expected one of {known}")
-        values["activation"] = _ACTIVATIONS[values["activation"]]
-    return values
+        activation, known = values["activation"], ", ".join(_ACTIVATIONS)
+        if str(activation) not in _ACTIVATIONS:
+            raise DataError(f"{file}: {keys['activation']} {activation!r}; expected one of {known}")
+        values["activation"] = _ACTIVATIONS[activation]
+    return values, keys
 
 
 def _read_yaml(file: str) -> Any:
@@ -301,44 +299,39 @@ def _head(store: Collection[str]) -> str | None:
     return "pretraining" if _ending(store, *_NEXT_SENTENCE) else "masked_lm"
 
 
-def _weight_map(checkpoint: Checkpoint, store: Collection[str], names: Names) -> WeightMap:
+def _weight_map(checkpoint: Checkpoint, store: Collection[str], encoder: WeightMap) -> WeightMap:
     """The weight map of the encoder and its head; adds to the checkpoint's warnings and unused tensors."""
-    table = encoder_weight_map(names, checkpoint.config.num_layers)
-    pooler = _ending(store, _POOLER)
+    names, pooler = {}, _ending(store, _POOLER)
     if pooler:
         # Model Garden's pre-training trains this pooler; the encoder's own stays as it was initialised.
-        table |= tf_dense("pooler", pooler[0])
+        names["pooler"] = pooler[0]
         checkpoint.warnings.append(f"the pooler is {pooler[0]}, which was trained with next-sentence prediction")
-        for part in ("kernel", "bias"):
-            if f"{names.pooler}/{part}" in store:
-                checkpoint.unused_tensors[f"{names.pooler}/{part}"] = f"not trained: {pooler[0]} was used instead"
+        unused = sorted(names_of(encoder, ("pooler/kernel", "pooler/bias")) & set(store), reverse=True)
+        checkpoint.unused_tensors |= dict.fromkeys(unused, f"not trained: {pooler[0]} was used instead")
     if checkpoint.head:
         # Not in the encoder's scope, but in the scope of the model that contains both.
         scope = next(name.partition("cls/predictions/")[0] for name in store if "cls/predictions/" in name)
-        table |= tf_dense("masked_lm/transform", f"{scope}{_TRANSFORM}/dense")
-        table |= tf_norm("masked_lm/norm", f"{scope}{_TRANSFORM}/LayerNorm")
-        table["masked_lm/bias"] = TensorMapping((f"{scope}{names.bias}",))
+        names |= {ours: f"{scope}cls/predictions/{theirs}" for ours, theirs in _MASKED_LM.items()}
+        if f"{scope}{_TF1_BIAS}" in store:
+            names["masked_lm/bias"] = f"{scope}{_TF1_BIAS}"
     if checkpoint.head == "pretraining":
-        table |= tf_dense("next_sentence", _ending(store, *_NEXT_SENTENCE)[0])
-    return table
+        names["next_sentence"] = _ending(store, *_NEXT_SENTENCE)[0]
+    return encoder | expand(names, TENSORFLOW)
 
 
-def _check_heads(store: Mapping[str, Tensor], table: WeightMap, config: BertConfig, prefix: str) -> None:
-    """Raises DataError for attention weights with other axes: `read_mapped` checks only the size if RESHAPED."""
+def _join_heads(store: dict[str, Tensor], table: WeightMap, config: BertConfig) -> None:
+    """Makes attention weights matrices and vectors, as they are in TF 1: without an axis of heads.
+
+    It splits the outputs of query, key and value, and the inputs of the output, into heads and head size.
+    """
     hidden, heads = config.hidden_size, config.num_heads
     size = hidden // heads
     split = {"qkv/kernel": (hidden, heads, size), "qkv/bias": (heads, size), "output/kernel": (heads, size, hidden)}
-    plain = {"qkv/kernel": (hidden, hidden), "qkv/bias": (hidden,), "output/kernel": (hidden, hidden)}
-    wrong = []
     for path, mapping in table.items():
         kind = path.partition("/attention/")[2]
-        for name in mapping.names if kind in split else ():
-            if name in store and store[name].shape not in (split[kind], plain[kind]):
-                wrong.append(f"{name} is {list(store[name].shape)}, not {list(split[kind])}")
-    if wrong:
-        raise DataError(
-            f"{prefix} does not hold the model that its first layer describes: misshapen {', '.join(wrong)}"
-        )
+        for name in mapping.names:
+            if name in store and store[name].shape == split.get(kind):
+                store[name] = reshaped(store[name], (hidden,) * (2 if kind.endswith("kernel") else 1))
 
 
 def _add_unused(checkpoint: Checkpoint, unused: set[str], prefix: str) -> None:

@@ -1,24 +1,17 @@
-"""Files of torch.save, read without PyTorch and without running any code they contain (see `pickles`).
+"""Files of torch.save: PyTorch itself reads them, with the unpickler that runs no code (`weights_only`)."""
 
-Reads both forms: the zip archive that PyTorch has written since 1.6, and the sequence of pickles before it
-(torch/serialization.py, `_save` and `_legacy_save`).
-"""
-
-import dataclasses
-import io
-import mmap
-import os
+import argparse
+import warnings
 import zipfile
-from collections.abc import Collection, Mapping
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any
 
 from bert_tf.checkpoints.tensor import Tensor
-from bert_tf.checkpoints.tensor_files.pickles import Machine, Storage, shown
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.types import Array
 
-_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the old form
-_PROTOCOL = 1001  # the second
-_LOCAL_HEADER = 30  # bytes of a file header in a zip archive, without name and extra field
+_DTYPES = (
+    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
+)  # fmt: skip
 
 
 def check_allowed(file: str, allow_pickle: bool) -> None:
@@ -26,7 +19,7 @@ def check_allowed(file: str, allow_pickle: bool) -> None:
     if not allow_pickle:
         raise DataError(
             f"{file}: a pickled file, which is read only on request: python -m bert_tf.convert --allow_pickle, or "
-            "allow_pickle=True (bert_tf reads only tensors and plain containers from it, and runs no code)"
+            "allow_pickle=True (only tensors and plain containers are read from it, and no code is run)"
         )
 
 
@@ -39,124 +32,80 @@ def open_pickled(file: str) -> dict[str, Tensor]:
     value = open_nested(file)
     candidates = [value, *(value.get(key) for key in ("state_dict", "model"))] if isinstance(value, dict) else []
     for candidate in candidates:
-        if candidate and is_state_dict(candidate):
-            return named(candidate)
-    found = f"a dict of {_listed(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
-    raise DataError(f"{file} holds {found}; expected a dict of tensors, or one under 'state_dict' or 'model'")
+        tensors = tensors_of(candidate, file)
+        if tensors:
+            return tensors
+    found = f"a dict of {', '.join(map(ascii, list(value)[:5]))}" if isinstance(value, dict) else f"a {type(value)}"
+    raise DataError(f"{file} holds {found[:200]}; expected a dict of tensors, or one under 'state_dict' or 'model'")
 
 
 def open_nested(file: str) -> Any:
     """The whole object in a file of torch.save, with its nesting.
 
+    Tensors stay on disk (a memory map), except in the files that PyTorch wrote before 1.6, which are no zip archives.
+
     Returns:
-        dicts, lists, tuples, numbers, str, bytes, None, `Namespace`, and Tensor for each tensor and parameter.
+        dicts, lists, tuples, numbers, str, bytes, None, argparse.Namespace (fairseq's settings) and torch.Tensor.
     """
     try:
-        with open(file, "rb") as stream:
-            start = stream.read(4)
-            if start == b"PK\3\4":
-                return _open_archive(file, stream)
-            if not start:
-                raise DataError(f"{file} is empty; expected a file that torch.save wrote")
-            # A memory map, as its read() never asks for more memory than the file has bytes left.
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _open_sequence(file, data)
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
+        import torch
 
-
-def is_state_dict(value: object) -> TypeGuard[dict[str, Tensor]]:
-    """Whether `value` is a dict of tensors by name."""
-    return isinstance(value, dict) and all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items()
-    )
-
-
-def named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A dict name -> Tensor whose tensors know their names."""
-    return {name: dataclasses.replace(tensor, source=name) for name, tensor in tensors.items()}
-
-
-def _open_archive(file: str, stream: BinaryIO) -> Any:
-    """Reads the zip form: NAME/data.pkl, NAME/data/KEY for each storage, NAME/byteorder if new; never compressed."""
-    size = os.path.getsize(file)
+        # Older ones can be made to run code or to corrupt memory (CVE-2025-32434, CVE-2026-24747).
+        problem = "" if torch.__version__ >= "2.10" else f"this is {torch.__version__}"
+    except ImportError as error:
+        problem = str(error)
+    if problem:
+        raise ConfigError(
+            f"{file}: PyTorch 2.10 or newer reads pickled files ({problem}): pip install 'bert_tf[torch]'; its CPU "
+            "wheels suffice"
+        )
     try:
-        with zipfile.ZipFile(stream) as archive:
-            records = {record.filename: record for record in archive.infolist()}
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:  # ValueError: bad names or offsets
-        raise DataError(f"{file} cannot be read: {error}; download the file again") from None
-    pickles = [name for name in records if name == "data.pkl" or name.endswith("/data.pkl")]
-    if len(pickles) != 1:
-        raise DataError(f"{file}: a zip file with {len(pickles)} data.pkl; expected one, as torch.save writes")
-    folder = pickles[0].removesuffix("data.pkl")
-
-    def span(name: str) -> tuple[int, int]:
-        """Offset and number of bytes of a record."""
-        record, shown_name = records.get(folder + name), shown(folder + name)
-        if record is None:
-            raise DataError(f"{file}: no {shown_name} in the archive; download the file again")
-        if record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1:  # 1: encrypted
-            raise DataError(f"{file}: {shown_name} is compressed; expected the archive as torch.save wrote it")
-        stream.seek(record.header_offset if 0 <= record.header_offset < size else size)  # at the end: no header
-        header = stream.read(_LOCAL_HEADER)
-        lengths = [int.from_bytes(header[at : at + 2], "little") for at in (26, 28)]  # of the name, the extra field
-        start = record.header_offset + _LOCAL_HEADER + sum(lengths)
-        if header[:4] != b"PK\3\4" or start + record.file_size > size:
-            raise DataError(f"{file}: {shown_name} is not where the archive lists it; download the file again")
-        return start, record.file_size
-
-    def read(name: str) -> bytes:
-        start, length = span(name)
-        stream.seek(start)
-        return stream.read(length)
-
-    def locate(storage: Storage) -> None:
-        storage.start, length = span(f"data/{storage.key}")
-        if storage.nbytes > length:
-            raise DataError(
-                f"{file}: the storage {shown(storage.key)} has {length} bytes, not the {storage.nbytes} of "
-                f"{storage.count} {storage.dtype}; download the file again"
-            )
-
-    order = read("byteorder") if f"{folder}byteorder" in records else b"little"
-    if order not in (b"little", b"big"):
-        raise DataError(f"{file}: the byte order is {shown(order)}; expected little or big")
-    return Machine(file, io.BytesIO(read("data.pkl")), order.decode(), locate).run()
+        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=_can_be_mapped(file))
+    except Exception as error:  # the instructions of a damaged or hostile file can fail in any way
+        cause = error.__context__ or error  # PyTorch wraps it in paragraphs of advice to trust the file
+        text = getattr(cause, "strerror", None) or str(cause).strip() or type(cause).__name__
+        reason = ascii(text.split("\n")[0].partition(" Please use")[0].rstrip("."))[1:-1]
+        raise DataError(
+            f"{file} cannot be read: {reason[:200]}; expected a file of torch.save with tensors and plain containers"
+        ) from None
 
 
-def _open_sequence(file: str, data: mmap.mmap) -> Any:
-    """Reads the old form: pickles of magic number, protocol, system, object and storage keys, then the storages."""
-    try:
-        magic = Machine(file, data).run()
-    except DataError:
-        magic = None
-    if magic != _MAGIC:
-        raise DataError(f"{file} is neither of the forms that torch.save writes (an archive; before 1.6 pickles)")
-    protocol = Machine(file, data).run()
-    if protocol != _PROTOCOL:
-        raise DataError(f"{file}: protocol {shown(protocol)} of torch.save; expected {_PROTOCOL}")
-    Machine(file, data).run()  # integer sizes of the machine that wrote it; the sizes in the file are fixed
-    # The numbers are little-endian, whichever machine wrote them.
-    machine = Machine(file, data, locate=lambda storage: None)
-    value = machine.run()
-    keys = Machine(file, data).run()
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise DataError(f"{file}: no list of storages after the object; download the file again")
-    for key in keys:
-        storage = machine.storages.get(key)
-        count = int.from_bytes(data.read(8), "little")
-        if storage is None or storage.start is not None or count != storage.count:
-            raise DataError(f"{file}: the storage {shown(key)} is not the one that its tensors refer to")
-        storage.start = data.tell()
-        if storage.start + storage.nbytes > len(data):
-            raise DataError(f"{file}: truncated in the storage {shown(key)}; download the file again")
-        data.seek(storage.start + storage.nbytes)
-    lacking = [key for key, storage in machine.storages.items() if storage.start is None]
-    if lacking:
-        raise DataError(f"{file}: no storage {shown(lacking[0])}, which a tensor refers to; download the file again")
-    return value
+def tensors_of(value: object, file: str) -> dict[str, Tensor]:
+    """The tensors of a state dict that `open_nested` returned; empty for any other value."""
+    import torch
+
+    if not isinstance(value, dict) or not all(isinstance(one, torch.Tensor) for one in value.values()):
+        return {}
+    return {str(name): _tensor(tensor, str(name), file) for name, tensor in value.items()}
 
 
-def _listed(value: Collection[object]) -> str:
-    names = [shown(key) for key in list(value)[:5]]
-    return ", ".join(names) + ", ..." * (len(value) > len(names)) if names else "nothing"
+def _can_be_mapped(file: str) -> bool:
+    """Whether it is a zip archive, and not compressed: torch.save never does that, but other programs do."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return all(record.compress_type == zipfile.ZIP_STORED for record in archive.infolist())
+
+
+def _tensor(tensor: Any, name: str, file: str) -> Tensor:
+    import torch
+
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_nested
+    # A stride of 0 could make an array of any size from one number.
+    if (
+        dtype not in _DTYPES
+        or not plain
+        or tensor.layout is not torch.strided
+        or tensor.device.type != "cpu"
+        or tensor.nbytes > tensor.untyped_storage().nbytes()
+    ):
+        raise DataError(f"{file}: {name!a} is not a dense tensor of {', '.join(_DTYPES)}; save it as one")
+
+    def read() -> Array:
+        values = tensor.detach()
+        values = values.view(torch.int16) if dtype == "bfloat16" else values  # PyTorch's numpy() has no bfloat16
+        return values.numpy(force=True).view(dtype)
+
+    return Tensor(tuple(tensor.shape), dtype, read, name)

@@ -206,7 +206,7 @@ def test_parts_of_qkv_that_differ_but_add_up_are_not_taken(tmp_path, tensors):
         ({"hidden_size": "32"}, ["config.json"]),
         ({"hidden_act": "silu"}, ["hidden_act 'silu'", "gelu"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type 'relative_key'", "absolute"]),
-        ({"num_attention_heads": 5}, ["not a multiple of num_heads 5"]),
+        ({"num_attention_heads": 5}, ["not a multiple of num_attention_heads 5"]),
         ({"vocab_size": len(PIECES) + 1}, [f"{len(PIECES)} pieces", f"{len(PIECES) + 1}"]),
     ],
 )

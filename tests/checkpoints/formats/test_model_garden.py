@@ -342,9 +342,9 @@ def test_settings_that_do_not_fit_are_named(tmp_path, tensors, name, text, culpr
             ["layer_1/output/kernel is [47, 32], not [48, 32]"],
         ),
         # As many values as there should be, but other axes.
-        ({f"{QUERY}/kernel": np.zeros((HEADS, 8, HIDDEN))}, [f"{QUERY}/kernel is [4, 8, 32], not [32, 4, 8]"]),
-        ({f"{QUERY}/kernel": np.zeros((HIDDEN, 8, HEADS))}, [f"{QUERY}/kernel is [32, 8, 4], not [32, 4, 8]"]),
-        ({f"{OUTPUT}/kernel": np.zeros((HIDDEN, HEADS, 8))}, [f"{OUTPUT}/kernel is [32, 4, 8], not [4, 8, 32]"]),
+        ({f"{QUERY}/kernel": np.zeros((HEADS, 8, HIDDEN))}, [f"{QUERY}/kernel is [4, 8, 32], not [32, 32]"]),
+        ({f"{QUERY}/kernel": np.zeros((HIDDEN, 8, HEADS))}, [f"{QUERY}/kernel is [32, 8, 4], not [32, 32]"]),
+        ({f"{OUTPUT}/kernel": np.zeros((HIDDEN, HEADS, 8))}, [f"{OUTPUT}/kernel is [32, 4, 8], not [32, 32]"]),
         ({"position_embedding/embeddings": np.zeros(24)}, ["position_embedding/embeddings is [24]; expected 2 axes"]),
         ({"embedding_projection/kernel": np.zeros((32, 32))}, ["unknown embedding_projection/kernel"]),
         ({"word_embeddings/embeddings": np.zeros((40, 16))}, ["size 16 in a model of hidden size 32", "ALBERT"]),
