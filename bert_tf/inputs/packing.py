@@ -71,8 +71,7 @@ def keep_some(ragged: tf.RaggedTensor, counts: tf.Tensor, keep: str = "head") ->
     counts = tf.minimum(tf.cast(counts, lengths.dtype), lengths)
     head = {"head": counts, "tail": tf.zeros_like(counts), "head_tail": (counts + 1) // 2}[keep]
     # On flat values: comparing RaggedTensors takes ten times as long to trace.
-    rows = ragged.value_rowids()
-    position = tf.range(ragged.nvals(), dtype=rows.dtype) - tf.gather(ragged.row_starts(), rows)
+    position, rows = tf.ragged.range(lengths).values, ragged.value_rowids()
     head, lost = tf.gather(head, rows), tf.gather(lengths - counts, rows)
     kept = (position < head) | (position >= head + lost)
     return tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ragged.values, kept), counts, validate=False)
