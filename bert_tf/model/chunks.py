@@ -46,7 +46,7 @@ def chunked_map(
     chunks = tf.maximum(-(-tf.cast(rows, tf.int32) // chunk_size), 1)  # zero rows make one empty chunk
     # Traced before the loop, which needs the dtypes and shapes of the results in advance.
     scalar = tf.TensorSpec([], tf.int32)
-    traced = tf.function(compute).get_concrete_function(scalar, scalar)
+    traced = tf.function(compute, autograph=False).get_concrete_function(scalar, scalar)
     initial = {
         name: tf.TensorArray(spec.dtype, chunks, infer_shape=False, element_shape=[None, *spec.shape[1:]])
         for name, spec in traced.structured_outputs.items()

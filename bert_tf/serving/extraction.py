@@ -66,7 +66,7 @@ def extract(embedder: Embedder, examples: Iterable[TaggedExample], batch_size: i
     Yields:
         The examples in their order, each with the embedder's outputs as arrays.
     """
-    embed = tf.function(embedder.__call__, reduce_retracing=True)
+    embed = tf.function(embedder.__call__, autograph=False, reduce_retracing=True)
     characters = batch_size * _CHARACTERS
     chunks = _batches(
         _consistent(examples), _BATCHES * batch_size, _LONG_BATCHES * characters, lambda example: example.text

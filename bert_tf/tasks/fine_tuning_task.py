@@ -292,6 +292,7 @@ class FineTuningTask(Task):
             dense[name] = value.to_tensor(shape=shape) if isinstance(value, tf.RaggedTensor) else value
         return dense
 
+    @tf.autograph.experimental.do_not_convert
     def batches(self, columns: Tensors, batch_size: int, *, seed: tf.Tensor | None = None) -> tf.data.Dataset:
         """Batches of rows of similar length, each row once.
 
@@ -308,6 +309,7 @@ class FineTuningTask(Task):
             pools = pools.unbatch().ragged_batch(batch_size * _POOL)
         return batch_by_length(pools, batch_size, seed=seed).map(self.pad, num_parallel_calls=tf.data.AUTOTUNE)
 
+    @tf.autograph.experimental.do_not_convert
     def count_rows(self, columns: Tensors) -> int:
         """Number of rows of features of all examples."""
         if not self.windows:
@@ -318,7 +320,7 @@ class FineTuningTask(Task):
     @functools.cached_property
     def _traced_preprocess(self) -> TfFunction:
         """`preprocess`, traced only once for the many datasets of a long prediction: tracing takes seconds."""
-        return tf.function(self.preprocess)
+        return tf.function(self.preprocess, autograph=False)
 
     def _pools(self, columns: Tensors, batch_size: int, seed: tf.Tensor | None) -> tf.data.Dataset:
         """Pools of rows of features, shuffled if there is a seed."""

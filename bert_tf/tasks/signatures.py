@@ -50,7 +50,7 @@ def signature(function: Callable[..., Tensors], specs: Sequence[tf.TensorSpec]) 
         with tf.control_dependencies(checks):
             return function(*map(tf.identity, (first, *others)))
 
-    return tf.function(serve, input_signature=specs)
+    return tf.function(serve, input_signature=specs, autograph=False)
 
 
 def text_signature(task: "FineTuningTask", model: keras.Model) -> TfFunction:

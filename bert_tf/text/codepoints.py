@@ -111,8 +111,11 @@ def character_table(lower_case: bool, strip_accents: bool, split_cjk: bool) -> d
     """Maps every character that normalization changes to its replacement."""
     stand_in = stand_ins(split_cjk)
     table = {}
-    for code in (code for codes in _ASSIGNED for code in codes):
-        char = chr(code)
+    for char in (chr(code) for codes in _ASSIGNED for code in codes):
+        # Nine in ten are ideographs, syllables or unassigned: letters without case never change except by these two.
+        uncased = unicodedata.category(char) in ("Lo", "Cn", "Co")
+        if uncased and unicodedata.is_normalized("NFD", char) and ord(char) not in stand_in:
+            continue
         text = _normalize_character(char, lower_case, strip_accents, split_cjk, stand_in)
         if text != char:
             table[char] = text

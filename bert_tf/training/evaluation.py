@@ -54,7 +54,7 @@ def evaluator(
         outputs = model({name: features[name] for name in inputs}, training=False)
         return _loss_and_metrics(task, names, features, outputs)
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def evaluate_batch(features: Tensors) -> tf.Tensor:
         return strategy.reduce("SUM", strategy.run(evaluate_on_replica, [features]), axis=None)
 
@@ -76,7 +76,7 @@ def evaluator(
 
 def answering(
     task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy, *, labelled: bool
-) -> Callable[[Tensors, int], tuple[dict[str, Array], Metrics]]:
+) -> Callable[[Tensors, tf.data.Dataset], tuple[dict[str, Array], Metrics]]:
     """Returns a function that runs the model on examples and post-processes its outputs; it is traced only once.
 
     Each batch is split over the replicas of this process. With several workers, each evaluates the full set, so all get
@@ -87,8 +87,8 @@ def answering(
         labelled: whether to compute losses and metrics, too.
 
     Returns:
-        Function of (columns from `task.to_tensors`, batch size) that returns (answers, arrays [examples, ...] from
-        `task.aggregate_windows`; the task's losses and metrics over all rows, empty unless `labelled`).
+        Function of (columns from `task.to_tensors`, their `task.batches`) that returns (answers, arrays [examples, ...]
+        from `task.aggregate_windows`; the task's losses and metrics over all rows, empty unless `labelled`).
     """
     names = (*task.losses, *task.metric_names) if labelled else ()
     inputs = [tensor.name for tensor in model.inputs]
@@ -98,7 +98,7 @@ def answering(
         outputs = model({name: features[name] for name in inputs}, training=False)
         return task.postprocess(features, outputs), _loss_and_metrics(task, names, features, outputs)
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False)
     def answer(features: Tensors) -> tuple[Tensors, tf.Tensor]:
         def replica_features(context: tf.distribute.ReplicaContext) -> Tensors:
             return microbatch(features, context.replica_id_in_sync_group % replicas, replicas)
@@ -108,18 +108,19 @@ def answering(
         local = strategy.experimental_local_results
         return {name: tf.concat(local(value), 0) for name, value in decoded.items()}, tf.add_n(local(metrics))
 
-    def answers(columns: Tensors, batch_size: int) -> tuple[dict[str, Array], Metrics]:
-        rows, batches, totals = [], [], np.zeros([len(names), 2])
+    def answers(columns: Tensors, batches: tf.data.Dataset) -> tuple[dict[str, Array], Metrics]:
+        traced = answer.get_concrete_function(batches.element_spec)  # for all lengths, which the dataset does not know
+        rows, answered, totals = [], [], np.zeros([len(names), 2])
         with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
-            for features in task.batches(columns, batch_size):
-                decoded, metrics = answer(features)
+            for features in batches:
+                decoded, metrics = traced(features)
                 rows.append(np.stack([features["row"], features["window"]], 1))
-                batches.append({name: value.numpy() for name, value in decoded.items()})
+                answered.append({name: value.numpy() for name, value in decoded.items()})
                 totals += metrics.numpy()
                 line.update()
         examples = np.concatenate(rows)  # [rows, 2]: example, window
         order = np.lexsort(examples.T[::-1])
-        ordered = {name: _concatenate([batch[name] for batch in batches])[order] for name in batches[0]}
+        ordered = {name: _concatenate([batch[name] for batch in answered])[order] for name in answered[0]}
         merged = task.aggregate_windows(columns, tf.constant(examples[order, 0]), ordered)
         return {name: value.numpy() for name, value in merged.items()}, means(task, names, totals) if labelled else {}
 

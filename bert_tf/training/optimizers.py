@@ -191,9 +191,12 @@ class RAdam(Optimizer):
         for index, gradient in enumerate(gradients):
             self._shrink(index, self._scaled(learning_rate, index))
             self._adam(index, gradient, self._scaled(adaptive, index), self._epsilon)
-        if not known:
+
+        def follow_momentum() -> None:
             for index, (m, _) in enumerate(self._moments):
                 _subtract(self._variables[index], self._scaled(learning_rate, index) / first * m)
+
+        tf.cond(known, lambda: None, follow_momentum)
 
     def _average_length(self, count: tf.Tensor, longest: float) -> tf.Tensor:
         """Length of the approximated simple moving average: longest - 2 count beta ** count / (1 - beta ** count).

@@ -93,13 +93,15 @@ def _matmul_flops(strategy: tf.distribute.Strategy, dtype: tf.DType, size: int) 
         return tf.cast(factor, dtype), tf.cast(tf.random.stateless_normal([size, size], [0, 1]), dtype)
 
     def multiply(products: tf.Tensor, factor: tf.Tensor, product: tf.Tensor) -> tf.Tensor:
-        for _ in tf.range(products):
-            product = tf.matmul(product, factor)
+        _, product = tf.while_loop(
+            lambda done, _: done < products, lambda done, product: (done + 1, tf.matmul(product, factor)), (0, product)
+        )
         return tf.reduce_sum(tf.cast(product, tf.float32))
 
-    operands = tf.function(lambda: strategy.run(make))()
+    operands = tf.function(lambda: strategy.run(make), autograph=False)()
     run = tf.function(
-        lambda products: strategy.experimental_local_results(strategy.run(multiply, (products, *operands)))
+        lambda products: strategy.experimental_local_results(strategy.run(multiply, (products, *operands))),
+        autograph=False,
     )
 
     def timed(products: int) -> float:

@@ -75,27 +75,39 @@ class Step:
             return self.on_replica([prepare(features) for features in batches], step, scale)
 
         def run(first: tf.Tensor, steps: tf.Tensor, nonfinite: tf.Tensor, scale_state: tf.Tensor) -> tuple[Any, ...]:
+            def goes_on(done: tf.Tensor, *state: Any) -> tf.Tensor:
+                return (done < steps) & (state[3] < self._config.max_nonfinite_steps)
+
+            def update(
+                done: tf.Tensor,
+                totals: tf.Tensor,
+                histograms: dict[str, tf.Tensor],
+                position: tf.Tensor,
+                nonfinite: tf.Tensor,
+                fingerprint: tf.Tensor,
+                scale_state: tf.Tensor,
+            ) -> tuple[Any, ...]:
+                features, position = next(iterator)
+                batches = self._split(features, accumulation)
+                results = self._strategy.run(replica_step, (batches, first + done, scale_state[0]))
+                metrics, counts, finite = (self._local(result) for result in results)
+                totals, histograms = tf.cond(
+                    finite,
+                    lambda: (totals + metrics, {name: histograms[name] + counts[name] for name in histograms}),
+                    lambda: (totals, histograms),
+                )
+                fingerprint = tf.cond(finite, lambda: fingerprint, lambda: batch_fingerprint(features))
+                nonfinite = tf.where(finite, tf.constant(0, tf.int64), nonfinite + 1)
+                scale_state = self._loss_scale.next(scale_state, finite)
+                return done + 1, totals, histograms, position, nonfinite, fingerprint, scale_state
+
             totals = tf.zeros([len(self.names), 2])
             histograms = {name: tf.zeros([bins]) for name, bins in self._task.histograms.items()}
-            position = tf.zeros([2], tf.int64)
-            fingerprint = tf.zeros([8], tf.uint8)
-            step = first
-            while step < first + steps and nonfinite < self._config.max_nonfinite_steps:
-                features, position = next(iterator)
-                results = self._strategy.run(replica_step, (self._split(features, accumulation), step, scale_state[0]))
-                metrics, counts, finite = (self._local(result) for result in results)
-                if finite:
-                    totals += metrics
-                    histograms = {name: histograms[name] + counts[name] for name in histograms}
-                    nonfinite = tf.constant(0, tf.int64)
-                else:
-                    nonfinite += 1
-                    fingerprint = batch_fingerprint(features)
-                scale_state = self._loss_scale.next(scale_state, finite)
-                step += 1
-            return step - first, totals, histograms, position, nonfinite, fingerprint, scale_state
+            position, fingerprint = tf.zeros([2], tf.int64), tf.zeros([8], tf.uint8)
+            state = tf.zeros([], tf.int64), totals, histograms, position, nonfinite, fingerprint, scale_state
+            return tf.while_loop(goes_on, update, state)
 
-        return tf.function(run)
+        return tf.function(run, autograph=False)
 
     def on_replica(
         self, batches: Sequence[Tensors], step: tf.Tensor, scale: tf.Tensor
@@ -136,10 +148,13 @@ class Step:
         summed = {
             name: context.all_reduce("SUM", sum(count[name] for count in counts)) for name in self._task.histograms
         }
-        if finite:
+
+        def update() -> None:
             # Clipping and unscaling in one pass over the gradients.
             factor = (_clip_factor(norm, config.clip_norm) if config.clip_on == "global" else 1.0) / scale
             self._optimizer.apply([gradient * factor for gradient in gradients], self._learning_rate(step))
+
+        tf.cond(finite, update, lambda: None)
         return metrics, summed, finite
 
     def _divisors(

@@ -1,10 +1,19 @@
 """A small model, random in every weight, and inputs for it."""
 
 import numpy as np
+import pytest
 
 from bert_tf.config import BertConfig
+from bert_tf.training.precision import fastest
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?'", "##e", "##s", "the", "good"]
+
+# TensorFlow 2.21 asks oneDNN for products in bfloat16 if the processor has instructions for them, and where a setting
+# forbids oneDNN to use these, the process ends with a segmentation fault.
+multiplies_bfloat16 = pytest.mark.skipif(
+    "ONEDNN_MAX_CPU_ISA" in fastest()[1], reason=f"TensorFlow crashes in products of bfloat16: {fastest()[1]}"
+)
+MIXED_BFLOAT16 = pytest.param("mixed_bfloat16", marks=multiplies_bfloat16)
 
 
 def small_config(**overrides):

@@ -10,7 +10,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.heads import classifier
 from tests.model.numpy_bert import encode, pretraining_logits, tensors_of
-from tests.model.small import features, randomize, small_config
+from tests.model.small import MIXED_BFLOAT16, features, multiplies_bfloat16, randomize, small_config
 
 # Of the encoder alone with 30,522 pieces, as published with the checkpoints of these sizes.
 PUBLISHED = {
@@ -122,7 +122,7 @@ def test_padding_changes_nothing_at_the_tokens(norm):
     np.testing.assert_allclose(a["pooled_output"], b["pooled_output"], atol=2e-6)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", ["float32", MIXED_BFLOAT16, "mixed_float16"])
 def test_a_row_that_is_all_padding_gives_finite_outputs(policy):
     outputs = BertEncoder(small_config(), dtype=policy)(features(lengths=(0, 3)))
     assert np.isfinite(tf.cast(outputs["sequence_output"], tf.float32)).all()
@@ -139,7 +139,8 @@ def test_tokens_see_each_other_in_both_directions(encoder):
 
 
 @pytest.mark.parametrize(
-    "policy, dtype, bound", [("mixed_bfloat16", "bfloat16", 0.1), ("mixed_float16", "float16", 0.02)]
+    "policy, dtype, bound",
+    [pytest.param("mixed_bfloat16", "bfloat16", 0.1, marks=multiplies_bfloat16), ("mixed_float16", "float16", 0.02)],
 )
 def test_mixed_precision_computes_in_it_and_stays_close_to_float32(policy, dtype, bound):
     config = small_config()
@@ -154,7 +155,7 @@ def test_mixed_precision_computes_in_it_and_stays_close_to_float32(policy, dtype
     assert 0 < difference.max() < bound
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", [MIXED_BFLOAT16, "mixed_float16"])
 def test_logits_are_float32_in_mixed_precision(policy):
     encoder = BertEncoder(small_config(), dtype=policy)
     inputs = features()
@@ -163,6 +164,7 @@ def test_logits_are_float32_in_mixed_precision(policy):
     assert classifier(encoder, 3)(inputs)["logits"].dtype == tf.float32
 
 
+@multiplies_bfloat16
 def test_the_global_policy_is_the_default():
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -172,7 +174,7 @@ def test_the_global_policy_is_the_default():
     assert encoder(features())["sequence_output"].dtype == tf.bfloat16
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", MIXED_BFLOAT16])
 @pytest.mark.parametrize("kind", ["encoder", "pretrainer", "classifier"])
 def test_a_keras_file_gives_the_model_back(tmp_path, kind, dtype):
     encoder = BertEncoder(small_config(norm="pre", activation="relu"), dtype=dtype)

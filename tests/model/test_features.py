@@ -12,7 +12,7 @@ from bert_tf.model import heads
 from bert_tf.model.encoder import feature_model
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
-from tests.model.small import PIECES, features, randomize, small_config
+from tests.model.small import PIECES, features, multiplies_bfloat16, randomize, small_config
 
 
 @pytest.fixture(scope="module", params=["post", "pre"])
@@ -44,6 +44,7 @@ def test_layers_are_chosen_summed_and_put_side_by_side(encoder):
     check(np.concatenate([last, first, second], -1), (3, 1, -2), "concat")
 
 
+@multiplies_bfloat16
 def test_half_precision_gives_float32():
     encoder = BertEncoder(small_config(), dtype="mixed_bfloat16")
     assert feature_model(encoder, FeatureConfig((0, 1, 2)))(features()).dtype == "float32"

@@ -11,7 +11,7 @@ from bert_tf.model.dropout import Dropout
 from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, OWN
 from tests.model.numpy_bert import encode, linear, masked_lm_logits, tensors_of
-from tests.model.small import inputs_for, randomize, small_config
+from tests.model.small import inputs_for, multiplies_bfloat16, randomize, small_config
 
 LABELS = 3
 CONFIGS = {
@@ -114,6 +114,7 @@ def test_a_keras_file_gives_the_model_back(tmp_path, head):
     tf.nest.map_structure(np.testing.assert_array_equal, model(inputs), again(inputs))
 
 
+@multiplies_bfloat16
 @pytest.mark.parametrize("head", HEADS)
 def test_logits_are_float32_and_close_to_exact_ones_in_mixed_precision(head):
     exact, mixed = make(head, scale=0.1), make(head, scale=0.1, dtype="mixed_bfloat16")

@@ -119,7 +119,8 @@ def test_each_example_comes_once_with_its_own_choices(task, count, batch_size, s
 
 def test_loss_and_answers_are_those_of_each_example_alone(task, model):
     examples = made_up(23)
-    found, measured = answering(task, model, STRATEGY, labelled=True)(task.to_tensors(examples, labelled=True), 4)
+    columns = task.to_tensors(examples, labelled=True)
+    found, measured = answering(task, model, STRATEGY, labelled=True)(columns, task.batches(columns, 4))
     predictions = task.predictions(examples, found)
     logits = [logits_by_hand(model, example) for example in examples]
     losses = [-log_softmax(scores)[example.label] for scores, example in zip(logits, examples, strict=True)]

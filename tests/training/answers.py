@@ -39,7 +39,8 @@ def answers(strategy):
     task, model = model_on(strategy)
     answer, found = answering(task, model, strategy, labelled=True), {}
     for size in BATCH_SIZES:
-        given, measured = answer(task.to_tensors(examples(), labelled=True), size)
+        columns = task.to_tensors(examples(), labelled=True)
+        given, measured = answer(columns, task.batches(columns, size))
         found[f"{size}/probabilities"] = given["probabilities"]
         found[f"{size}/measured"] = np.array([measured["loss"], measured["accuracy"]])
     return found

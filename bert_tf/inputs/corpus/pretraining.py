@@ -60,6 +60,7 @@ def reading(name: str) -> Iterator[None]:
         raise DataError(f"{name}: {known[0].rstrip(']')}") from None
 
 
+@tf.autograph.experimental.do_not_convert
 def pretraining_dataset(
     files: Sequence[str],
     tokenizer: Tokenizer,

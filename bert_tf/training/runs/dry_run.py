@@ -57,7 +57,7 @@ def kept_bytes(task: Task, model: keras.Model, features: Tensors, *, remat: bool
     """
     forward: set[str] = set()
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(features: Tensors) -> list[tf.Tensor]:
         with tf.GradientTape() as tape, seed_scope(tf.zeros([2], tf.int64)), remat_scope(remat):
             outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=True)

@@ -251,13 +251,13 @@ class Evaluation:
         *,
         tune: bool = False,
     ) -> None:
-        self._task, self._examples, self._columns = task, examples, columns
-        self._batch_size, self._tune = batch_size, tune
+        self._task, self._examples, self._columns, self._tune = task, examples, columns, tune
+        self._batches = task.batches(columns, batch_size)
         self._answers = answering(task, model, strategy, labelled=True)
         self.predictions: list[Json] | None = None
 
     def __call__(self) -> Metrics:
-        answers, metrics = self._answers(self._columns, self._batch_size)
+        answers, metrics = self._answers(self._columns, self._batches)
         self.predictions = predictions = self._task.predictions(self._examples, answers)
         if self._tune:
             self._task.tune(self._examples, predictions)
@@ -312,7 +312,8 @@ def predictor(
 
     def predict(examples: Iterable[Any], batch_size: int) -> Iterator[tuple[Any, Json]]:
         for chunk in task.chunks(examples, _CHUNK):
-            answered, _ = answers(task.to_tensors(chunk, labelled=False), batch_size)
+            columns = task.to_tensors(chunk, labelled=False)
+            answered, _ = answers(columns, task.batches(columns, batch_size))
             yield from zip(chunk, task.predictions(chunk, answered), strict=True)
 
     return predict

@@ -102,7 +102,7 @@ class Signals:
         """Whether the condition holds on any worker, the same result on all; each must call it equally often."""
         return bool(self._sum(tf.constant([float(condition)])) > 0) if self._multi_worker else condition
 
-    @tf.function
+    @tf.function(autograph=False)
     def _sum(self, values: tf.Tensor) -> tf.Tensor:
         def add() -> tf.Tensor:
             # The copy is on this replica's device; a tensor from outside has no device and cannot be reduced.

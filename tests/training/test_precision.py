@@ -1,0 +1,49 @@
+"""The number format that train.dtype=auto stands for."""
+
+import pytest
+
+from bert_tf.training import precision
+
+CPUINFO = "processor\t: 0\nmodel name\t: {0}\nflags\t\t: fpu sse avx2 {0} rdpid\nbugs\t\t: avx512_bf16\n\n"
+
+
+@pytest.mark.parametrize(
+    "flag, environment, dtype",
+    [
+        ("amx_bf16", {}, "bfloat16"),
+        ("avx512_bf16", {}, "bfloat16"),
+        ("avx512_bf16 amx_bf16", {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, "bfloat16"),
+        ("avx512_bf16", {"ONEDNN_MAX_CPU_ISA": "DEFAULT", "TF_ENABLE_ONEDNN_OPTS": "1"}, "bfloat16"),
+        ("avx512_bf16x amx_tile", {}, "float32"),
+        ("avx512f", {}, "float32"),
+        ("amx_bf16", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "float32"),
+        ("avx512_bf16", {"ONEDNN_MAX_CPU_ISA": "avx512_core_vnni"}, "float32"),
+        ("amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "float32"),
+        ("amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "False"}, "float32"),
+    ],
+)
+def test_an_x86_processor_computes_in_bfloat16_if_it_has_usable_instructions_for_it(flag, environment, dtype):
+    assert precision.of_processor(CPUINFO.format(flag), environment)[0] == dtype
+
+
+def test_the_reason_names_what_decided():
+    info = CPUINFO.format("avx512_bf16")
+    assert "avx512_bf16" in precision.of_processor(info, {})[1]
+    assert "ONEDNN_MAX_CPU_ISA=AVX2" in precision.of_processor(info, {"ONEDNN_MAX_CPU_ISA": "AVX2"})[1]
+
+
+def test_the_flags_of_other_processors_say_nothing():
+    assert precision.of_processor("processor\t: 0\nFeatures\t: fp asimd bf16\n", {}) is None
+    assert precision.of_processor("", {}) is None
+
+
+@pytest.mark.parametrize("capability, dtype", [((7, 5), "float32"), ((8, 0), "bfloat16"), ((12, 0), "bfloat16")])
+def test_gpus_compute_in_bfloat16_since_ampere(capability, dtype):
+    assert precision.of_gpu(capability)[0] == dtype
+
+
+def test_auto_is_resolved_alike_every_time_and_says_how(capsys):
+    first = precision.policy("auto")
+    assert precision.policy("auto") == first
+    line, again = capsys.readouterr().out.splitlines()
+    assert line == again and f"computes in {first.removeprefix('mixed_')}: " in line
