@@ -188,7 +188,7 @@ def test_a_cosine_needs_numbers_that_differ():
 
 
 def test_a_head_that_does_not_exist_is_refused():
-    with pytest.raises(ConfigError, match=r"task\.head 'dot' is unknown; choose pooled or cosine"):
+    with pytest.raises(ConfigError, match=r"task\.head is 'dot'; expected one of pooled, cosine"):
         RegressionConfig(head="dot").check()
 
 

@@ -55,7 +55,7 @@ def finetune(
         The contents of results.json.
     """
     expect(config, FinetuneConfig)
-    config.train.check()
+    config.check()
     if config.train.phases:
         raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
     if config.search or config.train.seeds > 1:
