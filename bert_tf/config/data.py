@@ -105,7 +105,7 @@ class ExampleData:
 
     Attributes:
         source: "" for the files in --data_dir; "tfds:NAME" for TensorFlow Datasets, e.g. "tfds:glue/mrpc".
-        format: file format, a key of `inputs.datasets.sources.FORMATS`: "table" for TSV, CSV or JSON lines with columns
+        format: file format, a key of `inputs.datasets.formats.FORMATS`: "table" for TSV, CSV or JSON lines with columns
             of any name; "glue/mrpc" and the like for files as their authors published them.
         train, validation, test: names of files in --data_dir, or of the data set's own splits; "" for the format's
             default. By default `evaluate` reads the second, `predict` the third.

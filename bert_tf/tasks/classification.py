@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_tf.config import ClassificationConfig, ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import OUT_OF_SCOPE, Scale
+from bert_tf.inputs.datasets.examples import Scale, TextExample
+from bert_tf.inputs.datasets.formats import OUT_OF_SCOPE
 from bert_tf.metrics.classification import ClassCounts, accuracy, class_intervals, macro_f1, scope
 from bert_tf.metrics.glue import glue_class_scores, glue_scores, sets_of
 from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, surest_errors

@@ -23,8 +23,7 @@ from bert_tf.config import ExampleData, from_dict, to_dict
 from bert_tf.config.tasks import TaskConfig
 from bert_tf.config.values import with_new_names
 from bert_tf.inputs.batching import batch_by_length
-from bert_tf.inputs.datasets.examples import ReadReport
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import ReadReport, Scale
 from bert_tf.inputs.packing import dense_features
 from bert_tf.model.build import build
 from bert_tf.model.chunks import map_in_chunks

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from bert_tf.config import ExampleData, MultiLabelConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import Scale, TextExample
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label
 from bert_tf.metrics.counts import precision_recall_f1

@@ -6,8 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import ExampleData, MultipleChoiceConfig
-from bert_tf.inputs.datasets.examples import ChoiceExample
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import ChoiceExample, Scale
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy

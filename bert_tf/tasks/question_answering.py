@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config import ExampleData, QuestionAnsweringConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport, Scale
 from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics.squad import (

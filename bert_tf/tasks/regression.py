@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config import ExampleData, RegressionConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import Scale, TextExample
 from bert_tf.inputs.packing import pack, truncate
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, class_intervals, correlations, correlations_of_resamples

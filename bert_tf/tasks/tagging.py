@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from bert_tf.config import ExampleData, TaggingConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import ReadReport, Scale, TaggedExample
 from bert_tf.inputs.datasets.tagged import adjoin, document_of, joined, word_columns
 from bert_tf.inputs.packing import pack
 from bert_tf.inputs.windows import cut, most_context, windows

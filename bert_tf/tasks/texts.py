@@ -40,7 +40,7 @@ class TextTask(FineTuningTask):
 
     @property
     def glue(self) -> str | None:
-        """The GLUE task it was trained on, a key of `inputs.datasets.glue.GLUE`; None for other data."""
+        """The GLUE task it was trained on, a key of `inputs.datasets.formats.GLUE`; None for other data."""
         return glue_task_of(self.data)
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:

@@ -9,7 +9,7 @@ from scipy.special import log_softmax, softmax
 
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError
-from bert_tf.inputs.datasets.choices import read_copa
+from bert_tf.inputs.datasets.copa import read_copa
 from bert_tf.inputs.datasets.examples import ChoiceExample
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.text import Tokenizer

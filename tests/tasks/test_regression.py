@@ -9,7 +9,7 @@ from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import SIMILARITY
+from bert_tf.inputs.datasets.formats import SIMILARITY
 from bert_tf.metrics import classification as metrics
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer

@@ -13,8 +13,9 @@ from scipy.special import log_softmax
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.conll import read_conllu, read_klue_ner, read_tagged_lines
+from bert_tf.inputs.datasets.conll import read_conllu, read_klue_ner
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample, tagged
+from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics import tagging as metrics
 from bert_tf.tasks.tagging import Tagging, TaggingConfig

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import SIMILARITY
+from bert_tf.inputs.datasets.formats import SIMILARITY
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
