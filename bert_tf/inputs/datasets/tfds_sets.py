@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.copa import COPA_QUESTIONS
@@ -79,7 +78,6 @@ def read_tfds_texts(
     task = glue_of_tfds(name)
     texts, label = (task[1], "label") if task else (texts, label)
     labels = tfds_labels(name, label)
-
     names = () if isinstance(labels, Scale) else labels
 
     def named(value: Any) -> str | None:
@@ -88,7 +86,7 @@ def read_tfds_texts(
     for identity, row, location in _rows(name, split, *texts, label):
         value = row[label]
         if isinstance(labels, Scale):
-            value = value if value >= labels.low else None
+            value = round(value, 3) if value >= labels.low else None
         else:
             value = tuple(map(named, value)) if isinstance(value, list) else named(value)
         yield TextExample(identity, tuple(_text(row[text], location) for text in texts), value, location)
@@ -201,7 +199,7 @@ def _classes(name: str, label: str) -> tuple[str, ...] | None:
     """Names of the classes of a feature or of a list's elements; None for text and numbers."""
     feature = _builder(name, label).info.features[label]
     spec = feature.get_tensor_spec()
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank > 1:
+    if isinstance(spec, dict) or spec.shape.rank > 1:
         raise ConfigError(
             f"tfds:{name}: the feature {label!r} is neither a class, a number or a text, nor a list of these; choose "
             "another as the label"

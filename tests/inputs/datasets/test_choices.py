@@ -92,7 +92,7 @@ def test_json_lines_have_any_number_of_choices(write):
             ":1: no column 'ending3'; the columns are '', 'video-id'",
         ),
         (read_swag, table(SWAG, SWAG_ROW[:-1]), ":3: 11 columns; expected 12: , video-id, "),
-        (read_swag, table(SWAG, [*SWAG_ROW[:-1], "4"]), ":3: label '4'; expected one of 0, 1, 2, 3"),
+        (read_swag, table(SWAG, [*SWAG_ROW[:-1], "4"]), ":3: label '4'; expected one of '0', '1', '2', '3'"),
         (read_swag, table(SWAG) + '0,"a\n', ":2: unexpected end of data"),
         (
             read_copa,

@@ -51,12 +51,13 @@ def test_utf16_is_called_by_its_name(write, encoding):
         list(read_lines(path))
 
 
-def test_an_id_takes_a_hundred_bytes_and_one_that_comes_again_is_found():
+def test_an_id_of_any_length_takes_two_hundred_bytes_at_most_and_one_that_comes_again_is_found():
     seen = Seen()
     tracemalloc.start()
     for number in range(20_000):
-        assert seen.add(f"보기-{number}", f"file:{number}") == f"보기-{number}"
-    assert tracemalloc.get_traced_memory()[0] < 100 * 20_000
+        name = f"보기-{number}" + 300 * (number > 7) * "x"
+        assert seen.add(name, f"file:{number}") == name
+    assert tracemalloc.get_traced_memory()[0] < 200 * 20_000
     tracemalloc.stop()
     assert len(seen) == 20_000
     with pytest.raises(DataError) as raised:
