@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from typing import Self
 
 from bert_tf.config.features import FeatureConfig
-from bert_tf.config.values import check_fields, setting
+from bert_tf.config.values import Rule, check_fields, setting
 from bert_tf.errors import ConfigError
 
 _LABELS = "write each once, as --config.task.labels=\"('neg','pos')\""
-_LENGTH = {"at_least": 8, "at_most": 1_000_000}
-_TOKENS = {"at_least": 1, "at_most": 1_000_000}
+_LENGTH: Rule = {"at_least": 8, "at_most": 1_000_000}
+_TOKENS: Rule = {"at_least": 1, "at_most": 1_000_000}
 
 
 @dataclasses.dataclass

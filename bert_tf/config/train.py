@@ -4,17 +4,17 @@ import dataclasses
 import math
 from typing import Any, Self
 
-from bert_tf.config.values import check_fields, setting
+from bert_tf.config.values import Rule, check_fields, setting
 from bert_tf.errors import ConfigError
 
 # Limits of fields that several dataclasses have. Above the upper ones, steps would not fit into memory or rates into
 # float32.
-_ROWS = {"at_least": 1, "at_most": 10_000_000}
-_EPOCHS = {"at_least": 0, "at_most": 1_000_000}
-_RATE = {"at_least": 0, "at_most": 1000}
-_SHARE = {"at_least": 0, "at_most": 1}
-_COUNT = {"at_least": 1, "at_most": 1_000_000_000}
-_COUNT_OR_0 = {"at_least": 0, "at_most": 1_000_000_000}
+_ROWS: Rule = {"at_least": 1, "at_most": 10_000_000}
+_EPOCHS: Rule = {"at_least": 0, "at_most": 1_000_000}
+_RATE: Rule = {"at_least": 0, "at_most": 1000}
+_SHARE: Rule = {"at_least": 0, "at_most": 1}
+_COUNT: Rule = {"at_least": 1, "at_most": 1_000_000_000}
+_COUNT_OR_0: Rule = {"at_least": 0, "at_most": 1_000_000_000}
 
 # Values for the settings that TrainConfig leaves at None. docs/pretraining.md explains each and names its source.
 RECIPES: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from bert_tf.errors import ConfigError
 from bert_tf.types import Json
@@ -27,8 +27,6 @@ _OLD_VALUES = {
     "BertConfig": {"attention": {"both": "bidirectional", "left": "causal"}},
     "PretrainingData": {"masking": {"next_token": "causal_lm"}},
 }
-
-
 _NOUNS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -44,14 +42,19 @@ _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 }
 
 
-def setting(default: Any, **rule: Any) -> Any:
-    """A field of a dataclass of settings, whose values `check_fields` restricts.
+class Rule(TypedDict, total=False):
+    """Limits of a number, or the values of a text, for each element of a tuple; and the end of the error message."""
 
-    Args:
-        default: the default value.
-        **rule: `at_least`, `at_most`, `above`, `below`: limits of a number; `choices`: the values of a text; `hint`:
-            the end of the error message. Limits apply to each element of a tuple, and not to None.
-    """
+    at_least: float
+    above: float
+    at_most: float
+    below: float
+    choices: tuple[str, ...]
+    hint: str
+
+
+def setting(default: Any, **rule: Unpack[Rule]) -> Any:
+    """A field of a dataclass of settings, whose values `check_fields` restricts by `rule`."""
     return dataclasses.field(default=default, metadata=rule)
 
 
