@@ -1,21 +1,34 @@
 """Configs: sizes by name, dicts back and forth, and one clear line for each value that cannot be."""
 
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import bert_tf.config
+import bert_tf.tasks
 from bert_tf.config import (
     BertConfig,
     ExampleData,
     FinetuneConfig,
+    GridConfig,
+    PhaseConfig,
     PretrainConfig,
     PretrainingData,
+    TaggingConfig,
+    TokenizerConfig,
     TrainConfig,
     from_dict,
     run_with_new_names,
+    tasks,
     to_dict,
 )
 from bert_tf.config.train import RECIPES
 from bert_tf.config.values import with_new_names
 from bert_tf.errors import ConfigError
+from bert_tf.metrics.tagging import SCHEMES
 
 # Layers, hidden size, heads: the paper's two and the four of Turc et al. (2019), table 1.
 SIZES = {
@@ -69,39 +82,49 @@ def test_a_config_survives_the_way_through_a_dict(cls):
 @pytest.mark.parametrize(
     "config, culprit",
     [
-        (BertConfig(hidden_size="768"), "model.hidden_size is '768'; expected int"),
-        (BertConfig(hidden_size=768.0), "model.hidden_size is 768.0; expected int"),
-        (BertConfig(num_layers=True), "model.num_layers is True; expected int"),
-        (BertConfig(dropout=None), "model.dropout is None; expected float"),
-        (BertConfig(layer_norm_epsilon=-1), "model.layer_norm_epsilon is -1; it must be above 0"),
+        (BertConfig(hidden_size="768"), "model.hidden_size is '768'; expected a whole number from 1 up to 100,000"),
+        (BertConfig(hidden_size=768.0), "model.hidden_size is 768.0; expected a whole number"),
+        (BertConfig(num_layers=True), "model.num_layers is True; expected a whole number"),
+        (BertConfig(dropout=None), "model.dropout is None; expected a number from 0 but below 1"),
+        (BertConfig(pooler=1), "model.pooler is 1; expected True or False"),
+        (BertConfig(layer_norm_epsilon=-1), "model.layer_norm_epsilon is -1; expected a number above 0 up to 1"),
         (BertConfig(initializer_range=float("nan")), "model.initializer_range is nan"),
-        (BertConfig(num_layers=0), "model.num_layers is 0; it must be at least 1"),
+        (BertConfig(num_layers=0), "model.num_layers is 0; expected a whole number from 1 up to 1,000"),
+        (BertConfig(num_layers=10**6), "model.num_layers is 1000000"),
+        (BertConfig(max_position_embeddings=10**9), "model.max_position_embeddings is 1000000000"),
         (BertConfig(vocab_size=0), "model.vocab_size is 0"),
-        (BertConfig(position_offset=-1), "model.position_offset is -1; it must not be negative"),
-        (BertConfig(type_vocab_size=-1), "model.type_vocab_size is -1; it must not be negative"),
-        (BertConfig(dropout=1.0), r"model.dropout is 1.0; it must be in \[0, 1\)"),
+        (BertConfig(vocab_size=10**12), "model.vocab_size is 1000000000000"),
+        (BertConfig(position_offset=-1), "model.position_offset is -1; expected a whole number from 0"),
+        (BertConfig(type_vocab_size=-1), "model.type_vocab_size is -1; expected a whole number from 0"),
+        (BertConfig(dropout=1.0), "model.dropout is 1.0"),
         (BertConfig(attention_dropout=-0.1), "model.attention_dropout is -0.1"),
         (BertConfig(hidden_size=100), "hidden_size 100 is not a multiple of num_heads 12"),
-        (BertConfig(activation="gelu"), "model.activation 'gelu' is unknown; choose one of tanh_gelu, erf_gelu, relu"),
-        (BertConfig(norm="both"), "model.norm 'both' is unknown; choose 'post' or 'pre'"),
+        (BertConfig(activation="gelu"), "model.activation is 'gelu'; expected one of tanh_gelu, erf_gelu, relu"),
+        (BertConfig(norm="both"), "model.norm is 'both'; expected one of post, pre"),
         (TrainConfig(batch_size=0), "train.batch_size is 0"),
         (TrainConfig(steps=-1), "train.steps is -1"),
-        (TrainConfig(steps=0, epochs=0), "one must be above 0"),
-        (TrainConfig(warmup=2), "train.warmup is 2"),
-        (TrainConfig(dtype="half"), "train.dtype 'half' is unknown; choose float32, bfloat16, float16 or auto"),
-        (TrainConfig(recipe="bert"), "train.recipe 'bert' is unknown; choose one of google, modern"),
-        (TrainConfig(optimizer="sgd"), "train.optimizer 'sgd' is unknown; choose one of adamw, lamb, radam"),
-        (TrainConfig(schedule="step"), "train.schedule 'step' is unknown; choose one of linear, polynomial, cosine, "),
-        (TrainConfig(normalization="mean"), "choose one of global, replica_mean, replica_sum"),
-        (TrainConfig(clip_on="device"), "train.clip_on 'device' is unknown; choose one of global, replica"),
+        (TrainConfig(steps=1e6), "train.steps is 1000000.0; expected a whole number"),
+        (TrainConfig(steps=0, epochs=0), "train.steps and train.epochs are 0; set one of them"),
+        (TrainConfig(epochs=float("inf")), "train.epochs is inf; expected a number from 0 up to 1,000,000"),
+        (TrainConfig(epochs=10**400), "train.epochs is 1000"),
+        (TrainConfig(seed=-1), "train.seed is -1; expected a whole number from 0 up to 4,294,967,295"),
+        (TrainConfig(seed=2**32), "train.seed is 4294967296"),
+        (TrainConfig(warmup=2), "train.warmup is 2; expected a number from 0 up to 1"),
+        (TrainConfig(dtype="half"), "train.dtype is 'half'; expected one of float32, bfloat16, float16, auto"),
+        (TrainConfig(dtype=["half"]), r"train.dtype is \['half'\]; expected one of float32"),
+        (TrainConfig(recipe="bert"), "train.recipe is 'bert'; expected one of google, modern"),
+        (TrainConfig(optimizer="sgd"), "train.optimizer is 'sgd'; expected one of adamw, lamb, radam"),
+        (TrainConfig(normalization="mean"), "expected one of global, replica_mean, replica_sum or None"),
         (TrainConfig(clip_on="replica", normalization="global"), "set train.clip_on to 'global' too"),
-        (TrainConfig(beta_2=1.0), "train.beta_2 is 1.0; it must be above 0 and below 1"),
-        (TrainConfig(layer_decay=0.0), "train.layer_decay is 0.0; it must be above 0"),
-        (TrainConfig(warmup_steps=-1), "train.warmup_steps is -1; it must be a finite number, at least 0"),
-        (TrainConfig(learning_rate=float("nan")), "train.learning_rate is nan; it must be a finite number, at least 0"),
+        (TrainConfig(beta_2=1.0), "train.beta_2 is 1.0; expected a number above 0 but below 1"),
+        (TrainConfig(layer_decay=0.0), "train.layer_decay is 0.0; expected a number above 0 up to 1"),
+        (TrainConfig(layer_decay=1.5), "train.layer_decay is 1.5"),
+        (TrainConfig(warmup_steps=-1), "train.warmup_steps is -1; expected a whole number from 0 up to .* or None"),
+        (TrainConfig(learning_rate=float("nan")), "train.learning_rate is nan; expected a number from 0 up to"),
         (TrainConfig(learning_rate=float("inf")), "train.learning_rate is inf"),
-        (TrainConfig(phases=3), r"train.phases is 3; expected PhaseConfigs in parentheses"),
-        (TrainConfig(phases=(0.9, 0.1)), r"train.phases is \(0.9, 0.1\); expected PhaseConfigs"),
+        (TrainConfig(phases=3), "train.phases is 3; expected a tuple, each element a PhaseConfig"),
+        (TrainConfig(phases=(0.9, 0.1)), r"train.phases is \(0.9, 0.1\); expected a tuple, each element a PhaseConfig"),
+        (TrainConfig(phases=(PhaseConfig(batch_size=8.0),)), r"train.phases\[0\].batch_size is 8.0; expected a whole"),
         (TrainConfig(end_learning_rate=1.0), "train.end_learning_rate 1.0 is above train.learning_rate 5e-05"),
         (
             TrainConfig(schedule="noam", end_learning_rate=1e-6),
@@ -109,21 +132,23 @@ def test_a_config_survives_the_way_through_a_dict(cls):
         ),
         (TrainConfig(power=2.0), "train.power is 2.0, but only the schedule 'polynomial' has one"),
         (TrainConfig(optimizer="radam", bias_correction=False), "train.bias_correction is false, but RAdam requires"),
-        (TrainConfig(loss_scale_growth=0), "train.loss_scale_growth is 0; it must be at least 1"),
-        (PretrainingData(layout="lines"), "data.layout 'lines' is unknown"),
-        (PretrainingData(max_length=4), "data.max_length is 4; it must be at least 5"),
-        (PretrainingData(masking_rate=1.5), r"data.masking_rate is 1.5; it must be in \[0, 1\]"),
-        (PretrainingData(max_bad_share=2.0), r"data.max_bad_share is 2.0; it must be in \[0, 1\]"),
+        (GridConfig(batch_size=16), "grid.batch_size is 16; expected a tuple, each element a whole number from 1"),
+        (GridConfig(learning_rate=(1e-4, -1e-4)), r"grid.learning_rate is \(0.0001, -0.0001\); expected a tuple"),
+        (GridConfig(epochs=(2, 3, 2.0)), r"grid.epochs is \(2, 3, 2.0\); expected different numbers"),
+        (PretrainingData(layout="lines"), "data.layout is 'lines'; expected one of sentences, documents"),
+        (PretrainingData(max_length=4), "data.max_length is 4; expected a whole number from 5"),
+        (PretrainingData(masking_rate=1.5), "data.masking_rate is 1.5; expected a number from 0 up to 1"),
         (PretrainingData(service="host:5000"), "data.service is 'host:5000'; expected an address like grpc://"),
-        (PretrainingData(service_workers=0), "data.service_workers is 0; it must be at least 1"),
-        (PretrainingData(length_multiple=0), "data.length_multiple is 0"),
-        (PretrainingData(masking="words"), "data.masking 'words' is unknown; choose one of token, whole_word, span"),
-        (PretrainingData(masking="span", words="chars"), "data.words 'chars' is unknown; choose one of pieces, spaces"),
+        (PretrainingData(length_multiple=0), "data.length_multiple is 0; expected a whole number from 1 .* or None"),
         (PretrainingData(words="spaces"), "data.words is 'spaces', but data.masking 'token' ignores words"),
-        (PretrainingData(mask_on="gpu"), "data.mask_on 'gpu' is unknown; choose one of host, device"),
-        (PretrainingData(pairs="both"), "data.pairs 'both' is unknown; choose nsp, sop or none"),
         (PretrainingData(pack=True, length_multiple=8), "data.length_multiple is 8, but with data.pack"),
         (PretrainingData(pack=True, mask_on="device"), "data.mask_on is 'device', .*; set data.mask_on=host"),
+        (ExampleData(second_text=None), "data.second_text is None; expected text"),
+        (TokenizerConfig(lower_case="yes"), "tokenizer.lower_case is 'yes'; expected True or False"),
+        (PretrainConfig(input=["a.txt"]), r"^input is \['a.txt'\]; expected text"),
+        (PretrainConfig(train={"steps": 1}), "^train is {'steps': 1}; expected a TrainConfig"),
+        (FinetuneConfig(task=None, search="yes"), "^search is 'yes'; expected True or False"),
+        (TaggingConfig(features=3), "task.features is 3; expected a FeatureConfig"),
     ],
 )
 def test_a_value_that_no_run_can_have_is_named(config, culprit):
@@ -139,10 +164,46 @@ def test_a_value_that_no_run_can_have_is_named(config, culprit):
         TrainConfig(),
         PretrainingData(),
         PretrainingData(pairs="none", pack=True, mask_on="device"),
+        PretrainConfig(),
+        FinetuneConfig(task=None),
+        *(getattr(tasks, name)() for name in vars(tasks) if name.endswith("Config") and name != "FeatureConfig"),
+        FinetuneConfig(task=None, train=TrainConfig(epochs=3, layer_decay=1, phases=[])),
     ],
 )
 def test_the_defaults_and_what_goes_together_are_valid(config):
     assert config.check() is config
+
+
+@pytest.mark.parametrize("cls", [BertConfig, TrainConfig, PretrainingData, ExampleData, TokenizerConfig, TaggingConfig])
+def test_a_value_of_another_type_is_named_in_any_field(cls):
+    for field in dataclasses.fields(cls):
+        for value in (1j, [None], b"text"):
+            with pytest.raises(ConfigError, match=rf"^\w+\.{field.name} is .*; expected [^\n]*$"):
+                dataclasses.replace(cls(), **{field.name: value}).check()
+
+
+def test_the_schemes_of_tags_are_those_that_the_metrics_know():
+    for scheme in ("", *SCHEMES):
+        assert TaggingConfig(scheme=scheme).check().scheme == scheme
+    with pytest.raises(ConfigError, match=f"task.scheme is 'IOE'; expected one of {', '.join(SCHEMES)}$"):
+        TaggingConfig(scheme="IOE").check()
+
+
+def test_settings_are_read_without_tensorflow_and_found_where_they_were():
+    files = [str(path) for path in sorted((Path(__file__).parents[1] / "configs").glob("*/*.py"))]
+    script = "import runpy, sys; import bert_tf.config\n"
+    script += f"for file in {files}: runpy.run_path(file)['get_config']()\n"
+    script += "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
+    assert len(files) > 10
+    subprocess.run([sys.executable, "-c", script], check=True)
+    for name in bert_tf.tasks.__all__:
+        if name.endswith("Config"):
+            assert getattr(bert_tf.tasks, name) is getattr(bert_tf.config, name)
+    from bert_tf.tasks.classification import ClassificationConfig
+    from bert_tf.tasks.question_answering import QuestionAnsweringConfig
+
+    assert isinstance(ClassificationConfig(), tasks.LabelsConfig)
+    assert isinstance(QuestionAnsweringConfig(), tasks.TaskConfig)
 
 
 def test_a_setting_of_one_s_own_goes_before_the_recipe_s():

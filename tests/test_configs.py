@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.inputs.corpus.tokenized import find_corpus
-from bert_tf.inputs.datasets.glue import GLUE
+from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.inputs.datasets.sources import FORMATS
 from bert_tf.tasks import RegressionConfig, task_of
 from bert_tf.training import phases

@@ -1,16 +1,27 @@
 """Settings of models, data and training: typed, checked, and saved next to the results."""
 
 import dataclasses
+from typing import Self
 
 from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig
 from bert_tf.config.features import FeatureConfig
 from bert_tf.config.model import BertConfig
+from bert_tf.config.tasks import (
+    ClassificationConfig,
+    MultiLabelConfig,
+    MultipleChoiceConfig,
+    QuestionAnsweringConfig,
+    RegressionConfig,
+    TaggingConfig,
+)
 from bert_tf.config.train import GridConfig, PhaseConfig, TrainConfig
-from bert_tf.config.values import from_dict, to_dict, with_new_names
+from bert_tf.config.values import check_fields, from_dict, to_dict, with_new_names
 from bert_tf.types import Json
 
-__all__ = ["BertConfig", "ExampleData", "FeatureConfig", "FinetuneConfig", "GridConfig", "PhaseConfig"]
-__all__ += ["PretrainConfig", "PretrainingData", "TokenizerConfig", "TrainConfig", "from_dict", "to_dict"]
+__all__ = ["BertConfig", "ClassificationConfig", "ExampleData", "FeatureConfig", "FinetuneConfig", "GridConfig"]
+__all__ += ["MultiLabelConfig", "MultipleChoiceConfig", "PhaseConfig", "PretrainConfig", "PretrainingData"]
+__all__ += ["QuestionAnsweringConfig", "RegressionConfig", "TaggingConfig", "TokenizerConfig", "TrainConfig"]
+__all__ += ["from_dict", "to_dict"]
 
 
 @dataclasses.dataclass
@@ -33,13 +44,20 @@ class PretrainConfig:
     data: PretrainingData = dataclasses.field(default_factory=PretrainingData)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
 
+    def check(self) -> Self:
+        """Raises ConfigError for invalid settings; `model` is checked when the size of the vocabulary is known."""
+        check_fields(self)
+        for part in (self.tokenizer, self.data, self.train):
+            part.check()
+        return self
+
 
 @dataclasses.dataclass
 class FinetuneConfig:
     """A fine-tuning run.
 
     Attributes:
-        task: config of one of `bert_tf.tasks`, such as ClassificationConfig.
+        task: one of the configs in `bert_tf.config.tasks`, such as ClassificationConfig.
         data: the examples.
         train: optimization, checkpoints and logging; phases are not supported.
         search: whether to try all combinations in `grid` and keep the one that is best on the validation set.
@@ -51,6 +69,13 @@ class FinetuneConfig:
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     search: bool = False
     grid: GridConfig = dataclasses.field(default_factory=GridConfig)
+
+    def check(self) -> Self:
+        """Raises ConfigError for invalid settings, except those of the task, which may not be one of ours."""
+        check_fields(self)
+        for part in (self.data, self.train, self.grid):
+            part.check()
+        return self
 
 
 def run_with_new_names(run: Json) -> Json:

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Self
 
-from bert_tf.config.values import check_renamed
+from bert_tf.config.values import check_fields, setting
 from bert_tf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,20 +42,21 @@ class PretrainingData:
             row and continue in another one, so that every row is one full sequence.
     """
 
-    layout: str = "sentences"
-    max_bad_share: float = 0.01
+    layout: str = setting("sentences", choices=("sentences", "documents"))
+    max_bad_share: float = setting(0.01, at_least=0, at_most=1)
     service: str = ""
-    service_workers: int = 1
-    pairs: str = "nsp"
-    max_length: int = 128
-    masking: str = "token"
-    words: str = "pieces"
-    mask_on: str = "host"
-    max_predictions: int = 20
-    masking_rate: float = 0.15
-    short_sequence_rate: float = 0.1
-    group_size: int = 1000
-    length_multiple: int | None = None
+    service_workers: int = setting(1, at_least=1, at_most=100_000)
+    pairs: str = setting("nsp", choices=("nsp", "sop", "none"))
+    # The shortest pair has two tokens and three special tokens.
+    max_length: int = setting(128, at_least=5, at_most=1_000_000)
+    masking: str = setting("token", choices=("token", "whole_word", "span", "causal_lm"))
+    words: str = setting("pieces", choices=("pieces", "spaces"))
+    mask_on: str = setting("host", choices=("host", "device"))
+    max_predictions: int = setting(20, at_least=1, at_most=1_000_000)
+    masking_rate: float = setting(0.15, at_least=0, at_most=1)
+    short_sequence_rate: float = setting(0.1, at_least=0, at_most=1)
+    group_size: int = setting(1000, at_least=2, at_most=10_000_000)
+    length_multiple: int | None = setting(None, at_least=1, at_most=1_000_000)
     pack: bool = False
 
     def in_phase(self, phase: "PhaseConfig") -> Self:
@@ -71,29 +72,9 @@ class PretrainingData:
 
     def check(self) -> Self:
         """Raises ConfigError for invalid values and combinations."""
-        check_renamed(self, "masking")
-        if self.layout not in ("sentences", "documents"):
-            raise ConfigError(f"data.layout {self.layout!r} is unknown; choose sentences or documents")
-        if self.pairs not in ("nsp", "sop", "none"):
-            raise ConfigError(f"data.pairs {self.pairs!r} is unknown; choose nsp, sop or none")
-        # The shortest pair has two tokens and three special tokens.
-        for field, least in (("max_length", 5), ("max_predictions", 1), ("group_size", 2), ("service_workers", 1)):
-            if getattr(self, field) < least:
-                raise ConfigError(f"data.{field} is {getattr(self, field)}; it must be at least {least}")
+        check_fields(self, "data")
         if self.service and not re.fullmatch(r"\w+://[^/]+:\d+", self.service):
             raise ConfigError(f"data.service is {self.service!r}; expected an address like grpc://10.0.0.2:5000")
-        for field in ("masking_rate", "short_sequence_rate", "max_bad_share"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise ConfigError(f"data.{field} is {getattr(self, field)}; it must be in [0, 1]")
-        for field, choices in (
-            ("masking", ("token", "whole_word", "span", "causal_lm")),
-            ("words", ("pieces", "spaces")),
-            ("mask_on", ("host", "device")),
-        ):
-            if getattr(self, field) not in choices:
-                raise ConfigError(
-                    f"data.{field} {getattr(self, field)!r} is unknown; choose one of {', '.join(choices)}"
-                )
         if self.masking == "causal_lm" and (self.pairs != "none" or self.max_predictions < self.max_length - 1):
             raise ConfigError(
                 f"data.masking is 'causal_lm', data.pairs {self.pairs!r} and data.max_predictions "
@@ -105,8 +86,6 @@ class PretrainingData:
                 f"data.words is {self.words!r}, but data.masking {self.masking!r} ignores words; set data.masking "
                 "to whole_word or span, or leave data.words out"
             )
-        if self.length_multiple is not None and self.length_multiple < 1:
-            raise ConfigError(f"data.length_multiple is {self.length_multiple}; it must be at least 1, or null")
         if self.pack and self.length_multiple is not None:
             raise ConfigError(
                 f"data.length_multiple is {self.length_multiple}, but with data.pack all rows have max_length; "
@@ -126,7 +105,7 @@ class ExampleData:
 
     Attributes:
         source: "" for the files in --data_dir; "tfds:NAME" for TensorFlow Datasets, e.g. "tfds:glue/mrpc".
-        format: file format, a key of `inputs.datasets.sources.FORMATS`: "table" for TSV, CSV or JSON lines with columns
+        format: file format, a key of `inputs.datasets.formats.FORMATS`: "table" for TSV, CSV or JSON lines with columns
             of any name; "glue/mrpc" and the like for files as their authors published them.
         train, validation, test: names of files in --data_dir, or of the data set's own splits; "" for the format's
             default. By default `evaluate` reads the second, `predict` the third.
@@ -144,6 +123,11 @@ class ExampleData:
     label: str = "label"
     column: str = ""
 
+    def check(self) -> Self:
+        """Raises ConfigError for values that are no text."""
+        check_fields(self, "data")
+        return self
+
 
 @dataclasses.dataclass
 class TokenizerConfig:
@@ -160,3 +144,8 @@ class TokenizerConfig:
     lower_case: bool = True
     strip_accents: bool | None = None
     split_cjk: bool = True
+
+    def check(self) -> Self:
+        """Raises ConfigError for values of the wrong type."""
+        check_fields(self, "tokenizer")
+        return self

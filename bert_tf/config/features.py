@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Self
 
+from bert_tf.config.values import check_fields, setting
 from bert_tf.errors import ConfigError
 
 
@@ -20,7 +21,7 @@ class FeatureConfig:
     """
 
     layers: tuple[int, ...] = (-1,)
-    combine: str = "sum"
+    combine: str = setting("sum", choices=("sum", "concat"))
     weights: tuple[float, ...] = ()
 
     @property
@@ -30,13 +31,12 @@ class FeatureConfig:
 
     def check(self, count: int) -> Self:
         """Raises ConfigError unless an encoder with `count` layers has these."""
+        check_fields(self)
         if not self.layers:
             raise ConfigError(f"no layers; choose from {-count} to {count}, 0 for the embeddings")
         for layer in self.layers:
             if not -count <= layer <= count:
                 raise ConfigError(f"layer {layer}: the model has {-count} to {count}, 0 for the embeddings")
-        if self.combine not in ("sum", "concat"):
-            raise ConfigError(f"combine {self.combine!r} is unknown; choose sum or concat")
         if self.weights and (self.combine != "sum" or len(self.weights) != len(self.layers)):
             found = f"{len(self.weights)} weights for {len(self.layers)} layers combined by {self.combine}"
             raise ConfigError(f"{found}; a sum has one weight per layer")

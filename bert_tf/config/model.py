@@ -1,13 +1,10 @@
 """BertConfig: the architecture of an encoder."""
 
 import dataclasses
-import math
 from typing import Any, Self
 
-from bert_tf.config.values import check_renamed, from_dict
+from bert_tf.config.values import check_fields, from_dict, setting
 from bert_tf.errors import ConfigError
-
-ACTIVATIONS = ("tanh_gelu", "erf_gelu", "relu")
 
 # name: (layers, hidden size). All have heads of size 64 and a feed-forward layer of four times the hidden size
 # (paper, section 3; the four small ones: Turc et al., 2019, arXiv:1908.08962).
@@ -43,22 +40,23 @@ class BertConfig:
         initializer_range: standard deviation of the truncated normal.
     """
 
-    vocab_size: int = 30522
-    num_layers: int = 12
-    hidden_size: int = 768
-    num_heads: int = 12
-    intermediate_size: int = 3072
-    max_position_embeddings: int = 512
-    position_offset: int = 0
-    type_vocab_size: int = 2
+    # The upper limits are far beyond any published model: a mistyped number would build for hours or fill the memory.
+    vocab_size: int = setting(30522, at_least=1, at_most=10_000_000)
+    num_layers: int = setting(12, at_least=1, at_most=1000)
+    hidden_size: int = setting(768, at_least=1, at_most=100_000)
+    num_heads: int = setting(12, at_least=1, at_most=10_000)
+    intermediate_size: int = setting(3072, at_least=1, at_most=1_000_000)
+    max_position_embeddings: int = setting(512, at_least=1, at_most=1_000_000)
+    position_offset: int = setting(0, at_least=0, at_most=1_000_000)
+    type_vocab_size: int = setting(2, at_least=0, at_most=100_000)
     pooler: bool = True
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    activation: str = "tanh_gelu"
-    attention: str = "bidirectional"
-    norm: str = "post"
-    layer_norm_epsilon: float = 1e-12
-    initializer_range: float = 0.02
+    dropout: float = setting(0.1, at_least=0, below=1)
+    attention_dropout: float = setting(0.1, at_least=0, below=1)
+    activation: str = setting("tanh_gelu", choices=("tanh_gelu", "erf_gelu", "relu"))
+    attention: str = setting("bidirectional", choices=("bidirectional", "causal"))
+    norm: str = setting("post", choices=("post", "pre"))
+    layer_norm_epsilon: float = setting(1e-12, above=0, at_most=1)
+    initializer_range: float = setting(0.02, above=0, at_most=100)
 
     @classmethod
     def from_name(cls, name: str, **overrides: Any) -> Self:
@@ -81,39 +79,7 @@ class BertConfig:
 
     def check(self) -> Self:
         """Raises ConfigError for invalid values and combinations."""
-        for attribute in dataclasses.fields(self):
-            value, kind = getattr(self, attribute.name), attribute.type
-            if type(value) not in ((int, float) if kind is float else (kind,)):
-                expected = kind.__name__ if isinstance(kind, type) else kind
-                raise ConfigError(f"model.{attribute.name} is {value!r}; expected {expected}")
-        for field in (
-            "vocab_size",
-            "num_layers",
-            "hidden_size",
-            "num_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-        ):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be at least 1")
-        for field in ("position_offset", "type_vocab_size"):
-            if getattr(self, field) < 0:
-                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must not be negative")
-        for field in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be in [0, 1)")
-        for field in ("layer_norm_epsilon", "initializer_range"):
-            if not 0 < getattr(self, field) < math.inf:
-                raise ConfigError(f"model.{field} is {getattr(self, field)}; it must be above 0")
+        check_fields(self, "model")
         if self.hidden_size % self.num_heads:
             raise ConfigError(f"model.hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
-        if self.activation not in ACTIVATIONS:
-            raise ConfigError(
-                f"model.activation {self.activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
-            )
-        check_renamed(self, "attention")
-        if self.attention not in ("bidirectional", "causal"):
-            raise ConfigError(f"model.attention {self.attention!r} is unknown; choose 'bidirectional' or 'causal'")
-        if self.norm not in ("post", "pre"):
-            raise ConfigError(f"model.norm {self.norm!r} is unknown; choose 'post' or 'pre'")
         return self

@@ -2,14 +2,19 @@
 
 import dataclasses
 import math
-from collections.abc import Collection
 from typing import Any, Self
 
+from bert_tf.config.values import Rule, check_fields, setting
 from bert_tf.errors import ConfigError
 
-OPTIMIZERS = ("adamw", "lamb", "radam")
-SCHEDULES = ("linear", "polynomial", "cosine", "noam", "constant")
-NORMALIZATIONS = ("global", "replica_mean", "replica_sum")
+# Limits of fields that several dataclasses have. Above the upper ones, steps would not fit into memory or rates into
+# float32.
+_ROWS: Rule = {"at_least": 1, "at_most": 10_000_000}
+_EPOCHS: Rule = {"at_least": 0, "at_most": 1_000_000}
+_RATE: Rule = {"at_least": 0, "at_most": 1000}
+_SHARE: Rule = {"at_least": 0, "at_most": 1}
+_COUNT: Rule = {"at_least": 1, "at_most": 1_000_000_000}
+_COUNT_OR_0: Rule = {"at_least": 0, "at_most": 1_000_000_000}
 
 # Values for the settings that TrainConfig leaves at None. docs/pretraining.md explains each and names its source.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -43,13 +48,13 @@ class PhaseConfig:
         warmup: share of the steps of the new schedule with a rising learning rate.
     """
 
-    share: float = 1.0
-    batch_size: int | None = None
-    accumulation: int | None = None
-    max_length: int | None = None
+    share: float = setting(1.0, above=0, at_most=1)
+    batch_size: int | None = setting(None, **_ROWS)
+    accumulation: int | None = setting(None, **_ROWS)
+    max_length: int | None = None  # checked with the rest of PretrainingData
     max_predictions: int | None = None
-    learning_rate: float | None = None
-    warmup: float | None = None
+    learning_rate: float | None = setting(None, **_RATE)
+    warmup: float | None = setting(None, **_SHARE)
 
 
 @dataclasses.dataclass
@@ -60,17 +65,16 @@ class GridConfig:
         batch_size, learning_rate, epochs: as in `TrainConfig`.
     """
 
-    batch_size: tuple[int, ...] = (16, 32)
-    learning_rate: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
-    epochs: tuple[float, ...] = (2.0, 3.0, 4.0)
+    batch_size: tuple[int, ...] = setting((16, 32), **_ROWS)
+    learning_rate: tuple[float, ...] = setting((5e-5, 3e-5, 2e-5), **_RATE)
+    epochs: tuple[float, ...] = setting((2.0, 3.0, 4.0), **_EPOCHS)
 
     def check(self) -> Self:
         """Raises ConfigError unless each field is a tuple or list of different numbers."""
-        for field in dataclasses.fields(self):
-            values = getattr(self, field.name)
-            numbers = isinstance(values, tuple | list) and all(type(value) in (int, float) for value in values)
-            if not numbers or len(set(values)) < len(values):
-                raise ConfigError(f"grid.{field.name} is {values!r}; expected different numbers in parentheses")
+        check_fields(self, "grid")
+        for name, values in vars(self).items():
+            if len(set(values)) < len(values):
+                raise ConfigError(f"grid.{name} is {values!r}; expected different numbers")
         return self
 
 
@@ -124,90 +128,50 @@ class TrainConfig:
         seeds: number of runs, with consecutive seeds from `seed`; the best is kept. Fine-tuning only.
     """
 
-    recipe: str = "modern"
-    batch_size: int = 32
-    accumulation: int = 1
-    steps: int = 0
-    epochs: float = 3.0
+    recipe: str = setting("modern", choices=tuple(RECIPES))
+    batch_size: int = setting(32, **_ROWS)
+    accumulation: int = setting(1, **_ROWS)
+    steps: int = setting(0, **_COUNT_OR_0)
+    epochs: float = setting(3.0, **_EPOCHS)
     phases: tuple[PhaseConfig, ...] = ()
-    optimizer: str = "adamw"
+    optimizer: str = setting("adamw", choices=("adamw", "lamb", "radam"))
     bias_correction: bool | None = None
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-6
-    learning_rate: float = 5e-5
-    schedule: str = "linear"
-    power: float = 1.0
-    end_learning_rate: float = 0.0
-    warmup: float = 0.1
-    warmup_steps: int | None = None
+    beta_1: float = setting(0.9, above=0, below=1)
+    beta_2: float = setting(0.999, above=0, below=1)
+    epsilon: float = setting(1e-6, at_least=0, at_most=1000)
+    learning_rate: float = setting(5e-5, **_RATE)
+    schedule: str = setting("linear", choices=("linear", "polynomial", "cosine", "noam", "constant"))
+    power: float = setting(1.0, above=0, at_most=1000)
+    end_learning_rate: float = setting(0.0, **_RATE)
+    warmup: float = setting(0.1, **_SHARE)
+    warmup_steps: int | None = setting(None, **_COUNT_OR_0)
     warmup_from_zero: bool | None = None
     decay_from_start: bool | None = None
-    weight_decay: float = 0.01
-    layer_decay: float = 1.0
-    clip_norm: float = 1.0
-    clip_on: str | None = None
-    normalization: str | None = None
-    seed: int = 0
-    dtype: str = "auto"
-    loss_scale_growth: int = 2000
+    weight_decay: float = setting(0.01, **_RATE)
+    layer_decay: float = setting(1.0, above=0, at_most=1)
+    clip_norm: float = setting(1.0, at_least=0, at_most=1e30)
+    clip_on: str | None = setting(None, choices=("global", "replica"))
+    normalization: str | None = setting(None, choices=("global", "replica_mean", "replica_sum"))
+    seed: int = setting(0, at_least=0, at_most=2**32 - 1)  # what NumPy takes
+    dtype: str = setting("auto", choices=("float32", "bfloat16", "float16", "auto"))
+    loss_scale_growth: int = setting(2000, **_COUNT)
     remat: bool = False
-    steps_per_call: int = 10
-    log_every: int = 10
-    evaluate_every: int = 0
-    save_every: int = 0
-    keep: int = 2
-    on_save_error: str = "stop"
-    max_nonfinite_steps: int = 20
+    steps_per_call: int = setting(10, **_COUNT)
+    log_every: int = setting(10, **_COUNT)
+    evaluate_every: int = setting(0, **_COUNT_OR_0)
+    save_every: int = setting(0, **_COUNT_OR_0)
+    keep: int = setting(2, **_COUNT)
+    on_save_error: str = setting("stop", choices=("stop", "go_on"))
+    max_nonfinite_steps: int = setting(20, **_COUNT)
     keep_best: bool = False
-    patience: int = 0
-    seeds: int = 1
+    patience: int = setting(0, **_COUNT_OR_0)
+    seeds: int = setting(1, at_least=1, at_most=100_000)
 
     def check(self) -> Self:
         """Raises ConfigError for invalid values and combinations."""
-        least_one = (
-            "batch_size",
-            "accumulation",
-            "steps_per_call",
-            "log_every",
-            "keep",
-            "max_nonfinite_steps",
-            "seeds",
-        )
-        for field in (*least_one, "loss_scale_growth"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be at least 1")
-        not_negative = ("learning_rate", "end_learning_rate", "weight_decay", "clip_norm", "warmup_steps", "epsilon")
-        for field in (*not_negative, "evaluate_every", "save_every", "patience"):
-            if not 0 <= (getattr(self, field) or 0) < math.inf:  # NaN is neither
-                raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be a finite number, at least 0")
-        if self.steps < 0 or (self.steps == 0 and self.epochs <= 0):
-            raise ConfigError(f"train.steps is {self.steps} and train.epochs {self.epochs}; one must be above 0")
-        if not 0 <= self.warmup <= 1:
-            raise ConfigError(
-                f"train.warmup is {self.warmup}; it must be in [0, 1], the share of steps with a rising rate"
-            )
-        if self.dtype not in ("float32", "bfloat16", "float16", "auto"):
-            raise ConfigError(f"train.dtype {self.dtype!r} is unknown; choose float32, bfloat16, float16 or auto")
-        if self.on_save_error not in ("stop", "go_on"):
-            raise ConfigError(f"train.on_save_error {self.on_save_error!r} is unknown; choose stop or go_on")
-        self._check_optimization()
-        self._check_phases()
-        return self
-
-    def _check_optimization(self) -> None:
-        choices: dict[str, Collection[str | None]] = {"recipe": RECIPES, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
-        choices |= {"clip_on": (None, "global", "replica"), "normalization": (None, *NORMALIZATIONS)}
-        for field, known in choices.items():
-            if getattr(self, field) not in known:
-                listed = ", ".join(name for name in known if name)
-                raise ConfigError(f"train.{field} {getattr(self, field)!r} is unknown; choose one of {listed}")
-        for field in ("beta_1", "beta_2"):
-            if not 0 < getattr(self, field) < 1:
-                raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be above 0 and below 1")
-        for field in ("layer_decay", "power"):
-            if getattr(self, field) <= 0:
-                raise ConfigError(f"train.{field} is {getattr(self, field)}; it must be above 0")
+        check_fields(self, "train")
+        if not self.steps and not self.epochs:
+            raise ConfigError("train.steps and train.epochs are 0; set one of them")
         if self.end_learning_rate > self.learning_rate:
             raise ConfigError(
                 f"train.end_learning_rate {self.end_learning_rate} is above train.learning_rate {self.learning_rate}"
@@ -225,14 +189,15 @@ class TrainConfig:
                 "train.clip_on is 'replica' while train.normalization is 'global': a micro-batch has no gradient of "
                 "its own to clip; set train.clip_on to 'global' too"
             )
+        self._check_phases()
+        return self
 
     def _check_phases(self) -> None:
-        if not (isinstance(self.phases, tuple | list) and all(isinstance(phase, PhaseConfig) for phase in self.phases)):
-            raise ConfigError(f"train.phases is {self.phases!r}; expected PhaseConfigs in parentheses, or () for none")
-        total = sum(phase.share for phase in self.phases)
-        if self.phases and not (math.isclose(total, 1) and min(phase.share for phase in self.phases) > 0):
+        for number, phase in enumerate(self.phases):
+            check_fields(phase, f"train.phases[{number}]")
+        if self.phases and not math.isclose(sum(phase.share for phase in self.phases), 1):
             shares = ", ".join(f"{phase.share}" for phase in self.phases)
-            raise ConfigError(f"the shares of train.phases are {shares}; each must be above 0, and they must sum to 1")
+            raise ConfigError(f"the shares of train.phases are {shares}; they must sum to 1")
         for number, phase in enumerate(self.phases):
             if phase.warmup is not None and phase.learning_rate is None:
                 raise ConfigError(

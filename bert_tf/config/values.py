@@ -1,9 +1,13 @@
-"""Conversion of dataclasses from and to dicts, with errors that name the field."""
+"""Settings as dataclasses: the check of their values, and their conversion from and to dicts."""
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+import operator
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from bert_tf.errors import ConfigError
 from bert_tf.types import Json
@@ -23,6 +27,87 @@ _OLD_VALUES = {
     "BertConfig": {"attention": {"both": "bidirectional", "left": "causal"}},
     "PretrainingData": {"masking": {"next_token": "causal_lm"}},
 }
+_NOUNS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    types.NoneType: "None",
+}
+_LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "at_least": (operator.ge, "from"),
+    "above": (operator.gt, "above"),
+    "at_most": (operator.le, "up to"),
+    "below": (operator.lt, "but below"),
+}
+
+
+class Rule(TypedDict, total=False):
+    """Limits of a number, or the values of a text, for each element of a tuple; and the end of the error message."""
+
+    at_least: float
+    above: float
+    at_most: float
+    below: float
+    choices: tuple[str, ...]
+    hint: str
+
+
+def setting(default: Any, **rule: Unpack[Rule]) -> Any:
+    """A field of a dataclass of settings, whose values `check_fields` restricts by `rule`."""
+    return dataclasses.field(default=default, metadata=rule)
+
+
+def check_fields(config: "DataclassInstance", where: str = "") -> None:
+    """Raises ConfigError for the first field whose value does not have its type, or is outside its limits.
+
+    Numbers must be finite. Nested dataclasses are checked by their own `check`.
+
+    Args:
+        config: the settings.
+        where: their path in the whole config, such as "train"; "" for the whole.
+    """
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), f"{where}.{field.name}".lstrip(".")
+        if _fits(value, field.type, field.metadata):
+            continue
+        old = _OLD_VALUES.get(type(config).__name__, {}).get(field.name, {})
+        if isinstance(value, str) and value in old:
+            raise ConfigError(f"{name}={value!r} has been renamed; use {old[value]!r}")
+        expected = "; ".join([_expected(field.type, field.metadata), *filter(None, [field.metadata.get("hint")])])
+        raise ConfigError(f"{name} is {repr(value)[:80]}; expected {expected}")
+
+
+def _fits(value: Any, kind: Any, rule: Mapping[str, Any]) -> bool:
+    if isinstance(kind, types.UnionType):
+        return any(_fits(value, one, rule) for one in typing.get_args(kind))
+    if value is None:
+        return kind in (types.NoneType, object)
+    if typing.get_origin(kind) is tuple:
+        element = typing.get_args(kind)[0]
+        return isinstance(value, tuple | list) and all(_fits(one, element, rule) for one in value)
+    # To Python, True is a whole number.
+    if isinstance(value, bool) and kind in (int, float):
+        return False
+    if not isinstance(value, (int, float) if kind is float else kind):
+        return False
+    if kind is float and not abs(value) <= sys.float_info.max:  # NaN is neither below nor above
+        return False
+    inside = all(test(value, rule[name]) for name, (test, _) in _LIMITS.items() if name in rule)
+    return inside and value in rule.get("choices", (value,))
+
+
+def _expected(kind: Any, rule: Mapping[str, Any]) -> str:
+    if isinstance(kind, types.UnionType):
+        return " or ".join(_expected(one, rule) for one in typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        return f"a tuple, each element {_expected(typing.get_args(kind)[0], rule)}"
+    if kind is types.NoneType:
+        return "None"
+    if "choices" in rule:
+        return f"one of {', '.join(filter(None, rule['choices']))}"
+    limits = [f"{words} {rule[name]:,}" for name, (_, words) in _LIMITS.items() if name in rule]
+    return " ".join([_NOUNS.get(kind) or f"a {kind.__name__}", *limits])
 
 
 def to_dict(config: "DataclassInstance") -> Json:
@@ -44,13 +129,6 @@ def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
     near = difflib.get_close_matches(name, fields, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(fields)}"
     return f"{where or cls.__name__} has no field {name!r}; {hint}"
-
-
-def check_renamed(config: object, name: str) -> None:
-    """Raises ConfigError if the value of a field has been renamed."""
-    value = getattr(config, name)
-    if new := _OLD_VALUES.get(type(config).__name__, {}).get(name, {}).get(value):
-        raise ConfigError(f"{name}={value!r} has been renamed; use {new!r}")
 
 
 def with_new_names(cls: type[Any], values: Json) -> Json:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.glue import GLUE
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import Scale
+from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.metrics.checks import Values, check_names, numbers
 from bert_tf.metrics.classification import accuracy, binary_f1, correlations, matthews
 from bert_tf.types import Metrics
@@ -22,7 +22,7 @@ class GlueSet:
         file: name in a submission, without ".tsv" (jiant/scripts/postproc/benchmarks.py of nyu-mll/jiant).
         test_rows: size of the test set (huggingface/datasets, datasets/glue/README.md, counted from the files).
         metrics: names in `_METRICS`.
-        task: key of `inputs.datasets.glue.GLUE` for the training data of its models.
+        task: key of `inputs.datasets.formats.GLUE` for the training data of its models.
     """
 
     file: str
@@ -105,7 +105,7 @@ def sets_of(task: str) -> tuple[str, ...]:
     """Returns the names of a task's test sets: three for MNLI, whose models also predict AX, one for other tasks.
 
     Args:
-        task: a key of `inputs.datasets.glue.GLUE`.
+        task: a key of `inputs.datasets.formats.GLUE`.
     """
     return tuple(name for name, glue_set in GLUE_SETS.items() if task in (glue_set.task, name))
 

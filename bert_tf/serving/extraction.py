@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets import tables
-from bert_tf.inputs.datasets.conll import read_tagged_lines
 from bert_tf.inputs.datasets.examples import TaggedExample
+from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.tagged import word_columns
 from bert_tf.inputs.datasets.text_files import STDIN, read_lines
 from bert_tf.progress import bar
@@ -46,13 +46,12 @@ def read_texts(path: str, column: str = "text") -> Iterator[TaggedExample]:
     if path == STDIN or path.endswith(".jsonl"):
         yield from read_tagged_lines(path, column)
         return
-    rows: Iterator[tuple[int, Sequence[Any]]]
     if path.endswith(".txt"):
-        rows = ((number, (text,)) for number, text in read_lines(path))
+        rows = ((f"{path}:{number}", text) for number, text in read_lines(path))
     else:
-        rows = tables.table_rows(path, [column])
-    for count, (number, (text,)) in enumerate(rows):
-        yield TaggedExample(str(count), text, None, None, None, None, f"{path}:{number}")
+        rows = ((row.location, row.texts[0]) for row in tables.read_texts(path, [column]))
+    for count, (location, text) in enumerate(rows):
+        yield TaggedExample(str(count), text, None, None, None, None, location)
 
 
 def extract(embedder: Embedder, examples: Iterable[TaggedExample], batch_size: int) -> Iterator[Embedded]:

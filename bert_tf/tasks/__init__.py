@@ -2,16 +2,24 @@
 
 from typing import Any
 
+from bert_tf.config import (
+    ClassificationConfig,
+    MultiLabelConfig,
+    MultipleChoiceConfig,
+    QuestionAnsweringConfig,
+    RegressionConfig,
+    TaggingConfig,
+)
 from bert_tf.errors import ConfigError
-from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.masked_lm import MaskedLM
-from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
-from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
+from bert_tf.tasks.multi_label import MultiLabel
+from bert_tf.tasks.multiple_choice import MultipleChoice
 from bert_tf.tasks.pretraining import Pretraining
-from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
-from bert_tf.tasks.regression import Regression, RegressionConfig
-from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.tasks.question_answering import QuestionAnswering
+from bert_tf.tasks.regression import Regression
+from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.task import Task
 
 __all__ = ["ClassificationConfig", "FineTuningTask", "MultiLabelConfig", "MultipleChoiceConfig"]

@@ -1,7 +1,6 @@
 """Classification of one text or of a pair of texts (paper, sections 4.1 and figure 4a, 4b)."""
 
 import collections
-import dataclasses
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -9,37 +8,19 @@ import numpy as np
 import sklearn.metrics
 import tensorflow as tf
 
-from bert_tf.config import ExampleData
+from bert_tf.config import ClassificationConfig, ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import OUT_OF_SCOPE, Scale
+from bert_tf.inputs.datasets.examples import Scale, TextExample
+from bert_tf.inputs.datasets.formats import OUT_OF_SCOPE
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy, macro_f1, scope
 from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, surest_errors
 from bert_tf.tasks.fine_tuning_task import strings, truncated_share
-from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
+from bert_tf.tasks.labels import class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
-
-
-@dataclasses.dataclass
-class ClassificationConfig(LabelsConfig):
-    """Settings of classification.
-
-    Attributes:
-        head: "pooled", a dense layer on the pooled output, or "bilstm", one on a BiLSTM over all tokens.
-    """
-
-    head: str = "pooled"
-
-    def check(self) -> Self:
-        if self.head not in ("pooled", "bilstm"):
-            raise ConfigError(f"task.head {self.head!r} is unknown; choose pooled or bilstm")
-        if len(self.labels) == 1:
-            raise ConfigError(f"task.labels has only {self.labels[0]!r}; expected at least two: {WRITTEN}")
-        return super().check()
 
 
 class Classification(TextTask):

@@ -8,7 +8,6 @@ the answers have one entry per example.
 """
 
 import abc
-import dataclasses
 import functools
 import itertools
 import json
@@ -21,11 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import ExampleData, from_dict, to_dict
+from bert_tf.config.tasks import TaskConfig
 from bert_tf.config.values import with_new_names
-from bert_tf.errors import ConfigError
 from bert_tf.inputs.batching import batch_by_length
-from bert_tf.inputs.datasets.examples import ReadReport
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import ReadReport, Scale
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
@@ -40,23 +38,6 @@ from bert_tf.types import Array, Json, Metrics, Tensors, TfFunction, Writer
 _POOL = 32
 # Lengths are rounded up to a multiple of this: matrix kernels are faster, and compiled ones see fewer shapes.
 _LENGTH_MULTIPLE = 4
-
-
-@dataclasses.dataclass
-class TaskConfig:
-    """Settings of every fine-tuning task.
-
-    Attributes:
-        max_length: tokens per input, special tokens included.
-    """
-
-    max_length: int = 128
-
-    def check(self) -> Self:
-        """Returns the config if its values are valid."""
-        if self.max_length < 8:
-            raise ConfigError(f"task.max_length is {self.max_length}; it must be at least 8")
-        return self
 
 
 class FineTuningTask(Task):

@@ -1,51 +1,15 @@
 """Labels of texts: the label set, label indices and class weights."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from bert_tf.config import ExampleData
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.config.tasks import LabelsConfig
+from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.tasks.texts import TextConfig
 from bert_tf.types import Array
-
-# How labels are given in a flag.
-WRITTEN = "write each once, as --config.task.labels=\"('neg','pos')\""
-
-
-@dataclasses.dataclass
-class LabelsConfig(TextConfig):
-    """Settings of tasks with a set of labels.
-
-    Attributes:
-        labels: all of them, in the order of the logits; () for those of the format or the training examples.
-        balanced: whether to weight rare labels higher in the loss, so that all classes have the same total weight, or,
-            where each label is predicted independently, its examples weigh as much as all the others.
-        class_weights: explicit weights instead, one per label in the order of `labels`; () for equal ones.
-    """
-
-    labels: tuple[str, ...] = ()
-    balanced: bool = False
-    class_weights: tuple[float, ...] = ()
-
-    def check(self) -> Self:
-        if not all(isinstance(label, str) and label for label in self.labels):
-            raise ConfigError(f"task.labels is {self.labels!r}; expected names: {WRITTEN}")
-        if len(set(self.labels)) < len(self.labels):
-            raise ConfigError(f"task.labels has a label twice: {', '.join(map(repr, self.labels))}; {WRITTEN}")
-        if self.balanced and self.class_weights:
-            raise ConfigError("task.balanced and task.class_weights are both set; leave one of them out")
-        if self.class_weights and len(self.class_weights) != len(self.labels):
-            raise ConfigError(
-                f"task.class_weights has {len(self.class_weights)} weights for {len(self.labels)} task.labels; list "
-                "all labels, and one weight for each"
-            )
-        if not all(0 < weight < np.inf for weight in self.class_weights):
-            raise ConfigError(f"task.class_weights is {self.class_weights}; each must be a number above 0")
-        return super().check()
 
 
 def class_weights(config: LabelsConfig, counts: Sequence[int], balance: Callable[[Array], Array]) -> tuple[float, ...]:

@@ -1,54 +1,23 @@
 """Multi-label classification of a text or a pair of texts: each label is predicted independently."""
 
 import collections
-import dataclasses
 from collections.abc import Iterable
 from typing import Self
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData
+from bert_tf.config import ExampleData, MultiLabelConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import Scale, TextExample
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label, precision_recall_f1
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.fine_tuning_task import truncated_share
-from bert_tf.tasks.labels import WRITTEN, LabelsConfig, class_weights, labels_of, number_of
+from bert_tf.tasks.labels import class_weights, labels_of, number_of
 from bert_tf.tasks.texts import TextTask, pooled, write_table
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
-
-
-@dataclasses.dataclass
-class MultiLabelConfig(LabelsConfig):
-    """Settings of multi-label classification.
-
-    Attributes:
-        separator: separates the labels in a column of TSV or CSV; in JSON they can be a list. An example with an empty
-            column has no label.
-        threshold: probability from which a label is predicted.
-    """
-
-    separator: str = ","
-    threshold: float = 0.5
-
-    def check(self) -> Self:
-        if not self.separator:
-            raise ConfigError("task.separator is empty; expected the text that separates two labels")
-        if not 0 < self.threshold < 1:
-            raise ConfigError(f"task.threshold is {self.threshold}; it must be a probability above 0 and below 1")
-        super().check()
-        _check_joined(self.labels, self.separator, f"in task.labels: {WRITTEN}, or choose another separator")
-        return self
-
-
-def _check_joined(labels: Iterable[str], separator: str, remedy: str) -> None:
-    """Refuses a label that contains the separator: in a table it would be read as two."""
-    if joined := next((label for label in labels if separator in label), None):
-        raise ConfigError(f"the label {joined!r} contains task.separator, {separator!r}; {remedy}")
 
 
 class MultiLabel(TextTask):
@@ -87,7 +56,7 @@ class MultiLabel(TextTask):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; use RegressionConfig")
         counts = collections.Counter(label for example in examples for label in set(split(example, config.separator)))
         labels = tuple(config.labels or labels or labels_of(counts, examples[0], data))
-        _check_joined(labels, config.separator, "choose another separator")
+        config.check_separable(labels)
         weights = class_weights(
             config,
             [counts[label] for label in labels],

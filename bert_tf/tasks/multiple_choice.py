@@ -1,46 +1,22 @@
 """Multiple choice: which of several texts fits a context (paper, section 4.4)."""
 
-import dataclasses
 from typing import Self
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData
-from bert_tf.errors import ConfigError
-from bert_tf.inputs.datasets.examples import ChoiceExample
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.config import ExampleData, MultipleChoiceConfig
+from bert_tf.inputs.datasets.examples import ChoiceExample, Scale
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy
 from bert_tf.tasks.error_analysis import ErrorAnalysis, ErrorExample, surest_errors
-from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings, truncated_share
-from bert_tf.tasks.texts import LONG_TEXTS
+from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings, truncated_share
 from bert_tf.text.packing import pack, truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 # Added to the logits of missing choices.
 _ABSENT = -1e9
-
-
-@dataclasses.dataclass
-class MultipleChoiceConfig(TaskConfig):
-    """Settings of multiple choice.
-
-    Attributes:
-        max_length: tokens of a context with a choice, special tokens included.
-        long_texts: which part of the longer text to keep if a pair is too long: "head", "tail" or "head_tail" (half of
-            each).
-    """
-
-    long_texts: str = "head"
-
-    def check(self) -> Self:
-        kept = LONG_TEXTS[:-1]  # a choice in several windows would have several scores
-        if self.long_texts not in kept:
-            raise ConfigError(f"task.long_texts is {self.long_texts!r}; multiple choice has no windows, "
-                              f"so choose one of {', '.join(kept)}")  # fmt: skip
-        return super().check()
 
 
 class MultipleChoice(FineTuningTask):

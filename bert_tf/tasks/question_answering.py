@@ -1,7 +1,6 @@
 """Extractive question answering, with or without unanswerable questions (paper, sections 4.2, 4.3 and figure 4c)."""
 
 import contextlib
-import dataclasses
 import functools
 import json
 import os
@@ -13,10 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData
+from bert_tf.config import ExampleData, QuestionAnsweringConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport, Scale
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics.squad import (
     best_threshold,
@@ -27,7 +25,7 @@ from bert_tf.metrics.squad import (
 )
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.error_analysis import ErrorAnalysis
-from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings, truncated_share
+from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings, truncated_share
 from bert_tf.tasks.question_errors import by_id, question_errors
 from bert_tf.tasks.question_targets import answer_positions, byte_span, is_learned
 from bert_tf.text.packing import pack
@@ -36,48 +34,8 @@ from bert_tf.text.words import pieces_with_accents, spans
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 NOT_LEARNED = "left out of the loss: question whose answers have no position in its context"
-_SPECIALS = 3  # [CLS] question [SEP] context [SEP]
 # Added to the logits of padding, so that a row's loss does not depend on its padding.
 _PADDING = -1e9
-
-
-@dataclasses.dataclass
-class QuestionAnsweringConfig(TaskConfig):
-    """Settings of question answering; the defaults are those of google-research/bert's run_squad.py.
-
-    Attributes:
-        max_length: tokens of a window: the question, a part of the context and three special tokens.
-        stride: tokens from the start of one window of the context to the start of the next.
-        max_question_length: longer questions keep this many of their first tokens, and at most half of a window.
-        n_best: maximum number of answers to return with their probabilities.
-        max_answer_length: maximum number of tokens of an answer.
-        unanswerable: whether questions may have no answer, as in SQuAD 2.0.
-    """
-
-    max_length: int = 384
-    stride: int = 128
-    max_question_length: int = 64
-    n_best: int = 20
-    max_answer_length: int = 30
-    unanswerable: bool = False
-
-    def check(self) -> Self:
-        super().check()
-        for field in ("stride", "max_question_length", "n_best", "max_answer_length"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"task.{field} is {getattr(self, field)}; it must be at least 1")
-        room = self.max_length - _SPECIALS - self.kept_of_question
-        if self.stride > room:
-            raise ConfigError(
-                f"task.stride is {self.stride}; it must be at most {room}, the tokens left in a window with the "
-                "longest question, so that windows skip nothing"
-            )
-        return self
-
-    @property
-    def kept_of_question(self) -> int:
-        """Maximum number of tokens of a question to keep."""
-        return min(self.max_question_length, (self.max_length - _SPECIALS) // 2)
 
 
 class QuestionAnswering(FineTuningTask):
@@ -163,7 +121,7 @@ class QuestionAnswering(FineTuningTask):
         # Usually there are several questions about one text: it is tokenized once.
         texts, of_question = tf.unique(columns["context"])
         ids, starts, ends = (tf.gather(value, of_question) for value in pieces_with_accents(tokenizer, texts))
-        budget = config.max_length - _SPECIALS - questions.row_lengths()
+        budget = config.budget - questions.row_lengths()
         # A converted model's windows can be shorter than the default stride.
         spans = windows(ids.row_lengths(), budget, tf.minimum(tf.cast(config.stride, tf.int64), budget))
         rows = spans[0]

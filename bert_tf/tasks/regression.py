@@ -1,6 +1,5 @@
 """Regression on one text or a pair of texts, such as their similarity (paper, section 4.1: STS-B)."""
 
-import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any, Self
@@ -9,45 +8,22 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData
+from bert_tf.config import ExampleData, RegressionConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import Scale, TextExample
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.fine_tuning_task import truncated_share
-from bert_tf.tasks.texts import TextConfig, TextTask, pooled, write_table
+from bert_tf.tasks.texts import TextTask, pooled, write_table
 from bert_tf.text.packing import pack, truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 # KLUE counts two sentences as paraphrases from this score on (Park et al., 2021, section 3.2).
 _PARAPHRASE = 3.0
-
-
-@dataclasses.dataclass
-class RegressionConfig(TextConfig):
-    """Settings of regression.
-
-    Attributes:
-        head: "pooled", a dense layer on the pooled output; or "cosine", the cosine of the mean vectors of a pair, whose
-            texts are encoded separately, up to `max_length` tokens each: 0 is the lowest and 1 the highest number. It
-            has no weights, so it starts from what the encoder has learned about whole texts.
-        long_texts: as for the other tasks; with "cosine" each text is cut separately, and "window" is not allowed.
-    """
-
-    head: str = "pooled"
-
-    def check(self) -> Self:
-        if self.head not in ("pooled", "cosine"):
-            raise ConfigError(f"task.head {self.head!r} is unknown; choose pooled or cosine")
-        if self.head == "cosine" and self.long_texts == "window":
-            raise ConfigError("task.head is cosine, which compares two vectors, but task.long_texts=window makes "
-                              "several per text; set task.long_texts to head, tail or head_tail")  # fmt: skip
-        return super().check()
 
 
 class Regression(TextTask):

@@ -5,9 +5,8 @@ import zipfile
 from collections.abc import Iterable
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.glue import GLUE
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import Scale, TextExample
+from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.metrics.glue import GLUE_SETS, check_submission, sets_of
 from bert_tf.types import Json
 
@@ -18,7 +17,7 @@ def write_submission(task: str, path: str, predicted: Iterable[tuple[TextExample
     For MNLI, the number of rows tells the matched, mismatched and AX test sets apart.
 
     Args:
-        task: a key of `inputs.datasets.glue.GLUE`.
+        task: a key of `inputs.datasets.formats.GLUE`.
         path: zip file, which may exist; an empty file counts as a new one.
         predicted: the whole test set as (example, prediction) pairs; the example's id is its index in the set.
 

@@ -12,10 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, FeatureConfig
+from bert_tf.config import ExampleData, TaggingConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.examples import ReadReport, Scale, TaggedExample
 from bert_tf.inputs.datasets.tagged import adjoin, document_of, joined, word_columns
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics import tagging as metrics
@@ -23,7 +22,7 @@ from bert_tf.metrics.classification import accuracy
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.error_analysis import ErrorAnalysis
-from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig, strings
+from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings
 from bert_tf.tasks.tagging_errors import tagging_errors
 from bert_tf.tasks.tags import (
     Unit,
@@ -47,46 +46,6 @@ from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 # Sentences per batch when checking for words without wordpieces.
 _CHECKED = 1024
-
-
-@dataclasses.dataclass
-class TaggingConfig(TaskConfig):
-    """Settings of tagging.
-
-    Attributes:
-        max_length: tokens of a window, special tokens included. Longer texts become several windows; none is cut.
-        stride: tokens from the start of one window to the start of the next; 0 for half of a window.
-        context: "sentence" reads each sentence by itself; "document" joins a document's sentences and takes each word
-            from the window with most context around it (needed for the paper's F1 on CoNLL-2003).
-        head: "token", a dense layer on each token, or "bilstm", one on a two-layer BiLSTM (paper, section 5.3).
-        frozen: whether to train only the head.
-        features: the encoder's layers that "bilstm" reads.
-        scheme: the scheme of entity tags in training: "BIO", "BIOES" or "IOB1", see `metrics.tagging`; "" for that of
-            the training file.
-    """
-
-    stride: int = 0
-    context: str = "sentence"
-    scheme: str = ""
-    head: str = "token"
-    frozen: bool = False
-    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
-
-    def check(self) -> Self:
-        if not 0 <= self.stride <= self.max_length - 2:
-            raise ConfigError(f"task.stride is {self.stride}; it must be from 0 to task.max_length - 2, so that "
-                              "windows skip nothing")  # fmt: skip
-        for field, choices in (
-            ("context", ("sentence", "document")),
-            ("scheme", ("", *metrics.SCHEMES)),
-            ("head", ("token", "bilstm")),
-        ):
-            if getattr(self, field) not in choices:
-                listed = ", ".join(filter(None, choices))
-                raise ConfigError(f"task.{field} {getattr(self, field)!r} is unknown; choose one of {listed}")
-        if self.head != "bilstm" and self.features != FeatureConfig():
-            raise ConfigError("task.features is only for task.head=bilstm; set that, or leave task.features out")
-        return super().check()
 
 
 class Tagging(FineTuningTask):

@@ -1,43 +1,24 @@
 """Base class of tasks on one text or a pair of texts (paper, figure 4a and 4b)."""
 
-import dataclasses
 import functools
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import tensorflow as tf
 
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.config.tasks import TextConfig
+from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.sources import glue_task_of
 from bert_tf.inputs.windows import cut, windows
-from bert_tf.tasks.fine_tuning_task import FineTuningTask, TaskConfig
+from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.submission import write_submission
 from bert_tf.text.packing import pack, truncate
 from bert_tf.types import Tensors, Writer
 
 _BREAKS = re.compile(r"[\t\r\n]")
-LONG_TEXTS = ("head", "tail", "head_tail", "window")
-
-
-@dataclasses.dataclass
-class TextConfig(TaskConfig):
-    """Settings of every task on texts.
-
-    Attributes:
-        long_texts: how to handle texts longer than `max_length`. "head", "tail" or "head_tail" (half of each) keeps
-            that part, and a pair's longer text is cut. "window" makes several inputs and averages their logits; a
-            pair's second text is cut into windows, and each contains the first.
-    """
-
-    long_texts: str = "head"
-
-    def check(self) -> Self:
-        if self.long_texts not in LONG_TEXTS:
-            raise ConfigError(f"task.long_texts {self.long_texts!r} is unknown; choose one of {', '.join(LONG_TEXTS)}")
-        return super().check()
 
 
 class TextTask(FineTuningTask):
@@ -59,7 +40,7 @@ class TextTask(FineTuningTask):
 
     @property
     def glue(self) -> str | None:
-        """The GLUE task it was trained on, a key of `inputs.datasets.glue.GLUE`; None for other data."""
+        """The GLUE task it was trained on, a key of `inputs.datasets.formats.GLUE`; None for other data."""
         return glue_task_of(self.data)
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:

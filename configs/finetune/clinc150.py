@@ -1,7 +1,6 @@
 """CLINC150: 150 intents and queries that belong to none, learned as one more class: data_full.json."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import ClassificationConfig
+from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TrainConfig
 
 
 def get_config():

@@ -3,8 +3,7 @@
 --config.data.column=1 learns parts of speech instead, 2 chunks; --config.task.scheme="" then.
 """
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import TaggingConfig
+from bert_tf.config import ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 
 
 def get_config():

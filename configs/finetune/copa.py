@@ -1,7 +1,6 @@
 """COPA, the files as published: --data_dir has copa-dev.xml, which is trained on, and copa-test.xml."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import MultipleChoiceConfig
+from bert_tf.config import ExampleData, FinetuneConfig, MultipleChoiceConfig, TrainConfig
 
 
 def get_config():

@@ -3,8 +3,7 @@
 Tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli. The diagnostic set is answered by a model of mnli.
 """
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import ClassificationConfig, RegressionConfig
+from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, RegressionConfig, TrainConfig
 
 
 def get_config(task="mrpc"):

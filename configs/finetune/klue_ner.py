@@ -1,7 +1,6 @@
 """KLUE's Korean named entities, tags on characters: --data_dir holds klue-ner-v1.1_train.tsv and _dev.tsv."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import TaggingConfig
+from bert_tf.config import ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 
 
 def get_config():

@@ -1,7 +1,6 @@
 """KorQuAD 1.0, the files as published: --data_dir has KorQuAD_v1.0_train.json and KorQuAD_v1.0_dev.json."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import QuestionAnsweringConfig
+from bert_tf.config import ExampleData, FinetuneConfig, QuestionAnsweringConfig, TrainConfig
 
 
 def get_config():

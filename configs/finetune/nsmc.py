@@ -1,7 +1,6 @@
 """Naver's movie reviews, positive or negative (github.com/e9t/nsmc): ratings_train.txt, ratings_test.txt."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import ClassificationConfig
+from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TrainConfig
 
 
 def get_config():

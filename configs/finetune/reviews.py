@@ -1,7 +1,6 @@
 """The bundled movie reviews, positive or negative: --data_dir=data/reviews."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import ClassificationConfig
+from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TrainConfig
 
 
 def get_config():

@@ -1,7 +1,6 @@
 """The bundled movie reviews with a tiny model: it needs a higher rate and more passes than a large one."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import ClassificationConfig
+from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TrainConfig
 
 
 def get_config():

@@ -1,7 +1,6 @@
 """SQuAD 1.1, the files as published: --data_dir has train-v1.1.json and dev-v1.1.json."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import QuestionAnsweringConfig
+from bert_tf.config import ExampleData, FinetuneConfig, QuestionAnsweringConfig, TrainConfig
 
 
 def get_config():

@@ -1,7 +1,6 @@
 """SQuAD 2.0, the files as published: --data_dir has train-v2.0.json and dev-v2.0.json."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import QuestionAnsweringConfig
+from bert_tf.config import ExampleData, FinetuneConfig, QuestionAnsweringConfig, TrainConfig
 
 
 def get_config():

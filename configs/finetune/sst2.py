@@ -1,7 +1,6 @@
 """The Stanford Sentiment Treebank's 6,920 sentences as `sentence<TAB>label`: train.tsv, dev.tsv, test.tsv."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import ClassificationConfig
+from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TrainConfig
 
 
 def get_config():

@@ -1,7 +1,6 @@
 """SWAG, the files as published: --data_dir has train.csv and val.csv."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import MultipleChoiceConfig
+from bert_tf.config import ExampleData, FinetuneConfig, MultipleChoiceConfig, TrainConfig
 
 
 def get_config():

@@ -3,8 +3,7 @@
 The default names are those of English EWT; another's: --config.data.train=ko_gsd-ud-train.conllu and so on.
 """
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import TaggingConfig
+from bert_tf.config import ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 
 
 def get_config():

@@ -1,7 +1,6 @@
 """Named entities of tweets, WNUT-16: --data_dir holds train, dev and test, a word and its tag a line."""
 
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import TaggingConfig
+from bert_tf.config import ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 
 
 def get_config():

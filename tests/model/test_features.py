@@ -56,7 +56,7 @@ def test_half_precision_gives_float32():
         (((4,),), "layer 4: the model has -3 to 3, 0 for the embeddings"),
         (((-4,),), "layer -4: the model has -3 to 3"),
         (((),), "no layers; choose from -3 to 3"),
-        (((1, 2), "mean"), "combine 'mean' is unknown; choose sum or concat"),
+        (((1, 2), "mean"), "combine is 'mean'; expected one of sum, concat"),
         (((1, 2), "sum", (1.0,)), "1 weights for 2 layers combined by sum"),
         (((1, 2), "concat", (1.0, 1.0)), "2 weights for 2 layers combined by concat; a sum has one weight per layer"),
     ],

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
-from bert_tf.inputs.datasets.choices import read_copa
+from bert_tf.inputs.datasets.copa import read_copa
 from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, ReadReport
 from bert_tf.inputs.datasets.squad import read_squad
 from bert_tf.serving.check import check_ops

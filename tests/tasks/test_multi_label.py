@@ -74,7 +74,7 @@ def test_examples_without_any_label_are_nothing_to_learn():
 
 @pytest.mark.parametrize(
     "fields, message",
-    [({"threshold": 1.0}, "task.threshold is 1.0; it must be a"), ({"separator": ""}, "separator is empty")],
+    [({"threshold": 1.0}, "task.threshold is 1.0; expected a number"), ({"separator": ""}, "separator is empty")],
 )
 def test_settings_that_mean_nothing_are_refused(fields, message):
     with pytest.raises(ConfigError, match=message):

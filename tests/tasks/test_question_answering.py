@@ -355,7 +355,7 @@ def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(token
 
 def test_settings_that_can_not_be_are_refused(tokenizer):
     answered, unanswered = question("a b", "b"), question("a b", number="7")
-    with pytest.raises(ConfigError, match=r"^task\.stride is 0; it must be at least 1$"):
+    with pytest.raises(ConfigError, match=r"^task\.stride is 0; expected a whole number from 1 up to"):
         QuestionAnsweringConfig(stride=0).check()
     with pytest.raises(ConfigError, match=r"^task\.stride is 64; it must be at most 63, the tokens left in a window"):
         QuestionAnsweringConfig(max_length=128, stride=64).check()

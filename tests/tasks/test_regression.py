@@ -9,7 +9,7 @@ from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import SIMILARITY
+from bert_tf.inputs.datasets.formats import SIMILARITY
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES, features, small_config
@@ -180,7 +180,7 @@ def test_a_cosine_needs_numbers_that_differ():
 
 
 def test_a_head_that_does_not_exist_is_refused():
-    with pytest.raises(ConfigError, match=r"task\.head 'dot' is unknown; choose pooled or cosine"):
+    with pytest.raises(ConfigError, match=r"task\.head is 'dot'; expected one of pooled, cosine"):
         RegressionConfig(head="dot").check()
 
 

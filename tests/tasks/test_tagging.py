@@ -13,8 +13,9 @@ from scipy.special import log_softmax
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.conll import read_conllu, read_klue_ner, read_tagged_lines
+from bert_tf.inputs.datasets.conll import read_conllu, read_klue_ner
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample, tagged
+from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics import tagging as metrics
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
@@ -380,9 +381,9 @@ def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
 @pytest.mark.parametrize(
     "config, tags, message",
     [
-        ({"stride": 127}, "O B-X", r"task\.stride is 127; it must be from 0 to task\.max_length - 2"),
-        ({"context": "page"}, "O B-X", r"task\.context 'page' is unknown; choose one of sentence, document"),
-        ({"scheme": "IOE"}, "O B-X", r"task\.scheme 'IOE' is unknown; choose one of BIO, BIOES, IOB1"),
+        ({"stride": 127}, "O B-X", r"task\.stride is 127; it must be at most 126, which is task\.max_length - 2"),
+        ({"context": "page"}, "O B-X", r"task\.context is 'page'; expected one of sentence, document"),
+        ({"scheme": "IOE"}, "O B-X", r"task\.scheme is 'IOE'; expected one of BIO, BIOES, IOB1"),
         ({"context": "document"}, "O B-X", "the training file marks no documents"),
         ({"scheme": "BIO"}, "NN VB", r"task\.scheme is BIO, but the training file has no tags of entities"),
     ],

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import SIMILARITY
+from bert_tf.inputs.datasets.formats import SIMILARITY
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
@@ -38,9 +38,9 @@ def create(tokenizer, config, examples, labels=None, data=None):
 
 @pytest.mark.parametrize("config", [ClassificationConfig, RegressionConfig, MultiLabelConfig])
 def test_an_unknown_way_with_long_texts_is_refused(config):
-    with pytest.raises(ConfigError, match=r"task\.long_texts 'middle' is unknown; choose one of head, tail"):
+    with pytest.raises(ConfigError, match=r"task\.long_texts is 'middle'; expected one of head, tail"):
         config(long_texts="middle").check()
-    with pytest.raises(ConfigError, match=r"task\.max_length is 7; it must be at least 8"):
+    with pytest.raises(ConfigError, match=r"task\.max_length is 7; expected a whole number from 8"):
         config(max_length=7).check()
 
 
@@ -104,7 +104,10 @@ def test_balanced_classes_weigh_the_same_in_total_and_the_loss_is_the_weighted_m
     "fields, message",
     [
         ({"class_weights": (1.0, 2.0)}, r"has 2 weights for 0 task.labels; list all labels, and one weight for each"),
-        ({"class_weights": (1.0, 0.0), "labels": ("1", "2")}, r"is \(1.0, 0.0\); each must be a number above 0"),
+        (
+            {"class_weights": (1.0, 0.0), "labels": ("1", "2")},
+            r"is \(1.0, 0.0\); .* element a number above 0",
+        ),
         ({"class_weights": (1.0, 2.0), "labels": ("1", "2"), "balanced": True}, "both set; leave one of them out"),
     ],
 )
@@ -119,7 +122,7 @@ def test_weights_that_fit_no_labels_are_refused(config, fields, message):
     [
         (
             (0, 1),
-            r"""task\.labels is \(0, 1\); expected names: write each once, as --config\.task\.labels="\('neg','p""",
+            r"""task\.labels is \(0, 1\); expected .* text; write each once, as --config\.task\.labels="\('neg','p""",
         ),
         (("neg", ""), r"task\.labels is \('neg', ''\); expected names"),
         (("neg", "pos", "neg"), r"task\.labels has a label twice: 'neg', 'pos', 'neg'; write each once"),

@@ -141,9 +141,9 @@ def test_data_settings_of_a_phase_replace_the_runs():
 @pytest.mark.parametrize(
     "phases, message",
     [
-        ((PhaseConfig(0.5), PhaseConfig(0.4)), r"the shares of train.phases are 0.5, 0.4; .* they must sum to 1"),
-        ((PhaseConfig(0.0), PhaseConfig(1.0)), r"each must be above 0"),
-        ((PhaseConfig(0.5), PhaseConfig(0.5, batch_size=0)), r"in train.phases\[1\]: train.batch_size is 0"),
+        ((PhaseConfig(0.5), PhaseConfig(0.4)), r"the shares of train.phases are 0.5, 0.4; they must sum to 1"),
+        ((PhaseConfig(0.0), PhaseConfig(1.0)), r"train.phases\[0\].share is 0.0; expected a number above 0"),
+        ((PhaseConfig(0.5), PhaseConfig(0.5, batch_size=0)), r"train.phases\[1\].batch_size is 0"),
         (
             (PhaseConfig(0.5), PhaseConfig(0.5, warmup=0.1)),
             r"train.phases\[1\].warmup is 0.1, but .*learning_rate too",

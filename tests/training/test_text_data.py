@@ -13,7 +13,7 @@ from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
 from bert_tf.inputs.datasets.examples import ReadReport, TextExample
-from bert_tf.inputs.datasets.labelled import YNAT_LABELS
+from bert_tf.inputs.datasets.formats import YNAT_LABELS
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks import ClassificationConfig, MultiLabelConfig, RegressionConfig
 from bert_tf.tasks.pretraining import Pretraining

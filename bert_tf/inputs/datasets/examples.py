@@ -2,10 +2,20 @@
 
 import collections
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 # Locations kept for each reason, and those shown on its line.
 _LISTED, _SHOWN = 100, 5
+
+
+class Scale(NamedTuple):
+    """Labels that are numbers from `low` to `high`."""
+
+    low: float
+    high: float
+
+
+Labels: TypeAlias = tuple[str, ...] | Scale  # the classes in their order, or numbers
 
 
 class TextExample(NamedTuple):

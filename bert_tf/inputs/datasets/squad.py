@@ -1,11 +1,11 @@
-"""Readers of questions: SQuAD (Rajpurkar et al., 2016, 2018), KorQuAD 1.0 (Lim et al., 2019), users' JSON lines."""
+"""Readers of questions: SQuAD (Rajpurkar et al., 2016, 2018) and KorQuAD 1.0 (Lim et al., 2019)."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport, is_blank
-from bert_tf.inputs.datasets.text_files import Seen, field, identity, parts, read_json, read_json_lines
+from bert_tf.inputs.datasets.text_files import Seen, field, parts, read_json
 
 MOVED = "moved: answer text found once, at another offset"
 MISPLACED = "without offset: answer text not in its context"
@@ -36,37 +36,10 @@ def read_squad(path: str, read_report: ReadReport, *, unanswerable: bool = False
                 name = field(record, "id", str, location)
                 seen.add(name, location)
                 location = f"{location} ({name})"
-                answers = _answers(record, "answer_start", location, unanswerable)
+                answers = answers_of(record, "answer_start", location, unanswerable)
                 question = field(record, "question", str, location)
                 yield with_placed_answers(QuestionExample(name, question, context, answers, location), read_report)
     if not seen:
-        raise DataError(f"{path}: no questions; expected at least one")
-
-
-def read_questions(path: str, read_report: ReadReport, *, unanswerable: bool = False) -> Iterator[QuestionExample]:
-    """Reads JSON lines with a question and the text it is about.
-
-    Each line is an object with "question" and "context" (texts). Optional fields are "answers" (a list of objects with
-    "text" and "start", the offset in characters of the context) and "id" (see `text_files.identity`). Answers are
-    checked as in `read_squad`.
-
-    Args:
-        path: the file, or "-" for standard input.
-        read_report: counts answers that were moved or have no offset.
-        unanswerable: whether "answers" may be empty.
-
-    Yields:
-        QuestionExample; `answers` is None without the field.
-    """
-    seen, count = Seen(), 0
-    for number, record in read_json_lines(path):
-        location = f"{path}:{number}"
-        question, context = (field(record, name, str, location) for name in ("question", "context"))
-        name = identity(record.get("id"), count, seen, location)
-        count += 1
-        answers = _answers(record, "start", location, unanswerable)
-        yield with_placed_answers(QuestionExample(name, question, context, answers, location), read_report)
-    if not count:
         raise DataError(f"{path}: no questions; expected at least one")
 
 
@@ -79,7 +52,7 @@ def with_placed_answers(example: QuestionExample, read_report: ReadReport) -> Qu
     return example._replace(answers=tuple(_placed(answer, example, read_report) for answer in answers))
 
 
-def _answers(record: Any, start: str, location: str, unanswerable: bool) -> tuple[Answer, ...] | None:
+def answers_of(record: Any, start: str, location: str, unanswerable: bool) -> tuple[Answer, ...] | None:
     """The answers as in the file, with their offsets in the field `start`; None if there is no field "answers"."""
     impossible = record.get("is_impossible", False)
     if "answers" not in record and not impossible:

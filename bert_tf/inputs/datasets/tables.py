@@ -1,114 +1,116 @@
-"""Labelled texts from TSV, CSV and JSON-lines files."""
+"""The readers of labelled texts: one for tables (TSV and CSV), one for JSON files. A `Layout` names their columns."""
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.text_files import (
-    STDIN,
-    Seen,
-    check_file,
-    checked,
-    identity,
-    read_csv,
-    read_json_lines,
-    read_lines,
-)
+from bert_tf.inputs.datasets.examples import Labels, ReadReport, Scale, TextExample
+from bert_tf.inputs.datasets.text_files import Seen, checked, field, parts, read_csv, read_json, read_tsv
+
+
+class Layout(NamedTuple):
+    """Names of the columns of a table, or of the fields of a JSON object, from which examples are read.
+
+    Attributes:
+        texts: the texts.
+        label: the label, "" if there is none; in JSON it may be a path such as "labels/real-label".
+        id: a unique value in every row, "" if there is none.
+        columns: all columns of a table without header, or all values of a JSON list; () if the first line is a header.
+        more: number of further columns that a row may have after these; they are ignored.
+    """
+
+    texts: tuple[str, ...]
+    label: str = ""
+    id: str = ""
+    columns: tuple[str, ...] = ()
+    more: int = 0
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Names of the columns that are read."""
+        return tuple(filter(None, (*self.texts, self.label, self.id)))
+
+    def missing(self, fields: Sequence[str]) -> str:
+        """What a table with these fields in its first line lacks to have this layout; "" if nothing."""
+        if not self.columns:
+            return next((f"column {name!r}" for name in self.used if name not in fields), "")
+        fits = len(self.columns) <= len(fields) <= len(self.columns) + self.more
+        return "" if fits else f"{len(self.columns)} columns without header ({', '.join(self.columns)})"
 
 
 def read_table(path: str, columns: Sequence[str]) -> dict[str, list[str]]:
-    """Reads some columns of a table, in file order. Args as for `table_rows`."""
-    rows: dict[str, list[str]] = {column: [] for column in columns}
-    for _, values in table_rows(path, columns):
-        for column, value in zip(columns, values, strict=True):
-            rows[column].append(value)
-    return rows
+    """Reads some columns of a TSV or CSV file with a header, in file order."""
+    rows = [example.texts for example in read_texts(path, columns)]
+    return {column: [row[index] for row in rows] for index, column in enumerate(columns)}
 
 
-def table_rows(path: str, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[int, list[Any]]]:
-    """Streams some columns of a table, named in its first line (TSV, CSV) or by the keys of JSON objects (JSONL).
-
-    In TSV, quotes are text, as in GLUE's files; in CSV, they quote. Empty lines are skipped. If the table has only
-    one column, an empty line is an empty value, except at the end of the file.
+def read_texts(path: str, texts: Sequence[str], label: str = "") -> Iterator[TextExample]:
+    """Reads some columns of a TSV or CSV file with a header.
 
     Args:
-        path: file ending in .tsv, .csv or .jsonl; "-" for JSON lines on standard input.
-        columns: names to read.
-        optional: further names to read if they exist.
-
-    Yields:
-        (line number, a string for each of `columns` and `optional`). A value of `optional` is None if it does not
-        exist, and a tuple of strings if it is a list in JSON.
+        path: file ending in .tsv or .csv.
+        texts: names of the columns.
+        label: name of the column with the labels, which may be missing.
     """
-    ending = ".jsonl" if path == STDIN else os.path.splitext(path)[1].lower()
-    if ending == ".jsonl":
-        yield from ((number, values) for number, values, _ in _json_rows(path, columns, optional))
-        return
-    check_file(path)
+    ending = os.path.splitext(path)[1].lower()
     if ending not in (".tsv", ".csv"):
         raise DataError(f"{path}: unknown kind of table {ending!r}; expected .tsv, .csv or .jsonl")
-    rows: Iterator[tuple[int, list[str]]]
-    if ending == ".csv":
-        rows = read_csv(path)
-    else:
-        rows = ((number, text.split("\t") if text else []) for number, text in read_lines(path))
-    yield from _delimited_rows(path, rows, columns, optional)
+    layouts = [Layout(tuple(texts), label), Layout(tuple(texts))]
+    return read_rows(path, layouts, rows=read_csv if ending == ".csv" else read_tsv)
 
 
-def read_texts(path: str, data: ExampleData) -> Iterator[TextExample]:
-    """Reads labelled texts or pairs from a TSV or CSV file.
+def read_rows(
+    path: str,
+    layouts: Sequence[Layout],
+    labels: Labels = (),
+    read_report: ReadReport | None = None,
+    rows: Callable[[str], Iterator[tuple[int, list[str]]]] = read_tsv,
+) -> Iterator[TextExample]:
+    """Reads labelled texts from a table. Empty lines are skipped, but see `_without_empty_lines`.
 
     Args:
         path: the file.
-        data: names the columns.
+        layouts: possible layouts; the first one that fits the first line is taken, so those with a header come first.
+        labels: the classes, or a Scale; () for any text.
+        read_report: counts labelled rows with a wrong number of columns, which are skipped then; if None, they are
+            errors.
+        rows: reader of the file's rows.
 
     Yields:
-        TextExample; `id` is the row number from 0, `label` None if there is no such column.
+        TextExample; `id` is the row number from 0 if the layout has none.
     """
-    texts = [data.text, data.second_text] if data.second_text else [data.text]
-    for row, (number, (*values, label)) in enumerate(table_rows(path, texts, [data.label])):
-        yield TextExample(str(row), tuple(values), label, f"{path}:{number}")
-
-
-def read_text_lines(path: str, data: ExampleData) -> Iterator[TextExample]:
-    """Reads labelled texts or pairs from JSON lines, one object per line.
-
-    Args:
-        path: the file; "-" for standard input.
-        data: names the fields. The field "id", text or a whole number, is the example's id.
-
-    Yields:
-        TextExample; `label` is None if there is no such field, a tuple if it is a list.
-    """
-    texts = [data.text, data.second_text] if data.second_text else [data.text]
-    seen = Seen()
-    for count, (number, (*values, label), own) in enumerate(_json_rows(path, texts, [data.label])):
+    lines = rows(path)
+    number, first = next(((number, fields) for number, fields in lines if fields), (0, [""]))
+    if not number:
+        raise DataError(f"{path}: no rows; expected at least one")
+    layout = next((layout for layout in layouts if not layout.missing(first)), None)
+    if layout is None:
+        missing = " or ".join(dict.fromkeys(layout.missing(first) for layout in layouts))
+        shown = ", ".join(repr(text[:40]) for text in first[:20])
+        raise DataError(f"{path}:{number}: no {missing}; the columns are {shown}")
+    columns = layout.columns or first
+    if layout.columns:
+        lines = itertools.chain([(number, first)], lines)
+    for name in layout.used:
+        if (count := columns.count(name)) > 1:
+            raise DataError(f"{path}:{number}: the column {name!r} occurs {count} times; rename all but one")
+    texts = [columns.index(name) for name in layout.texts]
+    id_at, label_at = (columns.index(name) if name else None for name in (layout.id, layout.label))
+    seen, row = Seen(), -1
+    for row, (number, fields) in enumerate(_without_empty_lines(lines, len(columns))):
         location = f"{path}:{number}"
-        yield TextExample(identity(own, count, seen, location), tuple(values), label, location)
-
-
-def _delimited_rows(
-    path: str, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str], optional: Sequence[str]
-) -> Iterator[tuple[int, list[Any]]]:
-    header = next((fields for _, fields in rows if fields), None)
-    if header is None:
-        raise DataError(f"{path}: the file is empty; expected a first line with the column names")
-    for column in columns:
-        if column not in header:
-            raise DataError(f"{path}:1: no column {column!r}; the columns are {', '.join(map(repr, header[:20]))}")
-    for column in (*columns, *optional):
-        if (count := header.count(column)) > 1:
-            raise DataError(f"{path}:1: the column {column!r} occurs {count} times; rename all but one")
-    indices = [header.index(column) if column in header else None for column in (*columns, *optional)]
-    number = 0
-    for number, fields in _without_empty_lines(rows, len(header)):
-        if len(fields) != len(header):
-            raise DataError(f"{path}:{number}: {len(fields)} columns; expected {len(header)} as in the first line")
-        yield number, [None if index is None else fields[index] for index in indices]
-    _check_rows(path, number)
+        if not len(columns) <= len(fields) <= len(columns) + layout.more:
+            if read_report is not None and layout.label:
+                read_report.add("skipped: wrong number of columns", location)
+                continue
+            raise DataError(f"{location}: {len(fields)} columns; expected {len(columns)}: {', '.join(columns[:20])}")
+        identity = str(row) if id_at is None else seen.add(fields[id_at], location)
+        label = None if label_at is None else read_label(fields[label_at], labels, location)
+        yield TextExample(identity, tuple(fields[index] for index in texts), label, location)
+    if row < 0:
+        raise DataError(f"{path}: no rows below the header; expected at least one")
 
 
 def _without_empty_lines(rows: Iterator[tuple[int, list[str]]], columns: int) -> Iterator[tuple[int, list[str]]]:
@@ -124,32 +126,49 @@ def _without_empty_lines(rows: Iterator[tuple[int, list[str]]], columns: int) ->
         yield number, fields
 
 
-def _json_rows(path: str, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[int, list[Any], Any]]:
-    """Yields (line number, values, the field "id", not checked, None if there is none) for each line."""
-    number = 0
-    for number, row in read_json_lines(path):
-        location = f"{path}:{number}"
-        missing = [column for column in columns if not isinstance(row, dict) or row.get(column) is None]
-        if missing:
-            raise DataError(f"{location}: no field {missing[0]!r}; expected {', '.join(columns)}")
-        values: list[Any] = [_json_text(row[column], f"{location}: field {column!r}") for column in columns]
-        values += [_json_label(row.get(column), f"{location}: field {column!r}") for column in optional]
-        yield number, values, row.get("id")
-    _check_rows(path, number)
+def read_json_rows(path: str, layout: Layout, lists: Mapping[str, Labels]) -> Iterator[TextExample]:
+    """Reads labelled texts from a JSON file; the whole file is in memory.
+
+    Args:
+        path: the file.
+        layout: of each element of the lists.
+        lists: name of each list in the file, "" if the file is a list, -> its classes, a Scale, or () for any text.
+
+    Yields:
+        TextExample; `id` counts from 0 if the layout has none.
+    """
+    data = read_json(path)
+    seen, count = Seen(), 0
+    for name, labels in lists.items():
+        for row, location in parts(data, name, path):
+            if layout.columns:
+                if len(checked(row, list, location)) != len(layout.columns):
+                    raise DataError(f"{location}: {len(row)} values; expected [{', '.join(layout.columns)}]")
+                row = dict(zip(layout.columns, row, strict=True))
+            identity = seen.add(field(row, layout.id, str, location), location) if layout.id else str(count)
+            texts = tuple(field(row, text, str, location) for text in layout.texts)
+            owner, where, (*outer, last) = row, location, layout.label.split("/")
+            for part in outer:
+                owner, where = field(owner, part, dict, where), f"{where}.{part}"
+            label: Any = field(owner, last, float if isinstance(labels, Scale) else str, where)
+            yield TextExample(identity, texts, read_label(label, labels, location), location)
+            count += 1
+    if not count:
+        raise DataError(f"{path}: no examples; expected at least one")
 
 
-def _check_rows(path: str, last: int) -> None:
-    """Raises DataError if no row was read, so that the number of the last row is 0."""
-    if not last:
-        raise DataError(f"{path}: no rows; expected at least one")
-
-
-def _json_text(value: Any, location: str) -> str:
-    """Text, or a number as text."""
-    return str(checked(value, (str, int, float), location))
-
-
-def _json_label(value: Any, location: str) -> str | tuple[str, ...] | None:
-    if isinstance(value, list):
-        return tuple(_json_text(label, location) for label in value)
-    return None if value is None else _json_text(value, location)
+def read_label(text: Any, labels: Labels, location: str) -> str | float:
+    """Parses a label: one of the classes, or a number on a Scale, as a float."""
+    if not isinstance(labels, Scale):
+        if not labels or text in labels:
+            return text
+        known = ", ".join(map(repr, labels[:20])) + ", ..." * (len(labels) > 20)
+        raise DataError(f"{location}: label {text!r}; expected one of {known}")
+    try:
+        value = None if "_" in str(text) else float(text)  # Python reads "1_5" as 15
+    except ValueError:
+        value = None
+    # "nan" is neither below nor above.
+    if value is None or not labels.low <= value <= labels.high:
+        raise DataError(f"{location}: label {text!r}; expected a number from {labels.low:g} to {labels.high:g}")
+    return value

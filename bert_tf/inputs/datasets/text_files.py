@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import sqlite3
 import sys
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -61,6 +60,11 @@ def check_file(path: str) -> None:
         raise DataError(f"{path}: no such file; check the path")
     if not os.path.getsize(path):
         raise DataError(f"{path}: the file is empty; fetch it again")
+
+
+def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Streams (line number, fields) of a TSV file, in which quotes are text; [] for an empty line."""
+    return ((number, text.split("\t") if text else []) for number, text in read_lines(path))
 
 
 def read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -139,34 +143,29 @@ def checked(value: Any, kind: type[_T] | tuple[type[_T], ...], location: str) ->
 
 
 def parts(record: Any, name: str, location: str) -> Iterator[tuple[Any, str]]:
-    """Yields the elements of the list `record[name]`, each with its location, such as "file: data[3]"."""
-    for index, element in enumerate(field(record, name, list, location)):
-        yield element, f"{location}: {name}[{index}]"
+    """Yields the elements of the list `record[name]` or of `record` for "", and their locations: "file: data[3]"."""
+    elements = field(record, name, list, location) if name else checked(record, list, location)
+    return ((element, f"{location}: {name}[{index}]") for index, element in enumerate(elements))
 
 
 class Seen:
-    """The ids used in a file and their locations, kept on disk so that memory does not grow with the file."""
+    """Hashes of the ids used in a file: 0.7 GB for 10 million, of which two are equal at odds of 1 to 370,000."""
 
     def __init__(self) -> None:
-        # For the name "" SQLite makes a temporary file, and removes it.
-        self._ids = sqlite3.connect("", check_same_thread=False)
-        self._ids.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, location TEXT) WITHOUT ROWID")
-        self._count = 0
+        self._hashes: set[int] = set()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._hashes)
 
-    def location(self, identity: str) -> str | None:
-        """Where an id was used; None if it was not."""
-        row = self._ids.execute("SELECT location FROM ids WHERE id = ?", (identity,)).fetchone()
-        return row and row[0]
+    def __contains__(self, identity: str) -> bool:
+        return hash(identity) in self._hashes
 
-    def add(self, identity: str, location: str) -> None:
-        """Adds an id. Raises DataError if it was used before: predictions of the two could not be told apart."""
-        if not self._ids.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (identity, location)).rowcount:
-            before = self.location(identity)
-            raise DataError(f"{location}: the id {identity!r} was used before, at {before}; make ids unique")
-        self._count += 1
+    def add(self, identity: str, location: str) -> str:
+        """Adds an id and returns it. Raises DataError if it was used before: predictions could not be told apart."""
+        if identity in self:
+            raise DataError(f"{location}: the id {identity!r} was used before; make ids unique")
+        self._hashes.add(hash(identity))
+        return identity
 
 
 def identity(own: Any, count: int, seen: Seen, location: str) -> str:
@@ -182,11 +181,10 @@ def identity(own: Any, count: int, seen: Seen, location: str) -> str:
         DataError: the id has another type, or is or may be the id of another example.
     """
     if own is None:
-        if before := len(seen) and seen.location(str(count)):
-            raise DataError(f"{location}: no id, and its number, {count}, is the id of {before}; give it an id")
+        if str(count) in seen:
+            raise DataError(f"{location}: no id, and its number, {count}, is the id of an earlier one; give it an id")
         return str(count)
-    name = str(checked(own, (str, int), f"{location}: id"))
-    seen.add(name, location)
+    name = seen.add(str(checked(own, (str, int), f"{location}: id")), location)
     # Only if an earlier example had no id: `len(seen)` is `count + 1` where all had their own.
     if len(seen) <= count and re.fullmatch("0|[1-9][0-9]{0,17}", name) and int(name) < count:
         raise DataError(

@@ -8,44 +8,39 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.choices import COPA_QUESTIONS
+from bert_tf.inputs.datasets.copa import COPA_QUESTIONS
 from bert_tf.inputs.datasets.examples import (
     Answer,
     ChoiceExample,
+    Labels,
     QuestionExample,
     ReadReport,
+    Scale,
     TaggedExample,
     TextExample,
     tagged,
 )
-from bert_tf.inputs.datasets.glue import glue_task
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.inputs.datasets.squad import with_placed_answers
 from bert_tf.inputs.datasets.text_files import Seen
 
-_GLUE_TEXTS = {
-    "cola": ("sentence",),
-    "sst2": ("sentence",),
-    "qqp": ("question1", "question2"),
-    "mnli": ("premise", "hypothesis"),
-    "ax": ("premise", "hypothesis"),
-    "qnli": ("question", "sentence"),
-}
+# Text features that are named otherwise than the columns of GLUE's files.
+_GLUE_TEXTS = dict.fromkeys(("mnli", "ax"), ("premise", "hypothesis")) | {"mrpc": ("sentence1", "sentence2")}
 # TFDS also has the two halves of MNLI as separate sets.
 _GLUE_ALIASES = {"mnli_matched": "mnli", "mnli_mismatched": "mnli"}
 
 
 def glue_of_tfds(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Maps a TFDS name such as "glue/mrpc" to its key in `glue.GLUE` and its text features; None if not GLUE."""
+    """Maps a TFDS name such as "glue/mrpc" to its key in `formats.GLUE` and its text features; None if not GLUE."""
     family, _, task = name.partition("/")
     if family != "glue":
         return None
     task = _GLUE_ALIASES.get(task, task)
-    glue_task(task)
-    return task, _GLUE_TEXTS.get(task, ("sentence1", "sentence2"))
+    if task not in GLUE:
+        raise ConfigError(f'unknown GLUE task "{task}"; expected one of {", ".join(GLUE)}')
+    return task, _GLUE_TEXTS.get(task, GLUE[task].layouts[0].texts)
 
 
 def tfds_splits(name: str) -> tuple[str, str, str]:
@@ -54,7 +49,7 @@ def tfds_splits(name: str) -> tuple[str, str, str]:
     return halves.get(name, ("train", "validation", "test"))
 
 
-def tfds_labels(name: str, label: str = "label") -> tuple[str, ...] | Scale | None:
+def tfds_labels(name: str, label: str = "label") -> Labels | None:
     """Returns the classes of a data set, in the order of its class numbers, or a Scale.
 
     GLUE's classes are written as on the leaderboard. None for labels that are numbers or text: only the examples
@@ -65,11 +60,11 @@ def tfds_labels(name: str, label: str = "label") -> tuple[str, ...] | Scale | No
         label: the label feature, not used for GLUE.
     """
     task = glue_of_tfds(name)
-    return glue_task(task[0]).labels if task else _classes(name, label, _builder(name, label))
+    return GLUE[task[0]].labels if task else _classes(name, label)
 
 
 def read_tfds_texts(
-    name: str, split: str, *, texts: tuple[str, ...] = ("text",), label: str = "label"
+    name: str, split: str, texts: tuple[str, ...] = ("text",), label: str = "label"
 ) -> Iterator[TextExample]:
     """Reads labelled texts or pairs.
 
@@ -82,19 +77,19 @@ def read_tfds_texts(
     """
     task = glue_of_tfds(name)
     texts, label = (task[1], "label") if task else (texts, label)
-    builder = _builder(name, *texts, label)
-    labels = glue_task(task[0]).labels if task else _classes(name, label, builder)
-    for number, row, location in _rows(builder, name, split):
+    labels = tfds_labels(name, label)
+    names = () if isinstance(labels, Scale) else labels
+
+    def named(value: Any) -> str | None:
+        return str(value) if not names else names[value] if value >= 0 else None
+
+    for identity, row, location in _rows(name, split, *texts, label):
         value = row[label]
         if isinstance(labels, Scale):
-            # TFDS stores scores as float32: 3.8 would become 3.799999952316284.
-            value = round(value.item(), 3) if value >= labels.low else None
-        elif np.ndim(value):
-            value = tuple(_label(element, labels, location) for element in value)
+            value = round(value, 3) if value >= labels.low else None
         else:
-            value = _label(value, labels, location)
-        values = tuple(_text(row[text], location) for text in texts)
-        yield TextExample(str(row.get("idx", number)), values, value, location)
+            value = tuple(map(named, value)) if isinstance(value, list) else named(value)
+        yield TextExample(identity, tuple(_text(row[text], location) for text in texts), value, location)
 
 
 def read_tfds_tags(name: str, split: str, column: str) -> Iterator[TaggedExample]:
@@ -108,14 +103,12 @@ def read_tfds_tags(name: str, split: str, column: str) -> Iterator[TaggedExample
         split: in TFDS.
         column: the tag feature, such as "ner", "pos", "chunks", "upos" or "xpos".
     """
-    builder = _builder(name, "tokens", column)
-    names = getattr(getattr(builder.info.features[column], "feature", None), "names", None)
-    for number, row, location in _rows(builder, name, split):
+    names = getattr(getattr(_builder(name, column).info.features[column], "feature", None), "names", None)
+    for identity, row, location in _rows(name, split, "tokens", column):
         words = [_text(word, location) for word in row["tokens"]]
         tags = [names[tag] if names else _text(tag, location) for tag in row[column]]
         if len(words) != len(tags):
             raise DataError(f"{location}: {len(words)} words and {len(tags)} tags; expected one {column} per word")
-        identity = _text(row["idx"], location) if "idx" in row else str(number)
         yield tagged(identity, words, tags, None, location)
 
 
@@ -130,16 +123,11 @@ def read_tfds_questions(
         read_report: counts answers that were moved or have no offset.
         unanswerable: whether questions may have no answer, as in SQuAD 2.0.
     """
-    builder = _builder(name, "id", "question", "context", "answers")
     seen = Seen()
-    for _, row, location in _rows(builder, name, split):
-        identity = _text(row["id"], location)
-        seen.add(identity, location)
-        starts = row["answers"]["answer_start"]
-        answers = tuple(
-            Answer(_text(text, location), start.item())
-            for text, start in zip(row["answers"]["text"], starts, strict=True)
-        )
+    for _, row, location in _rows(name, split, "id", "question", "context", "answers"):
+        identity = seen.add(_text(row["id"], location), location)
+        found = row["answers"]
+        answers = tuple(map(Answer, found["text"], found["answer_start"]))
         if not answers and not unanswerable:
             remedy = "to allow this, set --config.data.format=squad2 --config.task.unanswerable"
             raise DataError(f"{location}: no answer to the question {identity}; {remedy}")
@@ -151,21 +139,18 @@ def read_tfds_choices(name: str, split: str) -> Iterator[ChoiceExample]:
     """Reads multiple choice: "super_glue/copa", or a set with the features context, endings, label ("hellaswag")."""
     is_copa = name.startswith("super_glue/copa")
     features = ("premise", "question", "choice1", "choice2") if is_copa else ("context", "endings")
-    builder = _builder(name, *features, "label")
-    for number, row, location in _rows(builder, name, split):
+    for identity, row, location in _rows(name, split, *features, "label"):
         if is_copa:
             context, asked, *choices = (_text(row[feature], location) for feature in features)
             if asked not in COPA_QUESTIONS:
                 raise DataError(f"{location}: the question is {asked!r}; expected {' or '.join(COPA_QUESTIONS)}")
             question = COPA_QUESTIONS[asked]
         else:
-            context, question = _text(row["context"], location), ""
-            choices = [_text(ending, location) for ending in row["endings"]]
-        label = row["label"].item()
-        if label >= len(choices):
+            context, question, choices = _text(row["context"], location), "", row["endings"]
+        label = row["label"] if row["label"] >= 0 else None
+        if label is not None and label >= len(choices):
             raise DataError(f"{location}: label {label}; expected the index of one of {len(choices)} choices")
-        label = label if label >= 0 else None
-        yield ChoiceExample(str(row.get("idx", number)), context, question, tuple(choices), label, location)
+        yield ChoiceExample(identity, context, question, tuple(choices), label, location)
 
 
 def _builder(name: str, *features: str) -> Any:
@@ -186,8 +171,9 @@ def _builder(name: str, *features: str) -> Any:
     return builder
 
 
-def _rows(builder: Any, name: str, split: str) -> Iterator[tuple[int, dict[str, Any], str]]:
-    """Yields (number, features, location) of each example."""
+def _rows(name: str, split: str, *features: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yields (id of the data set or number, values of the features, location) of each example."""
+    builder = _builder(name, *features)
     from tensorflow_datasets.core.download.util import DownloadError
 
     try:
@@ -204,37 +190,46 @@ def _rows(builder: Any, name: str, split: str) -> Iterator[tuple[int, dict[str, 
     except ValueError as error:
         raise ConfigError(f'tfds:{name}: no split "{split}" ({_first_line(error)})') from None
     for number, row in enumerate(rows.as_numpy_iterator()):
-        yield number, row, f"tfds:{name}: {split}[{number}]"
+        location = f"tfds:{name}: {split}[{number}]"
+        values = {feature: _python(row[feature], location) for feature in features}
+        yield str(_python(row.get("idx", np.int64(number)), location)), values, location
 
 
-def _classes(name: str, label: str, builder: Any) -> tuple[str, ...] | None:
+def _classes(name: str, label: str) -> tuple[str, ...] | None:
     """Names of the classes of a feature or of a list's elements; None for text and numbers."""
-    spec = builder.info.features[label].get_tensor_spec()
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank > 1:
+    feature = _builder(name, label).info.features[label]
+    spec = feature.get_tensor_spec()
+    if isinstance(spec, dict) or spec.shape.rank > 1:
         raise ConfigError(
             f"tfds:{name}: the feature {label!r} is neither a class, a number or a text, nor a list of these; choose "
             "another as the label"
         )
-    names = getattr(builder.info.features[label], "names", None)
+    names = getattr(feature, "names", None)
     return names and tuple(names)
 
 
-def _label(value: Any, names: tuple[str, ...] | None, location: str) -> str | None:
-    """The name of a class, None if negative; a text unchanged; a number as text, as in a table."""
-    if names:
-        return names[value] if value >= 0 else None
-    return _text(value, location) if isinstance(value, bytes) else str(value)
-
-
-def _text(value: Any, location: str) -> str:
+def _python(value: Any, location: str) -> Any:
+    """A value of TFDS as text, a number, or a list or dict of these."""
+    if isinstance(value, dict):
+        return {name: _python(part, location) for name, part in value.items()}
+    if isinstance(value, np.ndarray):
+        return [_python(element, location) for element in value]
+    if isinstance(value, np.floating):
+        return float(str(value))  # TFDS stores scores as float32: 3.8 would become 3.799999952316284
     if not isinstance(value, bytes):
-        raise ConfigError(f"{location}: {value} is not text; choose another feature")
+        return value.item()
     try:
         return value.decode()
     except UnicodeDecodeError as error:
         raise DataError(
             f"{location}: byte 0x{value[error.start]:02x} is not UTF-8; prepare the data set again"
         ) from None
+
+
+def _text(value: Any, location: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{location}: {value} is not text; choose another feature")
+    return value
 
 
 def _first_line(error: BaseException) -> str:

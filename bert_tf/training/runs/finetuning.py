@@ -56,6 +56,7 @@ def finetune(
         The contents of results.json.
     """
     expect(config, FinetuneConfig)
+    config.check()
     return train(
         config,
         source_of(config, data_dir),
@@ -85,7 +86,7 @@ def train(
         source: without validation examples, nothing is evaluated.
         data_dir: recorded in results.json.
     """
-    config.train.check()
+    config.check()
     if config.train.phases:
         raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
     if config.search or config.train.seeds > 1:

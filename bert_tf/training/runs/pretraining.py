@@ -75,8 +75,7 @@ def pretrain(
         Interrupted: as `Trainer.run`.
     """
     expect(config, PretrainConfig)
-    config.train.check()
-    config.data.check()
+    config.check()
     if not config.input:
         raise ConfigError("input is empty; name the text to train on, e.g. --config.input='corpus/*.txt.gz'")
     if not config.train.steps:

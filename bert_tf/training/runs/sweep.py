@@ -70,8 +70,7 @@ def finetune(
         same as tables.
     """
     expect(config, FinetuneConfig)
-    config.train.check()
-    config.grid.check()
+    config.check()
     if config.grid != GridConfig() and not config.search:
         raise ConfigError("grid is set, but search is off; add --config.search, or leave grid out")
     if config.train.seeds == 1 and not config.search:

@@ -9,9 +9,16 @@ import re
 import pytest
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.choices import read_choices, read_copa, read_swag
+from bert_tf.inputs.datasets.copa import read_copa
 from bert_tf.inputs.datasets.examples import ChoiceExample
+from bert_tf.inputs.datasets.json_lines import read_choices
+from tests.inputs.datasets.reading import read
 from tests.packages import shared
+
+
+def read_swag(path):
+    return read("swag", path)
+
 
 SWAG = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source"]
 SWAG += ["ending0", "ending1", "ending2", "ending3", "label"]
@@ -84,10 +91,14 @@ def test_json_lines_have_any_number_of_choices(write):
             table([*SWAG[:-2], "label"], SWAG_ROW[:-1]),
             ":1: no column 'ending3'; the columns are '', 'video-id'",
         ),
-        (read_swag, table(SWAG, SWAG_ROW[:-1]), ":3: 11 columns; expected 12 as in the first line"),
-        (read_swag, table(SWAG, [*SWAG_ROW[:-1], "4"]), ":3: label '4'; expected one of 0, 1, 2, 3"),
+        (read_swag, table(SWAG, SWAG_ROW[:-1]), ":3: 11 columns; expected 12: , video-id, "),
+        (read_swag, table(SWAG, [*SWAG_ROW[:-1], "4"]), ":3: label '4'; expected one of '0', '1', '2', '3'"),
         (read_swag, table(SWAG) + '0,"a\n', ":2: unexpected end of data"),
-        (read_copa, copa(item(), item()), ": item 7, number 2 of the file: the id '7' was used before, at "),
+        (
+            read_copa,
+            copa(item(), item()),
+            ": item 7, number 2 of the file: the id '7' was used before; make ids unique",
+        ),
         (read_copa, copa(item('asks-for="effect"')), ": item 1: no id; number the items"),
         (read_copa, copa(item('id="7" asks-for="reason"')), ": item 7: asks-for is 'reason'; expected cause or effect"),
         (read_copa, copa(item(body="<p>a</p><a1>b</a1>")), ": item 7: no <a2>; expected <p>, <a1> and <a2>"),
@@ -113,7 +124,7 @@ def test_json_lines_have_any_number_of_choices(write):
         (
             read_choices,
             2 * '{"id": "x", "context": "a", "choices": ["b", "c"]}\n',
-            ":2: the id 'x' was used before, at ",
+            ":2: the id 'x' was used before; make ids unique",
         ),
     ],
 )

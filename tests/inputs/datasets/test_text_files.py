@@ -6,65 +6,42 @@ import tracemalloc
 import pytest
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets import choices, conll, glue, labelled, squad
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.text_files import Seen, field, read_csv, read_json, read_json_lines, read_lines
+from tests.inputs.datasets.reading import read
 
 # Each with a small good file.
 READERS = {
-    "glue": (
-        lambda path: glue.read_glue("rte", path, ReadReport()),
-        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n",
-    ),
-    "sst": (labelled.read_sst, "a b\t1\nc\t0\n"),
-    "nsmc": (labelled.read_nsmc, "id\tdocument\tlabel\n1\t좋다\t1\n"),
-    "ynat": (labelled.read_klue_ynat, '[{"guid": "1", "title": "아", "label": "경제"}]\n'),
-    "clinc": (
-        lambda path: labelled.read_clinc150(path, "val"),
-        '{"train": [["hi", "greet"]], "val": [["hello", "greet"]], "oos_val": []}\n',
-    ),
-    "conll": (conll.read_conll, "a O\nb B-X\n\n"),
-    "conllu": (conll.read_conllu, "1\ta\ta\tNOUN\t_\t_\t0\troot\t_\t_\n\n"),
-    "klue_ner": (conll.read_klue_ner, "## x-1\ta b\na\tO\n \tO\nb\tB-PS\n\n"),
-    "squad": (
-        lambda path: squad.read_squad(path, ReadReport()),
-        '{"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "1", "question": "c", "answers": '
-        '[{"text": "b", "answer_start": 2}]}]}]}]}\n',
-    ),
-    "swag": (
-        choices.read_swag,
-        ",sent1,sent2,ending0,ending1,ending2,ending3,label\n0,a.,She,b,c,d,e,3\n",
-    ),
-    "choices": (
-        choices.read_choices,
-        '{"context": "a", "choices": ["b", "c"], "label": 1}\n',
-    ),
+    "glue/rte": "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n",
+    "sst": "a b\t1\nc\t0\n",
+    "nsmc": "id\tdocument\tlabel\n1\t좋다\t1\n",
+    "klue/ynat": '[{"guid": "1", "title": "아", "label": "경제"}]\n',
+    "clinc150": '{"train": [["hi", "greet"]], "oos_train": []}\n',
+    "conll": "a O\nb B-X\n\n",
+    "conllu": "1\ta\ta\tNOUN\t_\t_\t0\troot\t_\t_\n\n",
+    "klue/ner": "## x-1\ta b\na\tO\n \tO\nb\tB-PS\n\n",
+    "squad": '{"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "1", "question": "c", "answers": '
+    '[{"text": "b", "answer_start": 2}]}]}]}]}\n',
+    "swag": ",sent1,sent2,ending0,ending1,ending2,ending3,label\n0,a.,She,b,c,d,e,3\n",
+    "choices": '{"context": "a", "choices": ["b", "c"], "label": 1}\n',
 }
-
-
-# The files' names, where their endings count.
-FILES = {"swag": "train.csv"}
-
-
-def examples(name, path):
-    return list(READERS[name][0](path))
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_byte_order_mark_and_dos_line_ends_change_nothing(write, name):
-    content = READERS[name][1].encode()
-    plain = examples(name, write(FILES.get(name, "file"), content))
+    content = READERS[name].encode()
+    plain = read(name, write("file", content))
     assert plain
-    assert examples(name, write(FILES.get(name, "file"), codecs.BOM_UTF8 + content.replace(b"\n", b"\r\n"))) == plain
+    assert read(name, write("file", codecs.BOM_UTF8 + content.replace(b"\n", b"\r\n"))) == plain
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_what_is_not_utf8_is_named_with_its_line(write, name):
-    content = READERS[name][1].encode()
+    content = READERS[name].encode()
     lines = content.count(b"\n")
-    path = write(FILES.get(name, "file"), content + "보다".encode("cp949"))
+    path = write("file", content + "보다".encode("cp949"))
     with pytest.raises(DataError, match=rf"^{path}:{lines + 1}: byte 0xba at column 1 is not UTF-8; convert"):
-        examples(name, path)
+        read(name, path)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
@@ -74,48 +51,48 @@ def test_utf16_is_called_by_its_name(write, encoding):
         list(read_lines(path))
 
 
-def test_ids_take_no_memory_and_one_that_comes_again_is_found():
+def test_an_id_of_any_length_takes_two_hundred_bytes_at_most_and_one_that_comes_again_is_found():
     seen = Seen()
     tracemalloc.start()
     for number in range(20_000):
-        seen.add(f"보기-{number}", f"file:{number}")
-    assert tracemalloc.get_traced_memory()[0] < 100_000
+        name = f"보기-{number}" + 300 * (number > 7) * "x"
+        assert seen.add(name, f"file:{number}") == name
+    assert tracemalloc.get_traced_memory()[0] < 200 * 20_000
     tracemalloc.stop()
     assert len(seen) == 20_000
     with pytest.raises(DataError) as raised:
         seen.add("보기-7", "file:20000")
-    assert str(raised.value) == "file:20000: the id '보기-7' was used before, at file:7; make ids unique"
+    assert str(raised.value) == "file:20000: the id '보기-7' was used before; make ids unique"
 
 
 @pytest.mark.parametrize("name", [*READERS, "copa"])
 def test_a_file_that_is_empty_or_not_there_is_named(write, tmp_path, name):
-    read = READERS[name][0] if name != "copa" else choices.read_copa
     for path, message in (
         (write("empty", ""), "the file is empty"),
         (str(tmp_path / "none"), "no such file"),
         (str(tmp_path), "a directory"),
     ):
         with pytest.raises(DataError) as raised:
-            list(read(path))
+            read(name, path)
         assert str(raised.value).startswith(f"{path}: {message}")
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_file_without_examples_is_an_error(write, name):
     nothing = {
-        "ynat": "[]", "clinc": '{"train": [], "val": [], "oos_val": []}', "squad": '{"data": []}',
-        "glue": "index\tsentence1\tsentence2\tlabel\n", "nsmc": "id\tdocument\tlabel\n",
+        "klue/ynat": "[]", "clinc150": '{"train": [], "oos_train": []}', "squad": '{"data": []}',
+        "glue/rte": "index\tsentence1\tsentence2\tlabel\n", "nsmc": "id\tdocument\tlabel\n",
         "swag": ",sent1,sent2,ending0,ending1,ending2,ending3,label\n",
     }  # fmt: skip
     with pytest.raises(DataError, match="expected at least one"):
-        examples(name, write(FILES.get(name, "file"), nothing.get(name, "\n\n")))
+        read(name, write("file", nothing.get(name, "\n\n")))
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name in ("ynat", "clinc", "squad", "choices")])
+@pytest.mark.parametrize("name", [name for name in READERS if name in ("klue/ynat", "clinc150", "squad", "choices")])
 def test_what_is_not_json_is_named_with_line_and_column(write, name):
-    path = write("file", READERS[name][1].replace("}", "", 1))
+    path = write("file", READERS[name].replace("}", "", 1))
     with pytest.raises(DataError, match=rf"^{path}:\d: not JSON \(.* at column \d+\)"):
-        examples(name, path)
+        read(name, path)
 
 
 @pytest.mark.parametrize("value", ["[" * 200_000, "[" * 200_000 + "]" * 200_000, "7" * 5000], ids=len)

@@ -12,11 +12,11 @@ from bert_tf.inputs.datasets.examples import (
     ChoiceExample,
     QuestionExample,
     ReadReport,
+    Scale,
     TaggedExample,
     TextExample,
 )
-from bert_tf.inputs.datasets.glue import GLUE
-from bert_tf.inputs.datasets.labelled import Scale
+from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.inputs.datasets.squad import MOVED
 from bert_tf.inputs.datasets.tfds_sets import (
     glue_of_tfds,
@@ -178,7 +178,7 @@ def test_questions_without_answer_are_those_of_squad_2():
             list(read_tfds_questions("squad/v2.0", "train", ReadReport()))
     with (
         holding(question(b"a"), question(b"a")),
-        pytest.raises(DataError, match="the id 'a' was used before, at tfds:"),
+        pytest.raises(DataError, match="the id 'a' was used before; make ids unique"),
     ):
         list(read_tfds_questions("squad/v2.0", "train", ReadReport(), unanswerable=True))
 

@@ -55,7 +55,10 @@ WRONG = {
     "epochs that steps override": (changed(search=True, steps=5), r"train\.steps is 5 .*grid\.epochs=\(\)"),
     "no list": (changed(search=True, grid=GridConfig(batch_size=16)), r"grid\.batch_size is 16; expected"),
     "twice the same": (changed(search=True, grid=GridConfig(epochs=(2, 2))), r"grid\.epochs is \(2, 2\)"),
-    "a batch of nothing": (changed(search=True, grid=GridConfig(batch_size=(0,))), r"train\.batch_size is 0"),
+    "a batch of nothing": (
+        changed(search=True, grid=GridConfig(batch_size=(0,))),
+        r"grid\.batch_size is \(0,\); expected a tuple",
+    ),
     "no run": (changed(seeds=0), r"train\.seeds is 0"),
     "phases": (changed(seeds=2, phases=(PhaseConfig(),)), r"train\.phases is set"),
     "a grid that is not asked for": (changed(grid=GridConfig(epochs=(1.0,))), r"grid is set, but search is off"),

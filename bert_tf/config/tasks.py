@@ -1,0 +1,226 @@
+"""Settings of the fine-tuning tasks. Each task is in the module of the same name in `bert_tf.tasks`."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Self
+
+from bert_tf.config.features import FeatureConfig
+from bert_tf.config.values import Rule, check_fields, setting
+from bert_tf.errors import ConfigError
+
+_LABELS = "write each once, as --config.task.labels=\"('neg','pos')\""
+_LENGTH: Rule = {"at_least": 8, "at_most": 1_000_000}
+_TOKENS: Rule = {"at_least": 1, "at_most": 1_000_000}
+
+
+@dataclasses.dataclass
+class TaskConfig:
+    """Settings of every fine-tuning task.
+
+    Attributes:
+        max_length: tokens per input, special tokens included.
+    """
+
+    max_length: int = setting(128, **_LENGTH)
+
+    def check(self) -> Self:
+        """Returns the config if its values are valid."""
+        check_fields(self, "task")
+        return self
+
+
+@dataclasses.dataclass
+class TextConfig(TaskConfig):
+    """Settings of every task on texts.
+
+    Attributes:
+        long_texts: how to handle texts longer than `max_length`. "head", "tail" or "head_tail" (half of each) keeps
+            that part, and a pair's longer text is cut. "window" makes several inputs and averages their logits; a
+            pair's second text is cut into windows, and each contains the first.
+    """
+
+    long_texts: str = setting("head", choices=("head", "tail", "head_tail", "window"))
+
+
+@dataclasses.dataclass
+class LabelsConfig(TextConfig):
+    """Settings of tasks with a set of labels.
+
+    Attributes:
+        labels: all of them, in the order of the logits; () for those of the format or the training examples.
+        balanced: whether to weight rare labels higher in the loss, so that all classes have the same total weight, or,
+            where each label is predicted independently, its examples weigh as much as all the others.
+        class_weights: explicit weights instead, one per label in the order of `labels`; () for equal ones.
+    """
+
+    labels: tuple[str, ...] = setting((), hint=_LABELS)
+    balanced: bool = False
+    class_weights: tuple[float, ...] = setting((), above=0)
+
+    def check(self) -> Self:
+        super().check()
+        if not all(self.labels):
+            raise ConfigError(f"task.labels is {self.labels!r}; expected names: {_LABELS}")
+        if len(set(self.labels)) < len(self.labels):
+            raise ConfigError(f"task.labels has a label twice: {', '.join(map(repr, self.labels))}; {_LABELS}")
+        if self.balanced and self.class_weights:
+            raise ConfigError("task.balanced and task.class_weights are both set; leave one of them out")
+        if self.class_weights and len(self.class_weights) != len(self.labels):
+            raise ConfigError(
+                f"task.class_weights has {len(self.class_weights)} weights for {len(self.labels)} task.labels; list "
+                "all labels, and one weight for each"
+            )
+        return self
+
+
+@dataclasses.dataclass
+class ClassificationConfig(LabelsConfig):
+    """Settings of classification.
+
+    Attributes:
+        head: "pooled", a dense layer on the pooled output, or "bilstm", one on a BiLSTM over all tokens.
+    """
+
+    head: str = setting("pooled", choices=("pooled", "bilstm"))
+
+    def check(self) -> Self:
+        if len(super().check().labels) == 1:
+            raise ConfigError(f"task.labels has only {self.labels[0]!r}; expected at least two: {_LABELS}")
+        return self
+
+
+@dataclasses.dataclass
+class MultiLabelConfig(LabelsConfig):
+    """Settings of multi-label classification.
+
+    Attributes:
+        separator: separates the labels in a column of TSV or CSV; in JSON they can be a list. An example with an empty
+            column has no label.
+        threshold: probability from which a label is predicted.
+    """
+
+    separator: str = ","
+    threshold: float = setting(0.5, above=0, below=1)
+
+    def check(self) -> Self:
+        super().check()
+        if not self.separator:
+            raise ConfigError("task.separator is empty; expected the text that separates two labels")
+        self.check_separable(self.labels, f"in task.labels: {_LABELS}, or choose another separator")
+        return self
+
+    def check_separable(self, labels: Iterable[str], remedy: str = "choose another separator") -> None:
+        """Refuses a label that contains the separator: in a table it would be read as two."""
+        if joined := next((label for label in labels if self.separator in label), None):
+            raise ConfigError(f"the label {joined!r} contains task.separator, {self.separator!r}; {remedy}")
+
+
+@dataclasses.dataclass
+class RegressionConfig(TextConfig):
+    """Settings of regression.
+
+    Attributes:
+        head: "pooled", a dense layer on the pooled output; or "cosine", the cosine of the mean vectors of a pair, whose
+            texts are encoded separately, up to `max_length` tokens each: 0 is the lowest and 1 the highest number. It
+            has no weights, so it starts from what the encoder has learned about whole texts.
+        long_texts: as for the other tasks; with "cosine" each text is cut separately, and "window" is not allowed.
+    """
+
+    head: str = setting("pooled", choices=("pooled", "cosine"))
+
+    def check(self) -> Self:
+        super().check()
+        if self.head == "cosine" and self.long_texts == "window":
+            raise ConfigError(
+                "task.head is cosine, which compares two vectors, but task.long_texts=window makes several per text; "
+                "set task.long_texts to head, tail or head_tail"
+            )
+        return self
+
+
+@dataclasses.dataclass
+class MultipleChoiceConfig(TaskConfig):
+    """Settings of multiple choice.
+
+    Attributes:
+        max_length: tokens of a context with a choice, special tokens included.
+        long_texts: which part of the longer text to keep if a pair is too long: "head", "tail" or "head_tail" (half of
+            each). There are no windows, since a choice would have several scores.
+    """
+
+    long_texts: str = setting("head", choices=("head", "tail", "head_tail"))
+
+
+@dataclasses.dataclass
+class TaggingConfig(TaskConfig):
+    """Settings of tagging.
+
+    Attributes:
+        max_length: tokens of a window, special tokens included. Longer texts become several windows; none is cut.
+        stride: tokens from the start of one window to the start of the next; 0 for half of a window.
+        context: "sentence" reads each sentence by itself; "document" joins a document's sentences and takes each word
+            from the window with most context around it (needed for the paper's F1 on CoNLL-2003).
+        head: "token", a dense layer on each token, or "bilstm", one on a two-layer BiLSTM (paper, section 5.3).
+        frozen: whether to train only the head.
+        features: the encoder's layers that "bilstm" reads.
+        scheme: the scheme of entity tags in training: "BIO", "BIOES" or "IOB1", see `metrics.tagging`; "" for that of
+            the training file.
+    """
+
+    stride: int = setting(0, at_least=0)
+    context: str = setting("sentence", choices=("sentence", "document"))
+    scheme: str = setting("", choices=("", "BIO", "BIOES", "IOB1"))
+    head: str = setting("token", choices=("token", "bilstm"))
+    frozen: bool = False
+    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
+
+    def check(self) -> Self:
+        super().check()
+        if self.stride > self.max_length - 2:
+            raise ConfigError(
+                f"task.stride is {self.stride}; it must be at most {self.max_length - 2}, which is task.max_length "
+                "- 2, so that windows skip nothing"
+            )
+        if self.head != "bilstm" and self.features != FeatureConfig():
+            raise ConfigError("task.features is only for task.head=bilstm; set that, or leave task.features out")
+        return self
+
+
+@dataclasses.dataclass
+class QuestionAnsweringConfig(TaskConfig):
+    """Settings of question answering; the defaults are those of google-research/bert's run_squad.py.
+
+    Attributes:
+        max_length: tokens of a window: the question, a part of the context and three special tokens.
+        stride: tokens from the start of one window of the context to the start of the next.
+        max_question_length: longer questions keep this many of their first tokens, and at most half of a window.
+        n_best: maximum number of answers to return with their probabilities.
+        max_answer_length: maximum number of tokens of an answer.
+        unanswerable: whether questions may have no answer, as in SQuAD 2.0.
+    """
+
+    max_length: int = setting(384, **_LENGTH)
+    stride: int = setting(128, **_TOKENS)
+    max_question_length: int = setting(64, **_TOKENS)
+    n_best: int = setting(20, at_least=1, at_most=10_000)
+    max_answer_length: int = setting(30, **_TOKENS)
+    unanswerable: bool = False
+
+    def check(self) -> Self:
+        super().check()
+        if self.stride > (room := self.budget - self.kept_of_question):
+            raise ConfigError(
+                f"task.stride is {self.stride}; it must be at most {room}, the tokens left in a window with the "
+                "longest question, so that windows skip nothing"
+            )
+        return self
+
+    @property
+    def budget(self) -> int:
+        """Tokens of a window without the special ones: [CLS] question [SEP] context [SEP]."""
+        return self.max_length - 3
+
+    @property
+    def kept_of_question(self) -> int:
+        """Maximum number of tokens of a question to keep."""
+        return min(self.max_question_length, self.budget // 2)

@@ -1,0 +1,278 @@
+"""The table of all file formats of examples: file names, columns or JSON fields, labels, and reader of each.
+
+A new data set in a table or in JSON is a row of `FORMATS`. The sources are GLUE (Wang et al., 2019;
+gluebenchmark.com/tasks); SST (Socher et al., 2013) as `sentence<TAB>label`; NSMC (github.com/e9t/nsmc); KorNLI and
+KorSTS (Ham et al., 2020); KLUE (Park et al., 2021), which publishes no test sets; CLINC150 (Larson et al., 2019); SWAG
+(Zellers et al., 2018); COPA (Roemmele et al., 2011); SQuAD (Rajpurkar et al., 2016, 2018) and KorQuAD 1.0 (Lim et al.,
+2019); CoNLL-2003 (Tjong Kim Sang and De Meulder, 2003) and CoNLL-U (universaldependencies.org/format.html).
+"""
+
+import os
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from bert_tf.config import ExampleData
+from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner
+from bert_tf.inputs.datasets.copa import read_copa
+from bert_tf.inputs.datasets.examples import (
+    ChoiceExample,
+    Labels,
+    QuestionExample,
+    ReadReport,
+    Scale,
+    TaggedExample,
+    TextExample,
+)
+from bert_tf.inputs.datasets.json_lines import read_choices
+from bert_tf.inputs.datasets.squad import read_squad
+from bert_tf.inputs.datasets.tables import Layout, read_json_rows, read_rows, read_texts
+from bert_tf.inputs.datasets.text_files import read_csv
+
+OUT_OF_SCOPE = "oos"  # CLINC150's class of queries without intent
+BINARY = ("0", "1")
+NLI = ("entailment", "neutral", "contradiction")
+YNAT_LABELS = ("IT과학", "경제", "사회", "생활문화", "세계", "스포츠", "정치")
+SIMILARITY = Scale(0.0, 5.0)
+_TWO_WAY = ("entailment", "not_entailment")
+_PAIR = ("sentence1", "sentence2")
+_SPLITS = ("train.tsv", "dev.tsv", "test.tsv")
+_CLINC150 = Layout(("text",), "intent", columns=("text", "intent"))
+_SWAG_TEXTS = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")
+_SWAG = (Layout(_SWAG_TEXTS, "label"), Layout(_SWAG_TEXTS))
+
+
+class File(NamedTuple):
+    """A file to read; for TFDS, `path` is the name of the set and `part` the split."""
+
+    path: str
+    part: str
+    data: ExampleData
+    read_report: ReadReport
+
+
+class Format(NamedTuple):
+    """A file format of examples.
+
+    Attributes:
+        parts: default file name, or split, for training, validation and test.
+        layouts: possible layouts of a table, those with a header first; of a JSON file, one.
+        labels: the classes in their order, or a Scale; () if only the examples have them.
+        json: whether the file is a JSON list of objects with that layout, instead of a TSV table.
+        read: reader of any other file.
+        example: class of the examples.
+        files: split -> possible names of its file, for formats whose `parts` are no file names.
+        folder: subfolder in which the files may be, too.
+        broken_rows: whether rows with a wrong number of columns are skipped and counted, instead of an error.
+        labels_in: maps the path of the training file to the labels, if they depend on it.
+        settings: fields of ExampleData that select columns; the format defines the other columns.
+    """
+
+    parts: tuple[str, str, str]
+    layouts: tuple[Layout, ...] = ()
+    labels: Labels = ()
+    json: bool = False
+    read: Callable[[File], Iterator[Any]] | None = None
+    example: type = TextExample
+    files: Mapping[str, tuple[str, ...]] = types.MappingProxyType({})
+    folder: str = ""
+    broken_rows: bool = False
+    labels_in: Callable[[str], Labels] | None = None
+    settings: tuple[str, ...] = ()
+
+    def examples(self, file: File) -> Iterator[Any]:
+        """Streams the examples of a file."""
+        if self.read:
+            return self.read(file)
+        if self.json:
+            return read_json_rows(file.path, self.layouts[0], {"": self.labels})
+        return read_rows(file.path, self.layouts, self.labels, file.read_report if self.broken_rows else None)
+
+    def paths(self, folder: str, part: str) -> list[str]:
+        """The possible paths of a part's file."""
+        names = self.files.get(part, (part,))
+        folders = [folder, os.path.join(folder, self.folder)] if self.folder else [folder]
+        return [os.path.join(place, name) for place in folders for name in names]
+
+
+def _klue(name: str, layout: Layout, labels: Labels) -> Format:
+    return Format((f"{name}_train.json", f"{name}_dev.json", f"{name}_dev.json"), (layout,), labels, json=True)
+
+
+def _glue(
+    folder: str,
+    texts: tuple[str, ...],
+    labels: Labels,
+    label: str = "label",
+    *,
+    layouts: tuple[Layout, ...] = (),
+    **others: tuple[str, ...],
+) -> Format:
+    """A task of GLUE. Train and dev sets have labels, test sets the index of a submission.
+
+    Args:
+        folder: its name in the benchmark's zip file.
+        texts, labels, label: as for `Layout` and `Format`.
+        layouts: of other files than the benchmark's.
+        **others: split -> names of these files.
+    """
+    splits = ("train", "dev", "test")
+    files = {split: (f"{split}.tsv", *others.get(split, ())) for split in splits}
+    return Format(
+        splits, (Layout(texts, label), Layout(texts, id="index"), *layouts), labels, files=files, folder=folder
+    )
+
+
+def _squad(train: str, dev: str, *, unanswerable: bool = False) -> Format:
+    return Format(
+        (train, dev, dev),
+        read=lambda file: read_squad(file.path, file.read_report, unanswerable=unanswerable),
+        example=QuestionExample,
+    )
+
+
+def texts_of(data: ExampleData) -> tuple[str, ...]:
+    """Names of the one or two text columns."""
+    return (data.text, data.second_text) if data.second_text else (data.text,)
+
+
+def clinc150_labels(path: str) -> tuple[str, ...]:
+    """The intents of the training queries, sorted, then "oos"."""
+    intents = {str(query.label) for query in read_json_rows(path, _CLINC150, {"train": ()})}
+    return (*sorted(intents), OUT_OF_SCOPE)
+
+
+def _read_clinc150(file: File) -> Iterator[TextExample]:
+    """Queries with one of the intents of the training queries, and, last, those out of scope."""
+    intents = clinc150_labels(file.path)[:-1]
+    return read_json_rows(file.path, _CLINC150, {file.part: intents, f"oos_{file.part}": (OUT_OF_SCOPE,)})
+
+
+def _swag_choice(row: TextExample) -> ChoiceExample:
+    """As in the BERT paper (section 4.4), each choice is the beginning of the second sentence with an ending."""
+    context, beginning, *endings = row.texts
+    choices = tuple(f"{beginning} {ending}".strip() for ending in endings)
+    label = None if row.label is None else int(row.label)  # type: ignore[arg-type]  # one of its labels
+    return ChoiceExample(row.id, context, "", choices, label, row.location)
+
+
+# Keys are the values of `ExampleData.format`.
+FORMATS: dict[str, Format] = {
+    # Users' own tables: the config names the columns.
+    "table": Format(
+        _SPLITS,
+        read=lambda file: read_texts(file.path, texts_of(file.data), file.data.label),
+        settings=("text", "second_text", "label"),
+    ),
+    "sst": Format(_SPLITS, (Layout(("sentence",), "label", columns=("sentence", "label")),), BINARY),
+    "nsmc": Format(
+        ("ratings_train.txt", "ratings_test.txt", "ratings_test.txt"), (Layout(("document",), "label", "id"),), BINARY
+    ),
+    "kornli": Format(
+        ("multinli.train.ko.tsv", "xnli.dev.ko.tsv", "xnli.test.ko.tsv"), (Layout(_PAIR, "gold_label"),), NLI
+    ),
+    # Its `id` repeats across genres.
+    "korsts": Format(("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv"), (Layout(_PAIR, "score"),), SIMILARITY),
+    # The annotators' labels, not the publisher's.
+    "klue/ynat": _klue("ynat-v1.1", Layout(("title",), "label", "guid"), YNAT_LABELS),
+    "klue/nli": _klue("klue-nli-v1.1", Layout(("premise", "hypothesis"), "gold_label", "guid"), NLI),
+    # The mean rating, not rounded to one digit, as in its authors' reader (klue_baseline/data/klue_sts.py).
+    "klue/sts": _klue("klue-sts-v1.1", Layout(_PAIR, "labels/real-label", "guid"), SIMILARITY),
+    "klue/ner": Format(
+        ("klue-ner-v1.1_train.tsv", "klue-ner-v1.1_dev.tsv", "klue-ner-v1.1_dev.tsv"),
+        read=lambda file: read_klue_ner(file.path),
+        example=TaggedExample,
+    ),
+    "clinc150": Format(
+        ("train", "val", "test"),
+        read=_read_clinc150,
+        labels_in=clinc150_labels,
+        files=dict.fromkeys(("train", "val", "test"), ("data_full.json",)),
+    ),
+    "glue/cola": _glue(
+        "CoLA",
+        ("sentence",),
+        BINARY,
+        # Train and dev have no header; the mark is the author's.
+        layouts=(Layout(("sentence",), "label", columns=("source", "label", "mark", "sentence")),),
+        train=("in_domain_train.tsv",),
+        dev=("in_domain_dev.tsv",),
+    ),
+    "glue/sst2": _glue("SST-2", ("sentence",), BINARY),
+    "glue/mrpc": _glue(
+        "MRPC",
+        ("#1 String", "#2 String"),
+        BINARY,
+        "Quality",
+        # Microsoft's own files have only train and test, both with labels; the other names are from common copies.
+        train=("msr_paraphrase_train.txt", "msr-para-train.tsv"),
+        dev=("msr-para-val.tsv",),
+        test=("msr_paraphrase_test.txt", "msr-para-test.tsv"),
+    ),
+    "glue/stsb": _glue(
+        "STS-B",
+        _PAIR,
+        SIMILARITY,
+        "score",
+        # The authors' own files (Cer et al., 2017) have no header and, in some rows, two more columns with sources.
+        layouts=(Layout(_PAIR, "score", columns=("genre", "file", "year", "old_index", "score", *_PAIR), more=2),),
+        train=("sts-train.csv",),
+        dev=("sts-dev.csv",),
+        test=("sts-test.csv",),
+    ),
+    # Train and dev have a few rows that are broken by a line end within a question.
+    "glue/qqp": _glue("QQP", ("question1", "question2"), BINARY, "is_duplicate")._replace(
+        layouts=(Layout(("question1", "question2"), "is_duplicate"), Layout(("question1", "question2"), id="id")),
+        broken_rows=True,
+    ),
+    "glue/mnli": _glue("MNLI", _PAIR, NLI, "gold_label")._replace(
+        parts=("train", "dev_matched", "test_matched"),
+        files={
+            split: (f"{split}.tsv",)
+            for split in ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
+        },
+    ),
+    "glue/qnli": _glue("QNLI", ("question", "sentence"), _TWO_WAY),
+    "glue/rte": _glue("RTE", _PAIR, _TWO_WAY),
+    "glue/wnli": _glue("WNLI", _PAIR, BINARY),
+    # Predicted by a model trained on MNLI; only the leaderboard has its labels.
+    "glue/ax": Format(
+        ("test", "test", "test"),
+        (Layout(_PAIR, id="index"),),
+        NLI,
+        files={"test": ("diagnostic.tsv", "AX.tsv")},
+        folder="diagnostic",
+    ),
+    "conll": Format(
+        ("train.txt", "valid.txt", "test.txt"),
+        read=lambda file: read_conll(file.path, file.data.column or "-1"),
+        example=TaggedExample,
+        settings=("column",),
+    ),
+    "conllu": Format(
+        ("train.conllu", "dev.conllu", "test.conllu"),
+        read=lambda file: read_conllu(file.path, file.data.column or "upos"),
+        example=TaggedExample,
+        settings=("column",),
+    ),
+    "squad": _squad("train-v1.1.json", "dev-v1.1.json"),
+    "squad2": _squad("train-v2.0.json", "dev-v2.0.json", unanswerable=True),
+    "korquad": _squad("KorQuAD_v1.0_train.json", "KorQuAD_v1.0_dev.json"),
+    "swag": Format(
+        ("train.csv", "val.csv", "test.csv"),
+        read=lambda file: map(_swag_choice, read_rows(file.path, _SWAG, ("0", "1", "2", "3"), rows=read_csv)),
+        example=ChoiceExample,
+    ),
+    "copa": Format(
+        ("copa-dev.xml", "copa-test.xml", "copa-test.xml"),
+        read=lambda file: read_copa(file.path),
+        example=ChoiceExample,
+    ),
+    "choices": Format(
+        ("train.jsonl", "dev.jsonl", "test.jsonl"),
+        read=lambda file: read_choices(file.path),
+        example=ChoiceExample,
+    ),
+}
+# The tasks of GLUE and its diagnostic set, by the names of TFDS.
+GLUE = {name.removeprefix("glue/"): form for name, form in FORMATS.items() if name.startswith("glue/")}

@@ -1,0 +1,124 @@
+"""Readers of users' own examples: JSON lines, with one object per example, the same for all formats.
+
+The optional field "id" is text or a whole number and identifies the prediction (`text_files.identity`). "-" as the path
+is standard input.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from bert_tf.errors import DataError
+from bert_tf.inputs.datasets.examples import (
+    ChoiceExample,
+    QuestionExample,
+    ReadReport,
+    TaggedExample,
+    TextExample,
+    tagged,
+)
+from bert_tf.inputs.datasets.squad import answers_of, with_placed_answers
+from bert_tf.inputs.datasets.text_files import Seen, checked, field, identity, parts, read_json_lines
+
+_Example = TypeVar("_Example", TextExample, TaggedExample, QuestionExample, ChoiceExample)
+_TEXT = (str, int, float)  # a number is read as text
+
+
+def read_text_lines(path: str, texts: tuple[str, ...], label: str) -> Iterator[TextExample]:
+    """Reads texts or pairs.
+
+    Args:
+        path: the file.
+        texts: names of the one or two fields with the texts.
+        label: name of the field with the label, or a list of labels; may be missing.
+    """
+
+    def example(record: Any, location: str) -> TextExample:
+        values = tuple(str(field(record, text, _TEXT, location)) for text in texts)
+        found, where = record.get(label), f"{location}: {label}"
+        if isinstance(found, list):
+            return TextExample("", values, tuple(str(checked(one, _TEXT, where)) for one in found), location)
+        return TextExample("", values, None if found is None else str(checked(found, _TEXT, where)), location)
+
+    return _read(path, example)
+
+
+def read_tagged_lines(path: str, text: str = "text") -> Iterator[TaggedExample]:
+    """Reads sentences: {"words": [...], "tags": [...]}, or {"text": "..."}, which the task splits into words.
+
+    "tags" may be missing for prediction.
+
+    Args:
+        path: the file.
+        text: name of the text field.
+    """
+
+    def example(record: Any, location: str) -> TaggedExample:
+        if isinstance(record, dict) and "words" not in record and text in record:
+            return TaggedExample("", field(record, text, str, location), None, None, None, None, location)
+        words = [_filled(word, f"{location}: words") for word in field(record, "words", list, location)]
+        if record.get("tags") is None:
+            return tagged("", words, None, None, location)
+        tags = [_filled(tag, f"{location}: tags").strip() for tag in field(record, "tags", list, location)]
+        if len(words) != len(tags):
+            raise DataError(f"{location}: {len(words)} words and {len(tags)} tags; expected one per word")
+        return tagged("", words, tags, None, location)
+
+    return _read(path, example)
+
+
+def read_questions(path: str, read_report: ReadReport, *, unanswerable: bool = False) -> Iterator[QuestionExample]:
+    """Reads objects with "question" and "context" (texts) and, if known, "answers".
+
+    These are objects with "text" and "start", the offset in characters of the context, and are checked as in
+    `squad.read_squad`.
+
+    Args:
+        path: the file.
+        read_report: counts answers that were moved or have no offset.
+        unanswerable: whether "answers" may be empty.
+    """
+
+    def example(record: Any, location: str) -> QuestionExample:
+        question, context = (field(record, name, str, location) for name in ("question", "context"))
+        answers = answers_of(record, "start", location, unanswerable)
+        return with_placed_answers(QuestionExample("", question, context, answers, location), read_report)
+
+    return _read(path, example)
+
+
+def read_choices(path: str) -> Iterator[ChoiceExample]:
+    """Reads objects with "context" (text) and "choices" (a list of at least two texts).
+
+    Optional are "question" (text) and "label" (index of the correct choice, from 0).
+    """
+
+    def example(record: Any, location: str) -> ChoiceExample:
+        context = field(record, "context", str, location)
+        choices = tuple(checked(choice, str, where) for choice, where in parts(record, "choices", location))
+        if len(choices) < 2:
+            raise DataError(f"{location}: {len(choices)} choices; expected at least two")
+        question = field(record, "question", str, location) if "question" in record else ""
+        label = record.get("label")
+        if label is not None and not 0 <= checked(label, int, f"{location}: label") < len(choices):
+            raise DataError(f"{location}: label {label}; expected the index of a choice, 0 to {len(choices) - 1}")
+        return ChoiceExample("", context, question, choices, label, location)
+
+    return _read(path, example)
+
+
+def _read(path: str, example: Callable[[Any, str], _Example]) -> Iterator[_Example]:
+    """Maps each (object, location) to an example, and sets its id."""
+    seen, count = Seen(), 0
+    for number, record in read_json_lines(path):
+        location = f"{path}:{number}"
+        made = example(record, location)
+        yield made._replace(id=identity(record.get("id"), count, seen, location))
+        count += 1
+    if not count:
+        raise DataError(f"{path}: no examples; expected at least one")
+
+
+def _filled(value: Any, location: str) -> str:
+    if not checked(value, str, location).strip():
+        raise DataError(f"{location}: {value!r}; expected text")
+    return value

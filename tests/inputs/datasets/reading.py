@@ -1,0 +1,10 @@
+"""Reads a file in a format of the table."""
+
+from bert_tf.config import ExampleData
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.formats import FORMATS, File
+
+
+def read(name, path, part="train", read_report=None):
+    """The examples of a file, as `Source` reads them."""
+    return list(FORMATS[name].examples(File(str(path), part, ExampleData(format=name), read_report or ReadReport())))
