@@ -3,7 +3,6 @@
 import statistics
 
 import matplotlib.image
-
 from bert_tf.report.ablation import draw_ablation, markdown
 
 

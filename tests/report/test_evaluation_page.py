@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 import pytest
-
-from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.report.evaluation import evaluation_page
 from bert_tf.report.reliability import reliability_plot
+
+from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, Table
 from tests.report.test_report import HOSTILE, Checker
 

@@ -5,12 +5,12 @@ import math
 import re
 
 import pytest
-
-from bert_tf.report import markdown
 from bert_tf.report.curves import Series, curve_plot, series_of
 from bert_tf.report.page import Html, code, key_figures, meter, page, section, table
 from bert_tf.report.quickstart import duration, quickstart_page
 from bert_tf.report.statistics import mean_and_deviation, wilson_interval
+
+from bert_tf.report import markdown
 
 HOSTILE = "<script>alert(\"1\")</script> & 'co'"
 RESULTS = {

@@ -1,10 +1,9 @@
 import struct
 
 import pytest
+from bert_tf.report.training_curves import draw_curves
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
-
-from bert_tf.report.training_curves import draw_curves
 
 
 def points(steps, losses):
