@@ -5,12 +5,12 @@ import re
 
 import numpy as np
 import pytest
-from bert_tf.report.evaluation import evaluation_page
-from bert_tf.report.reliability import reliability_plot
 
 from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.report.pages import evaluation_page
+from bert_tf.report.plots import reliability_plot
 from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, Table
-from tests.report.test_report import HOSTILE, Checker
+from tests.report.test_quickstart_page import HOSTILE, Checker
 
 MEASURED = {"loss": 0.42, "accuracy": 0.875, "truncated_share": 0.25, "X/f1": 0.5}
 BASELINE = {"accuracy": 0.5, "X/f1": 0.0}

@@ -1,9 +1,10 @@
 import struct
 
 import pytest
-from bert_tf.report.training_curves import draw_curves
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+
+from bert_tf.report.plots import draw_curves
 
 
 def points(steps, losses):
