@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import binomtest
 
 
 def wilson_interval(correct: float, total: int) -> tuple[float, float]:
@@ -13,6 +12,9 @@ def wilson_interval(correct: float, total: int) -> tuple[float, float]:
         correct: number of successes.
         total: number of trials, at least 1.
     """
+    # Imported here: it takes long to load, and few programs need it.
+    from scipy.stats import binomtest
+
     interval = binomtest(round(correct), int(total)).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
 
