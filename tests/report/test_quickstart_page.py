@@ -60,37 +60,39 @@ class Checker(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_page_is_well_formed_and_loads_nothing():
-    text = quickstart_page(RESULTS)
-    found = Checker(text)
+@pytest.fixture(scope="module")
+def page():
+    return quickstart_page(RESULTS)
+
+
+def test_page_is_well_formed_and_loads_nothing(page):
+    found = Checker(page)
     assert found.tags.count("svg") >= 5
     assert all(reference.startswith("#") for reference in found.references)
     assert {"script", "link", "img", "iframe"}.isdisjoint(found.tags)
-    assert not re.search(r"url\((?!#)|@import", text)
+    assert not re.search(r"url\((?!#)|@import", page)
 
 
-def test_identifiers_are_unique_and_found():
-    found = Checker(quickstart_page(RESULTS))
+def test_identifiers_are_unique_and_found(page):
+    found = Checker(page)
     assert len(found.ids) == len(set(found.ids))
     assert {reference[1:] for reference in found.references} <= set(found.ids)
 
 
-def test_every_text_is_escaped():
-    text = quickstart_page(RESULTS)
-    assert "alert(" in text and "<script" not in text
+def test_every_text_is_escaped(page):
+    assert "alert(" in page and "<script" not in page
 
 
-def test_the_same_results_give_the_same_page():
-    assert quickstart_page(RESULTS) == quickstart_page(RESULTS)
+def test_the_same_results_give_the_same_page(page):
+    assert quickstart_page(RESULTS) == page
 
 
-def test_page_suits_light_dark_and_narrow_screens():
-    text = quickstart_page(RESULTS)
-    assert "prefers-color-scheme: dark" in text and 'name="viewport"' in text and 'charset="utf-8"' in text
+def test_page_suits_light_dark_and_narrow_screens(page):
+    assert "prefers-color-scheme: dark" in page and 'name="viewport"' in page and 'charset="utf-8"' in page
 
 
-def test_every_table_has_a_caption_and_a_cell_per_column():
-    tables = re.findall(r"<table>.*?</table>", quickstart_page(RESULTS), re.DOTALL)
+def test_every_table_has_a_caption_and_a_cell_per_column(page):
+    tables = re.findall(r"<table>.*?</table>", page, re.DOTALL)
     assert len(tables) == 4
     for table in tables:
         assert re.search(r"<caption>.+</caption>", table)
