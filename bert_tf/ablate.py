@@ -3,9 +3,11 @@
 from absl import flags
 
 from bert_tf.app import run
-from bert_tf.report.ablation import markdown
+from bert_tf.bundled import config, write_english_vocabulary
+from bert_tf.files import bundled
+from bert_tf.report.reporter import FileReporter
 from bert_tf.training import strategy
-from bert_tf.training.runs.ablation import ablate
+from bert_tf.training.runs.ablation import Recipe, ablate
 
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Directory for the models, results.json, ablation.md and ablation.png.", required=True
@@ -17,8 +19,22 @@ _SMOKE = flags.DEFINE_bool("smoke", False, "Run only a few steps each: checks th
 
 def main(_: list[str]) -> None:
     output = _OUTPUT_DIR.value
-    rows = ablate(output, strategy.create(), sizes=_SIZES.value, seeds=_SEEDS.value, smoke=_SMOKE.value)
-    print(f"\n{markdown(rows)}\n{output}: wrote ablation.md, ablation.png and results.json")
+    recipe = Recipe(
+        config("pretrain/tiny.py"),
+        config("finetune/reviews_tiny.py"),
+        bundled("data/reviews"),
+        write_english_vocabulary,
+    )
+    ablate(
+        recipe,
+        output,
+        strategy.create(),
+        sizes=_SIZES.value,
+        seeds=_SEEDS.value,
+        smoke=_SMOKE.value,
+        reporter=FileReporter(),
+    )
+    print(f"{output}: wrote ablation.md, ablation.png and results.json")
 
 
 def cli() -> None:

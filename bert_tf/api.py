@@ -36,6 +36,7 @@ from bert_tf.inputs.datasets.examples import (
 )
 from bert_tf.inputs.datasets.in_memory import InMemory
 from bert_tf.model.encoder import BertEncoder, encoder_of
+from bert_tf.report.reporter import FileReporter
 from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
 from bert_tf.serving.export import Exported, export, export_run, on_cpu
 from bert_tf.serving.extraction import extract
@@ -51,6 +52,7 @@ from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import strategy
+from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
 from bert_tf.training.state.signals import Interrupted
 from bert_tf.types import Array, Json, Metrics, StrPath, TfFunction
@@ -214,7 +216,14 @@ class _FineTuned(_Model[FineTuningTask]):
             raise ConfigError(f"{error}; fit takes the fields of TrainConfig") from None
         with tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder:
             try:
-                results = finetuning.train(config, InMemory(given), self._path, os.fspath(folder), strategy.create())
+                results = finetuning.train(
+                    config,
+                    InMemory(given),
+                    self._path,
+                    os.fspath(folder),
+                    strategy.create(),
+                    reporter=FileReporter() if directory else SILENT,
+                )
             except Interrupted as stop:
                 raise KeyboardInterrupt(f"stopped at step {stop.step}; fit resumes if it has a directory") from None
             self._load(*model_directory.load_fine_tuned(os.fspath(folder)))

@@ -10,6 +10,7 @@ from bert_tf.files import write_json
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import metrics_line
+from bert_tf.report.reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.runs import finetuning
 
@@ -38,7 +39,7 @@ def main(_: list[str]) -> None:
     metrics = evaluation()
     results = {"program": "evaluate", "model_dir": _MODEL_DIR.value, "data": where, "examples": len(examples)}
     results |= {"skipped": read_report.counts, "baseline": task.baseline(examples), "final": metrics}
-    evaluation.report(os.path.join(_OUTPUT.value, finetuning.REPORT), where, read_report, metrics)
+    FileReporter().evaluation(_OUTPUT.value, evaluation, where, read_report, metrics)
     write_json(os.path.join(_OUTPUT.value, "results.json"), results)
     print(f"{where}: {metrics_line(metrics)}")
 

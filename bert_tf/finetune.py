@@ -5,6 +5,7 @@ from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
 from bert_tf.progress import metrics_line
+from bert_tf.report.reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.runs import sweep
 from bert_tf.training.state.signals import terminable
@@ -26,7 +27,9 @@ def main(_: list[str]) -> None:
     devices = strategy.create(*_STRATEGY())
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
-        results = sweep.finetune(_CONFIG.value, *files, devices, accept_config_change=_ACCEPT.value)
+        results = sweep.finetune(
+            _CONFIG.value, *files, devices, accept_config_change=_ACCEPT.value, reporter=FileReporter()
+        )
     metrics = metrics_line(results["final"])
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done, {metrics}; wrote the model and results.json")
 

@@ -4,6 +4,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
+from bert_tf.report.reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.state.signals import terminable
@@ -24,7 +25,9 @@ def main(_: list[str]) -> None:
         print(pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True))
         return
     with terminable(_MODEL_DIR.value):
-        results = pretrain(_CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value)
+        results = pretrain(
+            _CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value, reporter=FileReporter()
+        )
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done; wrote the model and results.json")
 
 

@@ -20,7 +20,8 @@ from bert_tf.config import FinetuneConfig, PretrainConfig
 from bert_tf.errors import DataError
 from bert_tf.files import bundled, write_json, write_text
 from bert_tf.inputs.datasets.tables import read_table
-from bert_tf.report.quickstart import quickstart_page
+from bert_tf.report.pages import quickstart_page
+from bert_tf.report.reporter import FileReporter
 from bert_tf.serving.export import export_run, summary
 from bert_tf.training import strategy
 from bert_tf.training.runs.finetuning import finetune
@@ -72,7 +73,7 @@ def main(_: list[str]) -> None:
     reviews = bundled("data/reviews")
     minilm = _packaged_model()
     vocabulary_size = timed("vocabulary", _learn_vocabulary, folder("vocab.txt"))
-    tiny = timed("pretraining", pretrain, _pretraining(folder("vocab.txt")), folder("tiny"), devices)
+    tiny = timed("pretraining", _pretrain, folder("vocab.txt"), folder("tiny"), devices)
     finetuned = {
         "tiny": timed("finetuning tiny", _finetune, "reviews_tiny.py", folder("tiny"), folder("reviews-tiny"), devices),
         "minilm": timed("finetuning minilm", _finetune, "reviews.py", minilm, folder("reviews-minilm"), devices),
@@ -120,19 +121,19 @@ def _learn_vocabulary(path: str) -> int:
     return count
 
 
-def _pretraining(vocab: str) -> PretrainConfig:
+def _pretrain(vocab: str, model_dir: str, devices: "tf.distribute.Strategy") -> Json:
     settings: PretrainConfig = config("pretrain/tiny.py")
     settings.tokenizer.vocab = vocab
     if _SMOKE.value:
         settings.train.steps, settings.train.evaluate_every = 20, 10
-    return settings
+    return pretrain(settings, model_dir, devices, reporter=FileReporter())
 
 
 def _finetune(name: str, init: str, model_dir: str, devices: "tf.distribute.Strategy") -> Json:
     settings: FinetuneConfig = config(f"finetune/{name}")
     if _SMOKE.value:
         settings.train.steps = 10
-    return finetune(settings, bundled("data/reviews"), init, model_dir, devices)
+    return finetune(settings, bundled("data/reviews"), init, model_dir, devices, reporter=FileReporter())
 
 
 def _export(models: Mapping[str, str]) -> list[str]:

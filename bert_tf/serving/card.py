@@ -13,10 +13,10 @@ import platform
 import shlex
 import time
 import unicodedata
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jinja2
 import tensorflow as tf
 
 import bert_tf
@@ -140,7 +140,7 @@ def write_card(
     }
     write_json(os.path.join(extra, CARD), card)
     write_vocabulary(os.path.join(extra, _VOCABULARY), task.tokenizer.vocab)
-    write_text(os.path.join(extra, "README.md"), _page(card))
+    write_text(os.path.join(extra, "README.md"), page(card))
 
 
 def task_of_export(path: str) -> Task:
@@ -206,109 +206,18 @@ def _results(outputs: Any) -> Any:
     return [[list(pair) for pair in zip(*row, strict=True)] for row in rows]
 
 
-def _page(card: Json) -> str:
+def page(card: Json) -> str:
     """The card as Markdown."""
-    versions = card["versions"]
-    lines = [
-        f"# {card['name']}",
-        "",
-        f"A {card['task']['name'].replace('_', ' ')} model, exported by bert_tf {card['bert_tf']} on "
-        f"{card['created'][:10]} with TensorFlow {versions['tensorflow']}, TF Text {versions['tensorflow-text']} and "
-        f"Unicode {versions['unicode']}. It runs on TF Serving 2.12.1 or newer.",
-        "",
-    ]
-    labels = card["task"]["settings"].get("labels")
-    if labels:
-        lines += [f"Labels: {', '.join(map(str, labels))}.", ""]
-    lines += _training_lines(card["training"])
-    lines += [f"Checked: {card['checked']}." if card["checked"] else "Not checked: exported with --nocheck.", ""]
-    for name, described in card["signatures"].items():
-        lines += [f"## Signature `{name}`", "", "| | name | type | shape |", "|---|---|---|---|"]
-        for side, specs in described.items():
-            lines += [
-                f"| {side[:-1]} | `{key}` | {spec['dtype']} | {_shape(spec['shape'])} |" for key, spec in specs.items()
-            ]
-        lines.append("")
-        lines += next((_request_lines(card["name"], example) for example in card["examples"]
-                       if example["request"]["signature_name"] == name), [])  # fmt: skip
-    lines += _grpc_lines(card)
-    name = shlex.quote(card["name"])
-    lines += [
-        "## Serving",
-        "",
-        f"    tensorflow_model_server --port=8500 --rest_api_port=8501 --model_name={name} \\",
-        f"        --model_base_path=/models/{name}",
-        "",
-        "To batch requests, add `--enable_batching` and `--batching_parameters_file` with a copy of "
-        "`batching_cpu.pbtxt` or `batching_gpu.pbtxt`.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _training_lines(training: Json) -> list[str]:
-    if not training:
-        return []
-    data, final, baseline = (training.get(name) for name in ("data", "final", "baseline"))
-    data, final, baseline = (value if isinstance(value, dict) else {} for value in (data, final, baseline))
-    steps, parameters = (_number(training.get(name)) or 0 for name in ("steps", "parameters"))
-    source = data.get("source") or training.get("data_dir") or ""
-    lines = [
-        f"Trained by `{training.get('program', '')}` "
-        + (f"from `{training['init']}`" if "init" in training else "from scratch")
-        + (f" on `{source}` (format {data.get('format')})" if source else "")
-        + f": {steps:,} updates, {parameters:,} parameters.",
-        "",
-    ]
-    rows = {name: value for name, value in final.items() if _number(value) is not None and name != "step"}
-    if rows:
-        lines += ["| metric | value | baseline |", "|---|---|---|"]
-        lines += [
-            f"| {name} | {value:.4g} | "
-            + (f"{baseline[name]:.4g} |" if _number(baseline.get(name)) is not None else "|")
-            for name, value in rows.items()
-        ]
-        lines.append("")
-    return lines
-
-
-def _number(value: Any) -> int | float | None:
-    """The value if it is a number, else None: JSON has null for numbers that are not finite."""
-    return value if isinstance(value, int | float) else None
-
-
-def _shape(shape: Sequence[int | None]) -> str:
-    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
-
-
-def _request_lines(name: str, example: Json) -> list[str]:
-    """A request as a curl command and, unless it is too long, its answer."""
-    body = shlex.quote(json.dumps(example["request"], ensure_ascii=False))
-    url = f"http://localhost:8501/v1/models/{urllib.parse.quote(name)}:{example['api']}"
-    command = f"curl -d {body} {url}"
-    if not example["answer"]:
-        return ["```", command, "```", ""]
-    answer = json.dumps(example["answer"], ensure_ascii=False)
-    if len(answer) <= _LONGEST_ANSWER:
-        return ["```", command, answer, "```", ""]
-    return ["```", command, "```", "", f"The whole answer ({len(answer):,} characters) is in `{CARD}`.", ""]
-
-
-def _grpc_lines(card: Json) -> list[str]:
-    """Python code that sends the first request by gRPC."""
-    example = next(example for example in card["examples"] if example["request"]["signature_name"] == DEFAULT)
-    inputs = example["request"]["inputs"]
-    return [
-        "## gRPC",
-        "",
-        "    # pip install tensorflow-serving-api",
-        "    import grpc, tensorflow as tf",
-        "    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc",
-        "",
-        '    stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel("localhost:8500"))',
-        "    request = predict_pb2.PredictRequest()",
-        f"    request.model_spec.name = {card['name']!r}",
-        *(f"    request.inputs[{name!r}].CopyFrom(tf.make_tensor_proto({value!r}))" for name, value in inputs.items()),
-        "    answer = stub.Predict(request, timeout=30)",
-        "    print({name: tf.make_ndarray(value) for name, value in answer.outputs.items()})",
-        "",
-    ]
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("bert_tf.serving"),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.ChainableUndefined,  # results of training may be missing or damaged
+    )
+    templates.filters |= {
+        "json": lambda value: json.dumps(value, ensure_ascii=False),
+        "repr": repr,
+        "shell": shlex.quote,
+    }
+    inputs = next(row["request"]["inputs"] for row in card["examples"] if row["request"]["signature_name"] == DEFAULT)
+    return templates.get_template("card.md.j2").render(card=card, inputs=inputs, longest=_LONGEST_ANSWER, file=CARD)

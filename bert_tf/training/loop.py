@@ -1,5 +1,6 @@
 """The training loop, on any tf.distribute strategy."""
 
+import functools
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.training import optimizers, phases
 from bert_tf.training.evaluation import means
 from bert_tf.training.loss_scale import LossScale
+from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.speed import Speed, Work
 from bert_tf.training.state.best_weights import BestWeights
 from bert_tf.training.state.checkpoints import Checkpoints
@@ -91,18 +93,20 @@ class Trainer:
         started: Callable[[int], None] | None = None,
         pipeline: str = "",
         peak_flops: float | None = None,
+        reporter: Reporter = SILENT,
     ) -> History:
         """Trains to the end, from the newest checkpoint in `directory` if there is one.
 
         Args:
             inputs: one for each phase of the config (a config without phases has one).
-            directory: gets checkpoints, TensorBoard files, history.jsonl and curves.png.
+            directory: gets checkpoints, TensorBoard files and history.jsonl.
             title: of the progress line.
             evaluate_every: updates between evaluations; 0 evaluates only at the start and at the ends of phases.
             evaluate_first: whether to evaluate the model before its first update.
             started: called with the step from which the run starts or resumes, as soon as it is known.
             pipeline: identifies everything that determines the batches, see `InputState`.
             peak_flops: FLOP/s (`speed.peak_flops`), the denominator of mfu; None leaves mfu out.
+            reporter: gets the curves.
 
         Raises:
             Interrupted: after SIGINT or SIGTERM, with the state saved.
@@ -115,9 +119,8 @@ class Trainer:
         restored = checkpoints.restore(print)
         if started:
             started(self.step)
-        history = History(
-            directory, self.step, title=title, monitor=self.task.monitor, write=chief, on_error=config.on_save_error
-        )
+        draw = functools.partial(reporter.curves, directory, title, self.task.monitor)
+        history = History(directory, self.step, write=chief, on_error=config.on_save_error, draw=draw)
         self.best = best = BestWeights(folder, self.model, self.task.monitor, self.task.mode, config, write=chief)
         best.remove_after(self.step)
         speed = Speed(self.work(inputs), peak_flops)

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from bert_tf.report.training_curves import draw_curves
+from bert_tf.report.plots import draw_curves
 
 
 def points(steps, losses):

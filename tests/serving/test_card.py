@@ -12,7 +12,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from bert_tf import BertEncoder
 from bert_tf.errors import DataError
 from bert_tf.serving import ask
-from bert_tf.serving.card import _request_lines, _training, _training_lines, task_of_export
+from bert_tf.serving.card import _training, page, task_of_export
 from bert_tf.serving.export import export
 from bert_tf.serving.samples import FULL_BATCH
 from bert_tf.tasks.regression import Regression, RegressionConfig
@@ -91,36 +91,42 @@ def test_the_requests_of_the_card_get_the_answers_that_it_shows(extra, session):
         )
 
 
-def test_an_answer_too_long_for_the_page_is_only_in_the_json_file():
-    example = {"api": "predict", "request": {"inputs": {"text": ["a"]}}, "answer": {"outputs": [["good"] * 1000]}}
-    lines = _request_lines("reviews", example)
-    assert lines[1].startswith("curl -d ")
-    assert lines[-2] == "The whole answer (8,015 characters) is in `model_card.json`."
+def changed(extra, training=None, answer=None):
+    """The page of the card with other results of training, and another answer to the first request."""
+    card = json.loads((extra / "model_card.json").read_text())
+    card["training"] = _training(RESULTS if training is None else training)
+    card["examples"][0]["answer"] = answer
+    return page(card)
+
+
+def test_an_answer_too_long_for_the_page_is_only_in_the_json_file(extra):
+    lines = changed(extra, answer={"outputs": [["good"] * 1000]}).splitlines()
+    index = lines.index("The whole answer (8,015 characters) is in `model_card.json`.")
+    assert lines[index - 3].startswith("curl -d ") and lines[index - 2 : index] == ["```", ""]
     assert not any("good" in line for line in lines)
 
 
 def test_the_card_describes_the_training_data_and_the_metrics(extra):
-    page, card = (extra / "README.md").read_text(), json.loads((extra / "model_card.json").read_text())
-    assert "Trained by `finetune` from `models/base` on `data/similar` (format table): 678 updates, 12,345" in page
-    assert "| spearman | 0.8125 | 0 |" in page and "| loss | 0.25 | |" in page
+    text, card = (extra / "README.md").read_text(), json.loads((extra / "model_card.json").read_text())
+    assert "Trained by `finetune` from `models/base` on `data/similar` (format table): 678 updates, 12,345" in text
+    assert "| spearman | 0.8125 | 0 |" in text and "| loss | 0.25 | |" in text
     assert card["training"]["final"] == RESULTS["final"]
     assert card["versions"]["tensorflow"] == tf.__version__
     assert card["signatures"]["serving_default"]["outputs"] == {"value": {"dtype": "float32", "shape": [None]}}
     assert re.match("18 requests to 3 signatures", card["checked"])
-    assert "| output | `value` | float32 | [?] |" in page
+    assert "| output | `value` | float32 | [?] |" in text
 
 
-def test_metrics_that_are_not_numbers_are_left_out_of_the_page():
+def test_metrics_that_are_not_numbers_are_left_out_of_the_page(extra):
     lost = {"steps": None, "final": {"loss": None, "f1": 0.5}, "baseline": {"f1": None}, "config": None}
-    lines = _training_lines(_training(RESULTS | lost))
-    assert lines[-2:] == ["| f1 | 0.5 | |", ""]
-    assert _training_lines(_training({"final": [1], "baseline": "x"}))
+    assert "|---|---|---|\n| f1 | 0.5 | |\n\n" in changed(extra, RESULTS | lost)
+    assert "Trained by ``" in changed(extra, {"final": [1], "baseline": "x"})
 
 
-def test_the_page_names_the_initial_checkpoint_if_there_was_one():
+def test_the_page_names_the_initial_checkpoint_if_there_was_one(extra):
     without = {name: value for name, value in RESULTS.items() if name != "init"}
-    assert "Trained by `finetune` from `models/base` on" in _training_lines(_training(RESULTS))[0]
-    assert "Trained by `finetune` from scratch on" in _training_lines(_training(without))[0]
+    assert "Trained by `finetune` from `models/base` on" in changed(extra)
+    assert "Trained by `finetune` from scratch on" in changed(extra, without)
 
 
 def test_the_task_is_restored_from_a_version(regression, tmp_path):

@@ -26,6 +26,7 @@ from bert_tf.config.train import RECIPES
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
+from bert_tf.report.reporter import FileReporter
 from bert_tf.tasks import ClassificationConfig
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
@@ -193,13 +194,22 @@ def pretrained(tmp_path, template):
 def finetune(tmp_path, pretrained):
     """A function that fine-tunes on two tables given as text."""
 
-    def start(train="sentence\tlabel\nw1 w2\ta\nw3\tb\n", dev="sentence\tlabel\nw5\ta\n", init=pretrained, **task):
+    to_files = FileReporter()
+
+    def start(
+        train="sentence\tlabel\nw1 w2\ta\nw3\tb\n",
+        dev="sentence\tlabel\nw5\ta\n",
+        init=pretrained,
+        reporter=to_files,
+        **task,
+    ):
         (tmp_path / "train.tsv").write_text(train)
         (tmp_path / "dev.tsv").write_text(dev)
         fields = {"max_length": 16} | task
         data = ExampleData(text=fields.pop("text", "sentence"))
         config = FinetuneConfig(task=ClassificationConfig(**fields), data=data, train=TRAIN)
-        return finetuning.finetune(config, str(tmp_path), str(init), str(tmp_path / "model"), STRATEGY)
+        model = str(tmp_path / "model")
+        return finetuning.finetune(config, str(tmp_path), str(init), model, STRATEGY, reporter=reporter)
 
     return start
 
@@ -234,13 +244,16 @@ def test_a_file_can_not_be_trained_on_and_measured_by_at_once(finetune, tmp_path
             finetuning.source_of(config, str(tmp_path / place) if place != "-" else place)
 
 
-def test_a_report_that_fails_loses_no_model_and_is_made_when_the_run_comes_back(finetune, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(OSError):
-        patch.setattr(finetuning.Evaluation, "report", Mock(side_effect=OSError("no room")))
-        finetune()
+def test_a_report_that_fails_loses_no_model_and_is_made_when_the_run_comes_back(finetune, tmp_path):
+    class WithoutRoom(FileReporter):
+        def evaluation(self, *_):
+            raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        finetune(reporter=WithoutRoom())
     saved = (tmp_path / "model/model.safetensors").read_bytes()
     results = finetune(dev="sentence\tlabel\nw5\ta\n")
-    assert (tmp_path / "model/report.html").exists() and results["steps"] == TRAIN.steps
+    assert (tmp_path / "model/report.html").is_file() and results["steps"] == TRAIN.steps
     assert (tmp_path / "model/model.safetensors").read_bytes() == saved
 
 

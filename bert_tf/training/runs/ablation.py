@@ -1,21 +1,21 @@
-"""Ablation of pre-training objectives and model sizes (paper, sections 5.1 and 5.2) on the bundled data.
+"""Ablation of pre-training objectives and model sizes (paper, sections 5.1 and 5.2).
 
-Each model is pre-trained on the State of the Union addresses and fine-tuned on the movie reviews, several times.
+Each model is pre-trained and fine-tuned several times.
 """
 
+import copy
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.config import BertConfig, FinetuneConfig, PretrainConfig
 from bert_tf.errors import ConfigError
-from bert_tf.files import bundled, write_json, write_text
-from bert_tf.report.ablation import draw_ablation, markdown
-from bert_tf.report.statistics import mean_and_deviation
+from bert_tf.files import write_json
+from bert_tf.metrics.statistics import mean_and_deviation
+from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.finetuning import finetune
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.runs.runner import isolated_session
@@ -53,17 +53,40 @@ VARIANTS = {
 }
 
 
+class Recipe(NamedTuple):
+    """What all variants have in common.
+
+    Attributes:
+        pretraining: of BERT; the vocabulary and the model's size are set here.
+        finetuning: of the pre-trained models, for classification.
+        data_dir: of the fine-tuning.
+        write_vocabulary: learns the vocabulary of all models, and writes it to a path.
+    """
+
+    pretraining: PretrainConfig
+    finetuning: FinetuneConfig
+    data_dir: str
+    write_vocabulary: Callable[[str], object]
+
+
 def ablate(
-    output_dir: str, strategy: tf.distribute.Strategy, *, sizes: Sequence[str], seeds: int, smoke: bool = False
+    recipe: Recipe,
+    output_dir: str,
+    strategy: tf.distribute.Strategy,
+    *,
+    sizes: Sequence[str],
+    seeds: int,
+    smoke: bool = False,
+    reporter: Reporter = SILENT,
 ) -> list[Json]:
     """Trains every variant at the first size, and BERT at the others.
 
     Args:
-        output_dir: gets vocab.txt, a folder per training, results.json, ablation.md and ablation.png; existing runs are
-            resumed.
+        output_dir: gets vocab.txt, a folder per training, and results.json; existing runs are resumed.
         sizes: names of `BertConfig.from_name`.
         seeds: runs of each variant, with different seeds for pre-training and fine-tuning.
         smoke: trains a few steps only, which learn nothing.
+        reporter: gets the results of each training and of all.
 
     Returns:
         One dict per row: name, size, parameters, accuracies (one per seed), mean, deviation (of the sample; None for
@@ -75,7 +98,7 @@ def ablate(
         BertConfig.from_name(size)
     vocab = os.path.join(output_dir, "vocab.txt")
     if not os.path.exists(vocab):
-        write_english_vocabulary(vocab)
+        recipe.write_vocabulary(vocab)
     wanted = [(name, sizes[0]) for name in VARIANTS] + [("BERT", size) for size in sizes[1:]]
     rows: list[Json] = []
     for name, size in wanted:
@@ -85,12 +108,13 @@ def ablate(
             pretrained = os.path.join(folder, "pretrained")
             print(f"\n== {name}, {size}, seed {seed}", flush=True)
             end = os.path.join(folder, "-".join(["reviews", *variant.task.values()]))
-            pretraining, tuning = _pretraining(variant, size, vocab, seed, smoke), _finetuning(variant, seed, smoke)
+            pretraining = _pretraining(recipe.pretraining, variant, size, vocab, seed, smoke)
+            finetuning = _finetuning(recipe.finetuning, variant, seed, smoke)
             with remedy("choose another --output_dir"):
                 with isolated_session():
-                    before = pretrain(pretraining, pretrained, strategy)
+                    before = pretrain(pretraining, pretrained, strategy, reporter=reporter)
                 with isolated_session():
-                    after = finetune(tuning, bundled("data/reviews"), pretrained, end, strategy)
+                    after = finetune(finetuning, recipe.data_dir, pretrained, end, strategy, reporter=reporter)
             losses.append(before["final"]["loss"])
             accuracies.append(after["final"]["accuracy"])
         mean, deviation = mean_and_deviation(accuracies)
@@ -106,20 +130,21 @@ def ablate(
             }
         )
     write_json(os.path.join(output_dir, "results.json"), {"program": "ablate", "smoke": smoke, "rows": rows})
-    write_text(os.path.join(output_dir, "ablation.md"), markdown(rows))
-    draw_ablation(os.path.join(output_dir, "ablation.png"), rows)
+    reporter.ablation(output_dir, rows)
     return rows
 
 
-def _pretraining(variant: Variant, size: str, vocab: str, seed: int, smoke: bool) -> PretrainConfig:
-    settings: PretrainConfig = config("pretrain/tiny.py")
+def _pretraining(
+    config: PretrainConfig, variant: Variant, size: str, vocab: str, seed: int, smoke: bool
+) -> PretrainConfig:
+    settings = copy.deepcopy(config)
     settings.tokenizer.vocab = vocab
     settings.data = dataclasses.replace(settings.data, **variant.data)
     if settings.data.masking == "causal_lm":
         settings.data.max_predictions = settings.data.max_length - 1
     kept = {name: getattr(settings.model, name) for name in ("vocab_size", "dropout", "attention_dropout")}
     model = BertConfig.from_name(size, **kept, **variant.model)
-    # As in tiny.py: proportional to 1 / sqrt(width), 0.02 at 768.
+    # As in configs/pretrain/tiny.py: proportional to 1 / sqrt(width), 0.02 at 768.
     settings.model = dataclasses.replace(model, initializer_range=0.02 * (768 / model.hidden_size) ** 0.5)
     settings.train.seed = seed
     if smoke:
@@ -127,8 +152,8 @@ def _pretraining(variant: Variant, size: str, vocab: str, seed: int, smoke: bool
     return settings
 
 
-def _finetuning(variant: Variant, seed: int, smoke: bool) -> FinetuneConfig:
-    settings: FinetuneConfig = config("finetune/reviews_tiny.py")
+def _finetuning(config: FinetuneConfig, variant: Variant, seed: int, smoke: bool) -> FinetuneConfig:
+    settings = copy.deepcopy(config)
     task: Any = settings.task
     settings.task = dataclasses.replace(task, **variant.task)
     settings.train.seed = seed

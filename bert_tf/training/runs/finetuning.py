@@ -12,7 +12,6 @@ import tensorflow as tf
 from bert_tf.checkpoints import load
 from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import write_text
 from bert_tf.inputs.corpus.shards import settings_of
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.in_memory import InMemory
@@ -24,11 +23,11 @@ from bert_tf.tasks import FineTuningTask, task_of
 from bert_tf.text import Tokenizer
 from bert_tf.training.evaluation import answering
 from bert_tf.training.phases import Input
+from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.state.run_manifest import differences
 from bert_tf.types import Json, Metrics, Tensors
 
-REPORT = "report.html"
 # Examples that `predict` holds in memory: enough to sort by length, whatever the size of the file.
 _CHUNK = 4096
 
@@ -42,6 +41,7 @@ def finetune(
     *,
     accept_config_change: bool = False,
     like: Json | None = None,
+    reporter: Reporter = SILENT,
 ) -> Json:
     """Fine-tunes a pre-trained encoder on labelled examples.
 
@@ -51,6 +51,7 @@ def finetune(
         model_dir, strategy, accept_config_change: as in `pretraining.pretrain`.
         like: results of a run with which this one will be compared: requires the same inputs, and computes in the same
             number format.
+        reporter: gets the curves and the last evaluation.
 
     Returns:
         The contents of results.json.
@@ -65,6 +66,7 @@ def finetune(
         strategy,
         accept_config_change=accept_config_change,
         like=like,
+        reporter=reporter,
         data_dir=data_dir,
     )
 
@@ -78,6 +80,7 @@ def train(
     *,
     accept_config_change: bool = False,
     like: Json | None = None,
+    reporter: Reporter = SILENT,
     data_dir: str = "",
 ) -> Json:
     """Fine-tunes as `finetune` does, on the examples of a source.
@@ -107,6 +110,7 @@ def train(
         inputs,
         accept_config_change,
         like["computes_in"] if like else None,
+        reporter,
         data_dir=data_dir,
         init=init,
     )
@@ -150,10 +154,9 @@ def train(
             evaluation()  # with the weights that will be saved
 
     def report(results: Json) -> None:
-        if evaluation is None:
-            return
-        path, where = os.path.join(model_dir, REPORT), source.where("validation")
-        evaluation.report(path, where, read_report["validation"], results["final"])
+        if evaluation:
+            where, final = source.where("validation"), results["final"]
+            reporter.evaluation(model_dir, evaluation, where, read_report["validation"], final)
 
     return runner.fit(
         task,
@@ -231,8 +234,8 @@ class Evaluation:
     """Callable that evaluates the model with its current weights: returns the task's metrics and official metrics.
 
     Args:
+        task, examples: also attributes; the examples are labelled.
         model: built by `task.build`.
-        examples: labelled.
         columns: from `task.to_tensors`.
         batch_size: rows per batch.
         tune: whether the task tunes settings on these examples (`FineTuningTask.tune`).
@@ -252,42 +255,17 @@ class Evaluation:
         *,
         tune: bool = False,
     ) -> None:
-        self._task, self._examples, self._columns, self._tune = task, examples, columns, tune
+        self.task, self.examples, self._columns, self._tune = task, examples, columns, tune
         self._batches = task.batches(columns, batch_size)
         self._answers = answering(task, model, strategy, labelled=True)
         self.predictions: list[Json] | None = None
 
     def __call__(self) -> Metrics:
         answers, metrics = self._answers(self._columns, self._batches)
-        self.predictions = predictions = self._task.predictions(self._examples, answers)
+        self.predictions = predictions = self.task.predictions(self.examples, answers)
         if self._tune:
-            self._task.tune(self._examples, predictions)
-        return metrics | self._task.official_metrics(self._examples, predictions)
-
-    def report(self, path: str, where: str, read_report: ReadReport, metrics: Json) -> None:
-        """Writes an HTML page about the last call.
-
-        Args:
-            where: name of the examples.
-            read_report: of reading them.
-            metrics: returned by the last call, or its row in History.evaluations.
-        """
-        # Imported here: Matplotlib takes a second to load, in every program that imports this module.
-        from bert_tf.report.evaluation import evaluation_page
-
-        assert self.predictions is not None, "an evaluation is reported after its first call"
-        task = self._task
-        page = evaluation_page(
-            title=task.name.replace("_", " ").capitalize(),
-            data=where,
-            examples=len(self._examples),
-            monitor=task.monitor,
-            measured={name: value for name, value in metrics.items() if name not in ("kind", "step")},
-            baseline=task.baseline(self._examples),
-            error_analysis=task.error_analysis(self._examples, self.predictions),
-            read_report=read_report,
-        )
-        write_text(path, page)
+            self.task.tune(self.examples, predictions)
+        return metrics | self.task.official_metrics(self.examples, predictions)
 
 
 def predicting(

@@ -22,6 +22,7 @@ from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
+from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.dry_run import rows_per_epoch
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.speed import row_flops
@@ -38,6 +39,7 @@ def pretrain(
     strategy: tf.distribute.Strategy,
     *,
     accept_config_change: bool = ...,
+    reporter: Reporter = ...,
     dry_run: Literal[False] = ...,
 ) -> Json: ...
 
@@ -49,6 +51,7 @@ def pretrain(
     strategy: tf.distribute.Strategy,
     *,
     accept_config_change: bool = ...,
+    reporter: Reporter = ...,
     dry_run: Literal[True],
 ) -> str: ...
 
@@ -59,6 +62,7 @@ def pretrain(
     strategy: tf.distribute.Strategy,
     *,
     accept_config_change: bool = False,
+    reporter: Reporter = SILENT,
     dry_run: bool = False,
 ) -> Json | str:
     """Pre-trains from raw text or prepared shards.
@@ -66,6 +70,7 @@ def pretrain(
     Args:
         model_dir: gets the model, checkpoints, history and results.json; an interrupted run is resumed.
         accept_config_change: whether an interrupted run may resume with settings that change its result.
+        reporter: gets the curves.
         dry_run: trains a few updates to measure their cost and writes nothing.
 
     Returns:
@@ -104,7 +109,7 @@ def pretrain(
     identity = {"input": corpus_identity(files), "tokenizer": settings_of(tokenizer)["fingerprint"]}
     if validation:
         identity["validation"] = corpus_identity(validation)
-    runner = Runner("pretrain", config, model_dir, strategy, identity, accept_config_change)
+    runner = Runner("pretrain", config, model_dir, strategy, identity, accept_config_change, reporter=reporter)
     seed = config.train.seed
     task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest)
     inputs = [_training_input(files, tokenizer, *phase, seed, model_config) for phase in phases]

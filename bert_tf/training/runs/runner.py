@@ -22,6 +22,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.training import precision
 from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
+from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs import dry_run
 from bert_tf.training.speed import peak_flops
 from bert_tf.training.state.run_manifest import RunManifest
@@ -73,6 +74,7 @@ class Runner:
         model_dir, strategy, accept_config_change: as in `pretrain`.
         inputs: JSON-ready identity of the inputs; entries may be added until `fit` is called.
         computes_in: name of the Keras policy that "auto" stands for; None measures it.
+        reporter: gets the curves.
         files: paths, to be recorded.
 
     Attributes:
@@ -88,13 +90,14 @@ class Runner:
         inputs: Json,
         accept_config_change: bool,
         computes_in: str | None = None,
+        reporter: Reporter = SILENT,
         **files: str,
     ) -> None:
         # Records the settings of the recipe, not only its name, and compares them when the run resumes.
         config = dataclasses.replace(config, train=config.train.resolved())
         self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
         self.dtype = precision.policy(self._dtype(computes_in))
-        self.accept_config_change = accept_config_change
+        self.accept_config_change, self.reporter = accept_config_change, reporter
         self.record: Json = {
             "program": program,
             **files,
@@ -225,6 +228,7 @@ class Runner:
             started=record.write if record else None,
             pipeline=self._pipeline(),
             peak_flops=most,
+            reporter=self.reporter,
         )
         if not trainer.advanced:
             before = results_of(self.model_dir)

@@ -13,10 +13,9 @@ import tensorflow as tf
 from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
 from bert_tf.errors import ConfigError
-from bert_tf.files import replacing, write_json, write_text
-from bert_tf.progress import duration
-from bert_tf.report.markdown import table
-from bert_tf.report.statistics import mean_and_deviation
+from bert_tf.files import replacing, write_json
+from bert_tf.metrics.statistics import mean_and_deviation
+from bert_tf.training.reporter import CURVES, PAGE, SILENT, Reporter
 from bert_tf.training.runs import finetuning
 from bert_tf.training.runs.runner import expect, isolated_session, results_of
 from bert_tf.training.state.run_manifest import RunManifest
@@ -24,7 +23,7 @@ from bert_tf.training.strategy import is_chief
 from bert_tf.types import Json
 
 # Copied from the best run to the model directory; the files that make it a model come last.
-_COPIED = ("curves.png", finetuning.REPORT, "vocab.txt", "model.safetensors", "config.json")
+_COPIED = (CURVES, PAGE, "vocab.txt", "model.safetensors", "config.json")
 # Settings that a search varies -> their names in the names of folders.
 _GRID = {"batch_size": "batch", "learning_rate": "rate", "epochs": "epochs"}
 
@@ -52,6 +51,7 @@ def finetune(
     strategy: tf.distribute.Strategy,
     *,
     accept_config_change: bool = False,
+    reporter: Reporter = SILENT,
 ) -> Json:
     """Fine-tunes once, or several times as `train.seeds` and `search` specify.
 
@@ -61,13 +61,13 @@ def finetune(
 
     Args:
         data_dir, init, model_dir, strategy, accept_config_change: as in `finetuning.finetune`.
+        reporter: gets the curves and the last evaluation of each run, and the summary of several.
 
     Returns:
         The contents of results.json. For several runs: trials, a list of dicts (name, settings, seed, steps, seconds,
         final, learned: whether it is better than the baseline); groups, a list of dicts, one for each choice of
         settings (settings, runs, mean, deviation of the sample or None, best, failed: names of runs that did not
-        learn); best, the name of a trial; task, measure, baseline, steps and final of that trial. trials.md has the
-        same as tables.
+        learn); best, the name of a trial; task, measure, baseline, steps and final of that trial.
     """
     expect(config, FinetuneConfig)
     config.check()
@@ -75,7 +75,7 @@ def finetune(
         raise ConfigError("grid is set, but search is off; add --config.search, or leave grid out")
     if config.train.seeds == 1 and not config.search:
         return finetuning.finetune(
-            config, data_dir, init, model_dir, strategy, accept_config_change=accept_config_change
+            config, data_dir, init, model_dir, strategy, accept_config_change=accept_config_change, reporter=reporter
         )
     trials, chief = trials_of(config), is_chief(strategy)
     source = finetuning.source_of(config, data_dir)
@@ -102,14 +102,13 @@ def finetune(
                     strategy,
                     accept_config_change=accept_config_change,
                     like=first,
+                    reporter=reporter,
                 )
         if chief:
             shutil.rmtree(os.path.join(folders[trial.name], "checkpoints"), ignore_errors=True)
     summary = run | summarize(trials, results)
     if chief:
-        text = tables(summary)
-        print(f"\n{text}")
-        write_text(os.path.join(model_dir, "trials.md"), text)
+        reporter.trials(model_dir, summary)
         _copy(os.path.join(model_dir, summary["best"]), model_dir)
         write_json(os.path.join(model_dir, RESULTS), summary)
     return summary
@@ -187,39 +186,6 @@ def summarize(trials: Sequence[Trial], results: Mapping[str, Json]) -> Json:
         "groups": groups,
         "best": best["name"],
     } | {key: results[best["name"]][key] for key in ("task", "measure", "baseline", "steps", "final")}
-
-
-def tables(summary: Json) -> str:
-    """Markdown tables of the runs and, if each choice of settings had several runs, of the choices.
-
-    Args:
-        summary: from `summarize`.
-    """
-    metric = summary["measure"][0]
-
-    def note(row: Json) -> str:
-        notes = ["best"] if row["name"] == summary["best"] else []
-        return ", ".join(notes + ([] if row["learned"] else ["did not learn: not better than the baseline"]))
-
-    values = {row["name"]: row["final"][metric] for row in summary["trials"]}
-    rows = [
-        (row["name"], f"{values[row['name']]:.4f}", f"{row['steps']:,}", duration(row["seconds"]), note(row))
-        for row in summary["trials"]
-    ]
-    baseline = ("baseline", f"{summary['baseline'][metric]:.4f}", "", "", "answers without reading the text")
-    parts = [table(("run", metric, "steps", "time", ""), [*rows, baseline])]
-    if summary["groups"][0]["deviation"]:
-        choices = [
-            (
-                ", ".join(f"{name} {value:g}" for name, value in group["settings"].items()) or "all",
-                f"{group['mean'][metric]:.4f} ± {group['deviation'][metric]:.4f}",
-                f"{values[group['best']]:.4f}",
-                f"{group['runs'] - len(group['failed'])} of {group['runs']}",
-            )
-            for group in summary["groups"]
-        ]
-        parts.append(table(("settings", f"{metric}, mean ± deviation", "best", "learned"), choices))
-    return "\n".join(parts)
 
 
 def _copy(folder: str, model_dir: str) -> None:

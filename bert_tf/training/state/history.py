@@ -1,4 +1,4 @@
-"""Training curves and evaluations: history.jsonl, TensorBoard files and curves.png."""
+"""Training curves and evaluations: history.jsonl and TensorBoard files."""
 
 import contextlib
 import json
@@ -13,6 +13,7 @@ from tensorboard.plugins.histogram import metadata as histogram
 
 from bert_tf.files import nan_for_null, to_json, write_text
 from bert_tf.progress import log, metrics_line
+from bert_tf.training.reporter import CURVES
 from bert_tf.training.speed import SECONDS
 from bert_tf.training.state import event_files
 from bert_tf.types import Array, Json, Metrics
@@ -32,13 +33,12 @@ class History:
         resumes: the steps from which the run was resumed.
 
     Args:
-        directory: gets history.jsonl, tensorboard/ and curves.png.
+        directory: gets history.jsonl and tensorboard/.
         step: of the checkpoint from which the run resumes; rows of later steps are removed, they will be written again.
-        title: of curves.png.
-        monitor: name of the metric by which evaluations are compared; curves.png shows it.
         write: False keeps everything in memory (workers other than the chief).
         on_error: if a file cannot be written, e.g. because the disk is full: "stop" raises an error, "go_on" prints a
             line on standard error; with the next point, history.jsonl gets the missing rows.
+        draw: presents the curves (`Reporter.curves`); called at each evaluation, and by `draw`.
     """
 
     def __init__(
@@ -46,10 +46,9 @@ class History:
         directory: str,
         step: int,
         *,
-        title: str = "",
-        monitor: str = "loss",
         write: bool = True,
         on_error: str = "stop",
+        draw: Callable[["History"], None] = lambda history: None,
     ) -> None:
         self._path = os.path.join(directory, "history.jsonl")
         rows: list[Json] = []
@@ -62,7 +61,7 @@ class History:
         self.points = [row for row in rows if row["kind"] == "training"]
         self.evaluations = [row for row in rows if row["kind"] == "evaluation"]
         self.resumes: list[int] = [row["step"] for row in rows if row["kind"] == "resume"]
-        self._directory, self._title, self._monitor, self._write = directory, title, monitor, write
+        self._directory, self._draw, self._write = directory, draw, write
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         if write:
             write_text(self._path, _lines(rows))
@@ -107,14 +106,10 @@ class History:
         print_line(f"  step {step}, validation: {metrics_line(metrics)}")
 
     def draw(self) -> None:
-        """Writes curves.png."""
+        """Presents the curves."""
         if self._write:
-            # Imported here: Matplotlib takes a second to load, in every program that imports this module.
-            from bert_tf.report.training_curves import draw_curves
-
-            path = os.path.join(self._directory, "curves.png")
-            with self._failures("curves.png"):
-                draw_curves(path, self.points, self.evaluations, self.resumes, title=self._title, monitor=self._monitor)
+            with self._failures(CURVES):
+                self._draw(self)
 
     def _record(self, row: Json, histograms: Mapping[str, Array] = types.MappingProxyType({})) -> None:
         self._rows.append(row)

@@ -6,17 +6,27 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.checkpoints import directory
 from bert_tf.errors import ConfigError
+from bert_tf.files import bundled
+from bert_tf.report.reporter import FileReporter
 from bert_tf.training.runs import ablation
-from bert_tf.training.runs.ablation import VARIANTS, ablate
+from bert_tf.training.runs.ablation import VARIANTS, Recipe, ablate
 from bert_tf.training.state.run_manifest import RunManifest
 
 
+@pytest.fixture(scope="module")
+def recipe():
+    configs = config("pretrain/tiny.py"), config("finetune/reviews_tiny.py")
+    return Recipe(*configs, bundled("data/reviews"), write_english_vocabulary)
+
+
 @pytest.mark.slow
-def test_every_variant_is_trained_as_it_says_and_ended_ones_are_not_trained_again(tmp_path):
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    rows = ablate(str(tmp_path), strategy, sizes=["tiny", "mini"], seeds=1, smoke=True)
+def test_every_variant_is_trained_as_it_says_and_ended_ones_are_not_trained_again(recipe, tmp_path):
+    settings = {"sizes": ["tiny", "mini"], "seeds": 1, "smoke": True, "reporter": FileReporter()}
+    arguments = recipe, str(tmp_path), tf.distribute.OneDeviceStrategy("/cpu:0")
+    rows = ablate(*arguments, **settings)
     assert [(row["name"], row["size"]) for row in rows] == [*((name, "tiny") for name in VARIANTS), ("BERT", "mini")]
     assert json.loads((tmp_path / "results.json").read_text())["rows"] == rows
     assert (tmp_path / "ablation.md").read_text().count("\n| ") == len(rows)
@@ -36,19 +46,19 @@ def test_every_variant_is_trained_as_it_says_and_ended_ones_are_not_trained_agai
 
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")}
     assert len(written) == 9  # two variants share their pre-training
-    assert ablate(str(tmp_path), strategy, sizes=["tiny", "mini"], seeds=1, smoke=True) == rows
+    assert ablate(*arguments, **settings) == rows
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")} == written
 
 
 @pytest.mark.parametrize("sizes, message", [([], "no size of model"), (["tiny", "mni"], "model size 'mni' is unknown")])
-def test_sizes_are_looked_at_before_anything_is_trained(tmp_path, sizes, message):
+def test_sizes_are_looked_at_before_anything_is_trained(recipe, tmp_path, sizes, message):
     with pytest.raises(ConfigError, match=message):
-        ablate(str(tmp_path), None, sizes=sizes, seeds=1)
+        ablate(recipe, str(tmp_path), None, sizes=sizes, seeds=1)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
-def made_up(tmp_path, monkeypatch):
+def made_up(recipe, tmp_path, monkeypatch):
     """A function that ablates with trainings that only claim their directory and build a graph with a gradient."""
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
 
@@ -58,11 +68,13 @@ def made_up(tmp_path, monkeypatch):
         tf.function(square).get_concrete_function(tf.TensorSpec([], tf.float32))
         return {"final": {"loss": 1.0, "accuracy": 0.5}, "parameters": 1}
 
-    monkeypatch.setattr(ablation, "pretrain", lambda config, model_dir, strategy: train("pretrain", model_dir))
     monkeypatch.setattr(
-        ablation, "finetune", lambda config, data, init, model_dir, strategy: train("finetune", model_dir)
+        ablation, "pretrain", lambda config, model_dir, strategy, reporter: train("pretrain", model_dir)
     )
-    return lambda: ablate(str(tmp_path), None, sizes=["tiny"], seeds=2)
+    monkeypatch.setattr(
+        ablation, "finetune", lambda config, data, init, model_dir, *_, reporter: train("finetune", model_dir)
+    )
+    return lambda: ablate(recipe, str(tmp_path), None, sizes=["tiny"], seeds=2)
 
 
 def test_graphs_do_not_pile_up_from_training_to_training(made_up):

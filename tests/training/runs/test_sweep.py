@@ -15,6 +15,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.files import write_json
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.report.reporter import FileReporter
 from bert_tf.tasks import ClassificationConfig
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
@@ -90,7 +91,7 @@ def search(tmp_path, tables, monkeypatch):
     def start(accuracies, config=None, inputs="inputs", **arguments):
         ran = []
 
-        def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change, like):
+        def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change, like, reporter):
             accuracy = accuracies[config.train.seed]
             ran.append(config.train.seed)
             folder = tmp_path / model_dir
@@ -110,6 +111,7 @@ def search(tmp_path, tables, monkeypatch):
         monkeypatch.setattr(finetuning, "finetune", finetune)
         monkeypatch.setattr(finetuning, "check_init", lambda config, init, like: None)  # there is no such checkpoint
         model = str(tmp_path / "model")
+        arguments |= {"reporter": FileReporter()}
         return sweep.finetune(config or changed(seeds=4), str(tables), "init", model, STRATEGY, **arguments), ran
 
     return start

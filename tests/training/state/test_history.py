@@ -1,3 +1,4 @@
+import functools
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from bert_tf.report.reporter import FileReporter
 from bert_tf.training.state.history import History, by_phase
 
 
@@ -108,7 +110,8 @@ def test_a_measure_that_is_no_number_is_null_in_the_file_and_nan_to_a_run_that_g
 
 
 def test_a_run_that_goes_on_with_a_full_disk_says_so_once_and_writes_later_what_is_missing(small_disk, fill, capfd):
-    history = History(str(small_disk), 0, on_error="go_on")
+    draw = functools.partial(FileReporter().curves, str(small_disk), "a run", "loss")
+    history = History(str(small_disk), 0, on_error="go_on", draw=draw)
     history.point(10, 0, {"loss": 1.0}, 0.0, {})
     fill(0)
     for step in range(20, 520, 50):  # more than the page that the file has already

@@ -1,10 +1,11 @@
-"""The table and the picture of an ablation."""
+"""The tables, and the picture of an ablation."""
 
 import statistics
 
 import matplotlib.image
 
-from bert_tf.report.ablation import draw_ablation, markdown
+from bert_tf.report import tables
+from bert_tf.report.plots import draw_ablation
 
 
 def row(name, *accuracies):
@@ -16,7 +17,7 @@ def row(name, *accuracies):
 
 
 def test_the_table_has_a_row_a_model_with_mean_deviation_and_difference():
-    header, rule, *lines = markdown([row("BERT", 0.70, 0.74), row("No NSP", 0.69, 0.71)]).splitlines()
+    header, rule, *lines = tables.ablation([row("BERT", 0.70, 0.74), row("No NSP", 0.69, 0.71)]).splitlines()
     assert header.count("|") == rule.count("|") == lines[0].count("|") == lines[1].count("|")
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:2]]
     assert cells[0] == ["BERT", "tiny", "1.2 M", "0.720", "0.028", "0.700, 0.740", ""]
@@ -25,7 +26,7 @@ def test_the_table_has_a_row_a_model_with_mean_deviation_and_difference():
 
 
 def test_one_seed_has_no_deviation():
-    cells = [cell.strip() for cell in markdown([row("BERT", 0.7)]).splitlines()[2].split("|")]
+    cells = [cell.strip() for cell in tables.ablation([row("BERT", 0.7)]).splitlines()[2].split("|")]
     assert cells[4:7] == ["0.700", "", "0.700"]
 
 
@@ -36,3 +37,8 @@ def test_the_picture_grows_with_the_rows(tmp_path):
         draw_ablation(path, [row(f"model {number}", 0.6, 0.7, 0.65) for number in range(count)])
         heights.append(matplotlib.image.imread(path).shape[0])
     assert heights[0] < heights[1]
+
+
+def test_a_table_in_markdown_is_a_table_as_text():
+    lines = ["| a   | long |", "| --- | ---- |", "| 123 |      |", "| b   | 4    |"]
+    assert tables.table(("a", "long"), [("123", ""), ("b", "4")]).splitlines() == lines

@@ -1,0 +1,120 @@
+"""Self-contained HTML pages, made of the templates in templates/.
+
+Jinja escapes all values, so that text from a data set or a model cannot break a page.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import jinja2
+
+from bert_tf.metrics.calibration import calibration_errors
+from bert_tf.metrics.statistics import wilson_interval
+from bert_tf.metrics.units import SHARE, Unit, unit_of
+from bert_tf.report.plots import curve_plot, reliability_plot
+from bert_tf.types import Json
+
+if TYPE_CHECKING:  # a report does not need TensorFlow, which the tasks and readers import
+    from bert_tf.inputs.datasets.examples import ReadReport
+    from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis
+
+# With more classes a matrix is unreadable; the most frequent confusions are listed instead.
+_MATRIX = 12
+_PAIRS = 25
+_CHARACTERS = 600  # shown of a text or an answer
+
+
+def quickstart_page(results: Json) -> str:
+    """Builds the page from the content of the quick start's results.json."""
+    return _TEMPLATES.get_template("quickstart.html.j2").render(results=results)
+
+
+def evaluation_page(
+    title: str,
+    data: str,
+    examples: int,
+    monitor: str,
+    measured: Mapping[str, float],
+    baseline: Mapping[str, float],
+    error_analysis: "ErrorAnalysis",
+    read_report: "ReadReport",
+) -> str:
+    """Builds a page with metrics, confusions, calibration and example predictions.
+
+    Args:
+        title: name of the task.
+        data: name of the data set.
+        examples: number of evaluated examples.
+        monitor: name of the main metric.
+        measured: losses and metrics by name.
+        baseline: metrics of predictions made without reading the inputs.
+        error_analysis: of the predictions.
+        read_report: examples that were skipped or repaired when the data was read.
+    """
+    # Metrics of parts, such as PER/f1, are in the task's own table.
+    names = [name for name in measured if "/" not in name and name != "truncated_share"]
+    names.sort(key=lambda name: (name != monitor, name not in baseline))
+    confusion, confidences, correct = error_analysis.confusion, error_analysis.confidences, error_analysis.correct
+    is_matrix = confusion is not None and len(confusion.labels) <= _MATRIX
+    calibration = len(confidences) and {
+        **calibration_errors(confidences, correct),
+        "accuracy": sum(correct) / len(correct),
+        "plot": reliability_plot(confidences, correct),
+    }
+    return _TEMPLATES.get_template("evaluation.html.j2").render(
+        title=title,
+        data=data,
+        examples=examples,
+        monitor=monitor,
+        measured=measured,
+        baseline=baseline,
+        units={name: unit_of(name, measured) for name in names},
+        analysis=error_analysis,
+        matrix=confusion if is_matrix else None,
+        confusions=_frequent(confusion) if confusion and not is_matrix else None,
+        calibration=calibration,
+        read_report=read_report,
+    )
+
+
+def _frequent(confusion: "Confusion") -> list[tuple[str, str, int, int]]:
+    """The most frequent confusions: true and predicted class, count, examples of the true class."""
+    pairs = [
+        (true, predicted, count, sum(counts))
+        for true, counts in zip(confusion.labels, confusion.counts, strict=True)
+        for predicted, count in zip(confusion.labels, counts, strict=True)
+        if count and true != predicted
+    ]
+    return sorted(pairs, key=lambda pair: -pair[2])[:_PAIRS]
+
+
+def duration(seconds: float) -> str:
+    """Formats seconds: `12.3 s`, `5 min 40 s`."""
+    if seconds < 59.95:  # larger values would be rounded to "60.0 s"
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
+
+
+def _metric(value: float, unit: Unit = SHARE) -> str:
+    return unit.text(value) if math.isfinite(value) else str(value)
+
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("bert_tf.report"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+_TEMPLATES.filters |= {
+    "duration": duration,
+    "median": statistics.median,
+    "metric": _metric,
+    "name": lambda location: location.rpartition("/")[2],  # without folders, which the subtitle shows
+    "percent": _metric,
+    "shortened": lambda text: text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…",
+}
+_TEMPLATES.globals |= {"curve_plot": curve_plot, "wilson_interval": wilson_interval}

@@ -1,0 +1,80 @@
+"""Results as Markdown tables that are also readable as plain text."""
+
+from collections.abc import Iterable, Sequence
+
+from bert_tf.progress import duration
+from bert_tf.types import Json
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Formats a table with columns as wide as their widest cell.
+
+    Args:
+        header: column titles.
+        rows: one cell per column.
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |\n"
+
+    return line(header) + line(["-" * width for width in widths]) + "".join(map(line, rows))
+
+
+def ablation(rows: Sequence[Json]) -> str:
+    """The results of an ablation.
+
+    Args:
+        rows: as returned by `training.runs.ablation.ablate`.
+    """
+    seeds = len(rows[0]["accuracies"])
+    header = ("model", "size", "parameters", "mean accuracy", "deviation", "each seed", "difference from the first")
+    lines = [
+        (
+            row["name"],
+            row["size"],
+            f"{row['parameters'] / 1e6:.1f} M",
+            f"{row['mean']:.3f}",
+            "" if row["deviation"] is None else f"{row['deviation']:.3f}",
+            ", ".join(f"{value:.3f}" for value in row["accuracies"]),
+            f"{row['mean'] - rows[0]['mean']:+.3f}" if row is not rows[0] else "",
+        )
+        for row in rows
+    ]
+    note = (
+        f"Validation accuracy on the bundled movie reviews after pre-training on the bundled speeches; {seeds} seeds."
+    )
+    return f"{table(header, lines)}\n{note}\n"
+
+
+def trials(summary: Json) -> str:
+    """The runs of a sweep and, if each choice of settings had several runs, the choices.
+
+    Args:
+        summary: as returned by `training.runs.sweep.finetune`.
+    """
+    metric = summary["measure"][0]
+
+    def note(row: Json) -> str:
+        notes = ["best"] if row["name"] == summary["best"] else []
+        return ", ".join(notes + ([] if row["learned"] else ["did not learn: not better than the baseline"]))
+
+    values = {row["name"]: row["final"][metric] for row in summary["trials"]}
+    rows = [
+        (row["name"], f"{values[row['name']]:.4f}", f"{row['steps']:,}", duration(row["seconds"]), note(row))
+        for row in summary["trials"]
+    ]
+    baseline = ("baseline", f"{summary['baseline'][metric]:.4f}", "", "", "answers without reading the text")
+    parts = [table(("run", metric, "steps", "time", ""), [*rows, baseline])]
+    if summary["groups"][0]["deviation"]:
+        choices = [
+            (
+                ", ".join(f"{name} {value:g}" for name, value in group["settings"].items()) or "all",
+                f"{group['mean'][metric]:.4f} ± {group['deviation'][metric]:.4f}",
+                f"{values[group['best']]:.4f}",
+                f"{group['runs'] - len(group['failed'])} of {group['runs']}",
+            )
+            for group in summary["groups"]
+        ]
+        parts.append(table(("settings", f"{metric}, mean ± deviation", "best", "learned"), choices))
+    return "\n".join(parts)

@@ -1,0 +1,46 @@
+"""Interface between a run and the presentation of its results, which is not training's business."""
+
+from typing import TYPE_CHECKING
+
+from bert_tf.types import Json, Metrics
+
+if TYPE_CHECKING:
+    from bert_tf.inputs.datasets.examples import ReadReport
+    from bert_tf.training.runs.finetuning import Evaluation
+    from bert_tf.training.state.history import History
+
+# Files that a reporter may write into a model directory.
+CURVES, PAGE, TRIALS = "curves.png", "report.html", "trials.md"
+
+
+class Reporter:
+    """Gets results as soon as there are any, by the chief only; this base class ignores them."""
+
+    def curves(self, directory: str, title: str, monitor: str, history: "History") -> None:
+        """Called at each evaluation and at the end of training.
+
+        Args:
+            directory: of the model, as below.
+            title: of the run.
+            monitor: name of the metric by which evaluations are compared.
+        """
+
+    def evaluation(
+        self, directory: str, evaluation: "Evaluation", where: str, read_report: "ReadReport", metrics: Metrics
+    ) -> None:
+        """Called after the model is saved.
+
+        Args:
+            where: name of the examples.
+            read_report: of reading them.
+            metrics: returned by the last call of `evaluation`, or its row in History.evaluations.
+        """
+
+    def trials(self, directory: str, summary: Json) -> None:
+        """Called with the summary of a sweep (`training.runs.sweep.finetune`)."""
+
+    def ablation(self, directory: str, rows: list[Json]) -> None:
+        """Called with the results of an ablation (`training.runs.ablation.ablate`)."""
+
+
+SILENT = Reporter()
