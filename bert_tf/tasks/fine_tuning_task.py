@@ -285,6 +285,8 @@ class FineTuningTask(Task):
         Returns:
             Dataset of features as `pad` returns; `window` int64 [rows] numbers the rows of each example from 0.
         """
+        if seed is None and not self.windows and count(columns) <= batch_size:
+            return tf.data.Dataset.from_tensors(self._single_batch(columns))  # a pipeline takes a second to set up
         pools = self._pools(columns, batch_size, seed)
         if self.windows:  # more rows than examples: each pool would end with a partial batch
             pools = pools.unbatch().ragged_batch(batch_size * _POOL)
@@ -303,6 +305,13 @@ class FineTuningTask(Task):
         """`preprocess`, traced only once for the many datasets of a long prediction: tracing takes seconds."""
         return tf.function(self.preprocess, autograph=False)
 
+    @functools.cached_property
+    def _single_batch(self) -> TfFunction:
+        """Function from columns to one batch, as `batches` makes it."""
+        return tf.function(
+            lambda columns: self.pad(_numbered(self.preprocess(columns))), autograph=False, reduce_retracing=True
+        )
+
     def _pools(self, columns: Tensors, batch_size: int, seed: tf.Tensor | None) -> tf.data.Dataset:
         """Pools of rows of features, shuffled if there is a seed."""
         # A traced function counts as stateful, and then the position in the training data could not be saved.
@@ -312,15 +321,13 @@ class FineTuningTask(Task):
             order = tf.random.experimental.stateless_shuffle(order, seed)
 
         def encode(examples: tf.Tensor) -> Tensors:
-            features = preprocess({name: tf.gather(value, examples) for name, value in columns.items()})
-            rows = features["row"]
-            number = tf.range(tf.size(rows, tf.int64)) - tf.searchsorted(rows, rows, out_type=tf.int64)
-            features |= {"row": tf.gather(examples, rows), "window": number}
+            features = _numbered(preprocess({name: tf.gather(value, examples) for name, value in columns.items()}))
+            features |= {"row": tf.gather(examples, features["row"])}
             if seed is None or not self.windows:
                 return features
             # Otherwise the windows of a text would share a batch. No other pool begins with this example.
             of_pool = tf.random.experimental.stateless_fold_in(seed, examples[0])
-            shuffled = tf.random.experimental.stateless_shuffle(tf.range(tf.size(rows)), of_pool)
+            shuffled = tf.random.experimental.stateless_shuffle(tf.range(tf.size(features["row"])), of_pool)
             return {name: tf.gather(value, shuffled) for name, value in features.items()}
 
         pools = tf.data.Dataset.from_tensor_slices(order).batch(batch_size * _POOL)
@@ -341,6 +348,12 @@ class FineTuningTask(Task):
         features = self.preprocess(columns)
         first = tf.searchsorted(features["row"], tf.range(tf.reduce_max(tf.concat([features["row"], [-1]], 0)) + 1))
         return {name: tf.gather(value, first) for name, value in self.pad(features).items()}
+
+
+def _numbered(features: Tensors) -> Tensors:
+    """Adds `window`, int64 [rows]: the number of each row within its example."""
+    rows = features["row"]
+    return features | {"window": tf.range(tf.size(rows, tf.int64)) - tf.searchsorted(rows, rows, out_type=tf.int64)}
 
 
 def truncated_share(features: Tensors) -> tuple[tf.Tensor, tf.Tensor]:

@@ -109,7 +109,9 @@ def answering(
         return {name: tf.concat(local(value), 0) for name, value in decoded.items()}, tf.add_n(local(metrics))
 
     def answers(columns: Tensors, batches: tf.data.Dataset) -> tuple[dict[str, Array], Metrics]:
-        traced = answer.get_concrete_function(batches.element_spec)  # for all lengths, which the dataset does not know
+        # Traced once, for batches of all shapes.
+        spec = {name: tf.TensorSpec([None] * one.shape.rank, one.dtype) for name, one in batches.element_spec.items()}
+        traced = answer.get_concrete_function(spec)
         rows, answered, totals = [], [], np.zeros([len(names), 2])
         with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
             for features in batches:
