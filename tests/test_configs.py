@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
-from bert_tf.inputs.corpus.tokenized import find_corpus
+from bert_tf.inputs.corpus.corpus import find_corpus
 from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.inputs.datasets.sources import FORMATS
 from bert_tf.tasks import RegressionConfig, task_of

@@ -2,19 +2,17 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.batching import batch_by_length
+from bert_tf.inputs.corpus.corpus import TOO_BAD, Corpus
 from bert_tf.inputs.corpus.documents import check_documents, full_sentences, sentence_pairs
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
-from bert_tf.inputs.corpus.readers import check_text_file
 from bert_tf.inputs.corpus.service import OUT_OF_ORDER
-from bert_tf.inputs.corpus.shards import Shards, are_shards
-from bert_tf.inputs.corpus.tokenized import TOO_BAD, token_documents
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
 from bert_tf.text import Tokenizer
 from bert_tf.text.packing import dense_features, pack
@@ -27,22 +25,15 @@ _PACKED_POOL = 1024
 _TOO_SMALL = "the corpus makes less than"
 
 
-def check_corpus(files: Sequence[str], tokenizer: Tokenizer, data: PretrainingData) -> None:
+def check_corpus(corpus: Corpus) -> None:
     """Raises an error for a corpus that cannot be used; reads the first megabyte of each file and two documents.
 
     Checked are that files are readable, not empty and UTF-8 text or shards of this tokenizer, and that there are enough
     documents.
-
-    Args:
-        files: text files or shards.
     """
-    if are_shards(files):
-        Shards(files).check(tokenizer)
-    else:
-        for file in files:
-            check_text_file(file)
-    with reading(", ".join(files)):
-        check_documents(token_documents(files, tokenizer, data, [0, 0]), data.pairs)
+    corpus.check()
+    with reading(", ".join(corpus.files)):
+        check_documents(corpus.documents([0, 0]), corpus.data.pairs)
 
 
 @contextlib.contextmanager
@@ -62,9 +53,7 @@ def reading(name: str) -> Iterator[None]:
 
 @tf.autograph.experimental.do_not_convert
 def pretraining_dataset(
-    files: Sequence[str],
-    tokenizer: Tokenizer,
-    data: PretrainingData,
+    corpus: Corpus,
     *,
     seed: int,
     epoch: int | tf.Tensor,
@@ -78,9 +67,8 @@ def pretraining_dataset(
     sequences, which are shuffled. A corpus larger than a group should consist of several files, to mix its groups.
 
     Args:
-        files: UTF-8 text, compressed if the name ends in .gz; or shards prepared from such files, which give the same
-            batches, except for the documents that were dropped as duplicates.
-        tokenizer: must equal the tokenizer of the shards.
+        corpus: prepared shards give the same batches as their text files, except for the documents that were dropped as
+            duplicates.
         seed: with `epoch`, determines order, pairs and masks, identically on every machine.
         epoch: int or int64 scalar tensor; a fixed epoch gives the same masks every time, as evaluation needs.
         batch_size: rows per batch; a row is a sequence or, with data.pack, as many pairs as fit.
@@ -104,8 +92,8 @@ def pretraining_dataset(
     epoch_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), tf.cast(epoch, tf.int64))
     file_seed, pair_seed, order_seed, mask_seed = tf.unstack(tf.random.split(epoch_seed, 4))
 
-    documents = token_documents(files, tokenizer, data, file_seed)
-    sequences = _sequences(documents, pair_seed, tokenizer, data)
+    tokenizer, data = corpus.tokenizer, corpus.data
+    sequences = _sequences(corpus, file_seed, pair_seed)
 
     def pack_segments(segments: Tensors) -> Tensors:
         ids, type_ids = pack(
@@ -148,16 +136,15 @@ def pretraining_dataset(
     return batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _sequences(
-    documents: tf.data.Dataset, seed: tf.Tensor, tokenizer: Tokenizer, data: PretrainingData
-) -> tf.data.Dataset:
-    """Tokenized documents -> Dataset of sequences, dicts of one or two segments and, for pairs, a label."""
+def _sequences(corpus: Corpus, file_seed: tf.Tensor, seed: tf.Tensor) -> tf.data.Dataset:
+    """Dataset of sequences, dicts of one or two segments and, for pairs, a label."""
+    documents, data = corpus.documents(file_seed), corpus.data
     if data.pairs == "none":
         return full_sentences(
             documents,
             seed,
             max_tokens=data.max_length - 2,  # [CLS] first [SEP]
-            sep_id=tokenizer.sep_id,
+            sep_id=corpus.tokenizer.sep_id,
             group_size=data.group_size,
             cut=data.pack,
         )

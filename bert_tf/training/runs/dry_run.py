@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.shards import Shards, are_shards
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.layers import remat_scope
@@ -81,13 +82,11 @@ def kept_bytes(task: Task, model: keras.Model, features: Tensors, *, remat: bool
     )
 
 
-def rows_per_epoch(files: Sequence[str], tokenizer: Tokenizer, pairs: str, batches: tf.data.Dataset) -> tuple[int, str]:
+def rows_per_epoch(corpus: Corpus, batches: tf.data.Dataset) -> tuple[int, str]:
     """Number of rows in an epoch.
 
     Args:
-        files: from `inputs.corpus.tokenized.find_corpus`.
-        pairs: as in bert_tf.config.PretrainingData.
-        batches: of one epoch.
+        batches: of one epoch of the corpus.
 
     Returns:
         (rows, how the number was obtained). An estimate for pairs is some 10% too high, because tokens that were cut
@@ -97,7 +96,7 @@ def rows_per_epoch(files: Sequence[str], tokenizer: Tokenizer, pairs: str, batch
     until = math.inf
     for features in batches:
         rows += len(features["input_mask"])
-        tokens += _own_tokens(features, tokenizer, pairs)
+        tokens += _own_tokens(features, corpus)
         if rows == len(features["input_mask"]):  # the first batch includes the time to fill all buffers
             until = time.perf_counter() + _COUNTED_SECONDS
         if time.perf_counter() > until and rows >= _SAMPLED_ROWS:
@@ -105,27 +104,27 @@ def rows_per_epoch(files: Sequence[str], tokenizer: Tokenizer, pairs: str, batch
     else:
         return rows, "counted"
     whole: float
-    if are_shards(files):
-        whole, source = Shards(files).num_tokens, "the shards' count of tokens"
+    if are_shards(corpus.files):
+        whole, source = Shards(corpus.files).num_tokens, "the shards' count of tokens"
     else:
-        whole, source = _tokens_in_text(files, tokenizer), "the text's size"
+        whole, source = _tokens_in_text(corpus), "the text's size"
     return round(whole * rows / tokens), f"estimated from {source} and a sample of {rows:,}"
 
 
-def _own_tokens(features: Tensors, tokenizer: Tokenizer, pairs: str) -> int:
+def _own_tokens(features: Tensors, corpus: Corpus) -> int:
     """Tokens that are neither special nor in a random second segment, whose text occurs elsewhere again."""
     ids, mask, types = (features[name].numpy() for name in ("input_word_ids", "input_mask", "input_type_ids"))
-    own = (mask > 0) & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id)
-    if pairs == "nsp":
+    own = (mask > 0) & (ids != corpus.tokenizer.cls_id) & (ids != corpus.tokenizer.sep_id)
+    if corpus.data.pairs == "nsp":
         labels = features["next_sentence_labels"].numpy().reshape([len(ids), -1])  # [rows, sequences]
         random = np.take_along_axis(labels, np.clip(mask - 1, 0, labels.shape[1] - 1), axis=1) > 0
         own &= ~(random & (types > 0))
     return int(own.sum())
 
 
-def _tokens_in_text(files: Sequence[str], tokenizer: Tokenizer) -> float:
+def _tokens_in_text(corpus: Corpus) -> float:
     """Estimated tokens in text files, from the first mebibyte of at most eight of them."""
-    sampled = files[:: -(-len(files) // 8)]
+    sampled = corpus.files[:: -(-len(corpus.files) // 8)]
     tokens = size = 0
     for path in sampled:
         with tf.io.gfile.GFile(path, "rb") as file:
@@ -134,9 +133,9 @@ def _tokens_in_text(files: Sequence[str], tokenizer: Tokenizer) -> float:
         if path.endswith(".gz"):
             text = zlib.decompressobj(wbits=31).decompress(raw)
         lines = text.decode("utf-8", errors="ignore").splitlines()
-        tokens += int(tokenizer.tokenize(lines).row_splits[-1])
+        tokens += int(corpus.tokenizer.tokenize(lines).row_splits[-1])
         size += len(raw)
-    return tokens / size * sum(tf.io.gfile.stat(path).length for path in files)
+    return tokens / size * sum(tf.io.gfile.stat(path).length for path in corpus.files)
 
 
 def peak_bytes() -> int:

@@ -2,18 +2,18 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, overload
 
 import keras
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, PretrainConfig, PretrainingData
+from bert_tf.config import BertConfig, PretrainConfig
 from bert_tf.errors import ConfigError
+from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
 from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
 from bert_tf.inputs.corpus.service import through_service
 from bert_tf.inputs.corpus.shards import settings_of
-from bert_tf.inputs.corpus.tokenized import find_corpus
 from bert_tf.inputs.identity import corpus_identity
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
@@ -98,8 +98,9 @@ def pretrain(
         strip_accents=config.tokenizer.strip_accents,
         split_cjk=config.tokenizer.split_cjk,
     )
-    for corpus in (files, validation) if validation else (files,):
-        check_corpus(corpus, tokenizer, config.data)
+    corpus = Corpus(files, tokenizer, config.data)
+    for one in (files, validation) if validation else (files,):
+        check_corpus(corpus._replace(files=one))
     # Data settings and batch size of each phase.
     phases = [
         (config.data.in_phase(phase).check(), config.train.in_phase(phase).batch_size) for phase in config.train.phases
@@ -112,13 +113,17 @@ def pretrain(
     runner = Runner("pretrain", config, model_dir, strategy, identity, accept_config_change, reporter=reporter)
     seed = config.train.seed
     task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest)
-    inputs = [_training_input(files, tokenizer, *phase, seed, model_config) for phase in phases]
+    inputs = [
+        _training_input(corpus._replace(data=data), batch_size, seed, model_config) for data, batch_size in phases
+    ]
 
     def make_encoder() -> BertEncoder:
         return BertEncoder(model_config, dtype=runner.dtype, packed=config.data.shares_rows)
 
     def evaluations(model: keras.Model) -> list[Callable[[], Metrics] | None]:
-        validation_batches = [_validation_batches(validation, tokenizer, *phase, seed) for phase in phases]
+        validation_batches = [
+            _validation_batches(Corpus(validation, tokenizer, data), batch_size, seed) for data, batch_size in phases
+        ]
         return [
             batches and evaluator(task, model, batches, strategy, source.prepare)
             for batches, source in zip(validation_batches, inputs, strict=True)
@@ -126,7 +131,7 @@ def pretrain(
 
     with reading(config.input):
         if dry_run:
-            epochs = [rows_per_epoch(files, tokenizer, config.data.pairs, source.batches(0)) for source in inputs]
+            epochs = [rows_per_epoch(corpus, source.batches(0)) for source in inputs]
             return runner.dry_run(
                 task, make_encoder, config.train.steps, inputs, epochs, swapped=config.data.pairs == "sop"
             )
@@ -162,34 +167,24 @@ def _model_config(config: PretrainConfig, tokenizer: Tokenizer, longest: int) ->
     return dataclasses.replace(model, pooler=False) if config.data.pairs == "none" else model
 
 
-def _training_input(
-    files: Sequence[str],
-    tokenizer: Tokenizer,
-    data: PretrainingData,
-    batch_size: int,
-    seed: int,
-    model_config: BertConfig,
-) -> Input:
-    """The training data of a phase with these settings."""
+def _training_input(corpus: Corpus, batch_size: int, seed: int, model_config: BertConfig) -> Input:
+    """The training data of a phase."""
+    data = corpus.data
 
     def make(epoch: tf.Tensor | int, shard: tuple[int, int] | None = None) -> tf.data.Dataset:
-        return pretraining_dataset(files, tokenizer, data, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
+        return pretraining_dataset(corpus, seed=seed, epoch=epoch, batch_size=batch_size, shard=shard)
 
     epoch_batches = through_service(make, data.service, data.service_workers) if data.service else make
     # In packed rows including the unused slots (`packed_rows.join_rows`).
     pooled = 0 if data.pairs == "none" else data.max_length // 5 if data.pack else 1
     flops = functools.partial(row_flops, config=model_config, predictions=data.max_predictions, pooled=pooled)
     source = Input(epoch_batches, length=data.max_length, row_flops=flops)
-    return source._replace(prepare=Masker(data, tokenizer).in_step()) if data.mask_on == "device" else source
+    return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source
 
 
-def _validation_batches(
-    files: Sequence[str], tokenizer: Tokenizer, data: PretrainingData, batch_size: int, seed: int
-) -> tf.data.Dataset | None:
+def _validation_batches(corpus: Corpus, batch_size: int, seed: int) -> tf.data.Dataset | None:
     """Validation batches, the same pairs and masks at every evaluation; None without files."""
-    if not files:
+    if not corpus.files:
         return None
-    batches = pretraining_dataset(
-        files, tokenizer, data, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False
-    )
+    batches = pretraining_dataset(corpus, seed=seed, epoch=-1, batch_size=batch_size, drop_remainder=False)
     return batches.take(max(1, _VALIDATION_PAIRS // batch_size)).cache()

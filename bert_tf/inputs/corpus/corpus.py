@@ -1,12 +1,13 @@
-"""Documents as token ids, from text or from prepared shards; both give the same ids in the same order."""
+"""A corpus: text files or prepared shards, read as token ids; both give the same ids in the same order."""
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
-from bert_tf.inputs.corpus.readers import find_files, read_source
+from bert_tf.inputs.corpus.readers import check_text_file, find_files, read_source
 from bert_tf.inputs.corpus.shards import Shards, are_shards, find_shards
 from bert_tf.inputs.masking import mark_words
 from bert_tf.text import Tokenizer
@@ -33,49 +34,71 @@ def find_corpus(patterns: str) -> list[str]:
     return files
 
 
-def token_documents(
-    files: Sequence[str], tokenizer: Tokenizer, data: PretrainingData, seed: tf.Tensor | Sequence[int]
-) -> tf.data.Dataset:
-    """Reads one epoch of a corpus. The text files (of shards: their sources) come in random order, eight in turn.
+class Corpus(NamedTuple):
+    """A corpus to pre-train on.
 
-    Unreadable parts (sentences that are not UTF-8, damaged records) are skipped; the first, the tenth, the hundredth
-    and so on are reported on standard error.
-
-    Args:
-        files: as `find_corpus` returns them.
+    Attributes:
+        files: text files (UTF-8, compressed if the name ends in .gz) or shards prepared from such files, from
+            `find_corpus`.
         tokenizer: must equal the tokenizer of the shards.
-        data: layout, words and max_bad_share.
-        seed: integer [2], determines the order of files.
-
-    Returns:
-        Dataset of RaggedTensors int32 [num_sentences, None] with at least one sentence; with data.words "spaces" the
-        ids include word starts (`masking.mark_words`).
-
-    Raises:
-        tf.errors.InvalidArgumentError: while reading, if more than `data.max_bad_share` is unreadable.
+        data: how the text is read and made into sequences.
     """
-    if are_shards(files):
-        shards = Shards(files)
-        sources, problem = tf.range(shards.num_sources, dtype=tf.int64), "documents are damaged"
 
-        def read(source: tf.Tensor) -> tf.data.Dataset:
-            return shards.read_source(source, data.words)
+    files: Sequence[str]
+    tokenizer: Tokenizer
+    data: PretrainingData
 
-        def convert(ids: tf.Tensor, sentence_lengths: tf.Tensor) -> tf.RaggedTensor:
-            return tf.RaggedTensor.from_row_lengths(ids, sentence_lengths, validate=False)
-    else:
-        sources, problem = tf.constant(files), "sentences are not UTF-8"
+    def check(self) -> None:
+        """Raises DataError if a file is not readable, empty, no UTF-8 text or not a shard of this tokenizer.
 
-        def read(source: tf.Tensor) -> tf.data.Dataset:
-            sentences = read_source(source, data.layout)
-            return sentences.map(lambda sentences, *counts: ((sentences,), *counts))
+        Reads the first megabyte of each file.
+        """
+        if are_shards(self.files):
+            Shards(self.files).check(self.tokenizer)
+        else:
+            for file in self.files:
+                check_text_file(file)
 
-        convert = _tokenize(tokenizer, data.words)
+    def documents(self, seed: tf.Tensor | Sequence[int]) -> tf.data.Dataset:
+        """Reads one epoch. The text files (of shards: their sources) come in random order, eight in turn.
 
-    order = tf.random.experimental.stateless_shuffle(sources, seed)
-    elements = tf.data.Dataset.from_tensor_slices(order).interleave(read, cycle_length=_FILES_IN_TURN, block_length=1)
-    contents = _refuse_bad(elements, data.max_bad_share, problem).filter(lambda *content: tf.size(content[-1]) > 0)
-    return contents.map(convert, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        Unreadable parts (sentences that are not UTF-8, damaged records) are skipped; the first, the tenth, the
+        hundredth and so on are reported on standard error.
+
+        Args:
+            seed: integer [2], determines the order of files.
+
+        Returns:
+            Dataset of RaggedTensors int32 [num_sentences, None] with at least one sentence; with data.words "spaces"
+            the ids include word starts (`masking.mark_words`).
+
+        Raises:
+            tf.errors.InvalidArgumentError: while reading, if more than `data.max_bad_share` is unreadable.
+        """
+        if are_shards(self.files):
+            shards = Shards(self.files)
+            sources, problem = tf.range(shards.num_sources, dtype=tf.int64), "documents are damaged"
+
+            def read(source: tf.Tensor) -> tf.data.Dataset:
+                return shards.read_source(source, self.data.words)
+
+            def convert(ids: tf.Tensor, sentence_lengths: tf.Tensor) -> tf.RaggedTensor:
+                return tf.RaggedTensor.from_row_lengths(ids, sentence_lengths, validate=False)
+        else:
+            sources, problem = tf.constant(self.files), "sentences are not UTF-8"
+
+            def read(source: tf.Tensor) -> tf.data.Dataset:
+                sentences = read_source(source, self.data.layout)
+                return sentences.map(lambda sentences, *counts: ((sentences,), *counts))
+
+            convert = _tokenize(self.tokenizer, self.data.words)
+
+        order = tf.random.experimental.stateless_shuffle(sources, seed)
+        ordered = tf.data.Dataset.from_tensor_slices(order)
+        elements = ordered.interleave(read, cycle_length=_FILES_IN_TURN, block_length=1)
+        contents = _refuse_bad(elements, self.data.max_bad_share, problem)
+        contents = contents.filter(lambda *content: tf.size(content[-1]) > 0)
+        return contents.map(convert, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 def _tokenize(tokenizer: Tokenizer, words: str) -> Callable[..., tf.RaggedTensor]:
