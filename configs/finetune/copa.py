@@ -1,4 +1,4 @@
-"""COPA, the files as published: --data_dir has copa-dev.xml, which is trained on, and copa-test.xml."""
+"""COPA as published. --data_dir holds copa-dev.xml, used for training, and copa-test.xml."""
 
 from bert_tf.config import ExampleData, FinetuneConfig, MultipleChoiceConfig, TrainConfig
 
@@ -7,6 +7,6 @@ def get_config():
     return FinetuneConfig(
         task=MultipleChoiceConfig(max_length=64),
         data=ExampleData(format="copa"),
-        # 500 questions: it takes many passes until anything is learned from so few.
+        # Only 500 questions: learning anything takes many epochs.
         train=TrainConfig(batch_size=16, epochs=10, learning_rate=3e-5),
     )

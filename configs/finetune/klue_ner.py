@@ -1,4 +1,4 @@
-"""KLUE's Korean named entities, tags on characters: --data_dir holds klue-ner-v1.1_train.tsv and _dev.tsv."""
+"""KLUE's Korean named entities, tagged by character. --data_dir holds klue-ner-v1.1_train.tsv and _dev.tsv."""
 
 from bert_tf.config import ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 

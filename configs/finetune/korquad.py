@@ -1,11 +1,11 @@
-"""KorQuAD 1.0, the files as published: --data_dir has KorQuAD_v1.0_train.json and KorQuAD_v1.0_dev.json."""
+"""KorQuAD 1.0 as published. --data_dir holds KorQuAD_v1.0_train.json and KorQuAD_v1.0_dev.json."""
 
 from bert_tf.config import ExampleData, FinetuneConfig, QuestionAnsweringConfig, TrainConfig
 
 
 def get_config():
     return FinetuneConfig(
-        # Korean words are more pieces than English ones, and so are answers.
+        # Korean words, and so answers, have more wordpieces than English ones.
         task=QuestionAnsweringConfig(max_answer_length=40),
         data=ExampleData(format="korquad"),
         train=TrainConfig(batch_size=32, epochs=3, learning_rate=5e-5),

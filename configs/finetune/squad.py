@@ -1,4 +1,4 @@
-"""SQuAD 1.1, the files as published: --data_dir has train-v1.1.json and dev-v1.1.json."""
+"""SQuAD 1.1 as published. --data_dir holds train-v1.1.json and dev-v1.1.json."""
 
 from bert_tf.config import ExampleData, FinetuneConfig, QuestionAnsweringConfig, TrainConfig
 

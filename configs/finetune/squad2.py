@@ -1,4 +1,4 @@
-"""SQuAD 2.0, the files as published: --data_dir has train-v2.0.json and dev-v2.0.json."""
+"""SQuAD 2.0 as published. --data_dir holds train-v2.0.json and dev-v2.0.json."""
 
 from bert_tf.config import ExampleData, FinetuneConfig, QuestionAnsweringConfig, TrainConfig
 

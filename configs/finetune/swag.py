@@ -1,4 +1,4 @@
-"""SWAG, the files as published: --data_dir has train.csv and val.csv."""
+"""SWAG as published. --data_dir holds train.csv and val.csv."""
 
 from bert_tf.config import ExampleData, FinetuneConfig, MultipleChoiceConfig, TrainConfig
 

@@ -17,11 +17,11 @@ def get_config():
         model=BertConfig.from_name("base", vocab_size=0),
         data=PretrainingData(max_length=128, max_predictions=20),
         train=TrainConfig(
-            # --config.train.recipe=google is the optimisation to the letter, too.
+            # --config.train.recipe=google also optimizes exactly as google-research/bert does.
             batch_size=256,
             steps=1_000_000,
-            # The learning rate goes on over both. Micro-batches so that about as many tokens are in memory at once;
-            # replicas divide them further.
+            # One learning-rate schedule for both phases. The micro-batches keep the number of tokens in memory about
+            # equal; replicas divide them further.
             phases=(
                 PhaseConfig(share=0.9, accumulation=1),
                 PhaseConfig(share=0.1, accumulation=4, max_length=512, max_predictions=77),

@@ -17,8 +17,8 @@ def get_config():
         train=TrainConfig(
             optimizer="lamb",
             steps=STEPS,
-            # The learning rate warms up anew in the second phase, as in the paper. Rates and warm-ups: those with which
-            # NVIDIA's DeepLearningExamples (PyTorch, BERT) reproduces it, 2,000 and 200 updates of warm-up.
+            # The learning rate warms up again in the second phase, as in the paper. Rates and warm-up (2,000 and 200
+            # updates) are those of NVIDIA's DeepLearningExamples (PyTorch, BERT), which reproduces the paper.
             phases=(
                 PhaseConfig(share=7038 / STEPS, batch_size=65_536, learning_rate=6e-3, warmup=0.2843),
                 PhaseConfig(
@@ -30,7 +30,7 @@ def get_config():
                     warmup=0.128,
                 ),
             ),
-            # 65,536 / 256 = 256 sequences of 128 tokens at once over all replicas, 128 of 512.
+            # 65,536 / 256: a micro-batch has 256 sequences of 128 tokens over all replicas, or 128 of 512.
             accumulation=256,
             remat=True,
             save_every=100,
