@@ -55,6 +55,7 @@ from bert_tf.training import strategy
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
 from bert_tf.training.state.signals import Interrupted
+from bert_tf.training.tf_internals import forgetting_custom_gradients
 from bert_tf.types import Array, Json, Metrics, StrPath, TfFunction
 
 # Lists, NumPy arrays, pandas columns or data frames, tf.data datasets, or any other iterable.
@@ -214,7 +215,10 @@ class _FineTuned(_Model[FineTuningTask]):
             config = FinetuneConfig(self._config, self._data(given["train"]), TrainConfig(**settings))
         except TypeError as error:
             raise ConfigError(f"{error}; fit takes the fields of TrainConfig") from None
-        with tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder:
+        with (
+            tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder,
+            forgetting_custom_gradients(),
+        ):
             try:
                 results = finetuning.train(
                     config,

@@ -15,7 +15,9 @@ _DTYPE = flags.DEFINE_enum("dtype", None, adapt.DTYPES, "Number format of the we
 _ADD_TOKENS = flags.DEFINE_string("add_tokens", None, "File with wordpieces to add to the vocabulary, one per line.")
 _POSITIONS = flags.DEFINE_integer("max_position_embeddings", None, "Longest input of the converted model, in tokens.")
 _ALLOW_PICKLE = flags.DEFINE_bool(
-    "allow_pickle", False, "Also read pickled PyTorch files; code in them is not executed."
+    "allow_pickle",
+    False,
+    "Also read pickled PyTorch files, with PyTorch (bert_tf[torch]); code in them is not executed.",
 )
 _VERIFY = flags.DEFINE_bool(
     "verify", False, "Run source and converted checkpoint on the same sentences and print the largest difference."

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.directory import RESULTS
@@ -27,6 +26,7 @@ from bert_tf.training.runs import dry_run
 from bert_tf.training.speed import peak_flops
 from bert_tf.training.state.run_manifest import RunManifest
 from bert_tf.training.strategy import is_chief
+from bert_tf.training.tf_internals import forgetting_custom_gradients, in_multi_worker_mode
 from bert_tf.types import Json, Metrics
 
 # The purely numeric parts of results.json, where null stands for nan.
@@ -42,16 +42,10 @@ def expect(config: object, kind: type) -> None:
 @contextlib.contextmanager
 def isolated_session() -> Iterator[None]:
     """Frees models and graphs built inside, which would otherwise stay in memory until the process ends."""
-    # tf.custom_gradient adds a function per trace to a registry and never removes it; the function keeps the graph
-    # alive, some 50 MB per run of the smallest model.
-    registry = ops.gradient_registry._registry
-    before = set(registry)
     try:
-        yield
+        with forgetting_custom_gradients():
+            yield
     finally:
-        for name in set(registry) - before:
-            if name.startswith("CustomGradient-"):
-                del registry[name]
         keras.backend.clear_session()
         gc.collect()
 
@@ -116,7 +110,7 @@ class Runner:
             computes_in = read_json_object(path).get("computes_in")
         if computes_in:
             return computes_in.removeprefix("mixed_")
-        if self.strategy.extended._in_multi_worker_mode():
+        if in_multi_worker_mode(self.strategy):
             raise ConfigError(
                 "train.dtype is auto, which several workers could resolve differently; set it to a number format"
             )

@@ -10,6 +10,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError
+from bert_tf.training.tf_internals import in_multi_worker_mode
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
@@ -67,7 +68,7 @@ class Signals:
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        self._multi_worker: bool = strategy.extended._in_multi_worker_mode()
+        self._multi_worker = in_multi_worker_mode(strategy)
         self._received: int | None = None
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
