@@ -17,7 +17,7 @@ _POSITIONS = flags.DEFINE_integer("max_position_embeddings", None, "Longest inpu
 _ALLOW_PICKLE = flags.DEFINE_bool(
     "allow_pickle",
     False,
-    "Also read pickled PyTorch files, with PyTorch (bert_tf[torch]); code in them is not executed.",
+    "Also read pickled PyTorch files (needs bert_tf[torch]); code in them is not executed.",
 )
 _VERIFY = flags.DEFINE_bool(
     "verify", False, "Run source and converted checkpoint on the same sentences and print the largest difference."
