@@ -22,11 +22,28 @@ TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
+# One of each way to make rows and to put answers together; the others add a head, a setting or a label to one of these.
+PAIRS = "classification of pairs"
+QUICK = (
+    PAIRS,
+    "regression by cosine",
+    "tagging on bilstm",
+    "questions without answer",
+    "multiple choice",
+    "pre-training on packed rows",
+    "vectors of words",
+)
+every_kind = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in kinds.KINDS]
+)
+
+
 @pytest.fixture(scope="module")
-def cases_and_answers(tmp_path_factory):
-    """Two dicts: kind -> Case, and kind -> what a session in another process answers."""
+def cases_and_answers(request, tmp_path_factory):
+    """Two dicts: kind -> Case, and kind -> what a session in another process answers; of the kinds that are tested."""
     folder, sessions, made = tmp_path_factory.mktemp("exports"), doors.Sessions(), {}
-    for kind in kinds.KINDS:
+    tested = {item.callspec.params.get("kind") for item in request.session.items if hasattr(item, "callspec")}
+    for kind in [kind for kind in kinds.KINDS if kind == PAIRS or kind in tested]:
         made[kind] = kinds.make(kind, folder)
         sessions.ask(made[kind].path, [rest_body(request) for request in made[kind].requests])
     return made, dict(zip(made, sessions.answers(), strict=True))
@@ -42,7 +59,7 @@ def answered(cases_and_answers):
     return cases_and_answers[1]
 
 
-@pytest.mark.parametrize("kind", kinds.KINDS)
+@every_kind
 def test_a_session_answers_as_the_model_does(cases, answered, kind):
     case = cases[kind]
     assert compare(case.requests, case.expected, answered[kind]) < 1e-5
@@ -51,7 +68,7 @@ def test_a_session_answers_as_the_model_does(cases, answered, kind):
     assert len(case.requests) == 6 * len(signatures)  # short, long, full, empty, broken, no rows
 
 
-@pytest.mark.parametrize("kind", kinds.KINDS)
+@every_kind
 def test_a_graph_holds_only_ops_that_tf_serving_has(cases, kind):
     assert check_ops(cases[kind].path) > 60
 
@@ -99,7 +116,7 @@ BAD = {
 def test_bad_requests_are_refused_in_words_by_the_graph(cases):
     """A server hands tensors of any shape to the graph; Python's session would check them first."""
     requests = [Request(signature, kind, inputs) for kind, (signature, inputs, _) in BAD.items()]
-    (answers,) = doors.by_c_api([(cases["classification of pairs"].path, requests)])
+    (answers,) = doors.by_c_api([(cases[PAIRS].path, requests)])
     for answer, (_, _, message) in zip(answers, BAD.values(), strict=True):
         code, found = answer["error"]
         assert code == 3 and message in found  # INVALID_ARGUMENT

@@ -45,8 +45,13 @@ def data_of(kind=("token", "pieces"), mask_on="host", **fields):
 
 
 def epochs(corpus, data, batch_size=8):
+    """Function from the epoch to its batches; traced once, for a pipeline takes seconds to trace."""
     files, tokenizer = corpus
-    return lambda epoch: pretraining_dataset(files, tokenizer, data, seed=1, epoch=epoch, batch_size=batch_size)
+    return tf.function(
+        lambda epoch: pretraining_dataset(files, tokenizer, data, seed=1, epoch=epoch, batch_size=batch_size),
+        input_signature=[tf.TensorSpec([], tf.int64)],
+        autograph=False,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,11 +71,12 @@ def test_the_step_masks_as_the_pipeline_would_have(corpus, kind):
 
 def test_pieces_of_a_batch_get_the_masks_of_the_whole_and_epochs_others(corpus):
     data = data_of(("span", "pieces"), "device")
-    prepare = Masker(data, corpus[1]).in_step()
-    per_epoch = len(list(epochs(corpus, data)(0)))
+    prepare = tf.function(Masker(data, corpus[1]).in_step(), reduce_retracing=True, autograph=False)
+    batches_of = epochs(corpus, data)
+    per_epoch = len(list(batches_of(0)))
 
     def prepared(pieces, start=(0, 0)):
-        batches = itertools.islice(stream(epochs(corpus, data), start), 2 * per_epoch)
+        batches = itertools.islice(stream(batches_of, start), 2 * per_epoch)
         return [prepare(microbatch(features, k, pieces)) for features, _ in batches for k in range(pieces)]
 
     whole, cut, resumed = prepared(1), prepared(4), prepared(1, start=(1, 2))

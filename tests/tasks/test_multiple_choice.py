@@ -33,7 +33,12 @@ def task(tokenizer):
 
 @pytest.fixture(scope="module")
 def model(task):
-    return randomize(task.build(BertEncoder(small_config())), scale=0.5)
+    return randomize(task.build(BertEncoder(small_config(num_layers=1))), scale=0.5)
+
+
+@pytest.fixture(scope="module")
+def signatures(task, model):
+    return task.signatures(model)
 
 
 def made_up(count, seed=0):
@@ -136,9 +141,9 @@ def test_loss_and_answers_are_those_of_each_example_alone(task, model):
         assert json.dumps(prediction)
 
 
-def test_served_an_empty_text_is_no_choice_wherever_it_stands(task, model):
+def test_served_an_empty_text_is_no_choice_wherever_it_stands(model, signatures):
     example = made_up(1)[0]
-    serve = task.signatures(model)["serving_default"]
+    serve = signatures["serving_default"]
     expected = softmax(logits_by_hand(model, example))
     choices = ["", example.choices[0], "", *example.choices[1:], "", ""]
     answer = serve(tf.constant([example.context] * 2), tf.constant([choices, [*example.choices, "", "", "", ""]]))
@@ -153,9 +158,9 @@ def test_served_an_empty_text_is_no_choice_wherever_it_stands(task, model):
     assert serve(tf.constant(["a"]), tf.constant([["", ""]]))["probabilities"].numpy().tolist() == [[0, 0]]
 
 
-def test_served_what_a_server_fills_shorter_lists_up_with_changes_no_answer(task, model):
+def test_served_what_a_server_fills_shorter_lists_up_with_changes_no_answer(signatures):
     # TF Serving puts the first element of a request's own tensor there (batching_util.cc, PadTensor).
-    serve = task.signatures(model)["serving_default"]
+    serve = signatures["serving_default"]
     alone = serve(tf.constant(["the good"]), tf.constant([["a", "b c"]]))
     filled = serve(tf.constant(["the good", "x"]), tf.constant([["a", "b c", "a", "a"], ["d", "e", "d", "g"]]))
     np.testing.assert_allclose(filled["probabilities"][0], [*alone["probabilities"][0], 0, 0], atol=1e-6)
@@ -169,18 +174,16 @@ def test_served_what_a_server_fills_shorter_lists_up_with_changes_no_answer(task
     np.testing.assert_allclose(several["probabilities"][1], [0, *alone["probabilities"][0], 0], atol=1e-6)
 
 
-def test_served_examples_have_as_many_choices_as_they_like(task, model):
-    classify = task.signatures(model)["classify"]
-    expected = task.signatures(model)["serving_default"](
-        tf.constant(["a", "the good"]), tf.constant([["b", "c", "d"], ["a", "b c", ""]])
-    )
+def test_served_examples_have_as_many_choices_as_they_like(signatures):
+    texts = tf.constant(["a", "the good"]), tf.constant([["b", "c", "d"], ["a", "b c", ""]])
+    expected = signatures["serving_default"](*texts)
     examples = []
     for context, choices in (("a", ["b", "c", "d"]), ("the good", ["a", "b c"])):
         example = tf.train.Example()
         example.features.feature["context"].bytes_list.value.append(context.encode())
         example.features.feature["choices"].bytes_list.value.extend(choice.encode() for choice in choices)
         examples.append(example.SerializeToString())
-    answer = classify(tf.constant(examples))
+    answer = signatures["classify"](tf.constant(examples))
     assert answer["classes"].numpy().tolist() == [[b"b", b"c", b"d"], [b"a", b"b c", b""]]
     np.testing.assert_array_equal(answer["scores"], expected["probabilities"])
 

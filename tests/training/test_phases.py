@@ -97,7 +97,8 @@ def test_held_out_text_is_evaluated_at_the_ends_of_phases_too(in_peace):
     assert [row["step"] for row in in_peace[1].evaluations] == EVALUATED
 
 
-@pytest.mark.parametrize("stop_at", [5, 8, 16])  # between two phases, inside of one, inside of one in micro-batches
+# Between two phases, inside of one, inside of one in micro-batches.
+@pytest.mark.parametrize("stop_at", [5, pytest.param(8, marks=pytest.mark.slow), 16])
 def test_a_run_that_was_stopped_in_a_phase_or_between_two_goes_on_bit_for_bit(tmp_path, in_peace, stop_at):
     with pytest.raises(Stop):
         train(tmp_path, evaluate=evaluation(EVALUATED.index(stop_at)), **INTERRUPTED)

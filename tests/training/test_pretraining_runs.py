@@ -115,7 +115,8 @@ def test_a_packed_run_reports_its_padding_and_saves_a_model_for_single_sequences
     assert names == {"input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions"}
 
 
-@pytest.mark.parametrize("pack", [False, True])
+# Unpacked rows of full sentences are trained on from left to right, below.
+@pytest.mark.parametrize("pack", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, pack):
     data = PretrainingData(max_length=32, max_predictions=5, pairs="none", pack=pack)
     results = pretrain(sentences(documents=1) * 12, data=data)

@@ -106,7 +106,12 @@ FINE_TUNED = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if hasattr(task, "columns")])
+QUICK = ("classification", "question_answering")  # rows of windows and of more than one text
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FINE_TUNED]
+)
 def test_where_fine_tuning_stood_is_saved_whatever_the_task(tmp_path, capsys, name):
     tokenizer = Tokenizer([*SPECIALS, "?", *LETTERS])
     task = TASKS[name].from_settings({"max_length": 16} | FINE_TUNED[name], tokenizer)
