@@ -15,6 +15,7 @@ import tensorflow as tf
 from scipy import stats
 
 from bert_tf.config import PretrainingData
+from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.documents import sentence_pairs
 from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.text import Tokenizer
@@ -234,7 +235,7 @@ def masked(tokenizer):
     """Sequences of the whole pipeline: ids with the masks undone, and what is shown where."""
     data = PretrainingData(max_length=MAX_LENGTH)
     dataset = pretraining_dataset(
-        [str(SOTU / "train.txt.gz")], tokenizer, data, seed=1, epoch=0, batch_size=32, drop_remainder=False
+        Corpus([str(SOTU / "train.txt.gz")], tokenizer, data), seed=1, epoch=0, batch_size=32, drop_remainder=False
     )
     sequences = []
     for batch in dataset.take(150).as_numpy_iterator():
@@ -298,7 +299,7 @@ def test_the_shares_of_masks_are_eighty_ten_and_ten_in_a_hundred(masked, tokeniz
 
 def padding(tokenizer, pack, pairs="nsp"):
     data = PretrainingData(max_length=MAX_LENGTH, pairs=pairs, pack=pack)
-    dataset = pretraining_dataset([str(SOTU / "train.txt.gz")], tokenizer, data, seed=1, epoch=0, batch_size=32)
+    dataset = pretraining_dataset(Corpus([str(SOTU / "train.txt.gz")], tokenizer, data), seed=1, epoch=0, batch_size=32)
     return np.mean([np.mean(batch["input_mask"] == 0) for batch in dataset.as_numpy_iterator()])
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainingData, TrainConfig
 from bert_tf.inputs.batching import microbatch, stream
+from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker
 from bert_tf.model.encoder import BertEncoder
@@ -48,7 +49,7 @@ def epochs(corpus, data, batch_size=8):
     """Function from the epoch to its batches; traced once, for a pipeline takes seconds to trace."""
     files, tokenizer = corpus
     return tf.function(
-        lambda epoch: pretraining_dataset(files, tokenizer, data, seed=1, epoch=epoch, batch_size=batch_size),
+        lambda epoch: pretraining_dataset(Corpus(files, tokenizer, data), seed=1, epoch=epoch, batch_size=batch_size),
         input_signature=[tf.TensorSpec([], tf.int64)],
         autograph=False,
     )

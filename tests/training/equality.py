@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
 from bert_tf.files import bundled
+from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.text import Tokenizer, learn_vocabulary, write_vocabulary
 from bert_tf.text.learning import read_lines
@@ -151,9 +152,7 @@ def masks(folder, pieces, case="modern"):
     """int [updates, pieces], the masked tokens in each piece of the batches that a case trains on."""
     settings = config(folder, **CASES[case])
     batches = pretraining_dataset(
-        [CORPUS],
-        Tokenizer(settings.tokenizer.vocab),
-        settings.data,
+        Corpus([CORPUS], Tokenizer(settings.tokenizer.vocab), settings.data),
         seed=settings.train.seed,
         epoch=0,
         batch_size=settings.train.batch_size,

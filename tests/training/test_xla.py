@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainingData, TrainConfig
 from bert_tf.inputs.batching import microbatch
+from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
@@ -87,7 +88,7 @@ def make(corpus, case, dropout):
     def step(batches, number, scale):
         return trained.train_step.on_replica([prepare(features) for features in batches], number, scale)
 
-    batches = pretraining_dataset(files, tokenizer, data, seed=1, epoch=0, batch_size=BATCH).take(STEPS)
+    batches = pretraining_dataset(Corpus(files, tokenizer, data), seed=1, epoch=0, batch_size=BATCH).take(STEPS)
     for spec in batches.element_spec.values():
         assert spec.shape.is_fully_defined()
     cut = train.accumulation

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config import PretrainingData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.corpus.corpus import find_corpus
+from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
 from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
 from bert_tf.inputs.corpus.readers import find_files
 from bert_tf.inputs.corpus.shards import settings_of
@@ -53,7 +53,7 @@ def prepared(files, output, shards=2, max_bad_share=0.01, **choices):
 
 def ids_of(files, **data):
     """Ids of all documents, in the order of one epoch."""
-    documents = token_documents(files, tokenizer(), PretrainingData(**data), [0, 0])
+    documents = Corpus(files, tokenizer(), PretrainingData(**data)).documents([0, 0])
     return [document.to_list() for document in documents]
 
 
@@ -71,10 +71,12 @@ def test_shards_give_the_same_batches_as_the_text_they_were_made_of(corpus, choi
     data = PretrainingData(max_length=32, max_predictions=5, group_size=20, **choices).check()
     shards = find_corpus(str(output))
     assert len(shards) == 3
-    check_corpus(shards, tokenizer(), data)
+    check_corpus(Corpus(shards, tokenizer(), data))
     both = [
         tf.function(
-            lambda epoch, some=some: pretraining_dataset(some, tokenizer(), data, seed=5, epoch=epoch, batch_size=8),
+            lambda epoch, some=some: pretraining_dataset(
+                Corpus(some, tokenizer(), data), seed=5, epoch=epoch, batch_size=8
+            ),
             autograph=False,
         )
         for some in (files, shards)
@@ -172,7 +174,7 @@ def test_shards_are_ordinary_records(corpus):
 def test_another_tokenizer_is_refused_with_both_fingerprints(corpus, differing, other):
     _, output, description = corpus
     with pytest.raises(ConfigError, match=f"{differing}: .* there") as error:
-        check_corpus(find_corpus(str(output)), tokenizer(**other), PretrainingData())
+        check_corpus(Corpus(find_corpus(str(output)), tokenizer(**other), PretrainingData()))
     for fingerprint in (description["tokenizer"], settings_of(tokenizer(**other))):
         assert fingerprint["fingerprint"] in str(error.value)
 

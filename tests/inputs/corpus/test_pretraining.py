@@ -8,6 +8,7 @@ from scipy import stats
 
 from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
+from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.text.tokenizer import Tokenizer
@@ -48,7 +49,7 @@ def batches_of(corpus, seed=1, epoch=0, batch_size=8, drop_remainder=True, **fie
     files, tokenizer = corpus
     data = PretrainingData(**({"max_length": 32, "max_predictions": 5} | fields)).check()
     dataset = pretraining_dataset(
-        files, tokenizer, data, seed=seed, epoch=epoch, batch_size=batch_size, drop_remainder=drop_remainder
+        Corpus(files, tokenizer, data), seed=seed, epoch=epoch, batch_size=batch_size, drop_remainder=drop_remainder
     )
     return list(dataset.as_numpy_iterator())
 
@@ -74,7 +75,7 @@ def equal(batches, others):
 
 def test_features_have_the_documented_names_types_and_static_shapes(corpus):
     files, tokenizer = corpus
-    spec = pretraining_dataset(files, tokenizer, PretrainingData(), seed=1, epoch=0, batch_size=8).element_spec
+    spec = pretraining_dataset(Corpus(files, tokenizer, PretrainingData()), seed=1, epoch=0, batch_size=8).element_spec
     tokens, predictions = tf.TensorSpec([8, 128], tf.int32), tf.TensorSpec([8, 20], tf.int32)
     assert spec == {
         "input_word_ids": tokens,
@@ -132,7 +133,7 @@ def test_the_epoch_may_be_a_tensor_and_nothing_depends_on_the_global_seed(corpus
     data = PretrainingData(max_length=32, max_predictions=5, length_multiple=8)
 
     def epoch_batches(epoch):
-        return pretraining_dataset(files, tokenizer, data, seed=1, epoch=epoch, batch_size=8)
+        return pretraining_dataset(Corpus(files, tokenizer, data), seed=1, epoch=epoch, batch_size=8)
 
     tf.random.set_seed(99)
     both = list(tf.data.Dataset.range(2).flat_map(epoch_batches).as_numpy_iterator())
@@ -194,14 +195,14 @@ def test_a_corpus_of_one_sentence_is_refused_before_training(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("Only one sentence.\n")
     with pytest.raises(DataError, match="at least two documents"):
-        check_corpus([str(path)], Tokenizer(SPECIALS), PretrainingData())
+        check_corpus(Corpus([str(path)], Tokenizer(SPECIALS), PretrainingData()))
 
 
 def test_an_empty_file_among_others_is_named(tmp_path, corpus):
     path = tmp_path / "empty.txt"
     path.touch()
     with pytest.raises(DataError, match=r"empty\.txt: the file is empty"):
-        check_corpus([*corpus[0], str(path)], corpus[1], PretrainingData())
+        check_corpus(Corpus([*corpus[0], str(path)], corpus[1], PretrainingData()))
 
 
 def test_full_sentences_come_without_labels_and_with_a_separator_between_documents(corpus):
@@ -310,7 +311,7 @@ def test_segments_of_googles_sample_text_are_running_text_of_its_three_documents
     letters = "abcdefghijklmnopqrstuvwxyz"
     tokenizer = tokenizer_of(tmp_path, [*letters, *(f"##{letter}" for letter in letters), *".,;:!?'\"-()"])
     files = (str(SAMPLE_TEXT),)
-    check_corpus(files, tokenizer, PretrainingData())
+    check_corpus(Corpus(files, tokenizer, PretrainingData()))
     batches = batches_of((files, tokenizer), max_length=64, drop_remainder=False)
     # Ids as characters: a segment is running text where it is a substring.
     pieces = tokenizer.tokenize(SAMPLE_TEXT.read_text().split("\n\n")).to_list()

@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.batching import stream
+from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.pretraining import pretraining_dataset, reading
 from bert_tf.inputs.corpus.service import through_service
 from bert_tf.text import Tokenizer
@@ -76,7 +77,7 @@ def epoch_batches(tmp_path_factory):
 
     def batches(epoch, shard=None):
         return pretraining_dataset(
-            list(map(str, files)), tokenizer, data, seed=3, epoch=epoch, batch_size=4, shard=shard
+            Corpus(list(map(str, files)), tokenizer, data), seed=3, epoch=epoch, batch_size=4, shard=shard
         )
 
     return batches

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
+from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
@@ -69,12 +70,12 @@ def test_an_epoch_too_long_to_count_is_estimated(tmp_path, tokenizer, monkeypatc
     text = ["\n".join(" ".join(random.choice(PIECES[5:7], 6)) + " ." for _ in range(20)) for _ in range(150)]
     path.write_text("\n\n".join(text) + "\n")
     data = PretrainingData(max_length=64, max_predictions=10, pairs=pairs)
-    batches = pretraining_dataset([str(path)], tokenizer, data, seed=0, epoch=0, batch_size=64).cache()
+    batches = pretraining_dataset(Corpus([str(path)], tokenizer, data), seed=0, epoch=0, batch_size=64).cache()
     monkeypatch.setattr(dry_run, "_COUNTED_SECONDS", math.inf)
-    counted, how = dry_run.rows_per_epoch([str(path)], tokenizer, pairs, batches)
+    counted, how = dry_run.rows_per_epoch(Corpus([str(path)], tokenizer, data), batches)
     assert how == "counted"
     monkeypatch.setattr(dry_run, "_COUNTED_SECONDS", 0.0)
     monkeypatch.setattr(dry_run, "_SAMPLED_ROWS", 256)
-    estimated, how = dry_run.rows_per_epoch([str(path)], tokenizer, pairs, batches)
+    estimated, how = dry_run.rows_per_epoch(Corpus([str(path)], tokenizer, data), batches)
     assert how == "estimated from the text's size and a sample of 256"
     assert estimated == pytest.approx(counted, rel=0.25)

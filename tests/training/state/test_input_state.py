@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.config import PretrainingData
 from bert_tf.inputs.batching import stream
+from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
 from bert_tf.tasks import TASKS
@@ -46,7 +47,7 @@ KINDS = {
 def batches_of(corpus, **fields):
     files, tokenizer = corpus
     data = PretrainingData(**({"max_length": 32, "max_predictions": 5, "group_size": 40} | fields)).check()
-    return lambda epoch: pretraining_dataset(files, tokenizer, data, seed=0, epoch=epoch, batch_size=8)
+    return lambda epoch: pretraining_dataset(Corpus(files, tokenizer, data), seed=0, epoch=epoch, batch_size=8)
 
 
 def taken(iterator, count):
