@@ -1,6 +1,6 @@
-"""Runs the graph that google-research/bert saved beside a checkpoint, on weights that the graph restores itself.
+"""Runs the graph that google-research/bert saved with a checkpoint, on weights restored by the graph itself.
 
-A program of its own, for TensorFlow 1's behaviour and oneDNN (which brings its own LayerNorm) are set for a process:
+A program of its own, because TensorFlow 1's behaviour and oneDNN (which has its own LayerNorm) are set per process:
 python -m tests.checkpoints.google_graph GRAPH.meta INPUTS.npz PREFIX OUTPUTS.npz [PREFIX OUTPUTS.npz ...]
 """
 
@@ -46,7 +46,7 @@ def main(meta, inputs, *pairs):
         saver = tf.train.import_meta_graph(graph, clear_devices=True)
         arrays = np.load(inputs)
         feed = {f"{_PIPELINE}:{index}": arrays[name] for index, name in enumerate(FEATURES) if name in arrays}
-        # The graph trains: keeping every value turns its dropout off.
+        # The graph is a training graph: keeping every value turns its dropout off.
         rates = [op.outputs[0] for op in built.get_operations() if op.name.endswith("dropout/keep_prob")]
         assert len(rates) == 7, rates
         feed |= {rate: 1.0 for rate in rates}

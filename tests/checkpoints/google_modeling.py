@@ -1,8 +1,8 @@
-"""Builds graphs with google-research/bert's own Python, lets its Saver restore checkpoints, and runs them.
+"""Builds graphs with google-research/bert's own Python code, restores checkpoints with its Saver, and runs them.
 
 A program of its own: python -m tests.checkpoints.google_modeling FOLDER INPUTS.npz TASK DIRECTORY [TASK DIRECTORY ...]
-FOLDER is the package `bert` of bert-tensorflow; DIRECTORY holds bert_config.json and bert_model.ckpt, and gets
-outputs.npz, with the names of the graph's variables under "names".
+FOLDER is the package `bert` of bert-tensorflow; DIRECTORY contains bert_config.json and bert_model.ckpt;
+outputs.npz is written to it, with the names of the graph's variables under "names".
 """
 
 import importlib
@@ -20,7 +20,7 @@ _TRAINING = {"init_lr": 1e-4, "num_train_steps": 10, "num_warmup_steps": 1, "use
 
 
 def dense(inputs, units, activation=None, name=None, kernel_initializer=None):
-    """tf.layers.dense, which went with Keras 2."""
+    """tf.layers.dense, which was removed with Keras 2."""
     with tf.variable_scope(name, default_name="dense"):
         kernel = tf.get_variable("kernel", [inputs.shape[-1], units], initializer=kernel_initializer)
         bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
@@ -29,7 +29,7 @@ def dense(inputs, units, activation=None, name=None, kernel_initializer=None):
 
 
 def layer_norm(inputs, begin_norm_axis, begin_params_axis, scope):
-    """tf.contrib.layers.layer_norm, which went with TensorFlow 1."""
+    """tf.contrib.layers.layer_norm, which was removed with TensorFlow 1."""
     assert begin_norm_axis == begin_params_axis == -1
     with tf.variable_scope(scope, default_name="LayerNorm"):
         beta = tf.get_variable("beta", inputs.shape[-1:], initializer=tf.zeros_initializer())
@@ -39,14 +39,14 @@ def layer_norm(inputs, begin_norm_axis, begin_params_axis, scope):
 
 
 def script(name):
-    """A module of google-research/bert; its programs define flags of the same names, so only one may have them."""
+    """A module of google-research/bert. Its programs define the same flags, so only one may define them."""
     for flag in list(tf.flags.FLAGS):
         delattr(tf.flags.FLAGS, flag)
     return importlib.import_module(f"bert.{name}")
 
 
 def outputs_of(task, config, arrays):
-    """dict name -> Tensor of what the task's script computes, and the loss if the script's optimizer is to be there."""
+    """dict name -> Tensor of the outputs of the task's script, and of its loss if its optimizer should be there."""
     ids, mask, types = (tf.constant(arrays[f"input_{name}"]) for name in ("word_ids", "mask", "type_ids"))
     if task == "classification":
         labels = tf.zeros(ids.shape[0], tf.int32)

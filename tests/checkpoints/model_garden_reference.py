@@ -1,7 +1,8 @@
-"""Writes models of TF Model Garden with what they compute; run by the Python that has it, not by the tests' own.
+"""Writes models of TF Model Garden and their outputs; run by the Python that has it, not by that of the tests.
 
-Usage: python model_garden_reference.py DIRECTORY, which holds vocab.txt and features.npz (input_word_ids, input_mask,
-input_type_ids, masked_lm_positions: int32). Each model becomes DIRECTORY/NAME, its outputs DIRECTORY/NAME.npz.
+Usage: python model_garden_reference.py DIRECTORY, which contains vocab.txt and features.npz (input_word_ids,
+input_mask, input_type_ids, masked_lm_positions: int32). Each model is written to DIRECTORY/NAME, its outputs to
+DIRECTORY/NAME.npz.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""BERT as an ONNX graph, node by node from a Hugging Face checkpoint's tensors, for onnxruntime to compute.
+"""BERT as an ONNX graph, built node by node from the tensors of a Hugging Face checkpoint, for onnxruntime.
 
-Nothing here imports bert_tf or PyTorch: it is an independent side of a comparison.
+Nothing here imports bert_tf or PyTorch: this is the independent side of a comparison.
 """
 
 import numpy as np
@@ -47,7 +47,7 @@ def graph(tensors, *, layers, heads, epsilon):
     split, merge = constant([0, 0, heads, hidden // heads], "i8"), constant([0, 0, hidden], "i8")
     scale, nothing = constant((hidden // heads) ** -0.5, "f4"), constant(-1e30, "f4")
     seen = node("Cast", node("Unsqueeze", "mask", constant([1, 2], "i8")), to=TensorProto.BOOL)
-    # Positions: the first rows of their table, as many as the ids are long.
+    # Positions: the first rows of their table, one per id of a row.
     length = node("Shape", "ids", start=1, end=2)
     positions = node("Slice", "embeddings.position_embeddings.weight", constant([0], "i8"), length)
     x = node("Gather", "embeddings.word_embeddings.weight", "ids")

@@ -10,11 +10,11 @@ from bert_tf.model.variables import HEADS, OWN
 from tests.model.small import PIECES, randomize, small_config
 
 LABELS = ["no", "ja", "vielleicht é"]
-TASKS = [None, *(head for head in HEADS if head not in OWN)]  # that every format has
+TASKS = [None, *(head for head in HEADS if head not in OWN)]  # supported by every format
 
 
 def small_checkpoint(head=None, seed=0, **config):
-    """A Checkpoint in memory, and the model it is of.
+    """A Checkpoint in memory, and its model.
 
     Args:
         head: None or a key of HEADS.

@@ -1,4 +1,4 @@
-"""Number formats, more pieces, more positions: what is added is what was said, and the rest stays as it was."""
+"""Number formats, more wordpieces, more positions: additions are reported, and the rest is unchanged."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def with_slots(checkpoint):
     return dataclasses.replace(checkpoint, slots=slots, step=7)
 
 
-def test_new_pieces_get_the_mean_of_the_old_ones():
+def test_new_wordpieces_get_the_mean_of_the_old_ones():
     checkpoint = with_slots(small_checkpoint("pretraining")[0])
     changed = adapt.add_pieces(checkpoint, NEW)
     assert changed.pieces == PIECES + NEW
@@ -41,18 +41,18 @@ def test_new_pieces_get_the_mean_of_the_old_ones():
     assert changed.shapes() == {path: tensor.shape for path, tensor in changed.tensors.items()}
 
 
-def test_a_model_answers_for_the_old_pieces_as_before_and_knows_the_new_ones():
+def test_outputs_for_old_wordpieces_are_unchanged_and_new_ones_are_known():
     checkpoint, model = small_checkpoint("masked_lm")
     changed = adapt.add_pieces(checkpoint, NEW)
     inputs = inputs_for("masked_lm")
     before, after = model(inputs)["mlm_logits"].numpy(), changed.model()(inputs)["mlm_logits"].numpy()
     np.testing.assert_allclose(after[..., : len(PIECES)], before, rtol=1e-5, atol=1e-5)
-    # The mean of all rows scores the mean of all scores.
+    # The mean of all rows gets the mean of all scores.
     np.testing.assert_allclose(after[..., len(PIECES)], before.mean(-1), rtol=1e-4, atol=1e-4)
     assert changed.tokenizer().tokenize("covid19").to_list() == [[len(PIECES), len(PIECES) + 1]]
 
 
-def test_the_report_says_what_was_added_and_what_no_text_can_become():
+def test_the_report_lists_added_wordpieces_and_those_that_no_text_can_produce():
     changed = adapt.add_pieces(small_checkpoint()[0], NEW)
     count = len(PIECES)
     assert any(f"3 added (ids {count} to {count + 2})" in note for note in changed.warnings)
@@ -63,12 +63,12 @@ def test_the_report_says_what_was_added_and_what_no_text_can_become():
 @pytest.mark.parametrize(
     "pieces, culprit", [(["the"], "already has 'the'"), (["new", "new"], "'new'"), (["a" * 300], "256 bytes")]
 )
-def test_pieces_that_can_not_be_added_are_named(pieces, culprit):
+def test_wordpieces_that_cannot_be_added_are_named(pieces, culprit):
     with pytest.raises(DataError, match=culprit):
         adapt.add_pieces(small_checkpoint()[0], pieces)
 
 
-def test_a_checkpoint_without_a_vocabulary_takes_no_pieces():
+def test_a_checkpoint_without_a_vocabulary_accepts_no_wordpieces():
     with pytest.raises(ConfigError, match="no WordPiece vocabulary"):
         adapt.add_pieces(dataclasses.replace(small_checkpoint()[0], pieces=None), NEW)
 
@@ -92,7 +92,7 @@ def test_longer_positions_repeat_the_learned_ones(offset):
 
 
 @pytest.mark.parametrize("length", [24, 5])
-def test_positions_only_become_more(length):
+def test_the_number_of_positions_can_only_grow(length):
     with pytest.raises(ConfigError, match=f"max_position_embeddings {length}: the checkpoint has 24"):
         adapt.extend_positions(small_checkpoint()[0], length)
 
@@ -108,7 +108,7 @@ def test_weights_are_rounded_to_the_nearest(dtype, error):
     assert {tensor.dtype for tensor in changed.slots.values()} == {"float32"}
 
 
-def test_a_value_that_a_number_format_can_not_hold_is_named():
+def test_a_value_out_of_range_of_a_number_format_is_named():
     checkpoint, _ = small_checkpoint()
     checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e6, np.float32), "pooler/bias")
     with pytest.raises(DataError, match=r"pooler/bias holds 1e\+06, too large for float16"):

@@ -1,4 +1,4 @@
-"""Conversions between formats: bit for bit there and back, reported in full, and nothing half done."""
+"""Conversions between formats: lossless round trips, complete reports, and no partial output."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from tests.model.small import PIECES
 
 @pytest.fixture
 def saved(tmp_path):
-    """Writes a small checkpoint of this project's format; returns the Checkpoint and its directory."""
+    """Writes a small checkpoint in this project's format; returns the Checkpoint and its directory."""
 
     def make(head=None, **config):
         checkpoint, _ = small_checkpoint(head, **config)
@@ -29,11 +29,11 @@ def saved(tmp_path):
     return make
 
 
-# What each format has no place for: see the formats' own tests.
+# For what each format cannot represent, see the formats' own tests.
 @pytest.mark.parametrize("head", TASKS)
 @pytest.mark.parametrize("way", [["google"], ["huggingface"], ["google", "huggingface"], ["huggingface", "google"]])
-def test_there_and_back_again_is_bit_for_bit(saved, tmp_path, head, way):
-    # Hugging Face's classes for these heads have no pooler, its others have one.
+def test_a_round_trip_is_bit_for_bit(saved, tmp_path, head, way):
+    # Hugging Face's classes for these heads have no pooler, the others have one.
     pooler = head not in ("masked_lm", "tagging", "question_answering")
     checkpoint, path = saved(head, pooler=pooler)
     for number, format in enumerate([*way, "bert_tf"]):
@@ -41,7 +41,7 @@ def test_there_and_back_again_is_bit_for_bit(saved, tmp_path, head, way):
         report = conversion.convert(path, format, target)
         path = target
         assert {row["name"] for row in report.tensors} == set(checkpoint.tensors)
-        # Google's graph always has a pooler: it is made up for it, and left behind again.
+        # Google's graph always has a pooler: it is added for Google and dropped again.
         assert (
             set(report.unused_tensors)
             <= {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"} - checkpoint.tensors.keys()
@@ -54,7 +54,7 @@ def test_there_and_back_again_is_bit_for_bit(saved, tmp_path, head, way):
 
 
 @pytest.mark.parametrize("format", ["bert_tf", "google", "huggingface"])
-def test_of_a_cosine_the_encoder_is_written_and_ours_keeps_the_head(saved, tmp_path, format):
+def test_a_cosine_model_is_written_as_its_encoder_and_keeps_its_head_in_our_format(saved, tmp_path, format):
     checkpoint, path = saved("cosine")
     report = conversion.convert(path, format, str(tmp_path / "theirs"), verify=True)
     after = open_checkpoint(str(tmp_path / "theirs"))
@@ -78,7 +78,7 @@ def test_the_report_names_every_tensor_on_both_sides(saved, tmp_path):
         assert row["to"] == written.tensors[row["name"]].source
 
 
-def test_the_table_has_one_line_for_all_layers_and_all_of_their_names(saved, tmp_path):
+def test_the_table_has_one_line_for_the_same_variable_of_all_layers(saved, tmp_path):
     _, path = saved()
     report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"))
     lines = conversion.text(report).splitlines()
@@ -89,8 +89,8 @@ def test_the_table_has_one_line_for_all_layers_and_all_of_their_names(saved, tmp
     assert lines[0].startswith(f"{path}: encoder, 2 layers, hidden 32, 4 heads, vocabulary {len(PIECES)}")
 
 
-def test_what_was_left_out_is_listed_with_its_reason(saved, tmp_path):
-    checkpoint, path = saved("tagging")  # with a pooler, which Hugging Face's tagger has not
+def test_unused_tensors_are_listed_with_their_reason(saved, tmp_path):
+    checkpoint, path = saved("tagging")  # with a pooler, which Hugging Face's tagger lacks
     report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"))
     assert set(report.unused_tensors) == {"pooler/kernel", "pooler/bias"}
     text = conversion.text(report)
@@ -100,7 +100,7 @@ def test_what_was_left_out_is_listed_with_its_reason(saved, tmp_path):
     )
 
 
-def test_half_precision_pieces_and_positions_on_request_all_at_once(saved, tmp_path):
+def test_half_precision_wordpieces_and_positions_can_be_requested_together(saved, tmp_path):
     checkpoint, path = saved("pretraining")
     report = conversion.convert(
         path, "bert_tf", str(tmp_path / "new"), dtype="bfloat16", add_pieces=["neu"], max_position_embeddings=30,
@@ -119,7 +119,7 @@ def test_half_precision_pieces_and_positions_on_request_all_at_once(saved, tmp_p
 
 
 @pytest.mark.parametrize("head", TASKS)
-def test_verification_sees_no_difference_where_there_is_none(saved, tmp_path, head):
+def test_verification_finds_no_difference_between_equal_models(saved, tmp_path, head):
     _, path = saved(head, pooler=head not in ("masked_lm", "tagging", "question_answering"))
     report = conversion.convert(path, "google", str(tmp_path / "theirs"), verify=True)
     differences = report.verification["differences"]
@@ -130,7 +130,7 @@ def test_verification_sees_no_difference_where_there_is_none(saved, tmp_path, he
 
 
 @pytest.mark.parametrize("name", ["layer_1/attention/qkv/kernel", "classifier/bias"])
-def test_a_conversion_that_changes_a_weight_is_refused_and_leaves_nothing(saved, tmp_path, monkeypatch, name):
+def test_a_conversion_that_changes_a_weight_is_refused_and_leaves_no_files(saved, tmp_path, monkeypatch, name):
     _, path = saved("classification")
 
     def wrong(checkpoint, target):
@@ -144,7 +144,7 @@ def test_a_conversion_that_changes_a_weight_is_refused_and_leaves_nothing(saved,
     assert [file.name for file in tmp_path.iterdir()] == ["ours"]
 
 
-def test_a_conversion_that_fails_half_way_leaves_nothing(saved, tmp_path, monkeypatch):
+def test_a_conversion_that_fails_halfway_leaves_no_files(saved, tmp_path, monkeypatch):
     _, path = saved()
     opened = open_checkpoint(path)
     weights = tmp_path / "ours" / "model.safetensors"
@@ -157,7 +157,7 @@ def test_a_conversion_that_fails_half_way_leaves_nothing(saved, tmp_path, monkey
 
 
 @pytest.mark.parametrize("format", conversion.WRITERS)
-def test_a_file_that_can_not_grow_is_named_and_nothing_is_left(saved, tmp_path, format):
+def test_a_file_that_cannot_grow_is_named_and_no_files_are_left(saved, tmp_path, format):
     _, path = saved()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # of 100 kB
@@ -171,7 +171,7 @@ def test_a_file_that_can_not_grow_is_named_and_nothing_is_left(saved, tmp_path, 
     assert [file.name for file in tmp_path.iterdir()] == ["ours"]
 
 
-def test_an_output_that_exists_is_left_alone(saved, tmp_path):
+def test_an_existing_output_is_not_changed(saved, tmp_path):
     _, path = saved()
     with pytest.raises(ConfigError, match="already exists"):
         conversion.convert(path, "google", path)
@@ -202,7 +202,7 @@ def test_the_program_prints_the_report(programs, saved, tmp_path):
         ({"output": "ours"}, 2, "already exists"),
     ],
 )
-def test_a_wrong_flag_ends_with_one_line(programs, saved, tmp_path, flags, status, culprit):
+def test_a_wrong_flag_is_a_one_line_error(programs, saved, tmp_path, flags, status, culprit):
     _, path = saved()
     wanted = {"input": path, "format": "google", "output": f"{tmp_path}/new"}
     wanted |= {name: f"{tmp_path}/{value}" if name in ("input", "output", "add_tokens") else value
@@ -254,13 +254,13 @@ def test_bert_large_is_converted_in_less_than_1_3_times_its_size(tmp_path):
     source = tmp_path / "bert_tf"
     for number, format in enumerate(("huggingface", "google", "bert_tf")):
         target = tmp_path / f"{number}_{format}"
-        peak = int(python(CONVERT, source, format, target)[-1])  # TensorFlow itself included
+        peak = int(python(CONVERT, source, format, target)[-1])  # including TensorFlow itself
         print(f"{source.name} to {format}: peak {peak / size:.2f} times {size / 1e9:.2f} GB")
         assert peak < 1.3 * size
         source = target
 
 
-def test_no_length_but_a_longer_one_is_taken(saved, tmp_path):
+def test_only_a_longer_length_is_accepted(saved, tmp_path):
     _, path = saved()
     for length in (0, -1, 24):
         with pytest.raises(ConfigError, match=f"max_position_embeddings {length}: the checkpoint has 24"):

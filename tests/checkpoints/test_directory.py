@@ -1,4 +1,4 @@
-"""This project's own format: what is saved comes back bit for bit, and nothing else is taken for it."""
+"""This project's own format: saved models are restored bit for bit, and no other files are read as models."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ def inputs_of(task):
     return features() | extra
 
 
-def test_a_saved_task_comes_back_bit_for_bit(saved):
+def test_a_saved_task_is_restored_bit_for_bit(saved):
     path, task, model, _ = saved
     again, model_again = directory.load_task(str(path))
     assert type(again) is type(task)
@@ -87,7 +87,7 @@ def edit(path, change):
 
 
 @pytest.mark.parametrize("load", [directory.load_task, bert_tf.load])
-def test_a_newer_format_is_refused_with_the_remedy(saved, load):
+def test_the_error_for_a_newer_format_says_what_to_do(saved, load):
     path, *_ = saved
     edit(path, lambda config: config.update(version=2))
     with pytest.raises(DataError, match="format version 2; this program reads up to 1: update bert_tf"):
@@ -104,14 +104,14 @@ def test_an_unknown_task_is_named(saved):
 
 
 @pytest.mark.parametrize("key", ["version", "model", "tokenizer", "task"])
-def test_a_config_that_lacks_a_part_is_named(saved, key):
+def test_an_incomplete_config_is_named(saved, key):
     path, *_ = saved
     edit(path, lambda config: config.pop(key))
     with pytest.raises(DataError, match=rf"config\.json: no '{key}'"):
         directory.load_task(str(path))
 
 
-def test_a_directory_of_another_format_is_not_taken_for_a_task(tmp_path):
+def test_a_directory_of_another_format_is_not_read_as_a_task(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(DataError, match=r"not a bert_tf model.*bert_tf.convert --format=bert_tf"):
         directory.load_task(str(tmp_path))
@@ -144,7 +144,7 @@ def test_missing_and_misshapen_variables_are_listed_together(saved):
         directory.load_task(str(path))
 
 
-def test_a_tensor_that_no_variable_takes_is_named(saved):
+def test_a_tensor_without_a_variable_is_named(saved):
     path, *_ = saved
     tensors = load_file(path / "model.safetensors") | {"layer_7/output/bias": np.zeros(3, np.float32)}
     save_file(tensors, path / "model.safetensors")
@@ -152,7 +152,7 @@ def test_a_tensor_that_no_variable_takes_is_named(saved):
         bert_tf.load(str(path))
 
 
-def test_a_truncated_file_is_said_to_be_unreadable(saved):
+def test_a_truncated_file_is_reported_as_unreadable(saved):
     path, *_ = saved
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
@@ -160,7 +160,7 @@ def test_a_truncated_file_is_said_to_be_unreadable(saved):
         bert_tf.load(str(path))
 
 
-def test_a_write_that_fails_leaves_the_model_that_was_there(saved):
+def test_a_failed_write_keeps_the_previous_model(saved):
     path, *_ = saved
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     checkpoint = directory.read(str(path))
@@ -180,7 +180,7 @@ def save_state(folder, variables):
         checkpoints.save(7)
 
 
-def test_a_run_brings_its_optimizers_state_along(tmp_path):
+def test_the_optimizer_state_of_a_run_is_converted_too(tmp_path):
     task, model, encoder = make("classification")
     directory.save(str(tmp_path), model, encoder, task)
     slots = {
@@ -203,7 +203,7 @@ def test_a_run_brings_its_optimizers_state_along(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["went on", "cut short"])
-def test_a_model_is_read_without_an_optimizers_state_that_is_not_its_own(tmp_path, damage):
+def test_a_model_is_read_without_the_optimizer_state_of_another_model(tmp_path, damage):
     task, model, encoder = make("pretraining")
     directory.save(str(tmp_path), model, encoder, task)
     randomize(model, seed=9)

@@ -1,4 +1,4 @@
-"""What is said of paths that hold no model, or one that cannot be told."""
+"""Errors for paths without a model or without a recognisable one."""
 
 import shutil
 
@@ -18,7 +18,7 @@ def model(tmp_path):
     return path
 
 
-def test_a_file_of_a_model_leads_to_its_directory(model):
+def test_the_error_for_a_file_of_a_model_names_its_directory(model):
     with pytest.raises(DataError, match=r"model.safetensors: a file; expected its directory"):
         open_checkpoint(model / "model.safetensors")
 
@@ -28,28 +28,28 @@ def test_models_one_level_below_are_named(model):
         open_checkpoint(model.parent)
 
 
-def test_an_adapter_is_told_from_a_model(tmp_path):
+def test_an_adapter_is_not_read_as_a_model(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(DataError, match=r"an adapter .*merge it into its base model"):
         open_checkpoint(tmp_path)
 
 
-def test_a_name_of_the_hub_is_asked_for_with_its_scheme():
+def test_the_error_for_a_hub_name_gives_the_hf_scheme():
     with pytest.raises(DataError, match=r"klue/bert-base: no such directory; .* hf://OWNER/NAME"):
         open_checkpoint("klue/bert-base")
 
 
-def test_a_directory_without_a_model_is_told_what_makes_one(tmp_path):
+def test_the_error_for_a_directory_without_a_model_lists_the_expected_files(tmp_path):
     with pytest.raises(DataError, match=r"not a model of a known format; expected config.json"):
         open_checkpoint(tmp_path)
 
 
-def test_hangul_and_spaces_are_no_matter(model, tmp_path):
+def test_paths_may_contain_hangul_and_spaces(model, tmp_path):
     path = shutil.copytree(model, tmp_path / "한글 폴더")
     assert_same(open_checkpoint(path), open_checkpoint(model))
 
 
-def test_a_pattern_in_the_path_of_googles_files_is_said_to_be_one(tmp_path):
+def test_a_glob_pattern_in_the_path_of_googles_files_is_refused(tmp_path):
     path = tmp_path / "model [1]"
     path.mkdir()
     google.write(small_checkpoint()[0], str(path))
@@ -65,9 +65,7 @@ def test_a_pattern_in_the_path_of_googles_files_is_said_to_be_one(tmp_path):
         ("classification_bilstm", {}, "the head is classification_bilstm"),
     ],
 )
-def test_what_only_our_format_holds_is_refused_by_the_others_and_comes_back_in_ours(
-    tmp_path, write, head, config, what
-):
+def test_features_of_our_format_are_refused_by_the_others_and_restored_by_ours(tmp_path, write, head, config, what):
     checkpoint, _ = small_checkpoint(head, **config)
     if head:
         settings = checkpoint.task["settings"] | {"head": "bilstm"}

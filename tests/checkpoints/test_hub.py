@@ -1,4 +1,4 @@
-"""hf:// names, on a Hub of our own at this machine and on caches laid out as huggingface_hub does: no network."""
+"""hf:// names, with a local server as the Hub and with caches laid out as huggingface_hub does: no network."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ pytest.importorskip("huggingface_hub")
 SHA, TAGGED = "a" * 40, "b" * 40
 ROOT = Path(__file__).parents[2]
 
-# huggingface_hub reads its environment once, so each environment is a process that answers a line a name.
+# huggingface_hub reads its environment once, so each environment is a process that answers one line per name.
 DRIVER = """
 import json, sys, logging
 from absl import logging as absl_logging
@@ -53,7 +53,7 @@ for request in sys.stdin:
 
 @contextlib.contextmanager
 def asking(cache, **environment):
-    """A function name -> answer in a process with this cache."""
+    """A function from a name to the answer of a process with this cache."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER],
@@ -78,7 +78,7 @@ def asking(cache, **environment):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of the Hub's protocol as a download takes: revisions, trees, files; and its refusals."""
+    """The part of the Hub's protocol that downloads use: revisions, trees, files, and refusals."""
 
     protocol_version = "HTTP/1.1"
 
@@ -183,7 +183,7 @@ def online(server, cache):
 
 @pytest.fixture(scope="module")
 def unreachable(cache):
-    with asking(cache, HF_ENDPOINT="http://127.0.0.1:9") as ask:  # nobody listens at the port "discard"
+    with asking(cache, HF_ENDPOINT="http://127.0.0.1:9") as ask:  # nobody listens on the port "discard"
         yield ask
 
 
@@ -204,7 +204,7 @@ def lay_out(cache, model, files, revision="main", sha=SHA):
     return str(folder / "snapshots" / sha)
 
 
-def test_a_model_is_fetched_opened_and_not_fetched_again(online, server):
+def test_a_model_is_downloaded_once(online, server):
     server.given.clear()
     answer = online("hf://us/ours", opened=True)
     np.testing.assert_array_equal(answer["first"], GAMMA.read())
@@ -214,7 +214,7 @@ def test_a_model_is_fetched_opened_and_not_fetched_again(online, server):
     assert answer["log"] == []
 
 
-def test_a_revision_is_a_folder_of_its_own(online):
+def test_each_revision_has_its_own_folder(online):
     main, tagged, commit = (online(f"hf://us/ours{at}")["path"] for at in ("", "@v1", f"@{TAGGED}"))
     assert (os.path.basename(main), os.path.basename(tagged)) == (SHA, TAGGED)
     assert commit == tagged
@@ -222,7 +222,7 @@ def test_a_revision_is_a_folder_of_its_own(online):
     assert online("hf://us/ours@v9")["error"] == expected
 
 
-def test_pickled_weights_are_fetched_on_request_and_only_where_there_are_no_others(online):
+def test_pickled_weights_are_downloaded_on_request_and_only_if_there_are_no_others(online):
     refused = online("hf://them/pickled")["error"]
     assert refused.startswith("DataError: hf://them/pickled, pytorch_model.bin: a pickled file, which is read only on")
     assert names_in(online("hf://them/pickled", True)) == ["config.json", "pytorch_model.bin", "vocab.txt"]
@@ -230,7 +230,7 @@ def test_pickled_weights_are_fetched_on_request_and_only_where_there_are_no_othe
         assert names_in(online("hf://them/both", allow_pickle)) == ["config.json", "model.safetensors", "vocab.txt"]
 
 
-def test_shards_are_fetched_with_their_index(online):
+def test_shards_are_downloaded_with_their_index(online):
     shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     assert names_in(online("hf://them/shards")) == ["config.json", *shards, "model.safetensors.index.json"]
 
@@ -246,20 +246,20 @@ def test_shards_are_fetched_with_their_index(online):
         ),
     ],
 )
-def test_each_refusal_has_its_line(online, name, line):
+def test_each_refusal_has_its_own_error_line(online, name, line):
     error = online(f"hf://{name}")["error"]
     assert error.startswith(f"DataError: hf://{name}: {line}")
     assert "\n" not in error
 
 
-def test_a_download_that_fails_is_a_clear_line(online):
+def test_a_failed_download_is_a_one_line_error(online):
     error = online("hf://them/lost")["error"]
     assert error.startswith("DataError: hf://them/lost: ")
     assert "404" in error
     assert "\n" not in error
 
 
-def test_without_a_network_what_was_fetched_before_is_used_and_that_is_said(online, unreachable):
+def test_without_a_network_the_cached_model_is_used_and_this_is_reported(online, unreachable):
     path = online("hf://us/ours")["path"]
     answer = unreachable("hf://us/ours")
     assert answer["path"] == path
@@ -271,14 +271,14 @@ def test_without_a_network_what_was_fetched_before_is_used_and_that_is_said(onli
     assert "pytorch_model.bin" in names_in(unreachable("hf://them/pickled", True))
 
 
-def test_without_a_network_a_model_that_is_not_cached_is_one_clear_line(unreachable):
+def test_without_a_network_a_model_that_is_not_cached_is_a_one_line_error(unreachable):
     error = unreachable("hf://no/where")["error"]
     expected = "DataError: hf://no/where: missing or incomplete in the cache, and the Hub does not answer ("
     assert error.startswith(expected)
     assert "\n" not in error
 
 
-def test_a_cache_filled_by_others_is_read_offline(tmp_path, model):
+def test_a_cache_filled_by_huggingface_hub_is_read_offline(tmp_path, model):
     path = lay_out(tmp_path, "us/ours", model)
     lay_out(tmp_path, "us/tagged", model, "v1", TAGGED)
     with asking(tmp_path, HF_HUB_OFFLINE="1") as ask:
@@ -306,6 +306,6 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
         hub.fetch("hf://us/ours")
 
 
-def test_a_name_that_the_library_refuses_is_a_clear_line():
+def test_a_name_that_the_library_refuses_is_a_one_line_error():
     with pytest.raises(ConfigError, match=r"hf://\.\./\.\.: Repo id must use alphanumeric"):
         hub.fetch("hf://../..")

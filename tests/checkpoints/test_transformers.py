@@ -1,4 +1,4 @@
-"""Transformers itself reads what this project writes, and writes what it reads: the same logits and the same ids."""
+"""Transformers reads models written here, and models written by it are read here: same logits, same ids."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from tests.checkpoints.small import TASKS, small_checkpoint
 from tests.model.small import PIECES, inputs_for
 from tests.packages import shared
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # every file is here; a look-up would only wait
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # every file is local; a request would only wait
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ ROBERTA = [
 
 
 def make(name, *, seed=0, **settings):
-    """A Transformers model of a class, random in every weight, in eval mode."""
+    """A Transformers model of a class, with every weight random, in eval mode."""
     torch.manual_seed(seed)
     kind = getattr(transformers, name)
     roberta = not name.startswith("Bert")
@@ -67,12 +67,12 @@ def saved(model, path, pieces=PIECES, **options):
 
 
 def vocabulary(model):
-    """PIECES with [PAD] where the model has it."""
+    """PIECES, with [PAD] where the model has it."""
     return [PIECES[1], PIECES[0], *PIECES[2:]] if model.config.pad_token_id == 1 else PIECES
 
 
 def inputs_of(model):
-    """Padded inputs of this project for the model."""
+    """Padded inputs for the model, in this project's form."""
     inputs = inputs_for({"MultipleChoice": "multiple_choice"}.get(type(model).__name__.split("For")[-1]))
     pad = model.config.pad_token_id
     return inputs | {
@@ -82,7 +82,7 @@ def inputs_of(model):
 
 
 def answers(model, inputs):
-    """dict name of ours -> array, what a Transformers model says."""
+    """dict our name -> array, the outputs of a Transformers model."""
     names = {"input_ids": "input_word_ids", "attention_mask": "input_mask", "token_type_ids": "input_type_ids"}
     with torch.no_grad():
         tensors = {theirs: torch.from_numpy(inputs[ours].astype(np.int64)) for theirs, ours in names.items()}
@@ -101,7 +101,7 @@ def answers(model, inputs):
 
 
 def assert_same_answers(theirs, model, inputs, atol=1e-5):
-    """A Transformers model's answers are those of ours, wherever there is a token."""
+    """A Transformers model gives the same outputs as ours, at all tokens."""
     positions = {"masked_lm_positions": np.tile(np.arange(24, dtype=np.int32), (4, 1))}
     takes_positions = any("masked_lm_positions" in tensor.name for tensor in model.inputs)
     ours = model(inputs | (positions if takes_positions else {}))
@@ -115,14 +115,14 @@ def assert_same_answers(theirs, model, inputs, atol=1e-5):
 
 
 def opened(kind, path, **options):
-    """What Transformers opens without a complaint."""
+    """A model opened by Transformers without warnings."""
     model, info = getattr(transformers, kind).from_pretrained(path, output_loading_info=True, **options)
     complaints = {name: list(info[name]) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     assert not any(complaints.values()), complaints
     return model.eval()
 
 
-# RoBERTa's masked-LM head computes with gelu whatever its encoder does: see test_huggingface.
+# RoBERTa's masked-LM head always computes with gelu, whatever the encoder uses: see test_huggingface.
 @pytest.mark.parametrize(
     "name, activation",
     [
@@ -131,7 +131,7 @@ def opened(kind, path, **options):
         if activation == "gelu" or name not in ROBERTA or not name.endswith("MaskedLM")
     ],
 )
-def test_a_model_of_theirs_answers_the_same_here_and_comes_back_bit_for_bit(tmp_path, name, activation):
+def test_their_models_give_the_same_outputs_here_and_are_written_back_bit_for_bit(tmp_path, name, activation):
     model = make(name, hidden_act=activation)
     path = saved(model, tmp_path / "theirs", vocabulary(model))
     ours, _, labels = load_model(path)
@@ -159,7 +159,7 @@ CLASSES = dict(zip(TASKS, ["BertModel", "BertForPreTraining", "BertForMaskedLM",
     "head, pooler",
     [(head, True) for head in TASKS] + [(head, False) for head in (None, "masked_lm", "tagging", "question_answering")],
 )
-def test_a_model_of_ours_answers_the_same_there(tmp_path, head, pooler):
+def test_our_models_give_the_same_outputs_there(tmp_path, head, pooler):
     checkpoint, model = small_checkpoint(head, pooler=pooler)
     huggingface.write(checkpoint, str(tmp_path))
     options = {} if pooler or head else {"add_pooling_layer": False}
@@ -170,7 +170,7 @@ def test_a_model_of_ours_answers_the_same_there(tmp_path, head, pooler):
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_a_single_label_is_no_obstacle_there(tmp_path, task):
+def test_transformers_reads_a_model_with_a_single_label(tmp_path, task):
     checkpoint, model = small_checkpoint("classification")
     narrow = {
         name: tensor_of(tensor.read()[..., :1], name) if name.startswith("classifier/") else tensor
@@ -187,7 +187,7 @@ def test_a_single_label_is_no_obstacle_there(tmp_path, task):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "RobertaForMaskedLM"])
-def test_half_precision_goes_both_ways_as_it_is(tmp_path, name, dtype):
+def test_half_precision_is_kept_in_both_directions(tmp_path, name, dtype):
     model = make(name).to(getattr(torch, dtype))
     path = saved(model, tmp_path / "theirs", vocabulary(model))
     checkpoint = huggingface.read(path)
@@ -203,7 +203,7 @@ def test_half_precision_goes_both_ways_as_it_is(tmp_path, name, dtype):
 
 
 @pytest.mark.parametrize("name", ["BertForPreTraining", "RobertaModel"])
-def test_shards_of_theirs_are_read(tmp_path, name):
+def test_their_shards_are_read(tmp_path, name):
     model = make(name)
     path = saved(model, tmp_path, vocabulary(model), max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
@@ -212,11 +212,11 @@ def test_shards_of_theirs_are_read(tmp_path, name):
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_pickles_of_theirs_are_read_where_that_is_allowed(tmp_path, legacy):
+def test_their_pickles_are_read_if_allowed(tmp_path, legacy):
     model = make("BertForMaskedLM")
     path = saved(model, tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    # With its copies of tied tensors, as the releases did that wrote such files.
+    # With copies of the tied tensors, like the releases that wrote such files.
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
     with pytest.raises(bert_tf.errors.DataError, match="allow_pickle"):
         load_model(path)
@@ -224,7 +224,7 @@ def test_pickles_of_theirs_are_read_where_that_is_allowed(tmp_path, legacy):
     assert_same_answers(model, ours, inputs_of(model))
 
 
-def test_an_untied_model_of_theirs_is_refused(tmp_path):
+def test_their_untied_models_are_refused(tmp_path):
     model = make("BertForMaskedLM", tie_word_embeddings=False)
     path = saved(model, tmp_path)
     with pytest.raises(bert_tf.errors.DataError, match=r"decoder\.weight is not equal to .*word_embeddings"):
@@ -232,7 +232,7 @@ def test_an_untied_model_of_theirs_is_refused(tmp_path):
 
 
 def sentences():
-    """Real ones in English and Korean, without words over 100 characters: there Transformers' cap of a word differs."""
+    """Real sentences in English and Korean, without words over 100 characters, where Transformers' limit differs."""
     english = shared("english/sst2/dev.tsv").read_text(encoding="utf-8").splitlines()[:300]
     korean = shared("korean/nsmc/ratings_test.tsv").read_text(encoding="utf-8").splitlines()[1:2000]
     texts = [line.split("\t")[0] for line in english] + [line.split("\t")[1] for line in korean]
@@ -250,7 +250,7 @@ def sentences():
         {"lower_case": False, "strip_accents": True, "split_cjk": False},
     ],
 )
-def test_their_tokenizer_makes_the_same_ids_of_real_sentences(tmp_path, layout, settings):
+def test_their_tokenizer_gives_the_same_ids_for_real_sentences(tmp_path, layout, settings):
     pieces = shared("korean/wordpiece_vocab_32200.txt").read_text(encoding="utf-8").split("\n")
     pieces = [piece for piece in pieces if piece]
     shape = {"position_offset": pieces.index("[PAD]") + 1, "type_vocab_size": 1} if layout == "roberta" else {}
@@ -270,7 +270,7 @@ def test_their_tokenizer_makes_the_same_ids_of_real_sentences(tmp_path, layout, 
     transformers.AutoModel.from_pretrained(tmp_path)(**pair)  # types that the model has
 
 
-def test_a_tokenizer_of_theirs_is_read_from_tokenizer_json_alone(tmp_path):
+def test_their_tokenizer_is_read_from_tokenizer_json_alone(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     checkpoint, _ = small_checkpoint()
@@ -291,9 +291,9 @@ def test_a_tokenizer_of_theirs_is_read_from_tokenizer_json_alone(tmp_path):
 @pytest.mark.parametrize("name", ["BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast"])
 @pytest.mark.parametrize("here", [True, False])
 @pytest.mark.parametrize("there", [True, False])
-def test_files_that_disagree_on_lower_case_are_read_as_they_read_them(tmp_path, name, here, there):
+def test_files_that_disagree_on_lower_case_are_read_as_transformers_reads_them(tmp_path, name, here, there):
     make("BertModel").save_pretrained(tmp_path)
-    for lower_case in (not there, there):  # the second tokenizer.json stays
+    for lower_case in (not there, there):  # the second tokenizer.json is kept
         transformers.BertTokenizerFast(
             dict(zip(PIECES, range(len(PIECES)), strict=True)), do_lower_case=lower_case
         ).save_pretrained(tmp_path)
@@ -306,7 +306,7 @@ def test_files_that_disagree_on_lower_case_are_read_as_they_read_them(tmp_path, 
     assert (tokenizer.unk_id in expected) == (not (there if name == "PreTrainedTokenizerFast" else here))
 
 
-def test_the_encoder_of_a_class_that_is_not_read_is_verified(tmp_path):
+def test_the_encoder_of_an_unsupported_class_is_verified(tmp_path):
     path = saved(make("BertLMHeadModel"), tmp_path / "theirs")
     config = tmp_path / "theirs" / "config.json"
     for name in ("BertLMHeadModel", "SomebodysOwn"):  # Transformers has only the first

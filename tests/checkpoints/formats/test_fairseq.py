@@ -1,4 +1,4 @@
-"""fairseq's RoBERTa: random weights against NumPy, a published model against what its authors printed."""
+"""fairseq's RoBERTa: random weights against NumPy, and a published model against its published outputs."""
 
 import argparse
 import shutil
@@ -19,7 +19,7 @@ from tests.model.numpy_bert import encode, masked_lm_logits, random_tensors
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'bert_tf[torch]'; make test-all has it")
 
 SYMBOLS = [*"ABCDEFGH", "word", "é", "."]
-VOCAB = len(SYMBOLS) + 5  # <s> <pad> </s> <unk> in front, <mask> behind
+VOCAB = len(SYMBOLS) + 5  # <s> <pad> </s> <unk> first, <mask> last
 ARGS = {
     "encoder_layers": 2,
     "encoder_embed_dim": 32,
@@ -89,7 +89,7 @@ def theirs(tensors, root="encoder", norm="layernorm_embedding", fused=False):
 
 
 def write(path, named, args=ARGS, symbols=SYMBOLS, archive=True, **others):
-    """model.pt and dict.txt in the directory `path`; returns the path of the first."""
+    """Writes model.pt and dict.txt to the directory `path`; returns the path of model.pt."""
     settings = (
         {"cfg": {"model": args}} if isinstance(args, argparse.Namespace) else {"args": argparse.Namespace(**args)}
     )
@@ -108,7 +108,7 @@ def inputs_of(lengths=(24, 7, 1)):
 
 
 def assert_holds(path, tensors, activation="erf_gelu"):
-    """The model gives the hidden states and the logits that NumPy does."""
+    """The model gives the same hidden states and logits as NumPy."""
     model, _, _ = load_model(path, allow_pickle=True)
     inputs = inputs_of()
     positions = np.tile(np.arange(24, dtype=np.int32), (3, 1))
@@ -140,7 +140,7 @@ def test_tensors_are_found_under_the_names_of_every_release(tmp_path, tensors, n
     "name, ours",
     [("gelu", "erf_gelu"), ("gelu_accurate", "tanh_gelu"), ("gelu_fast", "tanh_gelu"), ("relu", "relu")],
 )
-def test_activations_go_by_their_fairseq_names(tmp_path, tensors, name, ours):
+def test_activations_have_their_fairseq_names(tmp_path, tensors, name, ours):
     assert_holds(write(tmp_path, theirs(tensors), ARGS | {"activation_fn": name}), tensors, ours)
 
 
@@ -173,7 +173,7 @@ def test_symbols_are_numbered_as_fairseq_numbers_them(tmp_path, tensors):
         (["th@@", *SYMBOLS[:10]], "symbol 'th@@' cannot occur as a word"),
     ],
 )
-def test_a_dictionary_of_another_tokenizer_is_not_taken_for_words(tmp_path, tensors, symbols, why):
+def test_a_dictionary_of_another_tokenizer_gives_no_wordpiece_vocabulary(tmp_path, tensors, symbols, why):
     path = write(tmp_path, theirs(tensors), symbols=symbols)
     checkpoint = open_checkpoint(path, allow_pickle=True)
     assert (checkpoint.pieces, checkpoint.tokenizer()) == (None, None)
@@ -183,7 +183,7 @@ def test_a_dictionary_of_another_tokenizer_is_not_taken_for_words(tmp_path, tens
     assert bert_tf.load(str(tmp_path / "ours"))[1] is None
 
 
-def test_a_mask_within_the_dictionary_keeps_its_place(tmp_path, tensors):
+def test_a_mask_inside_the_dictionary_keeps_its_id(tmp_path, tensors):
     path = write(tmp_path, theirs(tensors), symbols=["A", "<mask>", *SYMBOLS[1:]])
     tokenizer = open_checkpoint(path, allow_pickle=True).tokenizer()
     assert (tokenizer.mask_id, tokenizer.vocab_size) == (5, VOCAB)
@@ -191,15 +191,15 @@ def test_a_mask_within_the_dictionary_keeps_its_place(tmp_path, tensors):
 
 def test_padding_of_any_id_changes_nothing(tmp_path, tensors):
     encoder, _ = bert_tf.load(write(tmp_path, theirs(tensors)), allow_pickle=True)
-    inputs = inputs_of()  # padded with 1, as fairseq does
-    zeros = inputs | {"input_word_ids": inputs["input_word_ids"] * inputs["input_mask"]}  # as our batches are
+    inputs = inputs_of()  # padded with id 1, as in fairseq
+    zeros = inputs | {"input_word_ids": inputs["input_word_ids"] * inputs["input_mask"]}  # padded as in our batches
     alone = {name: value[1:2, :7] for name, value in inputs.items()}
     expected = encoder(alone)["sequence_output"][0].numpy()
     for padded in (inputs, zeros):
         np.testing.assert_allclose(encoder(padded)["sequence_output"][1, :7], expected, atol=1e-5)
 
 
-def test_what_is_left_out_is_said(tmp_path, tensors):
+def test_unused_tensors_are_listed_with_reasons(tmp_path, tensors):
     named = theirs(tensors) | {
         "encoder.sentence_encoder.version": np.array([3.0], np.float32),
         "classification_heads.mnli.dense.weight": np.zeros((2, 2), np.float32),
@@ -226,13 +226,13 @@ def test_a_bare_encoder_is_read_without_a_head(tmp_path, tensors):
     np.testing.assert_allclose(encoder(inputs_of())["sequence_output"][0], expected[0], atol=1e-5)
 
 
-def test_a_pickled_file_needs_the_callers_word(tmp_path, tensors):
+def test_a_pickled_file_is_read_only_on_request(tmp_path, tensors):
     path = write(tmp_path, theirs(tensors))
     with pytest.raises(DataError, match=r"model\.pt: a pickled file, .* --allow_pickle, or allow_pickle=True"):
         bert_tf.load(path)
 
 
-def test_a_directory_stands_for_its_only_checkpoint(tmp_path, tensors):
+def test_a_directory_is_read_as_its_only_checkpoint(tmp_path, tensors):
     path = write(tmp_path, theirs(tensors))
     checkpoint = open_checkpoint(tmp_path, allow_pickle=True)
     assert checkpoint.config == open_checkpoint(path, allow_pickle=True).config
@@ -258,7 +258,7 @@ def test_a_missing_dictionary_is_named(tmp_path, tensors):
         (b"".join(b"%c 1\n" % c for c in b"AABCDEFGHIJ"), "the piece 'A' is already on line"),
     ],
 )
-def test_a_dictionary_that_does_not_fit_is_refused(tmp_path, tensors, content, culprit):
+def test_a_mismatched_dictionary_is_refused(tmp_path, tensors, content, culprit):
     path = write(tmp_path, theirs(tensors))
     (tmp_path / "dict.txt").write_bytes(content)
     with pytest.raises(DataError, match=rf"dict\.txt.*{culprit}"):
@@ -291,7 +291,7 @@ def without(part):
         ),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(tmp_path, tensors, change, culprit):
+def test_mismatched_tensors_are_named(tmp_path, tensors, change, culprit):
     path = write(tmp_path, change(theirs(tensors)))
     with pytest.raises(DataError, match=rf"model\.pt.*{culprit}"):
         open_checkpoint(path, allow_pickle=True)
@@ -309,7 +309,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path, tensors, change, culprit):
         ({"encoder_normalize_before": True}, "encoder_normalize_before is set"),
     ],
 )
-def test_settings_that_no_model_here_has_are_named(tmp_path, tensors, change, culprit):
+def test_unsupported_settings_are_named(tmp_path, tensors, change, culprit):
     path = write(tmp_path, theirs(tensors), ARGS | change)
     with pytest.raises(DataError, match=rf"model\.pt: .*{culprit}"):
         open_checkpoint(path, allow_pickle=True)
@@ -325,13 +325,13 @@ def test_a_checkpoint_without_settings_is_refused(tmp_path, tensors):
             open_checkpoint(path, allow_pickle=True)
 
 
-# A model of 4 layers for the heavy chains of antibodies, as its package's README prints what it gives.
+# A model of 4 layers for the heavy chains of antibodies; its package's README prints its outputs.
 ANTIBODY = (
     "**QLV*SGVEVKKPGASVKVSCKASGYTFTNYYMYWVRQAPGQGLEWMGGINPSNGGTNF"
     "NEKFKNRVTLTTDSSTTTAYMELKSLQFDDTAVYYCARRDYRFDMGFDYWGQGTTVTVSS"
 )
 INFILLED = "QVQLVQ" + ANTIBODY[6:]
-SCORES = {  # residue -> its probabilities at the first five places
+SCORES = {  # residue -> its probabilities at the first five positions
     "A": [0.003272, 0.012038, 0.003384, 0.004612, 0.005519],
     "C": [0.004147, 0.003854, 0.003895, 0.005325, 0.003664],
     "D": [0.004011, 0.006803, 0.003726, 0.004443, 0.003555],
@@ -357,7 +357,7 @@ def test_a_published_model_gives_its_published_probabilities(sapiens):
     assert probabilities.shape == (len(ANTIBODY), 25)
     for residue, published in SCORES.items():
         ours = probabilities[:5, tokenizer.vocab.index(residue)]
-        np.testing.assert_allclose(ours, published, atol=6e-7, rtol=0)  # half of the last digit, and float32's noise
+        np.testing.assert_allclose(ours, published, atol=6e-7, rtol=0)  # half of the last digit, and float32's rounding
     columns = [tokenizer.vocab.index(residue) for residue in RESIDUES]
     best = "".join(RESIDUES[index] for index in probabilities[:, columns].argmax(-1))
     infilled = "".join(one if given == "*" else given for given, one in zip(ANTIBODY, best, strict=True))
@@ -365,7 +365,7 @@ def test_a_published_model_gives_its_published_probabilities(sapiens):
 
 
 @pytest.mark.slow
-def test_a_published_model_answers_from_an_export_of_our_own_format(sapiens, tmp_path):
+def test_an_export_of_a_published_model_gives_the_same_answers(sapiens, tmp_path):
     directory.write(open_checkpoint(sapiens / "checkpoint_vh.pt", allow_pickle=True), str(tmp_path / "model"))
     task, model = directory.load_task(str(tmp_path / "model"))
     exported = ask.Model(export(task, model, str(tmp_path / "served")).path)

@@ -1,4 +1,4 @@
-"""google-research/bert's layout: a real checkpoint in its own graph, our files in Google's own code, and bad files."""
+"""google-research/bert's format: a real checkpoint in its own graph, our files read by Google's code, and bad files."""
 
 import json
 import os
@@ -27,20 +27,20 @@ ROOT = Path(__file__).parents[3]
 
 
 def arrays_of(prefix):
-    """dict name -> array of a checkpoint, as TensorFlow reads it."""
+    """dict name -> array of a checkpoint, read by TensorFlow."""
     reader = tf.train.load_checkpoint(str(prefix))
     return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()}
 
 
 def save(prefix, arrays):
-    """Writes a checkpoint of named arrays, as TensorFlow 1's Saver does."""
+    """Writes a checkpoint of named arrays as TensorFlow 1's Saver does."""
     names = list(arrays)
     values = [tf.constant(arrays[name]) for name in names]
     tf.raw_ops.SaveV2(prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values)
 
 
 def with_slots(checkpoint, paths=None):
-    """Adds random slots of Adam to the variables of these paths (None: all), and a step."""
+    """Adds random Adam slots for the variables of these paths (None: all), and a step."""
     rng = np.random.default_rng(1)
     for path in paths or list(checkpoint.tensors):
         shape = checkpoint.tensors[path].shape
@@ -59,7 +59,7 @@ def written(path, checkpoint):
 
 @pytest.fixture
 def directory(tmp_path):
-    """Makes a directory as Google's own programs leave it: nothing in it says what bert_config.json cannot."""
+    """Makes a directory as Google's own programs leave it, without our key in bert_config.json."""
 
     def make(head=None, *, changes=None, settings=None, **config):
         path = written(tmp_path / "google", small_checkpoint(head, **config)[0])
@@ -81,7 +81,7 @@ def edit(path, **changes):
 
 
 def error_of(path):
-    """The one line that reading gives."""
+    """The one-line error of reading."""
     with pytest.raises(DataError) as raised:
         checkpoint = open_checkpoint(path)
         for tensor in (checkpoint.tensors | checkpoint.slots).values():
@@ -90,7 +90,7 @@ def error_of(path):
     return str(raised.value)
 
 
-# A checkpoint that google-research/bert wrote, and the graph it wrote with it.
+# A checkpoint written by google-research/bert, and the graph saved with it.
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def tiny():
 
 @pytest.fixture(scope="module")
 def loud(tiny, tmp_path_factory):
-    """The same with random weights: its own are so small that little but the embeddings shows in the logits."""
+    """The same with random weights: its own are so small that little but the embeddings affects the logits."""
     path = tmp_path_factory.mktemp("loud")
     rng = np.random.default_rng(0)
     arrays = arrays_of(tiny / "bert_model.ckpt")
@@ -112,7 +112,7 @@ def loud(tiny, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def by_the_graph(tiny, loud, tmp_path_factory):
-    """Features, and what the graph makes of them: dict of the two and of what we wrote of each -> dict of arrays."""
+    """Features, and the graph's outputs for them: dict of the two and of what we wrote of each -> dict of arrays."""
     folder = tmp_path_factory.mktemp("graph")
     paths = {"tiny": tiny, "loud": loud}
     paths |= {f"{name} written": written(folder / name, open_checkpoint(path)) for name, path in paths.items()}
@@ -140,7 +140,7 @@ def by_the_graph(tiny, loud, tmp_path_factory):
     return inputs, {name: dict(np.load(folder / f"{name}.npz")) for name in paths}
 
 
-def test_every_tensor_of_a_real_checkpoint_has_a_place(tiny):
+def test_every_tensor_of_a_real_checkpoint_is_mapped(tiny):
     checkpoint = open_checkpoint(tiny)
     sources = [tensor.source for tensor in (checkpoint.tensors | checkpoint.slots).values()]
     names = [name for source in sources for name in source.split(" + ")]
@@ -151,7 +151,7 @@ def test_every_tensor_of_a_real_checkpoint_has_a_place(tiny):
 
 
 @pytest.mark.parametrize("name", ["tiny", "loud"])
-def test_a_real_checkpoint_computes_what_its_own_graph_does(by_the_graph, name, request):
+def test_a_real_checkpoint_gives_the_outputs_of_its_own_graph(by_the_graph, name, request):
     inputs, theirs = by_the_graph
     checkpoint = open_checkpoint(request.getfixturevalue(name))
     outputs = checkpoint.model()(inputs)
@@ -168,7 +168,7 @@ def test_a_real_checkpoint_computes_what_its_own_graph_does(by_the_graph, name, 
         np.testing.assert_allclose(np.reshape(value, expected.shape), expected, atol=1e-5, err_msg=key)
 
 
-def test_the_graph_beside_a_checkpoint_tells_which_gelu_it_was_trained_with(by_the_graph, loud, tmp_path):
+def test_the_graph_of_a_checkpoint_determines_its_gelu_variant(by_the_graph, loud, tmp_path):
     assert open_checkpoint(loud).config.activation == "erf_gelu"
     without = shutil.copytree(loud, tmp_path / "without")
     (without / "bert_model.ckpt.meta").unlink()
@@ -177,10 +177,10 @@ def test_the_graph_beside_a_checkpoint_tells_which_gelu_it_was_trained_with(by_t
     assert any("gelu" in note and "tanh" in note and "erf" in note for note in checkpoint.warnings)
     inputs, theirs = by_the_graph
     logits = np.reshape(checkpoint.model()(inputs)["mlm_logits"], theirs["loud"]["mlm_logits"].shape)
-    assert np.abs(logits - theirs["loud"]["mlm_logits"]).max() > 1e-4  # it matters
+    assert np.abs(logits - theirs["loud"]["mlm_logits"]).max() > 1e-4  # the variant matters
 
 
-def test_a_graph_that_is_cut_short_is_named(tiny, tmp_path):
+def test_a_truncated_graph_is_named(tiny, tmp_path):
     copied = shutil.copytree(tiny, tmp_path / "copied")
     file = copied / "bert_model.ckpt.meta"
     file.write_bytes(file.read_bytes()[:-10])
@@ -203,13 +203,13 @@ def test_a_real_checkpoint_is_written_back_bit_for_bit(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tiny", "loud"])
-def test_its_own_saver_restores_what_was_written_back(by_the_graph, name):
+def test_its_own_saver_restores_the_written_checkpoint(by_the_graph, name):
     _, results = by_the_graph
     for key, value in results[name].items():
         np.testing.assert_array_equal(results[f"{name} written"][key], value, err_msg=key)
 
 
-# Our files, and Google's own Python.
+# Our files in Google's own Python code.
 
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ def test_google_research_bert_restores_every_variable_and_computes_the_same(tmp_
     assert done.returncode == 0, done.stderr
     for name, path in paths.items():
         theirs = dict(np.load(path / "outputs.npz"))
-        # Their Saver wants every variable of their graph; nothing that we wrote is left over.
+        # Their Saver needs every variable of their graph; we wrote no others.
         assert sorted(theirs.pop("names")) == sorted(arrays_of(path / "bert_model.ckpt"))
         model = checkpoints[name][1]
         ours = dict(model({one: inputs[one] for one in ("masked_lm_positions", *inputs) if one in model_inputs(model)}))
@@ -247,7 +247,7 @@ def model_inputs(model):
 
 
 @pytest.mark.parametrize("head", TASKS)
-def test_a_model_comes_back_bit_for_bit(tmp_path, head):
+def test_a_model_is_restored_bit_for_bit(tmp_path, head):
     checkpoint, model = small_checkpoint(head)
     with_slots(checkpoint)
     back = open_checkpoint(written(tmp_path / "google", checkpoint))
@@ -271,7 +271,7 @@ def test_variables_without_a_gradient_have_no_slots(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_comes_back_as_it_was(tmp_path, dtype):
+def test_half_precision_is_kept(tmp_path, dtype):
     checkpoint, _ = small_checkpoint("classification")
     halved = {
         path: Tensor(one.shape, dtype, lambda one=one: one.read().astype(np.dtype(dtype)), path)
@@ -286,7 +286,7 @@ def test_half_precision_comes_back_as_it_was(tmp_path, dtype):
     assert any(dtype in note and "float32" in note for note in checkpoint.warnings)
 
 
-def test_the_report_names_both_sides_of_every_variable(tmp_path):
+def test_the_report_gives_both_names_of_every_variable(tmp_path):
     checkpoint = with_slots(small_checkpoint("pretraining")[0])
     names = google.write(checkpoint, str(tmp_path))
     assert names.keys() == (checkpoint.tensors | checkpoint.slots).keys()
@@ -297,11 +297,11 @@ def test_the_report_names_both_sides_of_every_variable(tmp_path):
     )
 
 
-# What bert_config.json cannot say.
+# What bert_config.json cannot express.
 
 
 @pytest.mark.parametrize("head", [None, "masked_lm", "tagging", "question_answering"])
-def test_a_missing_pooler_is_made_up_for_google_and_does_not_come_back(tmp_path, head):
+def test_a_missing_pooler_is_added_for_google_and_dropped_when_read_again(tmp_path, head):
     checkpoint, _ = small_checkpoint(head, pooler=False)
     path = written(tmp_path / "google", checkpoint)
     assert not arrays_of(path / "bert_model.ckpt")["bert/pooler/dense/kernel"].any()
@@ -318,13 +318,13 @@ def test_a_missing_pooler_is_made_up_for_google_and_does_not_come_back(tmp_path,
         ({"layer_norm_epsilon": 1e-5}, ["1e-05", "1e-12"]),
     ],
 )
-def test_what_google_computes_otherwise_comes_back_and_is_noted(tmp_path, config, words):
+def test_settings_that_google_computes_differently_are_kept_with_a_warning(tmp_path, config, words):
     checkpoint, _ = small_checkpoint(**config)
     assert_same(checkpoint, open_checkpoint(written(tmp_path / "google", checkpoint)))
     assert any(all(word in note for word in words) for note in checkpoint.warnings)
 
 
-def test_a_model_like_google_s_needs_no_notes(tmp_path):
+def test_a_model_like_googles_has_no_warnings(tmp_path):
     checkpoint, _ = small_checkpoint("pretraining")
     checkpoint.tokenizer_settings = {"lower_case": True, "strip_accents": None, "split_cjk": True}
     written(tmp_path / "google", checkpoint)
@@ -332,7 +332,7 @@ def test_a_model_like_google_s_needs_no_notes(tmp_path):
 
 
 @pytest.mark.parametrize("config", [{"norm": "pre"}, {"position_offset": 2}, {"type_vocab_size": 0}])
-def test_a_model_that_google_has_no_place_for_is_refused_before_a_file_is_written(tmp_path, config):
+def test_a_model_that_google_cannot_represent_is_refused_before_a_file_is_written(tmp_path, config):
     checkpoint, _ = small_checkpoint(**config)
     (field,) = config
     with pytest.raises(ConfigError, match=f"model.{field} is .*bert_tf"):
@@ -340,7 +340,7 @@ def test_a_model_that_google_has_no_place_for_is_refused_before_a_file_is_writte
     assert not os.listdir(tmp_path)
 
 
-def test_settings_of_another_format_come_back(tmp_path):
+def test_settings_of_another_format_are_restored(tmp_path):
     checkpoint, _ = small_checkpoint()
     checkpoint.source_metadata = {"format": "huggingface", "config": {"gradient_checkpointing": False}}
     path = written(tmp_path / "google", checkpoint)
@@ -351,14 +351,14 @@ def test_settings_of_another_format_come_back(tmp_path):
 @pytest.mark.parametrize(
     "field, value", [("num_attention_heads", 2), ("hidden_act", "relu"), ("type_vocab_size", None)]
 )
-def test_an_edited_config_that_contradicts_itself_is_refused(tmp_path, field, value):
+def test_a_contradictory_edited_config_is_refused(tmp_path, field, value):
     path = written(tmp_path / "google", small_checkpoint()[0])
     edit(path, **{field: value})
     message = error_of(path)
     assert "bert_config.json" in message and f"{field} is {value!r}" in message
 
 
-def test_a_head_that_is_not_the_described_one_is_refused(tmp_path):
+def test_a_head_that_differs_from_its_description_is_refused(tmp_path):
     path = written(tmp_path / "google", small_checkpoint("pretraining")[0])
     other = written(tmp_path / "other", small_checkpoint("classification")[0])
     shutil.copy(path / "bert_config.json", other)
@@ -366,7 +366,7 @@ def test_a_head_that_is_not_the_described_one_is_refused(tmp_path):
     assert "'pretraining'" in message and "variables of classification" in message
 
 
-def test_a_bare_encoder_that_google_then_fine_tuned_has_the_new_head(tmp_path):
+def test_a_bare_encoder_fine_tuned_by_google_has_the_new_head(tmp_path):
     encoder = written(tmp_path / "google", small_checkpoint(pooler=False)[0])
     tuned = written(tmp_path / "tuned", small_checkpoint("classification")[0])
     shutil.copy(encoder / "bert_config.json", tuned)
@@ -376,7 +376,7 @@ def test_a_bare_encoder_that_google_then_fine_tuned_has_the_new_head(tmp_path):
     checkpoint.model()
 
 
-# What Google's own programs leave.
+# Files left by Google's own programs.
 
 
 @pytest.mark.parametrize(
@@ -388,10 +388,10 @@ def test_a_bare_encoder_that_google_then_fine_tuned_has_the_new_head(tmp_path):
         ("next_sentence", "next_sentence"),
         ("question_answering", "question_answering"),
         ("classification", "classification"),
-        ("multiple_choice", "regression"),  # one output, and nothing tells what it is for
+        ("multiple_choice", "regression"),  # one output, and nothing indicates its task
     ],
 )
-def test_the_head_is_found_by_the_names_of_its_variables(directory, head, task):
+def test_the_head_is_recognised_by_its_variable_names(directory, head, task):
     checkpoint = open_checkpoint(directory(head))
     assert (checkpoint.task and checkpoint.task["name"]) == task
     if task == "classification":
@@ -403,14 +403,14 @@ def test_the_head_is_found_by_the_names_of_its_variables(directory, head, task):
 
 
 @pytest.mark.parametrize("head, pooler", [(None, False), ("masked_lm", False), ("question_answering", False)])
-def test_a_pooler_that_no_head_needs_may_be_missing(directory, head, pooler):
+def test_an_unneeded_pooler_may_be_missing(directory, head, pooler):
     names = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
     checkpoint = open_checkpoint(directory(head, changes=dict.fromkeys(names)))
     assert checkpoint.config.pooler is pooler
     checkpoint.model()
 
 
-def test_case_is_guessed_from_the_vocabulary_and_said(directory):
+def test_lower_casing_is_guessed_from_the_vocabulary_and_reported(directory):
     path = directory()
     checkpoint = open_checkpoint(path)
     assert checkpoint.tokenizer_settings == {"lower_case": True, "strip_accents": True, "split_cjk": True}
@@ -420,14 +420,14 @@ def test_case_is_guessed_from_the_vocabulary_and_said(directory):
     assert any("keeps case" in note and "'Good'" in note for note in checkpoint.warnings)
 
 
-def test_absent_settings_have_google_s_defaults(directory):
-    # 16 token types, where everybody's files say 2.
+def test_missing_settings_have_googles_defaults(directory):
+    # 16 token types, although all published files have 2.
     path = directory(type_vocab_size=16, settings={"type_vocab_size": None, "hidden_act": None})
     config = open_checkpoint(path).config
     assert (config.type_vocab_size, config.activation) == (16, "tanh_gelu")
 
 
-def test_training_state_of_other_programs_is_left_out_by_name(directory):
+def test_training_state_of_other_programs_is_listed_as_unused(directory):
     kernel = "bert/encoder/layer_0/output/dense/kernel"
     leftovers = {
         "beta1_power": np.float32(0.9),
@@ -440,7 +440,7 @@ def test_training_state_of_other_programs_is_left_out_by_name(directory):
     assert (checkpoint.head, checkpoint.slots) == ("pretraining", {})
 
 
-def test_another_head_beside_a_fine_tuned_one_is_left_out(directory):
+def test_a_second_head_beside_a_fine_tuned_one_is_ignored(directory):
     others = {"cls/seq_relationship/output_bias": np.zeros(2, np.float32)}
     slots = {"cls/seq_relationship/output_bias/adam_m": np.zeros(2, np.float32)}
     checkpoint = open_checkpoint(directory("question_answering", changes=others | slots))
@@ -448,12 +448,12 @@ def test_another_head_beside_a_fine_tuned_one_is_left_out(directory):
     assert checkpoint.unused_tensors.keys() == (others | slots).keys()
 
 
-# Which of the checkpoints in a directory.
+# Which checkpoint of a directory is read.
 
 
 @pytest.fixture
 def output_dir(directory):
-    """What fine-tuning leaves: model.ckpt-0 and -10, a state file; the files of the config copied to it."""
+    """Files of a fine-tuning run: model.ckpt-0 and -10, a state file; and the config's files, copied to it."""
     path = directory("classification")
     arrays = arrays_of(path / "bert_model.ckpt")
     for step in (0, 10):
@@ -469,37 +469,37 @@ def test_several_checkpoints_are_listed(output_dir):
 
 
 @pytest.mark.parametrize("suffix", ["", ".index"])
-def test_a_prefix_names_one(output_dir, suffix):
+def test_a_prefix_selects_a_checkpoint(output_dir, suffix):
     assert open_checkpoint(output_dir / f"model.ckpt-0{suffix}").step == 0
 
 
 @pytest.mark.parametrize("folder", ["", "/gone/since/"])
-def test_the_state_file_names_the_newest(output_dir, folder):
+def test_the_state_file_selects_the_newest(output_dir, folder):
     (output_dir / "checkpoint").write_text(f'model_checkpoint_path: "{folder}model.ckpt-10"\n')
     checkpoint = open_checkpoint(output_dir)
     assert checkpoint.step == 10
     assert any("model.ckpt-10" in note for note in checkpoint.warnings)
 
 
-def test_bert_model_ckpt_goes_before_all_others(output_dir):
+def test_bert_model_ckpt_is_preferred(output_dir):
     save(output_dir / "bert_model.ckpt", arrays_of(output_dir / "model.ckpt-0") | {"global_step": np.int64(3)})
     assert open_checkpoint(output_dir).step == 3
 
 
-def test_a_fine_tuning_directory_without_a_config_is_told_what_to_copy(output_dir):
+def test_the_error_of_a_fine_tuning_directory_without_a_config_says_what_to_copy(output_dir):
     (output_dir / "bert_config.json").unlink()
     message = error_of(output_dir / "model.ckpt-10")
     assert "no bert_config.json" in message and "copy" in message and "vocab.txt" in message
 
 
-def test_a_config_without_a_checkpoint_is_told_what_is_missing(directory):
+def test_the_error_of_a_config_without_a_checkpoint_names_what_is_missing(directory):
     path = directory()
     for file in path.glob("bert_model.ckpt.*"):
         file.unlink()
     assert "no checkpoint; expected bert_model.ckpt.index" in error_of(path)
 
 
-def test_object_based_checkpoints_and_saved_models_are_another_format_s(directory, tmp_path):
+def test_object_based_checkpoints_and_saved_models_are_not_read_as_this_format(directory, tmp_path):
     path = directory()
     assert google.recognises(str(path)) and google.recognises(str(path / "bert_model.ckpt"))
     (path / "saved_model.pb").touch()
@@ -510,7 +510,7 @@ def test_object_based_checkpoints_and_saved_models_are_another_format_s(director
     assert not google.recognises(str(tmp_path / "nothing"))
 
 
-def test_a_file_of_another_kind_called_index_makes_no_checkpoint_of_a_directory(tmp_path):
+def test_another_file_called_index_does_not_make_a_directory_a_checkpoint(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "passages.index").write_bytes(b"vectors")
     assert not google.recognises(str(tmp_path))
@@ -535,7 +535,7 @@ QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
         ({"global_step": np.zeros(2, np.int64)}, ["global_step is [2]"]),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_named(directory, changes, culprits):
+def test_a_mismatched_tensor_is_named(directory, changes, culprits):
     path = directory("pretraining", changes=changes)
     message = error_of(path)
     assert message.startswith(str(path / "bert_model.ckpt"))
@@ -552,29 +552,29 @@ def test_a_tensor_that_does_not_fit_is_named(directory, changes, culprits):
         ({"vocab_size": len(PIECES) + 1}, ["vocab.txt", f"{len(PIECES)} pieces", f"{len(PIECES) + 1}"]),
     ],
 )
-def test_a_config_that_can_not_be_read_right_is_refused(directory, settings, culprits):
+def test_an_invalid_config_is_refused(directory, settings, culprits):
     message = error_of(directory(settings=settings))
     assert all(culprit in message for culprit in culprits), message
 
 
 @pytest.mark.parametrize("name", ["bert_config.json", "vocab.txt", "bert_model.ckpt.data-00000-of-00001"])
-def test_a_file_that_is_not_there_is_named(directory, name):
+def test_a_missing_file_is_named(directory, name):
     path = directory()
     (path / name).unlink()
     assert name.replace("00000-of-00001", "*") in error_of(path)
 
 
 @pytest.mark.parametrize("part, keep", [("index", 0), ("index", 30), ("index", -1), ("data-00000-of-00001", -1)])
-def test_a_truncated_file_is_found_when_it_is_opened(directory, part, keep):
+def test_a_truncated_file_is_detected_when_opened(directory, part, keep):
     path = directory()
     file = path / f"bert_model.ckpt.{part}"
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(DataError, match=r"bert_model\.ckpt\.(index cannot be read|data-\*: [\d,]+ bytes)"):
         google.read(str(path))
-    assert google.recognises(str(path))  # so that this is what people see
+    assert google.recognises(str(path))  # so that the test sees the message that users see
 
 
-def test_a_damaged_tensor_is_named_when_it_is_read(directory):
+def test_a_damaged_tensor_is_named_when_read(directory):
     path = directory()
     file = path / "bert_model.ckpt.data-00000-of-00001"
     data = bytearray(file.read_bytes())
@@ -597,7 +597,7 @@ def test_a_large_model_is_written_in_parts(tmp_path, monkeypatch):
     assert_same(checkpoint, open_checkpoint(path))
 
 
-# Reads every tensor of a checkpoint that is written first, in which random ones are made as they are asked for.
+# Writes a checkpoint with tensors drawn at random on demand, then reads every tensor of it.
 LARGE = """
 import resource, sys
 import numpy as np

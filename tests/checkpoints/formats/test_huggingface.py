@@ -1,4 +1,4 @@
-"""Hugging Face's layout: real weights and random ones against NumPy, and a clear line for all that does not fit."""
+"""Hugging Face's format: real and random weights against NumPy, and clear errors for everything unsupported."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def minilm():
     return str(packages.minilm())
 
 
-def test_real_weights_and_settings_come_back_as_they_were(minilm, tmp_path):
+def test_real_weights_and_settings_are_kept(minilm, tmp_path):
     checkpoint = huggingface.read(minilm)
     assert (checkpoint.warnings, checkpoint.unused_tensors) == ([], {})
     huggingface.write(checkpoint, str(tmp_path))
@@ -65,7 +65,7 @@ def tensors():
 
 
 def write(path, tensors, config=None, pieces=PIECES, **overrides):
-    """A Hugging Face directory; returns its path as str."""
+    """Writes a Hugging Face directory; returns its path as str."""
     save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path / "model.safetensors")
     (path / "config.json").write_text(json.dumps((CONFIG if config is None else config) | overrides))
     (path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
@@ -98,7 +98,7 @@ def test_tensors_are_found_under_each_of_their_names(tmp_path, tensors, rename):
     "theirs, ours",
     [("gelu", "erf_gelu"), ("gelu_new", "tanh_gelu"), ("gelu_pytorch_tanh", "tanh_gelu"), ("relu", "relu")],
 )
-def test_activations_go_by_their_hugging_face_names(tmp_path, tensors, theirs, ours):
+def test_activations_have_their_hugging_face_names(tmp_path, tensors, theirs, ours):
     encoder, _ = bert_tf.load(write(tmp_path, tensors, hidden_act=theirs))
     assert_holds(encoder, tensors, ours)
 
@@ -123,7 +123,7 @@ def test_the_tokenizer_follows_tokenizer_config(tmp_path, tensors):
 
 
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForPoetry"])
-def test_tensors_beside_the_class_are_left_out_with_a_warning_that_lists_them(tmp_path, tensors, caplog, architecture):
+def test_tensors_that_the_class_lacks_are_listed_in_a_warning(tmp_path, tensors, caplog, architecture):
     extra = {"cls.predictions.bias": np.zeros(3), "classifier.weight": np.zeros(3), "qa_outputs.bias": np.zeros(2)}
     buffers = {"bert.embeddings.position_ids": np.arange(24)[None], "bert.embeddings.token_type_ids": np.zeros((1, 24))}
     prefixed = {f"bert.{name}": value for name, value in tensors.items()}
@@ -137,7 +137,7 @@ def test_tensors_beside_the_class_are_left_out_with_a_warning_that_lists_them(tm
     assert set(huggingface.read(path).unused_tensors) == set(extra)
 
 
-def test_a_class_of_somebodys_own_may_call_its_head_anything(tmp_path, tensors):
+def test_a_custom_class_may_give_its_head_any_name(tmp_path, tensors):
     extra = {"crf.transitions": np.zeros((3, 3))}
     prefixed = {f"bert.{name}": value for name, value in tensors.items()}
     path = write(tmp_path, prefixed | extra, architectures=["BertCrf"])
@@ -159,7 +159,7 @@ QUERY = "encoder.layer.1.attention.self.query"
 
 
 def changed(tensors, **changes):
-    """`tensors` with some replaced, or removed where the value is None; "__" in a name stands for a dot."""
+    """`tensors` with some replaced, or removed if the value is None; "__" in a name stands for a dot."""
     result = tensors | {name.replace("__", "."): value for name, value in changes.items()}
     return {name: value for name, value in result.items() if value is not None}
 
@@ -180,7 +180,7 @@ def changed(tensors, **changes):
         ({"embeddings.word_embeddings.weight": np.zeros(7)}, ["word_embeddings", "[7]"]),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_named(tmp_path, tensors, changes, culprits):
+def test_a_mismatched_tensor_is_named(tmp_path, tensors, changes, culprits):
     path = write(tmp_path, changed(tensors, **changes))
     with pytest.raises(DataError) as raised:
         bert_tf.load(path)
@@ -190,7 +190,7 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path, tensors, changes, culprit
     assert "\n" not in message
 
 
-def test_parts_of_qkv_that_differ_but_add_up_are_not_taken(tmp_path, tensors):
+def test_qkv_tensors_of_wrong_sizes_with_the_right_sum_are_refused(tmp_path, tensors):
     sizes = {"query": 31, "key": 33}
     wrong = {f"encoder.layer.1.attention.self.{part}.weight": np.zeros((n, 32)) for part, n in sizes.items()}
     with pytest.raises(DataError, match=r"layer\.1\.attention\.self\.query\.weight is \[31, 32\]"):
@@ -210,21 +210,21 @@ def test_parts_of_qkv_that_differ_but_add_up_are_not_taken(tmp_path, tensors):
         ({"vocab_size": len(PIECES) + 1}, [f"{len(PIECES)} pieces", f"{len(PIECES) + 1}"]),
     ],
 )
-def test_a_config_that_can_not_be_read_right_is_refused(tmp_path, tensors, overrides, culprits):
+def test_an_invalid_config_is_refused(tmp_path, tensors, overrides, culprits):
     path = write(tmp_path, tensors, **overrides)
     with pytest.raises(bert_tf.errors.BertTfError) as raised:
         bert_tf.load(path)
     assert all(culprit in str(raised.value) for culprit in culprits), raised.value
 
 
-def test_a_config_without_a_size_names_what_it_lacks(tmp_path, tensors):
+def test_the_missing_size_of_a_config_is_named(tmp_path, tensors):
     config = {name: value for name, value in CONFIG.items() if name != "num_hidden_layers"}
     with pytest.raises(DataError, match=r"config\.json: no 'num_hidden_layers'"):
         bert_tf.load(write(tmp_path, tensors, config))
 
 
 @pytest.mark.parametrize("keep", [0, 5, 1000, -10])
-def test_a_truncated_file_is_said_to_be_unreadable(tmp_path, tensors, keep):
+def test_a_truncated_file_is_reported_as_unreadable(tmp_path, tensors, keep):
     path = write(tmp_path, tensors)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
@@ -233,7 +233,7 @@ def test_a_truncated_file_is_said_to_be_unreadable(tmp_path, tensors, keep):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
-def test_a_file_that_is_not_there_is_named(tmp_path, tensors, name):
+def test_a_missing_file_is_named(tmp_path, tensors, name):
     path = write(tmp_path, tensors)
     (tmp_path / name).unlink()
     with pytest.raises(DataError, match=name):
@@ -247,24 +247,24 @@ def test_a_config_that_is_not_an_object_is_refused(tmp_path, tensors):
         bert_tf.load(path)
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path):
+def test_a_missing_directory_is_named(tmp_path):
     with pytest.raises(DataError, match="nowhere: no such directory"):
         bert_tf.load(str(tmp_path / "nowhere"))
 
 
 # Heads
 
-NO_POOLER = ("masked_lm", "tagging", "question_answering")  # Transformers' classes for these have none
+NO_POOLER = ("masked_lm", "tagging", "question_answering")  # heads for which Transformers has no class
 ROBERTA_TASKS = [head for head in TASKS if head not in ("pretraining", "next_sentence")]
 
 
 def small(head=None, **config):
-    """A small Checkpoint that the format can hold as it is, and its model."""
+    """A small Checkpoint that the format can store unchanged, and its model."""
     return small_checkpoint(head, **({"pooler": head not in NO_POOLER} | config))
 
 
 def small_roberta(head=None, **config):
-    """The same in RoBERTa's layout: [PAD] has id 1, positions begin at 2, one type of token."""
+    """The same in RoBERTa's layout: [PAD] has id 1, positions start at 2, one token type."""
     shape = {"position_offset": 2, "type_vocab_size": 1, "activation": "erf_gelu"}
     checkpoint, model = small(head, **(shape | config))
     pieces = [PIECES[1], PIECES[0], *PIECES[2:]]
@@ -278,7 +278,7 @@ def edit(path, file="config.json", **changes):
 
 
 def edit_tensors(path, **changes):
-    """Changes tensors of the file as `changed` does."""
+    """Changes tensors of the file like `changed`."""
     save_file(changed(load_file(path / "model.safetensors"), **changes), path / "model.safetensors")
 
 
@@ -294,7 +294,7 @@ def assert_round_trip(checkpoint, path):
 
 
 @pytest.mark.parametrize("head", TASKS)
-def test_every_head_comes_back_bit_for_bit(tmp_path, head):
+def test_every_head_is_restored_bit_for_bit(tmp_path, head):
     checkpoint, model = small(head)
     assert_round_trip(checkpoint, tmp_path)
     again, tokenizer, labels = load_model(str(tmp_path))
@@ -308,7 +308,7 @@ def test_every_head_comes_back_bit_for_bit(tmp_path, head):
 
 
 @pytest.mark.parametrize("head", ROBERTA_TASKS)
-def test_every_head_in_robertas_layout_comes_back_bit_for_bit(tmp_path, head):
+def test_every_head_in_robertas_layout_is_restored_bit_for_bit(tmp_path, head):
     checkpoint, _ = small_roberta(head)
     again = assert_round_trip(checkpoint, tmp_path)
     settings = json.loads((tmp_path / "config.json").read_text())
@@ -316,7 +316,7 @@ def test_every_head_in_robertas_layout_comes_back_bit_for_bit(tmp_path, head):
     assert again.config.position_offset == 2
 
 
-def test_what_is_written_has_the_names_and_layout_of_pytorch(tmp_path):
+def test_written_files_have_pytorchs_names_and_layout(tmp_path):
     checkpoint, model = small("pretraining")
     huggingface.write(checkpoint, str(tmp_path))
     expected = {
@@ -330,7 +330,7 @@ def test_what_is_written_has_the_names_and_layout_of_pytorch(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_stays_half_precision(tmp_path, dtype):
+def test_half_precision_is_kept(tmp_path, dtype):
     checkpoint, _ = small("classification")
     halves = {name: tensor_of(one.read().astype(dtype), name) for name, one in checkpoint.tensors.items()}
     assert_round_trip(dataclasses.replace(checkpoint, tensors=halves), tmp_path)
@@ -338,7 +338,7 @@ def test_half_precision_stays_half_precision(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("head", TASKS)
-def test_without_architectures_the_head_is_told_from_the_tensors(tmp_path, head):
+def test_without_architectures_the_head_is_recognised_by_the_tensors(tmp_path, head):
     huggingface.write(small(head)[0], str(tmp_path))
     edit(tmp_path, architectures=None)
     again = huggingface.read(str(tmp_path))
@@ -362,7 +362,7 @@ TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weigh
 TIED |= {"cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 
-def test_copies_of_tied_tensors_are_compared_and_noted(tmp_path):
+def test_copies_of_tied_tensors_are_compared_and_reported(tmp_path):
     checkpoint, _ = small("masked_lm")
     huggingface.write(checkpoint, str(tmp_path))
     stored = load_file(tmp_path / "model.safetensors")
@@ -383,7 +383,7 @@ def test_an_untied_output_layer_is_refused(tmp_path, copy):
         huggingface.read(str(tmp_path))
 
 
-def test_a_bias_that_is_there_only_as_the_decoders_is_taken(tmp_path):
+def test_a_bias_stored_only_as_the_decoders_is_read(tmp_path):
     checkpoint, _ = small("masked_lm")
     huggingface.write(checkpoint, str(tmp_path))
     bias = load_file(tmp_path / "model.safetensors")["cls.predictions.bias"]
@@ -391,7 +391,7 @@ def test_a_bias_that_is_there_only_as_the_decoders_is_taken(tmp_path):
     assert_same(checkpoint, huggingface.read(str(tmp_path)))
 
 
-def test_a_head_without_one_of_its_tensors_is_refused_by_name(tmp_path):
+def test_a_head_that_lacks_a_tensor_is_refused_by_name(tmp_path):
     huggingface.write(small("classification")[0], str(tmp_path))
     edit_tensors(tmp_path, **{"classifier.bias": None})
     with pytest.raises(DataError, match=r"missing classifier\.bias"):
@@ -402,7 +402,7 @@ def test_a_head_without_one_of_its_tensors_is_refused_by_name(tmp_path):
 
 
 def write_classifier(path, problem=None, **changes):
-    """A classifier as Transformers would write it, without our own key; with keys of config.json changed."""
+    """Writes a classifier as Transformers would, without our own key; changes these keys of config.json."""
     huggingface.write(small("classification")[0], str(path))
     edit(path, bert_tf=None, problem_type=problem, **changes)
     return str(path)
@@ -433,14 +433,14 @@ def test_labels_without_names_are_numbered(tmp_path, changes):
         ({"id2label": None, "num_labels": 4}, "num_labels has 4 labels, but the classifier has 3 outputs"),
     ],
 )
-def test_labels_that_do_not_fit_the_classifier_are_refused(tmp_path, changes, line):
+def test_labels_that_do_not_match_the_classifier_are_refused(tmp_path, changes, line):
     path = write_classifier(tmp_path, **changes)
     with pytest.raises(DataError, match=line):
         huggingface.read(path)
 
 
 @pytest.mark.parametrize("name", ["regression", "multi_label_classification"])
-def test_the_problem_type_is_the_kind_of_task(tmp_path, name):
+def test_the_problem_type_determines_the_task(tmp_path, name):
     assert huggingface.read(write_classifier(tmp_path, name)).task["name"] == name
     checkpoint, _ = small("classification")
     checkpoint.task["name"] = name
@@ -448,7 +448,7 @@ def test_the_problem_type_is_the_kind_of_task(tmp_path, name):
     assert json.loads((tmp_path / "config.json").read_text())["problem_type"] == name
 
 
-def test_the_settings_of_a_task_come_back_unless_its_labels_were_changed(tmp_path):
+def test_the_settings_of_a_task_are_restored_unless_its_labels_were_changed(tmp_path):
     checkpoint, _ = small("classification")
     checkpoint.task["settings"] |= {"text": "a", "second_text": "b", "max_length": 17}
     assert_round_trip(checkpoint, tmp_path)
@@ -459,7 +459,7 @@ def test_the_settings_of_a_task_come_back_unless_its_labels_were_changed(tmp_pat
 
 
 @pytest.mark.parametrize("limit, length", [(17, 17), (24, 24), (512, 24), (int(1e30), 24), (None, 24)])
-def test_texts_are_as_long_as_the_tokenizer_and_the_positions_allow(tmp_path, limit, length):
+def test_max_length_is_limited_by_the_tokenizer_and_the_positions(tmp_path, limit, length):
     path = write_classifier(tmp_path)
     edit(tmp_path, "tokenizer_config.json", model_max_length=limit)
     assert huggingface.read(path).task["settings"]["max_length"] == length
@@ -501,7 +501,7 @@ def test_robertas_masked_lm_head_has_its_own_activation(tmp_path):
 # Files
 
 
-def test_nothing_is_read_but_copies(tmp_path, monkeypatch):
+def test_opening_reads_no_values_but_copies_of_tied_tensors(tmp_path, monkeypatch):
     huggingface.write(small("masked_lm")[0], str(tmp_path))
     edit_tensors(tmp_path, **{"cls.predictions.decoder.bias": np.zeros(len(PIECES), np.float32)})
     edit_tensors(tmp_path, **{"cls.predictions.bias": np.zeros(len(PIECES), np.float32)})
@@ -514,7 +514,7 @@ def test_nothing_is_read_but_copies(tmp_path, monkeypatch):
 
 
 def shard(path):
-    """Splits model.safetensors of a directory into two files with an index."""
+    """Splits the model.safetensors of a directory into two files with an index."""
     tensors = load_file(path / "model.safetensors")
     (path / "model.safetensors").unlink()
     files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -525,7 +525,7 @@ def shard(path):
     return files
 
 
-def test_shards_are_one_model(tmp_path):
+def test_shards_are_read_as_one_model(tmp_path):
     checkpoint, _ = small("classification")
     huggingface.write(checkpoint, str(tmp_path))
     shard(tmp_path)
@@ -541,7 +541,7 @@ def test_an_index_that_lists_no_files_is_named(tmp_path):
             huggingface.read(str(tmp_path))
 
 
-def test_a_shard_that_is_missing_or_cut_short_is_named(tmp_path):
+def test_a_missing_or_truncated_shard_is_named(tmp_path):
     huggingface.write(small("classification")[0], str(tmp_path))
     _, second = shard(tmp_path)
     (tmp_path / second).write_bytes((tmp_path / second).read_bytes()[:-4])
@@ -574,7 +574,7 @@ def test_one_tensor_under_two_names_is_refused(tmp_path, tensors):
         bert_tf.load(write(tmp_path, twice))
 
 
-def test_settings_that_bert_tf_has_no_use_for_are_written_back(tmp_path, tensors):
+def test_unused_settings_are_written_back(tmp_path, tensors):
     path = write(tmp_path, tensors, hidden_act="gelu_pytorch_tanh", classifier_dropout=0.3, pad_token_id=0, custom=[1])
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 17, "padding_side": "left"}))
     target = tmp_path / "again"
@@ -582,7 +582,7 @@ def test_settings_that_bert_tf_has_no_use_for_are_written_back(tmp_path, tensors
     huggingface.write(huggingface.read(path), str(target))
     settings = json.loads((target / "config.json").read_text())
     kept = {"classifier_dropout": 0.3, "pad_token_id": 0, "custom": [1], "hidden_act": "gelu_pytorch_tanh"}
-    assert settings | CONFIG | kept == settings  # all of them are there
+    assert settings | CONFIG | kept == settings  # all of them are kept
     tokenizer = json.loads((target / "tokenizer_config.json").read_text())
     assert (tokenizer["model_max_length"], tokenizer["padding_side"]) == (17, "left")
 
@@ -593,11 +593,11 @@ def test_an_untied_setting_is_not_written_back(tmp_path, tensors):
     assert not {"tie_word_embeddings", "auto_map"} & json.loads((tmp_path / "config.json").read_text()).keys()
 
 
-# What the format has no place for
+# What the format cannot represent
 
 
 @pytest.mark.parametrize("head", NO_POOLER)
-def test_a_pooler_that_the_class_has_not_is_left_out(tmp_path, head):
+def test_a_pooler_that_the_class_lacks_is_not_written(tmp_path, head):
     checkpoint, _ = small(head, pooler=True)
     names = huggingface.write(checkpoint, str(tmp_path))
     assert (
@@ -608,13 +608,13 @@ def test_a_pooler_that_the_class_has_not_is_left_out(tmp_path, head):
     assert again.tensors.keys() == names.keys()
 
 
-def test_an_encoder_without_pooler_says_how_to_open_it(tmp_path):
+def test_the_report_of_an_encoder_without_pooler_says_how_to_open_it(tmp_path):
     checkpoint, _ = small(pooler=False)
     assert_round_trip(checkpoint, tmp_path)
     assert any("add_pooling_layer=False" in note for note in checkpoint.warnings)
 
 
-def test_a_model_without_types_gets_a_row_of_zeros(tmp_path):
+def test_a_model_without_token_types_gets_a_row_of_zeros(tmp_path):
     checkpoint, model = small(type_vocab_size=0)
     names = huggingface.write(checkpoint, str(tmp_path))
     assert names.keys() == checkpoint.tensors.keys()
@@ -627,7 +627,7 @@ def test_a_model_without_types_gets_a_row_of_zeros(tmp_path):
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_state_of_an_optimizer_is_left_out(tmp_path):
+def test_optimizer_state_is_not_written(tmp_path):
     checkpoint, _ = small()
     checkpoint = dataclasses.replace(checkpoint, slots={"pooler/bias/m": checkpoint.tensors["pooler/bias"]}, step=7)
     names = huggingface.write(checkpoint, str(tmp_path))
@@ -644,7 +644,7 @@ def test_the_state_of_an_optimizer_is_left_out(tmp_path):
         (lambda: small(position_offset=2), r"one more than the id of \[PAD\], and that is 0"),
     ],
 )
-def test_a_model_that_transformers_has_no_class_for_is_refused(tmp_path, make, culprit):
+def test_a_model_without_a_class_in_transformers_is_refused(tmp_path, make, culprit):
     with pytest.raises(ConfigError, match=f"{culprit}.*--format=bert_tf"):
         huggingface.write(make()[0], str(tmp_path))
     assert not list(tmp_path.iterdir())
@@ -683,7 +683,7 @@ def test_the_vocabulary_is_found_in_tokenizer_json(tmp_path, tensors):
     "name, lower_case",
     [(None, True), ("BertTokenizer", True), ("BertTokenizerFast", True), ("PreTrainedTokenizerFast", False)],
 )
-def test_where_the_files_disagree_the_class_decides_as_in_transformers(tmp_path, tensors, name, lower_case):
+def test_if_the_files_disagree_the_class_decides_as_in_transformers(tmp_path, tensors, name, lower_case):
     path = write(tmp_path, tensors)
     fast_tokenizer(tmp_path, lowercase=False)
     tokenizer_config(tmp_path, do_lower_case=True, **({"tokenizer_class": name} if name else {}))
@@ -692,7 +692,7 @@ def test_where_the_files_disagree_the_class_decides_as_in_transformers(tmp_path,
     assert any(note.startswith("lower_case is True in tokenizer_config.json and False") for note in checkpoint.warnings)
 
 
-def test_tokenizer_json_goes_before_vocab_txt(tmp_path, tensors):
+def test_tokenizer_json_is_preferred_to_vocab_txt(tmp_path, tensors):
     path = write(tmp_path, tensors, pieces=PIECES[:-2] + PIECES[:-3:-1])
     fast_tokenizer(tmp_path)
     checkpoint = huggingface.read(path)
@@ -730,7 +730,7 @@ def test_added_tokens_with_a_gap_are_refused(tmp_path, tensors):
         ({"type": "Lowercase"}, "Lowercase and BertPreTokenizer"),
     ],
 )
-def test_a_tokenizer_of_another_kind_is_left_to_the_caller(tmp_path, tensors, kind, reason):
+def test_a_model_with_an_unsupported_tokenizer_is_read_without_one(tmp_path, tensors, kind, reason):
     path = write(tmp_path, tensors)
     (tmp_path / "vocab.txt").unlink()
     fast_tokenizer(tmp_path, **kind)
@@ -739,7 +739,7 @@ def test_a_tokenizer_of_another_kind_is_left_to_the_caller(tmp_path, tensors, ki
     assert any(reason in note for note in checkpoint.warnings)
 
 
-def test_a_class_that_cuts_words_otherwise_is_left_to_the_caller(tmp_path, tensors):
+def test_a_model_whose_tokenizer_class_splits_words_differently_is_read_without_one(tmp_path, tensors):
     path = write(tmp_path, tensors)
     tokenizer_config(tmp_path, tokenizer_class="BertJapaneseTokenizer")
     checkpoint = huggingface.read(path)
@@ -767,7 +767,7 @@ def test_a_tokenizer_json_of_another_length_is_refused(tmp_path, tensors):
         ("config.json", {"architectures": "BertModel"}, "architectures 'BertModel'; expected a list"),
     ],
 )
-def test_a_part_of_another_kind_is_named(tmp_path, tensors, file, content, line):
+def test_an_unsupported_component_is_named(tmp_path, tensors, file, content, line):
     path = write(tmp_path, tensors)
     settings = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
     (tmp_path / file).write_text(json.dumps(settings | content))
@@ -775,7 +775,7 @@ def test_a_part_of_another_kind_is_named(tmp_path, tensors, file, content, line)
         bert_tf.load(path)
 
 
-def test_a_config_of_another_project_is_told_by_what_it_has(tmp_path, tensors):
+def test_a_config_of_another_project_is_recognised_by_its_keys(tmp_path, tensors):
     path = write(tmp_path, tensors)
     (tmp_path / "config.json").write_text('{"module": "keras_hub.src.models.bert", "class_name": "BertBackbone"}')
     with pytest.raises(DataError, match="no 'vocab_size', only module, class_name; expected Hugging Face's"):

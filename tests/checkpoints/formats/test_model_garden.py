@@ -1,4 +1,4 @@
-"""TF-Hub's and TF Model Garden's encoders: of the library itself, and of its names and layouts against NumPy."""
+"""Encoders of TF-Hub and TF Model Garden: models of the library itself, and its names and layouts against NumPy."""
 
 import json
 import os
@@ -22,7 +22,7 @@ POSITIONS = np.array([[1, 2]] * 4, np.int32)
 WITH_POSITIONS = features() | {"masked_lm_positions": POSITIONS}
 
 # The names that tf-models-official 2.20.0 writes ("today", the same since 2.3.0), 2.2.0, and the models before it,
-# for Hugging Face's. TF-Hub's BERT has had them from version 3, in version 2 and in version 1. "#" is a layer's number.
+# by Hugging Face's names. TF-Hub's BERT uses them from version 3, in version 2 and in version 1. "#" is a layer number.
 TODAY = {
     "embeddings.word_embeddings.weight": "word_embeddings/embeddings",
     "embeddings.position_embeddings.weight": "position_embedding/embeddings",
@@ -65,7 +65,7 @@ def tensors():
 
 @pytest.fixture
 def head():
-    """The masked language model's tensors, by Hugging Face's names."""
+    """The tensors of the masked language model, by Hugging Face's names."""
     rng, name = np.random.default_rng(1), "cls.predictions.transform"
     shapes = {f"{name}.dense.weight": (HIDDEN, HIDDEN), f"{name}.dense.bias": (HIDDEN,)}
     shapes |= {f"{name}.LayerNorm.weight": (HIDDEN,), f"{name}.LayerNorm.bias": (HIDDEN,)}
@@ -74,7 +74,7 @@ def head():
 
 
 def variables(tensors, names=TODAY):
-    """dict full name -> array, as Model Garden lays it out, of Hugging Face's tensors."""
+    """dict full name -> array, laid out as in Model Garden, made from Hugging Face's tensors."""
     result = {}
     for ours, value in tensors.items():
         parts = ours.split(".")
@@ -101,7 +101,7 @@ def holder(values):
 
 
 def write_saved_model(path, values, pieces=PIECES, lower_case=None, asset="vocab.txt"):
-    """A SavedModel with variables of these full names, and what TF-Hub's have beside them; returns its path."""
+    """Writes a SavedModel with variables of these full names and the other attributes of TF-Hub's; returns its path."""
     module = holder(values)
     if pieces:
         file = path.parent / asset
@@ -114,7 +114,7 @@ def write_saved_model(path, values, pieces=PIECES, lower_case=None, asset="vocab
 
 
 def write_checkpoint(path, values, pieces=PIECES, **others):
-    """A directory with a checkpoint, as tf.train.Checkpoint writes it, of variables of these full names."""
+    """Writes a directory with a checkpoint of variables of these full names, as tf.train.Checkpoint does."""
     tf.train.Checkpoint(model=holder(values), **others).save(str(path / "bert_model.ckpt"))
     if pieces:
         (path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
@@ -132,7 +132,7 @@ def write_tf1_hub_module(path, values):
 
 
 def assert_holds(encoder, tensors, activation="tanh_gelu"):
-    """The encoder computes what NumPy makes of the tensors, in every layer."""
+    """The encoder gives the same outputs as NumPy with these tensors, in every layer."""
     inputs = features()
     sequence, pooled, layers = encode(tensors, inputs, layers=LAYERS, heads=HEADS, activation=activation)
     outputs, tokens = encoder(inputs), inputs["input_mask"] == 1
@@ -143,7 +143,7 @@ def assert_holds(encoder, tensors, activation="tanh_gelu"):
 
 
 def message(path):
-    """The one line with which a path is refused."""
+    """The one-line error that refuses a path."""
     with pytest.raises(DataError) as raised:
         open_checkpoint(path)
     assert "\n" not in str(raised.value)
@@ -179,7 +179,7 @@ def test_a_tf1_hub_module_is_read_with_its_settings(tmp_path, tensors, head, sco
     assert checkpoint.head == "masked_lm"
     os.remove(os.path.join(path, "bert_config.json"))
     checkpoint = open_checkpoint(path)
-    assert checkpoint.config.num_heads == 1  # one of 64 is the nearest to 32
+    assert checkpoint.config.num_heads == 1  # the divisor of 64 nearest to 32
     assert any("attention heads: assumed" in note for note in checkpoint.warnings)
 
 
@@ -215,7 +215,7 @@ def test_next_sentence_prediction_is_read_under_both_names_and_with_the_pooler_i
     assert ("pooler_transform/kernel" in checkpoint.unused_tensors) == own
 
 
-def test_what_is_no_weight_is_left_out_with_the_reason_and_the_step_is_kept(tmp_path, tensors):
+def test_other_variables_are_listed_as_unused_with_reasons_and_the_step_is_kept(tmp_path, tensors):
     values = variables(tensors) | {
         "sentence_prediction/logits/kernel": np.zeros((HIDDEN, 3), "float32"),
         "sentence_prediction/logits/bias": np.zeros(3, "float32"),
@@ -235,13 +235,13 @@ def test_what_is_no_weight_is_left_out_with_the_reason_and_the_step_is_kept(tmp_
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_the_saved_model_says_whether_its_tokenizer_lower_cases(tmp_path, tensors, lower_case):
+def test_the_saved_model_determines_whether_its_tokenizer_lower_cases(tmp_path, tensors, lower_case):
     path = write_saved_model(tmp_path / "model", variables(tensors), lower_case=lower_case)
     tokenizer = open_checkpoint(path).tokenizer()
     assert (tokenizer.lower_case, tokenizer.strip_accents) == (lower_case, lower_case)
 
 
-def test_without_a_word_on_case_the_vocabulary_shows_it(tmp_path, tensors):
+def test_without_a_setting_the_vocabulary_determines_lower_casing(tmp_path, tensors):
     path = write_saved_model(tmp_path / "lower", variables(tensors))
     assert open_checkpoint(path).tokenizer_settings["lower_case"]
     pieces = [piece.upper() if len(piece) == 1 else piece for piece in PIECES]
@@ -251,7 +251,7 @@ def test_without_a_word_on_case_the_vocabulary_shows_it(tmp_path, tensors):
     assert any("guessed from the vocabulary" in note for note in checkpoint.warnings)
 
 
-def test_a_model_without_a_vocabulary_loads_and_says_so(tmp_path, tensors):
+def test_a_model_without_a_vocabulary_is_read_with_a_warning(tmp_path, tensors):
     path = write_saved_model(tmp_path / "model", variables(tensors), pieces=None)
     checkpoint = open_checkpoint(path)
     assert checkpoint.pieces is None
@@ -281,7 +281,7 @@ def test_settings_beside_a_checkpoint_are_used(tmp_path, tensors, name, text, th
     assert_holds(checkpoint.encoder(), tensors, ours)
 
 
-def test_what_is_assumed_is_said(tmp_path, tensors):
+def test_assumptions_are_reported(tmp_path, tensors):
     warnings = " ".join(open_checkpoint(write_checkpoint(tmp_path, variables(tensors))).warnings)
     assert "activation tanh_gelu: assumed" in warnings
     assert "dropout 0.1, attention_dropout 0.1, layer_norm_epsilon 1e-12" in warnings
@@ -295,7 +295,7 @@ def test_what_is_assumed_is_said(tmp_path, tensors):
         (tf.nn.relu, "relu"),
     ],
 )
-def test_the_graph_of_a_saved_model_tells_its_activation(tmp_path, tensors, function, activation):
+def test_the_graph_of_a_saved_model_determines_its_activation(tmp_path, tensors, function, activation):
     module = holder(variables(tensors))
 
     @tf.function(input_signature=[tf.TensorSpec([None])])
@@ -325,7 +325,7 @@ def test_the_graph_of_a_saved_model_tells_its_activation(tmp_path, tensors, func
         ("params.yaml", "task: {", ["params.yaml: not YAML"]),
     ],
 )
-def test_settings_that_do_not_fit_are_named(tmp_path, tensors, name, text, culprits):
+def test_mismatched_settings_are_named(tmp_path, tensors, name, text, culprits):
     path = write_checkpoint(tmp_path, variables(tensors))
     (tmp_path / name).write_text(text)
     assert all(culprit in message(path) for culprit in culprits), message(path)
@@ -341,7 +341,7 @@ def test_settings_that_do_not_fit_are_named(tmp_path, tensors, name, text, culpr
             {"transformer/layer_1/output/kernel": np.zeros((47, 32))},
             ["layer_1/output/kernel is [47, 32], not [48, 32]"],
         ),
-        # As many values as there should be, but other axes.
+        # The right number of values, but other axes.
         ({f"{QUERY}/kernel": np.zeros((HEADS, 8, HIDDEN))}, [f"{QUERY}/kernel is [4, 8, 32], not [32, 32]"]),
         ({f"{QUERY}/kernel": np.zeros((HIDDEN, 8, HEADS))}, [f"{QUERY}/kernel is [32, 8, 4], not [32, 32]"]),
         ({f"{OUTPUT}/kernel": np.zeros((HIDDEN, HEADS, 8))}, [f"{OUTPUT}/kernel is [32, 4, 8], not [32, 32]"]),
@@ -350,14 +350,14 @@ def test_settings_that_do_not_fit_are_named(tmp_path, tensors, name, text, culpr
         ({"word_embeddings/embeddings": np.zeros((40, 16))}, ["size 16 in a model of hidden size 32", "ALBERT"]),
     ],
 )
-def test_variables_that_do_not_fit_are_named(tmp_path, tensors, changes, culprits):
+def test_mismatched_variables_are_named(tmp_path, tensors, changes, culprits):
     values = {name: value for name, value in (variables(tensors) | changes).items() if value is not None}
     line = message(write_checkpoint(tmp_path, {name: np.float32(value) for name, value in values.items()}))
     assert line.startswith(str(tmp_path / "bert_model.ckpt-1"))
     assert all(culprit in line for culprit in culprits), line
 
 
-def test_a_head_with_a_part_missing_is_refused(tmp_path, tensors, head):
+def test_an_incomplete_head_is_refused(tmp_path, tensors, head):
     values = variables(tensors | head)
     del values["bert/cls/predictions/transform/dense/bias"]
     assert "missing bert/cls/predictions/transform/dense/bias" in message(write_checkpoint(tmp_path, values))
@@ -384,13 +384,13 @@ def test_a_vocabulary_of_another_length_is_refused(tmp_path, tensors):
         {},
     ],
 )
-def test_another_kind_of_model_is_said_to_be_one(tmp_path, values):
+def test_another_kind_of_model_is_named(tmp_path, values):
     line = message(write_saved_model(tmp_path / "model", {name: np.zeros(shape) for name, shape in values.items()}))
     assert "expected a BERT encoder of TF-Hub or TF Model Garden" in line
     assert all(name in line for name in values)
 
 
-def test_a_model_that_keras_exported_is_said_to_be_another_kind(tmp_path):
+def test_a_model_exported_by_keras_is_refused_as_another_kind(tmp_path):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
     model.export(str(tmp_path / "model"), verbose=False)
     assert "kernel" in message(str(tmp_path / "model"))
@@ -407,7 +407,7 @@ DATA = "variables/variables.data-00000-of-00001"
 
 @pytest.mark.parametrize("part", ["saved_model.pb", "variables/variables.index", DATA])
 @pytest.mark.parametrize("share", [0, 0.5, 0.99])
-def test_a_file_that_is_cut_short_is_named(tmp_path, tensors, part, share):
+def test_a_truncated_file_is_named(tmp_path, tensors, part, share):
     path = write_saved_model(tmp_path / "model", variables(tensors))
     file = Path(path, part)
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
@@ -415,13 +415,13 @@ def test_a_file_that_is_cut_short_is_named(tmp_path, tensors, part, share):
 
 
 @pytest.mark.parametrize("part", ["variables/variables.index", DATA])
-def test_a_file_that_is_not_there_is_named(tmp_path, tensors, part):
+def test_a_missing_file_is_named(tmp_path, tensors, part):
     path = write_saved_model(tmp_path / "model", variables(tensors))
     Path(path, part).unlink()
     assert f"{path}/{part.removesuffix('-00000-of-00001')}" in message(path)
 
 
-def test_of_several_checkpoints_the_one_that_the_file_checkpoint_names_is_read_and_without_it_none(tmp_path, tensors):
+def test_several_checkpoints_need_a_state_file_that_names_the_one_to_read(tmp_path, tensors):
     later = {name: value + 1 for name, value in tensors.items()}
     for number, values in enumerate((tensors, later)):
         tf.train.Checkpoint(model=holder(variables(values))).write(str(tmp_path / f"ckpt-{number}"))
@@ -439,7 +439,7 @@ REFERENCE = Path(__file__).parents[1] / "model_garden_reference.py"
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A folder of models that TF Model Garden wrote, and their outputs."""
+    """A folder of models written by TF Model Garden, and their outputs."""
     python = os.environ.get("BERT_TF_TEST_MODEL_GARDEN_PYTHON")
     if not python:
         pytest.skip(
@@ -466,7 +466,7 @@ def library(tmp_path_factory):
         ("saved_model_with_mlm", "masked_lm", False),
     ],
 )
-def test_models_that_the_library_wrote_answer_as_they_did_there(library, name, head, lower_case):
+def test_models_written_by_the_library_give_its_outputs(library, name, head, lower_case):
     checkpoint = open_checkpoint(str(library / name))
     assert checkpoint.head == head
     assert checkpoint.step == (12 if name == "pretrainer" else None)
@@ -481,13 +481,13 @@ def test_models_that_the_library_wrote_answer_as_they_did_there(library, name, h
     tokens = features()["input_mask"] == 1
     for key, value in theirs.items():
         mine = np.asarray(ours[names.get(key, key)])
-        if value.shape[:2] == tokens.shape:  # what stands at padding means nothing
+        if value.shape[:2] == tokens.shape:  # outputs at padding are meaningless
             mine, value = mine[tokens], value[tokens]
         np.testing.assert_allclose(mine, value, atol=1e-5, err_msg=key)
 
 
 @pytest.mark.slow
-def test_verification_asks_a_saved_model_for_its_masked_language_model(library, tmp_path):
+def test_verification_compares_the_masked_language_model_of_a_saved_model(library, tmp_path):
     found = convert(str(library / "saved_model_with_mlm"), "bert_tf", str(tmp_path / "ours"), verify=True).verification
     assert found["source_run_by"].startswith("the SavedModel")
     assert found["differences"]["mlm_logits"]["of"] > 0.1

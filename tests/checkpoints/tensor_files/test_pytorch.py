@@ -1,4 +1,4 @@
-"""Files of torch.save: what PyTorch wrote comes back, and nothing that a file asks for is ever run."""
+"""Files of torch.save: values written by PyTorch are read back, and no code in a file is ever run."""
 
 import argparse
 import collections
@@ -18,13 +18,13 @@ from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_nested,
 from bert_tf.errors import ConfigError, DataError
 
 
-def test_pickled_files_are_opened_on_request_only():
+def test_pickled_files_are_opened_only_on_request():
     check_allowed("x.bin", True)
     with pytest.raises(DataError, match=r"x\.bin: a pickled file, which is read only on request: .* --allow_pickle"):
         check_allowed("x.bin", False)
 
 
-def test_without_pytorch_the_error_names_what_to_install(monkeypatch):
+def test_without_pytorch_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(
         ConfigError, match=r"x\.bin: PyTorch .*: pip install 'bert_tf\[torch\]'; its CPU wheels suffice"
@@ -37,7 +37,7 @@ def torch():
     return pytest.importorskip("torch", reason="needs PyTorch: pip install 'bert_tf[torch]'; make test-all has it")
 
 
-def test_a_pytorch_that_could_run_code_is_not_used(torch, monkeypatch):
+def test_a_vulnerable_version_of_pytorch_is_not_used(torch, monkeypatch):
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.9.1+cpu"))
     with pytest.raises(ConfigError, match=r"PyTorch 2\.10 or newer .*\(this is 2\.9\.1\+cpu\): pip install"):
         open_pickled("x.bin")
@@ -45,7 +45,7 @@ def test_a_pytorch_that_could_run_code_is_not_used(torch, monkeypatch):
 
 @pytest.fixture(params=[True, False], ids=["archive", "before 1.6"])
 def save(request, torch, tmp_path):
-    """Writes a value in one of torch.save's two forms; returns the file."""
+    """Writes a value in one of the two formats of torch.save; returns the file."""
 
     def saved(value, protocol=2):
         file = tmp_path / "file.bin"
@@ -82,14 +82,14 @@ def values_of(torch):
     }
 
 
-def test_every_tensor_comes_back_bit_for_bit(torch, save):
+def test_every_tensor_is_read_bit_for_bit(torch, save):
     expected = values_of(torch)
     store = open_pickled(save(expected))
     assert list(store) == list(expected)
     for name, tensor in store.items():
         theirs = expected[name].detach()
         if theirs.dtype == torch.bfloat16:
-            wanted = theirs.to(torch.float32).numpy().astype(ml_dtypes.bfloat16)  # exact, as it has fewer bits
+            wanted = theirs.to(torch.float32).numpy().astype(ml_dtypes.bfloat16)  # exact, because it has fewer bits
         else:
             wanted = theirs.numpy()
         array = tensor.read()
@@ -138,7 +138,7 @@ def test_a_compressed_archive_gives_the_same_values(torch, tmp_path):
     np.testing.assert_array_equal(open_pickled(file)["weight"].read(), np.arange(1000.0))
 
 
-def test_other_tensors_than_dense_ones_are_refused(torch, save):
+def test_tensors_that_are_not_dense_are_refused(torch, save):
     others = {
         "complex": torch.ones(2, dtype=torch.complex64),
         "sparse": torch.eye(3).to_sparse(),
@@ -150,7 +150,7 @@ def test_other_tensors_than_dense_ones_are_refused(torch, save):
             open_pickled(save({name: tensor}))
 
 
-# Everything below is refused. The victims' side effects would show.
+# Everything below is refused. Otherwise the side effects would show.
 
 FLAG = []
 
@@ -161,7 +161,7 @@ def fire(*_, **__):
 
 
 class Reduced:
-    """Calls `function` when it is unpickled."""
+    """Calls `function` when unpickled."""
 
     def __init__(self, function, *arguments):
         self.answer = (function, arguments)
@@ -184,7 +184,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_what_would_run_code_is_refused_by_its_name_and_does_not_run(save, name):
+def test_code_in_a_pickle_is_refused_by_name_and_not_run(save, name):
     value, culprit = ATTACKS[name]
     FLAG.clear()
     file = save({"weight": value})
@@ -203,18 +203,18 @@ def test_a_command_is_not_executed(torch, save, tmp_path, protocol):
     with pytest.raises(DataError, match=r"GLOBAL posix\.system" if protocol == 2 else "Unsupported operand"):
         open_pickled(file)
     assert not (tmp_path / "run").exists()
-    torch.load(file, weights_only=False)  # the same file does run it where that is allowed
+    torch.load(file, weights_only=False)  # the same file does run it if allowed to
     assert (tmp_path / "run").exists()
 
 
-def test_a_whole_module_is_refused_by_the_name_of_its_class(torch, save):
+def test_a_pickled_module_is_refused_by_the_name_of_its_class(torch, save):
     with pytest.raises(
         DataError, match=r"GLOBAL torch\.nn\.modules\.linear\.Linear was not .* tensors and plain containers"
     ):
         open_pickled(save(torch.nn.Linear(2, 2)))
 
 
-# Instructions that torch.save never writes.
+# Opcodes that torch.save never writes.
 
 
 def text(value):
@@ -223,7 +223,7 @@ def text(value):
 
 
 def number(value):
-    return pickle.dumps(value, 2)[2:-1]  # without the protocol and the stop
+    return pickle.dumps(value, 2)[2:-1]  # without the protocol and the stop opcode
 
 
 def group(*parts):
@@ -238,7 +238,7 @@ def tensor(offset=0, shape=(2, 3), strides=(3, 1), count=6, kind="FloatStorage",
 
 @pytest.fixture
 def archive(torch, tmp_path):
-    """Writes the instructions of a dict {"weight": value} and the numbers 0 to 5; returns the file."""
+    """Writes the opcodes of a dict {"weight": value} and the numbers 0 to 5; returns the file."""
 
     def write(value):
         with zipfile.ZipFile(tmp_path / "file.bin", "w") as out:
@@ -253,7 +253,7 @@ def archive(torch, tmp_path):
     return write
 
 
-def test_a_tensor_made_by_hand_is_read(archive):
+def test_a_tensor_of_handwritten_opcodes_is_read(archive):
     np.testing.assert_array_equal(open_pickled(archive(tensor()))["weight"].read(), np.arange(6).reshape(2, 3))
 
 
@@ -288,14 +288,14 @@ def test_a_tensor_made_by_hand_is_read(archive):
         tensor(key="../version"),
     ],
 )
-def test_hostile_instructions_are_refused_in_one_line(archive, value):
+def test_hostile_opcodes_are_refused_in_one_line(archive, value):
     with pytest.raises(DataError, match=r"file\.bin cannot be read: .*; expected a file of torch\.save") as refused:
         open_pickled(archive(value))
     assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.6, 0.9, 0.99])
-def test_a_file_cut_short_is_refused(torch, save, share):
+def test_a_truncated_file_is_refused(torch, save, share):
     file = save({"weight": torch.zeros(6000)})
     os.truncate(file, int(os.path.getsize(file) * share))
     with pytest.raises(DataError, match=r"file\.bin cannot be read: .*expected a file of torch\.save"):
@@ -303,7 +303,7 @@ def test_a_file_cut_short_is_refused(torch, save, share):
 
 
 def test_damage_anywhere_is_refused_or_harmless(torch, save):
-    """Never another error, and never a tensor of another shape than it says."""
+    """No other error occurs, and no tensor has another shape than the file states."""
     file = save({"weight": torch.arange(6.0).reshape(2, 3)})
     with open(file, "rb") as intact:
         whole = intact.read()
@@ -328,7 +328,7 @@ def test_damage_anywhere_is_refused_or_harmless(torch, save):
 @pytest.mark.parametrize(
     "content", [b"PK\3\4 not an archive", b"version https://git-lfs.github.com/spec/v1\n", b"\0" * 600, b""]
 )
-def test_other_files_are_not_taken_for_torchs(torch, tmp_path, content):
+def test_other_files_are_not_read_as_torchs(torch, tmp_path, content):
     (tmp_path / "file.bin").write_bytes(content)
     with pytest.raises(DataError, match=r"file\.bin cannot be read: .*expected a file of torch\.save"):
         open_pickled(str(tmp_path / "file.bin"))
@@ -364,5 +364,5 @@ assert (compute(values) == 256).all()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["tensorflow first", "torch first"])
-def test_reading_does_not_disturb_tensorflow_in_the_same_process(torch, tmp_path, order):
+def test_tensorflow_works_in_the_process_that_has_read_a_file(torch, tmp_path, order):
     subprocess.run([sys.executable, "-c", PROGRAM, order, str(tmp_path / "file.bin")], check=True)
