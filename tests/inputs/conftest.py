@@ -1,4 +1,4 @@
-"""For the tests of readers."""
+"""Fixtures for the tests of readers."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes bytes, text or a JSON value under a name; returns the path."""
+    """Writes bytes, text or a JSON value to a file of this name; returns the path."""
 
     def write(name, content):
         path = tmp_path / name

@@ -1,6 +1,6 @@
-"""The original generator, told again in plain Python from the rules of google-research/bert's create_training_data.py.
+"""The original generator, rewritten in plain Python from the rules of google-research/bert's create_training_data.py.
 
-Every rule that a test wants to know to be noticed is an argument: so a generator with another rule can be made.
+Every rule that a test should be sensitive to is an argument, so that a generator with a different rule can be made.
 """
 
 import random
@@ -23,19 +23,19 @@ def reference_pairs(
     start_anywhere=True,
     cut_second_on_a_tie=True,
 ):
-    """Pairs of segments, sentence by sentence and token by token.
+    """Pairs of segments, built sentence by sentence and token by token.
 
     Args:
         documents: list of lists of sentences, lists of int.
-        seed: of Python's random numbers.
-        max_tokens: tokens of both segments together, at most.
-        short_sequence_rate: share of documents that aim at a length drawn from [2, max_tokens].
+        seed: for Python's random numbers.
+        max_tokens: maximum number of tokens of both segments together.
+        short_sequence_rate: share of documents whose target length is drawn from [2, max_tokens].
         swap: the rules of google-research/albert's create_pretraining_data.py with --random_next_sentence=false.
-        label_odds: of label 1, where a chunk has several sentences.
-        front_odds: of a token too many being cut at the front.
-        put_back: whether sentences that a random second part displaced are used again.
-        start_anywhere: whether a random second part begins at any sentence or with its document.
-        cut_second_on_a_tie: which of two equally long parts loses a token.
+        label_odds: probability of label 1 if a chunk has several sentences.
+        front_odds: probability that an excess token is removed from the front.
+        put_back: whether sentences displaced by a random second part are used again.
+        start_anywhere: whether a random second part starts at any sentence or at the start of its document.
+        cut_second_on_a_tie: whether the second of two equally long parts loses a token.
 
     Returns:
         list of (first, second, label), in the order of the documents.
@@ -77,14 +77,14 @@ def reference_masks(tokens, specials, seed, *, mask_id, vocab_size, rate, max_pr
     """Masks one sequence.
 
     Args:
-        tokens: list of int, [CLS] and [SEP] among them.
+        tokens: list of int, including [CLS] and [SEP].
         specials: ids that are never masked.
-        seed: of Python's random numbers.
-        mask_id, vocab_size: id of [MASK], and of how many ids a random one is drawn.
-        rate, max_predictions: share of the sequence that is masked, and tokens at most.
+        seed: for Python's random numbers.
+        mask_id, vocab_size: id of [MASK], and number of ids that random ones are drawn from.
+        rate, max_predictions: share of the sequence that is masked, and maximum number of masked tokens.
 
     Returns:
-        list of (position, what the model sees there).
+        list of (position, id in the input).
     """
     rng = random.Random(seed)
     places = [place for place, token in enumerate(tokens) if token not in specials]

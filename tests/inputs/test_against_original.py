@@ -1,8 +1,8 @@
-"""Pairs and masks of the bundled corpus against the original generator's: two samples of one distribution?
+"""Pairs and masks of the bundled corpus against the original generator's: do the samples have the same distribution?
 
-Every test has two halves: our sample must pass for one of the reference's, and the samples of generators with one rule
-changed must not. So a test that could not tell a wrong rule fails itself. All seeds are fixed; a test that says nothing
-wrong fails for one in a thousand of them.
+Every test has two halves: our sample must be accepted as one of the reference's, and the samples of generators with one
+rule changed must be rejected. So a test that could not detect a wrong rule fails itself. All seeds are fixed; for one
+seed in a thousand a test would fail although nothing is wrong.
 """
 
 import gzip
@@ -26,12 +26,12 @@ MAX_LENGTH = 128
 MAX_TOKENS = MAX_LENGTH - 3
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CLS, SEP, MASK = 2, 3, 4
-LEVEL = 1e-3  # p-values below: not the same distribution
-SURE = 1e-6  # what a wrong rule must give at least
+LEVEL = 1e-3  # p-values below: different distributions
+SURE = 1e-6  # p-values of a wrong rule must be below this
 
 
 def p_value(ours, theirs):
-    """Of the hypothesis that two samples are of one distribution: chi-square, rare values pooled."""
+    """p-value of the hypothesis that two samples have the same distribution: chi-square, rare values are pooled."""
     counts = Counter(ours), Counter(theirs)
     common = [value for value in counts[0] | counts[1] if counts[0][value] + counts[1][value] >= 20]
     table = [[count[value] for value in common] for count in counts]
@@ -43,7 +43,7 @@ def p_value(ours, theirs):
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    """Common words of the corpus, and letters to spell the others: sentences of about real length, nothing learned."""
+    """Common words of the corpus, and letters to spell the others: realistic lengths without a learned vocabulary."""
     words = Counter(gzip.decompress((SOTU / "train.txt.gz").read_bytes()).decode().lower().split())
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters), *".,;:!?'\"-()$%&"]
@@ -55,7 +55,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def documents(tokenizer):
-    """Every address, its tokens numbered through: so each token tells the sentence and document it is from."""
+    """All addresses, with consecutively numbered tokens: each token identifies its sentence and document."""
     text = gzip.decompress((SOTU / "train.txt.gz").read_bytes()).decode().split("\n\n")
     numbered, number = [], 0
     for document in text:
@@ -67,7 +67,7 @@ def documents(tokenizer):
 
 
 def our_epochs(documents, seeds, **options):
-    """`sentence_pairs` with each seed: a list of pairs (first, second, label) for each."""
+    """Result of `sentence_pairs` for each seed: a list of pairs (first, second, label)."""
     sentences = join(documents)
     nested = [len(document) for document in documents], [len(sentence) for sentence in sentences]
     ragged = tf.RaggedTensor.from_nested_row_lengths(tf.constant(join(sentences), tf.int32), nested)
@@ -77,12 +77,12 @@ def our_epochs(documents, seeds, **options):
         pairs = sentence_pairs(dataset, tf.stack([seed, 7]), max_tokens=MAX_TOKENS, **options)
         return pairs.map(lambda pair: pair | {"seed": seed})
 
-    made = {seed: [] for seed in seeds}
+    sampled = {seed: [] for seed in seeds}
     for batch in tf.data.Dataset.from_tensor_slices(list(seeds)).flat_map(epoch).ragged_batch(1000):
         columns = [batch[name].numpy().tolist() for name in ("seed", "first", "second", "next_sentence_label")]
         for seed, *pair in zip(*columns, strict=True):
-            made[seed].append(tuple(pair))
-    return list(made.values())
+            sampled[seed].append(tuple(pair))
+    return list(sampled.values())
 
 
 def our_pairs(documents, seeds, **options):
@@ -94,7 +94,7 @@ def their_pairs(documents, seeds, **rules):
 
 
 class Text:
-    """What a pair's tokens tell of the text: sentences and documents by token."""
+    """Maps the tokens of a pair to the text: sentences and documents by token."""
 
     def __init__(self, documents):
         sentences = join(documents)
@@ -110,15 +110,15 @@ class Text:
         return int(np.searchsorted(self.starts, token, side="right")) - 1
 
     def front(self, tokens):
-        """Tokens cut at the front."""
+        """Number of tokens removed from the front."""
         return tokens[0] - int(self.starts[self.sentence(tokens[0])])
 
     def back(self, tokens):
-        """Tokens cut at the back."""
+        """Number of tokens removed from the back."""
         return int(self.ends[self.sentence(tokens[-1])]) - tokens[-1]
 
     def tenth(self, tokens):
-        """In which tenth of its document a part begins."""
+        """The tenth of its document in which a part starts."""
         document = self.document(tokens)
         first, limit = self.limits[document : document + 2]
         return int(10 * (self.sentence(tokens[0]) - first) / (limit - first))
@@ -144,19 +144,19 @@ def p_values(text, ours, theirs):
     }
 
 
-# A short target rules a whole document, which makes the pairs of a document alike; a test of pairs takes them for
-# independent draws. So pairs are compared without short targets, and short targets document by document.
+# A short target applies to a whole document, so the pairs of a document are correlated; a test of pairs treats them as
+# independent. So pairs are compared without short targets, and short targets per document.
 FULL = {"short_sequence_rate": 0.0}
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["next sentence", "sentence order"])
-def made(request, documents):
+def sampled(request, documents):
     """swap, the text and our pairs of two epochs."""
     return request.param, Text(documents), our_pairs(documents, (1, 2), swap=request.param, **FULL)
 
 
-def test_pairs_are_of_the_originals_distribution(documents, made):
-    swap, text, ours = made
+def test_pairs_have_the_originals_distribution(documents, sampled):
+    swap, text, ours = sampled
     found = p_values(text, ours, their_pairs(documents, (1, 2), swap=swap, **FULL))
     assert min(found.values()) > LEVEL, found
 
@@ -171,8 +171,8 @@ def test_pairs_are_of_the_originals_distribution(documents, made):
     ],
     ids=str,
 )
-def test_pairs_of_another_rule_are_told_apart(documents, made, rule, seen_in):
-    swap, text, ours = made
+def test_pairs_of_another_rule_are_rejected(documents, sampled, rule, seen_in):
+    swap, text, ours = sampled
     assert p_values(text, ours, their_pairs(documents, (1, 2), swap=swap, **FULL, **rule))[seen_in] < SURE
 
 
@@ -183,7 +183,7 @@ def pairs_per_document(text, pairs):
 @pytest.mark.parametrize(
     "rule, seen_in", [({"start_anywhere": False}, "place of the second"), ({"put_back": False}, None)], ids=str
 )
-def test_random_second_parts_of_another_rule_are_told_apart(documents, rule, seen_in):
+def test_random_second_parts_of_another_rule_are_rejected(documents, rule, seen_in):
     text = Text(documents)
     ours, theirs = our_pairs(documents, (1, 2), **FULL), their_pairs(documents, (1, 2), **FULL, **rule)
     if seen_in:
@@ -192,10 +192,10 @@ def test_random_second_parts_of_another_rule_are_told_apart(documents, rule, see
         assert stats.ttest_rel(pairs_per_document(text, ours), pairs_per_document(text, theirs)).pvalue < SURE
 
 
-def test_a_document_makes_as_many_pairs_as_the_originals(documents, made):
-    swap, text, ours = made
+def test_a_document_gives_as_many_pairs_as_in_the_original(documents, sampled):
+    swap, text, ours = sampled
     counts = [pairs_per_document(text, pairs) for pairs in (ours, their_pairs(documents, (1, 2), swap=swap, **FULL))]
-    if swap:  # nothing but single sentences is displaced: no chance in it
+    if swap:  # only single sentences are displaced: nothing is random
         assert counts[0].tolist() == counts[1].tolist()
     else:
         assert stats.ttest_rel(*counts).pvalue > LEVEL
@@ -205,7 +205,7 @@ EPOCHS = range(1, 13)
 
 
 def short_documents(documents, epochs):
-    """Of each document in each epoch: whether its pairs are short, and how long its longest true pair is, in tens."""
+    """For each document in each epoch: whether its pairs are short, and the length of its longest true pair in tens."""
     text = Text(documents)
     found = []
     for pairs in epochs:
@@ -219,7 +219,7 @@ def short_documents(documents, epochs):
 
 
 @pytest.mark.slow
-def test_short_documents_are_as_many_and_as_short_as_the_originals_and_no_other_rate_is(documents):
+def test_short_documents_are_as_frequent_and_as_short_as_in_the_original(documents):
     documents = [document[:60] for document in documents]
     ours = short_documents(documents, our_epochs(documents, EPOCHS))
 
@@ -232,7 +232,7 @@ def test_short_documents_are_as_many_and_as_short_as_the_originals_and_no_other_
 
 @pytest.fixture(scope="module")
 def masked(tokenizer):
-    """Sequences of the whole pipeline: ids with the masks undone, and what is shown where."""
+    """Sequences of the whole pipeline: ids without masks, and the inputs at masked positions."""
     data = PretrainingData(max_length=MAX_LENGTH)
     dataset = pretraining_dataset(
         Corpus([str(SOTU / "train.txt.gz")], tokenizer, data), seed=1, epoch=0, batch_size=32, drop_remainder=False
@@ -250,7 +250,7 @@ def masked(tokenizer):
 
 
 def kinds(sequences):
-    """Of each mask: [MASK], the token itself or another one."""
+    """The kind of each mask: [MASK], the token itself or another one."""
     return [
         "mask" if shown == MASK else "kept" if shown == tokens[place] else "random"
         for tokens, masks in sequences
@@ -269,7 +269,7 @@ MASK_MEASURES = {
 
 
 @pytest.mark.parametrize("measure", MASK_MEASURES)
-def test_masks_are_of_the_kinds_and_at_the_places_of_the_originals(masked, tokenizer, measure):
+def test_masks_have_the_kinds_and_the_positions_of_the_original(masked, tokenizer, measure):
     def theirs(rate=0.15, vocab_size=tokenizer.vocab_size, specials=(CLS, SEP)):
         options = {"mask_id": MASK, "vocab_size": vocab_size, "rate": rate, "max_predictions": 20}
         return [(tokens, reference_masks(tokens, specials, k, **options)) for k, (tokens, _) in enumerate(masked)]
@@ -286,14 +286,14 @@ def test_masks_are_of_the_kinds_and_at_the_places_of_the_originals(masked, token
         assert p_value(count(masked), count(theirs(**wrong[measure]))) < SURE
 
 
-def test_the_shares_of_masks_are_eighty_ten_and_ten_in_a_hundred(masked, tokenizer):
+def test_the_shares_of_masks_are_eighty_ten_and_ten_percent(masked, tokenizer):
     found = Counter(kinds(masked))
-    again = 0.1 / tokenizer.vocab_size  # a random token may be the token itself
+    again = 0.1 / tokenizer.vocab_size  # a random token may equal the token itself
     shares = {"mask": 0.8 + again, "kept": 0.1 + again, "random": 0.1 - 2 * again}
     assert (
         stats.chisquare([found[k] for k in shares], [found.total() * share for share in shares.values()]).pvalue > LEVEL
     )
-    # As many masks would tell 79% from 80%.
+    # This many masks would distinguish 79% from 80%.
     assert stats.binomtest(round(0.79 * found.total()), found.total(), 0.8).pvalue < SURE
 
 
@@ -304,5 +304,5 @@ def padding(tokenizer, pack, pairs="nsp"):
 
 
 @pytest.mark.parametrize("pairs", ["nsp", "none"])
-def test_packing_leaves_at_most_three_in_a_hundred_places_of_the_bundled_corpus_empty(tokenizer, pairs):
+def test_packing_leaves_at_most_three_percent_padding_on_the_bundled_corpus(tokenizer, pairs):
     assert padding(tokenizer, pack=True, pairs=pairs) <= 0.03 < padding(tokenizer, pack=False, pairs=pairs)

@@ -1,4 +1,4 @@
-"""Batches of similar length, and the stream that can be cut into pieces and resumed anywhere."""
+"""Batches of similar length, and the stream that can be split into microbatches and resumed at any position."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def rows_of(dataset):
 
 @pytest.mark.parametrize("seed", [None, (1, 2)])
 @pytest.mark.parametrize("count, batch_size, pool", [(100, 8, 32), (96, 8, 32), (7, 8, 32), (1, 1, 4), (50, 7, 21)])
-def test_every_example_comes_once_with_its_own_tokens(count, batch_size, pool, seed):
+def test_every_example_occurs_once_with_its_own_tokens(count, batch_size, pool, seed):
     lengths = np.random.default_rng(0).integers(1, 60, count)
     seed = seed and tf.constant(seed, tf.int64)
     batches = list(batch_by_length(pools(lengths, pool), batch_size, seed=seed))
@@ -38,7 +38,7 @@ def test_every_example_comes_once_with_its_own_tokens(count, batch_size, pool, s
 
 
 @pytest.mark.parametrize("seed", [None, (1, 2)])
-def test_little_of_a_batch_is_padding(seed):
+def test_batches_have_little_padding(seed):
     lengths = np.random.default_rng(0).integers(4, 129, 4096)
 
     def padding(batches):
@@ -51,7 +51,7 @@ def test_little_of_a_batch_is_padding(seed):
     assert padding(sorted_batches) < 0.05
 
 
-def test_examples_of_several_rows_are_sorted_by_the_longest_of_these():
+def test_examples_of_several_rows_are_sorted_by_their_longest_row():
     lengths = [[9, 1], [2, 2, 2, 2], [1, 5], [7]]
     ids = tf.ragged.constant([[[0] * length for length in rows] for rows in lengths], ragged_rank=2)
     pool = tf.data.Dataset.from_tensors({"row": tf.range(4), "input_word_ids": ids})
@@ -61,7 +61,7 @@ def test_examples_of_several_rows_are_sorted_by_the_longest_of_these():
     assert seen == [lengths[1], lengths[2], lengths[3], lengths[0]]
 
 
-def test_the_seed_decides_the_order_of_the_batches():
+def test_the_seed_determines_the_order_of_the_batches():
     lengths = np.random.default_rng(0).integers(1, 60, 512)
 
     def order(seed):
@@ -71,7 +71,7 @@ def test_the_seed_decides_the_order_of_the_batches():
     assert order([1, 2]) != order([1, 3])
     # The same batches, in another order.
     assert sorted(map(sorted, order([1, 2]))) == sorted(map(sorted, order([1, 3])))
-    # The batches of each pool are in an order of their own, not of their length.
+    # The batches of each pool are shuffled, not sorted by length.
     means = np.array([lengths[batch].mean() for batch in order([1, 2])]).reshape(2, -1)
     ranks = means.argsort(1).argsort(1)
     assert (ranks[0] != ranks[1]).any()
@@ -89,7 +89,7 @@ SIZES = (8, 8, 8, 8, 5)  # the last one is partial
 
 
 def epoch_batches(epoch):
-    """Epoch e's example i is 100 e + i; each also has a ragged feature of i % 3 values."""
+    """Example i of epoch e is 100 e + i; each also has a ragged feature of i % 3 values."""
     rows = tf.data.Dataset.range(sum(SIZES)).batch(8)
 
     def make(numbers):
@@ -114,38 +114,38 @@ def expected_batch(number):
     return [100 * epoch + 8 * index + i for i in range(SIZES[index])]
 
 
-def test_epochs_follow_one_another_for_ever():
+def test_epochs_repeat_endlessly():
     got = take(12)
     assert [rows for rows, _ in got] == [expected_batch(number) for number in range(12)]
     assert [position for _, position in got] == [(n // EPOCH, n % EPOCH + 1) for n in range(12)]
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 4, 8])
-def test_the_pieces_of_a_batch_are_the_batch_and_as_even_as_can_be(pieces):
+def test_microbatches_make_up_the_batch_in_sizes_that_differ_by_one_at_most(pieces):
     for number, (features, _) in enumerate(stream(epoch_batches).take(7)):
         parts = [microbatch(features, index, pieces) for index in range(pieces)]
         assert [row for part in parts for row in part["row"].numpy()] == expected_batch(number)
         sizes = [len(part["row"]) for part in parts]
         assert max(sizes) - min(sizes) <= 1
-        for part in parts:  # ragged features are cut with the rest
+        for part in parts:  # ragged features are split too
             assert part["ids"].to_list() == [[n] * (n % 3) for n in part["row"].numpy() % 100]
 
 
-def test_pieces_of_a_batch_of_known_size_have_a_known_size():
+def test_microbatches_of_a_batch_of_static_size_have_a_static_size():
     batches = tf.data.Dataset.range(8).batch(8, drop_remainder=True).map(lambda row: {"row": row})
     parts = [batches.map(lambda features, index=index: microbatch(features, index, 4)) for index in range(4)]
     assert [part.element_spec["row"].shape[0] for part in parts] == [2, 2, 2, 2]
 
 
-def test_the_stream_goes_on_from_any_position():
+def test_the_stream_resumes_from_any_position():
     whole = take(12)
-    for done in (1, 4, 5, 6, 10):  # inside an epoch, at its end, and in the next ones
+    for done in (1, 4, 5, 6, 10):  # inside an epoch, at its end, and in later ones
         _, position = whole[done - 1]
         assert take(12 - done, tuple(map(int, position))) == whole[done:]
 
 
 @pytest.mark.parametrize("start, done", [((0, 0), 2), ((0, 2), 1), ((0, 1), 6), ((1, 1), 9)])
-def test_a_saved_state_goes_on_where_it_was_whatever_the_start_of_the_iterator(tmp_path, start, done):
+def test_a_saved_state_resumes_at_its_position_whatever_the_start_of_the_iterator(tmp_path, start, done):
     def checkpoint(start):
         return tf.train.Checkpoint(iterator=iter(stream(epoch_batches, start)))
 

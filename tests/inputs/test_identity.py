@@ -20,7 +20,7 @@ def files_of(folder):
     return sorted(str(path) for path in folder.iterdir())
 
 
-def test_a_corpus_that_moved_is_the_same(corpus, tmp_path, monkeypatch):
+def test_a_moved_corpus_has_the_same_identity(corpus, tmp_path, monkeypatch):
     before = corpus_identity(files_of(corpus))
     assert before["files"] == 2 and before["bytes"] == 20
     monkeypatch.chdir(corpus)
@@ -39,13 +39,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_corpus_that_changed_is_another(corpus, change):
+def test_a_changed_corpus_has_another_identity(corpus, change):
     before = corpus_identity(files_of(corpus))
     CHANGES[change](corpus)
     assert corpus_identity(files_of(corpus)) != before
 
 
-def test_shards_of_the_same_sizes_are_told_apart_by_their_description(tmp_path):
+def test_shards_of_equal_sizes_are_distinguished_by_their_description(tmp_path):
     for name, text in (("00000-of-00001.tfrecord", "x"), ("corpus.json", '{"plan": 1}')):
         (tmp_path / name).write_text(text)
     shard = [str(tmp_path / "00000-of-00001.tfrecord")]
@@ -55,7 +55,7 @@ def test_shards_of_the_same_sizes_are_told_apart_by_their_description(tmp_path):
     assert {name for name in after if after[name] != before[name]} == {"prepared"}
 
 
-def test_weights_that_differ_in_one_number_or_in_their_order_are_others():
+def test_weights_that_differ_in_one_value_or_their_order_have_another_identity():
     ones, twos = tf.Variable(tf.ones([3, 2])), tf.Variable(2 * tf.ones([3, 2]))
     before = weights_identity([ones, twos])
     assert weights_identity([ones, twos]) == before != weights_identity([twos, ones])

@@ -17,7 +17,7 @@ from bert_tf.inputs.masking import (
 
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 1000
 MASKING = ("token", "whole_word", "span")
-ORDER, LENGTH = 0, 3  # the streams of draws that say which word comes first and how long a span is
+ORDER, LENGTH = 0, 3  # random streams of the order of words and of the lengths of spans
 
 
 def batch_of(lengths, width, seed=0):
@@ -33,12 +33,12 @@ def batch_of(lengths, width, seed=0):
 
 
 def starts_of(ids, seed=0, share=0.6):
-    """Made-up word starts: words of 1 / share pieces in the mean; specials and padding hold noise."""
+    """Random word starts: words have 1 / share wordpieces on average; special tokens and padding have noise."""
     return np.random.default_rng(seed).random(ids.shape) < share
 
 
 def seeds_of(rows, seed=1):
-    """int32 [rows, 2]: every bit is random."""
+    """int32 [rows, 2], with every bit random."""
     return np.random.default_rng(seed).integers(-(2**31), 2**31, [rows, 2]).astype(np.int32)
 
 
@@ -64,7 +64,7 @@ def mask(ids, maskable, lengths, seeds=1, starts=None, xla=False, **options):
 
 
 def words_of(maskable, starts):
-    """The words of one row in plain Python, lists of positions; specials and padding end a word."""
+    """The words of one row in plain Python, lists of positions; special tokens and padding end a word."""
     words = []
     for i in np.flatnonzero(maskable):
         if starts[i] or i == 0 or not maskable[i - 1]:
@@ -74,9 +74,9 @@ def words_of(maskable, starts):
 
 
 def hidden_one_by_one(words, order, budget, longest):
-    """The rule of whole words and spans as a loop over words; `longest` [length] in words, by first position.
+    """Whole-word and span masking as a loop over words; `longest` [length] in words, by first position.
 
-    Returns dict from hidden position to the first one of its span, and how often a word did not fit what was left.
+    Returns dict from masked position to the first one of its span, and how often a word exceeded the budget left.
     """
     hidden, spans, too_long = set(), {}, 0
     for word in sorted(words, key=lambda word: -order[word[0]]):
@@ -85,7 +85,7 @@ def hidden_one_by_one(words, order, budget, longest):
         at = words.index(word)
         span = []
         for k, following in enumerate(words[at : at + longest[word[0]]]):
-            if k and following[0] != words[at + k - 1][-1] + 1:  # a special stands between
+            if k and following[0] != words[at + k - 1][-1] + 1:  # a special token is in between
                 break
             if set(following) & hidden:
                 break
@@ -103,7 +103,7 @@ def budget_of(length, rate, most):
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-9, 0.01, 0.1, 0.15, 0.3, 1 / 3, 0.5, 1.0])
-def test_the_budget_is_the_original_generators_for_every_length_and_at_least_one(rate):
+def test_the_budget_equals_the_original_generators_for_every_length_and_is_at_least_one(rate):
     lengths = np.arange(2000, dtype=np.int32)
     for most in (1, 20, 76):
         budgets = prediction_budgets(tf.constant(lengths), rate, most).numpy()
@@ -111,18 +111,18 @@ def test_the_budget_is_the_original_generators_for_every_length_and_at_least_one
 
 
 @pytest.mark.parametrize("rate, most", [(0.15, 20), (0.15, 76), (0.3, 40), (0.15, 3), (0.0, 20), (1.0, 128)])
-def test_each_row_hides_the_share_that_the_reference_hides(rate, most):
+def test_each_row_masks_the_same_share_as_the_reference(rate, most):
     lengths = np.arange(5, 129)
     ids, maskable, lengths = batch_of(lengths, 128)
     masked = mask(ids, maskable, lengths, rate=rate, max_predictions=most)
-    # Rows of five tokens have two that can be hidden: fewer than asked for is right then.
+    # Rows of five tokens have two maskable ones, fewer than the budget.
     expected = [min(budget_of(n, rate, most), m) for n, m in zip(lengths, maskable.sum(1), strict=True)]
     assert masked.weights.sum(1).tolist() == expected
     assert masked.positions.shape == masked.labels.shape == masked.weights.shape == (124, most)
 
 
 @pytest.mark.parametrize("masking", MASKING)
-def test_only_maskable_tokens_are_hidden_and_the_labels_are_what_was_there(masking):
+def test_only_maskable_tokens_are_masked_and_the_labels_are_the_original_ids(masking):
     ids, maskable, lengths = batch_of(np.arange(5, 129), 128)
     masked = mask(ids, maskable, lengths, masking=masking)
     for row in range(len(ids)):
@@ -139,8 +139,8 @@ def test_only_maskable_tokens_are_hidden_and_the_labels_are_what_was_there(maski
 
 
 def check_shares(kinds):
-    """kinds: counts of [MASK], kept and random."""
-    # A random id is [MASK] or the old one with probability 1 / VOCAB each.
+    """kinds: counts of [MASK], unchanged and random ids."""
+    # A random id is [MASK] or the old id with probability 1 / VOCAB each.
     expected = np.array([0.8 + 1e-4, 0.1 + 1e-4, 0.1 - 2e-4]) * sum(kinds)
     assert stats.chisquare(kinds, expected).pvalue > 0.01
 
@@ -151,7 +151,7 @@ def kinds_of(shown, labels):
 
 
 @pytest.mark.parametrize("masking", ["token", "whole_word"])
-def test_of_the_hidden_tokens_eighty_percent_are_masked_ten_kept_ten_random_and_uniform(masking):
+def test_selected_tokens_are_eighty_percent_mask_ten_unchanged_ten_uniformly_random(masking):
     ids, maskable, lengths = batch_of([128] * 2000, 128)
     masked = mask(ids, maskable, lengths, masking=masking)
     hidden = masked.weights > 0
@@ -163,9 +163,9 @@ def test_of_the_hidden_tokens_eighty_percent_are_masked_ten_kept_ten_random_and_
     assert shown[kinds[2]].min() < 5, "the whole vocabulary is drawn from, specials too"
 
 
-def test_pieces_of_a_whole_word_draw_each_for_itself():
+def test_the_wordpieces_of_a_whole_word_are_replaced_independently():
     ids, maskable, lengths = batch_of([20] * 8000, 24)
-    starts = np.broadcast_to(np.arange(24) % 2 == 1, ids.shape)  # words of two pieces from position 1 on
+    starts = np.broadcast_to(np.arange(24) % 2 == 1, ids.shape)  # words of two wordpieces from position 1 on
     masked = mask(ids, maskable, lengths, starts=starts, masking="whole_word", max_predictions=2)
     pairs = masked.weights.sum(1) == 2
     shown = np.take_along_axis(masked.input_ids, masked.positions, 1)[pairs] == MASK
@@ -175,7 +175,7 @@ def test_pieces_of_a_whole_word_draw_each_for_itself():
     assert stats.chisquare([both, one, pairs.sum() - both - one], expected).pvalue > 0.01
 
 
-def test_a_span_is_masked_kept_or_random_as_a_whole_and_its_random_ids_differ():
+def test_a_span_is_masked_unchanged_or_random_as_a_whole_and_its_random_ids_differ():
     ids, maskable, lengths = batch_of([128] * 3000, 128)
     seeds, starts = seeds_of(3000), starts_of(ids)
     masked = mask(ids, maskable, lengths, starts=starts, masking="span")
@@ -188,7 +188,7 @@ def test_a_span_is_masked_kept_or_random_as_a_whole_and_its_random_ids_differ():
             positions = [position for position, span in spans.items() if span == first]
             shown = masked.input_ids[row, positions]
             of_kind = [kind.all() for kind in kinds_of(shown, ids[row, positions])]
-            if not any(of_kind):  # random, and by chance one of the ids is the old one or [MASK]
+            if not any(of_kind):  # random, although by chance one of the ids is the old one or [MASK]
                 of_kind = [False, False, True]
             kinds = [count + bool(kind) for count, kind in zip(kinds, of_kind, strict=True)]
             if of_kind[2] and len(positions) > 1:
@@ -200,7 +200,7 @@ def test_a_span_is_masked_kept_or_random_as_a_whole_and_its_random_ids_differ():
 @pytest.mark.parametrize("masking", MASKING)
 def test_every_maskable_position_is_equally_likely(masking):
     ids, maskable, lengths = batch_of([20] * 8000, 24)
-    # Words of a single piece; one prediction: spans begin everywhere alike, but end further right.
+    # Words of a single wordpiece; one prediction: spans start anywhere with equal probability, but end further right.
     most = 1 if masking == "span" else 5
     starts = np.ones_like(maskable)
     masked = mask(ids, maskable, lengths, starts=starts, masking=masking, max_predictions=most)
@@ -209,7 +209,7 @@ def test_every_maskable_position_is_equally_likely(masking):
 
 
 def rows_of_draws(seeds, width):
-    """Order [rows, width] and span lengths [rows, width] that `mask_tokens` draws for these seeds."""
+    """Order [rows, width] and span lengths [rows, width] drawn by `mask_tokens` with these seeds."""
     positions = tf.range(width)[tf.newaxis]
     order, lengths = draw(tf.constant(seeds), [ORDER, LENGTH], positions)
     return order.numpy(), span_lengths(lengths).numpy()
@@ -217,7 +217,7 @@ def rows_of_draws(seeds, width):
 
 @pytest.mark.parametrize("masking", ["whole_word", "span"])
 @pytest.mark.parametrize("rate, most, share", [(0.15, 20, 0.6), (0.15, 10, 0.3), (0.5, 64, 0.8), (0.3, 40, 0.05)])
-def test_words_and_spans_are_those_that_a_loop_over_words_chooses(masking, rate, most, share):
+def test_words_and_spans_equal_those_of_a_loop_over_words(masking, rate, most, share):
     ids, maskable, lengths = batch_of(np.random.default_rng(3).integers(5, 129, 400), 128)
     starts, seeds = starts_of(ids, share=share), seeds_of(400)
     masked = mask(ids, maskable, lengths, seeds=seeds, starts=starts, masking=masking, rate=rate, max_predictions=most)
@@ -231,7 +231,7 @@ def test_words_and_spans_are_those_that_a_loop_over_words_chooses(masking, rate,
         count = int(masked.weights[row].sum())
         assert masked.positions[row, :count].tolist() == sorted(spans)
         passed_over += too_long
-    assert passed_over > 50  # the rule for words that do not fit was at work
+    assert passed_over > 50  # the rule for words that exceed the budget was applied
 
 
 def test_whole_words_are_never_split():
@@ -246,9 +246,9 @@ def test_whole_words_are_never_split():
             )
 
 
-def test_a_word_longer_than_the_budget_is_never_hidden_and_words_end_at_specials():
+def test_a_word_longer_than_the_budget_is_never_masked_and_words_end_at_special_tokens():
     ids, maskable, lengths = batch_of([40] * 50, 40)
-    starts = np.zeros_like(maskable)  # one word before [SEP] and one after it, both of 18 or 19 pieces
+    starts = np.zeros_like(maskable)  # one word before [SEP] and one after it, each of 18 or 19 wordpieces
     for masking in ("whole_word", "span"):
         assert not mask(ids, maskable, lengths, starts=starts, masking=masking).weights.any()
         masked = mask(ids, maskable, lengths, starts=starts, masking=masking, rate=0.5)
@@ -261,11 +261,11 @@ def test_span_lengths_follow_the_truncated_geometric_distribution():
     shares = 0.8 ** np.arange(10)
     shares /= shares.sum()
     assert stats.chisquare(np.bincount(lengths, minlength=11)[1:], shares * lengths.size).pvalue > 0.01
-    assert abs(lengths.mean() - 3.8) < 0.02  # as the paper says (section 3.1)
+    assert abs(lengths.mean() - 3.8) < 0.02  # as in the paper (section 3.1)
 
 
-def test_a_first_span_has_the_length_that_was_drawn():
-    # One span only, far from the row's end: a budget of ten words, of which the first span takes what it has drawn.
+def test_the_first_span_has_the_length_drawn():
+    # One span only, far from the row's end: a budget of ten words, of which the first span takes the length drawn.
     ids, maskable, lengths = batch_of([510] * 600, 512)
     starts, seeds = np.ones_like(maskable), seeds_of(600)
     masked = mask(ids, maskable, lengths, seeds=seeds, starts=starts, masking="span", max_predictions=10)
@@ -278,7 +278,7 @@ def test_a_first_span_has_the_length_that_was_drawn():
         assert masked.weights[row].sum() == 10
 
 
-def test_the_same_seed_hides_the_same_and_another_seed_something_else():
+def test_the_same_seed_masks_the_same_tokens_and_another_seed_others():
     for masking in MASKING:
         arguments = batch_of([128] * 8, 128)
         first, again, other = (mask(*arguments, seeds=seeds, masking=masking) for seeds in (1, 1, 2))
@@ -287,7 +287,7 @@ def test_the_same_seed_hides_the_same_and_another_seed_something_else():
 
 
 @pytest.mark.parametrize("masking", MASKING)
-def test_what_a_row_hides_depends_neither_on_the_batch_nor_on_the_padding(masking):
+def test_the_masks_of_a_row_depend_neither_on_the_batch_nor_on_the_padding(masking):
     ids, maskable, lengths = batch_of([20, 40, 30, 64, 10, 5], 64)
     starts, seeds = starts_of(ids), seeds_of(6)
     whole = mask(ids, maskable, lengths, seeds=seeds, starts=starts, masking=masking)
@@ -301,7 +301,7 @@ def test_what_a_row_hides_depends_neither_on_the_batch_nor_on_the_padding(maskin
 
 
 @pytest.mark.parametrize("masking", MASKING)
-def test_compiled_by_xla_it_hides_the_same(masking):
+def test_xla_gives_the_same_masks(masking):
     arguments = batch_of(np.arange(5, 69), 128)
     for compiled_result, plain in zip(
         mask(*arguments, masking=masking, xla=True), mask(*arguments, masking=masking), strict=True
@@ -339,17 +339,17 @@ def test_static_shapes_survive_and_unknown_ones_are_allowed(masking):
 
 @pytest.mark.parametrize("seeds", ["random", "counted"])
 def test_draws_are_uniform_and_independent_of_position_row_stream_and_seed(seeds):
-    # Counted seeds (0, 0), (0, 1), ... are the hard case for a mixing function: they differ in a few bits.
+    # Consecutive seeds (0, 0), (0, 1), ... are the hard case for a mixing function: they differ in a few bits.
     rows = seeds_of(1024) if seeds == "random" else np.stack([np.arange(1024) // 32, np.arange(1024) % 32], 1)
     draws = np.stack(draw(tf.constant(rows, tf.int32), range(4), tf.range(256)[tf.newaxis]))
     assert draws.min() >= 0
     p_values = []
-    for modulus in (10, 255, 1000):  # the low bits, which `%` takes
+    for modulus in (10, 255, 1000):  # the low bits, which `%` uses
         p_values.append(stats.chisquare(np.bincount(draws.ravel() % modulus)).pvalue)
     p_values.append(stats.chisquare(np.histogram(draws, bins=256, range=(0, 2**31))[0]).pvalue)  # the high bits
     ones = [((draws >> bit) & 1).sum() for bit in range(31)]
     p_values += [stats.binomtest(int(count), draws.size, 0.5).pvalue for count in ones]
-    # Neighbours in every direction: 16 x 16 cells of high, middle and low bits are filled alike.
+    # Neighbours in every direction: all 16 x 16 cells of high, middle and low bits are equally frequent.
     for axis in range(3):
         for shift in (27, 12, 0):
             one, other = (np.take(draws, range(at, draws.shape[axis], 2), axis).ravel() >> shift & 15 for at in (0, 1))
@@ -357,7 +357,7 @@ def test_draws_are_uniform_and_independent_of_position_row_stream_and_seed(seeds
     assert min(p_values) > 0.01 / len(p_values)
 
 
-def test_every_bit_of_the_seed_changes_about_half_of_the_bits_drawn():
+def test_every_bit_of_the_seed_changes_about_half_of_the_random_bits():
     seeds = seeds_of(64)
     (before,) = np.stack(draw(tf.constant(seeds), [ORDER], tf.range(64)[tf.newaxis]))
     for word in range(2):
@@ -366,10 +366,10 @@ def test_every_bit_of_the_seed_changes_about_half_of_the_bits_drawn():
             changed[:, word] ^= np.uint32(1 << bit)
             (after,) = np.stack(draw(tf.constant(changed.view(np.int32)), [ORDER], tf.range(64)[tf.newaxis]))
             flipped = [(((before ^ after) >> k) & 1).mean() for k in range(31)]
-            assert np.abs(np.array(flipped) - 0.5).max() < 0.05  # 4096 draws: six standard deviations are 0.047
+            assert np.abs(np.array(flipped) - 0.5).max() < 0.05  # 4096 samples: six standard deviations are 0.047
 
 
-def test_marks_of_words_travel_in_the_ids():
+def test_word_starts_are_encoded_in_the_ids():
     ids = tf.ragged.constant([[7, 0, 30521], [], [5]], dtype=tf.int32)
     starts = tf.ragged.constant([[True, False, False], [], [True]], dtype=tf.bool)
     back, begins = unmark_words(mark_words(ids, starts).to_tensor())
@@ -377,7 +377,7 @@ def test_marks_of_words_travel_in_the_ids():
     assert begins.numpy()[0].tolist() == [True, False, False] and begins.numpy()[2, 0]
 
 
-def test_a_model_from_left_to_right_predicts_each_next_token_and_nothing_is_hidden():
+def test_a_causal_lm_predicts_each_next_token_and_masks_nothing():
     ids = tf.constant([[2, 7, 8, 3, 0], [2, 9, 3, 0, 0]])
     made = next_tokens(ids, tf.cast(ids > 0, tf.int32), 6)
     assert made["masked_lm_positions"].numpy().tolist() == [[0, 1, 2, 0, 0, 0], [0, 1, 0, 0, 0, 0]]

@@ -1,4 +1,4 @@
-"""Truncation against the reference's loop, packing and padding by hand."""
+"""Truncation against the reference's loop; packing and padding against expected values by hand."""
 
 import itertools
 
@@ -13,7 +13,7 @@ CLS, SEP = 101, 102
 
 
 def reference_truncate(first, second, budget):
-    """What _truncate_seq_pair of google-research/bert's run_classifier.py does: one token at a time."""
+    """_truncate_seq_pair of google-research/bert's run_classifier.py: one token at a time."""
     first, second = list(first), list(second)
     while len(first) + len(second) > budget:
         (first if len(first) > len(second) else second).pop()
@@ -21,7 +21,7 @@ def reference_truncate(first, second, budget):
 
 
 @pytest.mark.parametrize("budget", [0, 1, 2, 5, 6, 13])
-def test_pairs_are_cut_as_the_reference_cuts_them(budget):
+def test_pairs_are_truncated_as_in_the_reference(budget):
     pairs = [(range(1, a + 1), range(51, b + 51)) for a, b in itertools.product(range(10), repeat=2)]
     first, second = (tf.ragged.constant([list(pair[part]) for pair in pairs], tf.int32) for part in (0, 1))
     cut_first, cut_second, truncated = truncate(first, second, budget=budget)
@@ -32,7 +32,7 @@ def test_pairs_are_cut_as_the_reference_cuts_them(budget):
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3, 9])
-def test_single_texts_lose_their_ends(budget):
+def test_single_texts_are_truncated_at_the_end(budget):
     rows = [list(range(length)) for length in range(8)]
     first, second, truncated = truncate(tf.ragged.constant(rows, tf.int32), budget=budget)
     assert first.to_list() == [row[:budget] for row in rows]
@@ -40,7 +40,7 @@ def test_single_texts_lose_their_ends(budget):
     assert truncated.numpy().tolist() == [len(row) > budget for row in rows]
 
 
-def test_keep_some_takes_a_number_for_each_row():
+def test_keep_some_accepts_a_number_per_row():
     ragged = tf.ragged.constant([[1, 2, 3], [], [4], [5, 6]], tf.int32)
     assert keep_some(ragged, tf.constant([2, 1, 0, 5], tf.int64)).to_list() == [[1, 2], [], [], [5, 6]]
 
@@ -52,7 +52,7 @@ def test_a_single_text_is_packed_between_cls_and_sep():
     assert ids.dtype == types.dtype == tf.int32
 
 
-def test_a_pair_is_packed_with_types_that_change_after_the_first_sep():
+def test_the_token_types_of_a_packed_pair_change_after_the_first_sep():
     first = tf.ragged.constant([[7, 8], [], [9]], dtype=tf.int32)
     second = tf.ragged.constant([[5], [6], []], dtype=tf.int32)
     ids, types = pack(first, second, cls_id=CLS, sep_id=SEP)
@@ -84,13 +84,13 @@ def test_padding_is_zero_in_all_three_features(options, width):
     assert {feature.dtype for feature in features.values()} == {tf.int32}
 
 
-def test_a_real_token_with_id_0_is_not_taken_for_padding():
+def test_a_real_token_with_id_0_is_not_padding():
     features = dense_features(tf.ragged.constant([[0, 0], [1]]), tf.ragged.constant([[0, 0], [0]]), length=3)
     np.testing.assert_array_equal(features["input_mask"], [[1, 1, 0], [1, 0, 0]])
 
 
 def test_a_fixed_length_is_static_in_a_graph():
-    """Compilers for accelerators need it so."""
+    """Compilers for accelerators need this."""
     rows = tf.data.Dataset.from_tensors(tf.ragged.constant([[1, 2], [3]]))
     dataset = rows.map(lambda ids: dense_features(ids, ids, length=16))
     assert {spec.shape[1] for spec in dataset.element_spec.values()} == {16}
@@ -103,7 +103,7 @@ def test_a_batch_without_rows_still_has_a_first_column():
 
 
 def filled(lengths, predictions=None, seed=1, max_length=32, max_predictions=100):
-    """`fill_rows` as a list of rows, each a list of sequences."""
+    """The result of `fill_rows` as a list of rows, each a list of sequences."""
     predictions = [1] * len(lengths) if predictions is None else predictions
     needs = tf.constant(lengths, tf.int32), tf.constant(predictions, tf.int32)
     order, counts = fill_rows(*needs, [seed, 2], max_length=max_length, max_predictions=max_predictions)
@@ -111,7 +111,7 @@ def filled(lengths, predictions=None, seed=1, max_length=32, max_predictions=100
 
 
 def reference_first_fit(lengths, predictions, max_length, max_predictions):
-    """First fit, longest first, one sequence after the other."""
+    """First-fit decreasing, one sequence after the other."""
     rows = []
     for sequence in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
         for row in rows:
@@ -126,7 +126,7 @@ def reference_first_fit(lengths, predictions, max_length, max_predictions):
 
 
 @pytest.mark.parametrize("shortest, max_predictions", [(5, 100), (5, 6), (20, 100)])
-def test_rows_are_those_of_first_fit_in_another_order(shortest, max_predictions):
+def test_rows_equal_those_of_first_fit_in_another_order(shortest, max_predictions):
     random = np.random.default_rng(0)
     lengths = random.integers(shortest, 33, 300).tolist()
     predictions = [max(1, round(0.15 * length)) for length in lengths]
@@ -136,17 +136,17 @@ def test_rows_are_those_of_first_fit_in_another_order(shortest, max_predictions)
     assert rows != expected
 
 
-def test_the_order_of_rows_is_the_seeds():
+def test_the_seed_determines_the_order_of_rows():
     lengths = np.random.default_rng(0).integers(5, 33, 50).tolist()
     assert filled(lengths) == filled(lengths) != filled(lengths, seed=2)
 
 
 @pytest.mark.parametrize("lengths", [[], [7], [32], [32, 32], [16, 16], [16, 16, 16]])
-def test_few_sequences_are_packed_too(lengths):
+def test_a_few_sequences_are_packed_too(lengths):
     assert sorted(map(len, filled(lengths))) == sorted(map(len, reference_first_fit(lengths, lengths, 32, 100)))
 
 
-def test_sequences_are_joined_with_their_numbers_places_masks_and_labels():
+def test_sequences_are_joined_with_their_numbers_positions_masks_and_labels():
     sequences = {
         "input_word_ids": [[CLS, 7, SEP, 8, SEP, 0], [CLS, 5, 6, SEP, 9, SEP], [CLS, 4, SEP, 3, SEP, 0]],
         "input_type_ids": [[0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]],

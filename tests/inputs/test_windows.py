@@ -1,4 +1,4 @@
-"""Windows over long sequences, and which window sees most of a position's surroundings."""
+"""Windows over long sequences, and the window in which a position has most context."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def listed(*values):
 
 
 def by_the_loop(length, budget, stride):
-    """(start, end) of each window as run_squad.py's loop finds them, "doc_spans"; one empty window of nothing."""
+    """(start, end) of each window, as in the loop of run_squad.py ("doc_spans"); one empty window of an empty text."""
     spans, start = [], 0
     while start < length or not spans:
         end = min(start + budget, length)
@@ -24,7 +24,7 @@ def by_the_loop(length, budget, stride):
 
 
 def best_by_the_loop(spans, position):
-    """The window that run_squad.py's rule of most context names: min(left, right) + 0.01 * length, first of equals."""
+    """The window of maximum context, as in run_squad.py: min(left, right) + 0.01 * length, the first on a tie."""
     best, chosen = None, None
     for number, (start, end) in enumerate(spans):
         if start <= position < end:
@@ -41,19 +41,19 @@ def test_windows_of_three_sequences_by_hand():
     assert ends == [4, 6, 7, 0, 3]
 
 
-def test_budget_and_stride_can_be_each_sequences_own():
+def test_budget_and_stride_may_differ_per_sequence():
     rows, starts, ends = listed(*windows([5, 5], [5, 2], [1, 2]))
     assert (rows, starts, ends) == ([0, 1, 1, 1], [0, 0, 2, 4], [5, 2, 4, 5])
 
 
-def test_the_window_with_most_on_the_shorter_side_has_a_position():
+def test_a_position_belongs_to_the_window_with_most_context_on_its_shorter_side():
     # 0 1 2 3 | 2 3 4 5 | 4 5 6: position 2 has one on its shorter side in the first window and none in the second.
     # Position 3 has nothing on its right in the first and one on its left in the second.
     chosen = most_context(*windows([7, 0], 4, 2))
     assert chosen.to_list() == [[True, True, True, False], [False, True, True, False], [False, True, True], []]
 
 
-def test_a_cut_window_holds_the_values_at_its_places():
+def test_a_window_has_the_values_at_its_positions():
     values = tf.ragged.constant([[0, 1, 2, 3, 4, 5, 6], [], [7, 8, 9]])
     assert cut(values, *windows(values.row_lengths(), 4, 2)).to_list() == [
         [0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6], [], [7, 8, 9]
@@ -61,7 +61,7 @@ def test_a_cut_window_holds_the_values_at_its_places():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_windows_and_their_context_are_those_of_the_original_rules(seed):
+def test_windows_and_their_context_follow_the_original_rules(seed):
     rng = np.random.default_rng(seed)
     lengths, budgets = rng.integers(0, 400, 30), rng.integers(1, 150, 30)
     strides = rng.integers(1, budgets + 1)

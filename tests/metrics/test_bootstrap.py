@@ -11,26 +11,26 @@ def mean(values):
     return {"mean": values.mean()}
 
 
-def test_nineteen_of_twenty_intervals_hold_the_true_accuracy(monkeypatch):
+def test_nineteen_of_twenty_intervals_contain_the_true_accuracy(monkeypatch):
     monkeypatch.setattr(bootstrap, "RESAMPLES", 400)
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(200):
         low, high = intervals(mean, rng.random(150) < 0.8)["mean"]
         hits += low <= 0.8 <= high
-    # What 200 trials would show, in all but one of a thousand cases, if the true share were 0.93 to 0.96: at this size
-    # the percentile method is known to fall a little short of 0.95.
+    # The range that 200 trials give in all but one of a thousand cases if the true share is 0.93 to 0.96: at this size
+    # the percentile method is known to be slightly below 0.95.
     assert stats.binom.ppf(5e-4, 200, 0.93) <= hits <= stats.binom.ppf(1 - 5e-4, 200, 0.96)
 
 
-def test_the_intervals_are_scipys():
+def test_the_intervals_equal_scipys():
     values = np.random.default_rng(1).gamma(2, size=400)
     expected = stats.bootstrap((values,), np.median, n_resamples=4000, method="percentile", rng=2).confidence_interval
     found = intervals(lambda drawn: {"median": np.median(drawn)}, values)["median"]
     assert found == pytest.approx(expected, abs=0.1 * (expected.high - expected.low))
 
 
-def test_the_interval_of_a_mean_is_that_of_the_normal_law_for_many_examples():
+def test_the_interval_of_a_mean_of_many_examples_is_that_of_the_normal_distribution():
     values = np.random.default_rng(1).normal(3, 2, 2000)
     low, high = intervals(mean, values)["mean"]
     half = 1.96 * values.std() / np.sqrt(2000)
@@ -39,28 +39,28 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_law_for_many_examples():
 
 def test_every_example_is_drawn_as_often_as_the_others():
     found = intervals(lambda drawn: dict(zip("abcd", drawn.mean(0), strict=True)), np.eye(4))
-    # Each mean is a binomial count of 4 draws, over 4: 0 in 32% of the resamples, 3 or 4 in 5%.
+    # Each mean is a binomial count of 4 draws, divided by 4: 0 in 32% of the resamples, 3 or 4 in 5%.
     assert list(found.values()) == [(0, 0.75)] * 4
 
 
-def test_models_are_compared_on_the_same_draws():
+def test_models_are_compared_on_the_same_resamples():
     rng = np.random.default_rng(4)
     one = rng.random(300) < 0.7
     two = one | (rng.random(300) < 0.1)  # never wrong where the first is right
     first, second = intervals(mean, one)["mean"], intervals(mean, two)["mean"]
     gain = intervals(lambda one, two: {"gain": two.mean() - one.mean()}, one, two)["gain"]
-    assert second[0] < first[1]  # apart, the intervals overlap
+    assert second[0] < first[1]  # separately, the intervals overlap
     assert 0 < gain[0] < two.mean() - one.mean() < gain[1]
     assert intervals(mean, one)["mean"] == first
 
 
-def test_a_metric_that_a_resample_lacks_is_left_out_of_it():
-    # Half of the resamples of two examples have both.
+def test_a_metric_is_computed_from_the_resamples_that_define_it():
+    # Half of the resamples of two examples contain both.
     found = intervals(lambda kinds: {"only": 1.0} if len(set(kinds)) == 2 else {"other": 2.0}, np.arange(2))
     assert found == {"only": (1, 1), "other": (2, 2)}
 
 
-def test_no_examples_and_lengths_that_differ_are_refused():
+def test_empty_and_mismatched_inputs_are_refused():
     with pytest.raises(DataError, match="no values of column 1"):
         intervals(mean, np.array([]))
     with pytest.raises(DataError, match="2 values of column 1, 3 values of column 2"):

@@ -6,19 +6,19 @@ from bert_tf.errors import DataError
 from bert_tf.metrics.calibration import calibration_errors, reliability
 
 
-def test_the_bins_are_scikit_learns():
+def test_the_bins_equal_scikit_learns():
     rng = np.random.default_rng(0)
     confidences = rng.beta(5, 2, 500)
     correct = rng.random(500) < confidences**2
-    said, right = (reliability(confidences, correct, 10)[name] for name in ("confidence", "accuracy"))
-    filled = ~np.isnan(said)
+    confidence, right = (reliability(confidences, correct, 10)[name] for name in ("confidence", "accuracy"))
+    filled = ~np.isnan(confidence)
     true, predicted = calibration_curve(correct, confidences, n_bins=10)
     np.testing.assert_allclose(right[filled], true)
-    np.testing.assert_allclose(said[filled], predicted)
+    np.testing.assert_allclose(confidence[filled], predicted)
 
 
 def test_errors_by_hand():
-    # Bins [0, 0.5] and (0.5, 1]: 0.4 said, 1 true, of three; 0.9 said, 0 true, of one; 0.5 belongs below.
+    # Bins [0, 0.5] and (0.5, 1]: confidence 0.4, 1 of 3 correct; confidence 0.9, 0 of 1 correct; 0.5 is in the lower.
     found = calibration_errors([0.9, 0.4, 0.3, 0.5], [False, True, True, True], bins=2)
     assert found == pytest.approx(
         {
@@ -29,7 +29,7 @@ def test_errors_by_hand():
     assert reliability([0.0, 0.5, 1.0], [True] * 3, 2)["count"].tolist() == [2, 1]
 
 
-def test_a_model_that_is_right_as_often_as_it_says_has_no_error_but_chance():
+def test_a_calibrated_model_has_only_random_error():
     rng = np.random.default_rng(1)
     confidences = rng.uniform(0.5, 1, 50000)
     honest = calibration_errors(confidences, rng.random(50000) < confidences)
@@ -38,7 +38,7 @@ def test_a_model_that_is_right_as_often_as_it_says_has_no_error_but_chance():
     assert boastful["expected_calibration_error"] == pytest.approx(0.2, abs=0.01)
 
 
-def test_what_is_no_probability_is_refused():
+def test_values_that_are_not_probabilities_are_refused():
     for bad in (1.2, -0.1, float("nan")):
         with pytest.raises(DataError, match=r"confidence .*; expected a probability"):
             reliability([0.5, bad], [True, True])

@@ -20,7 +20,7 @@ def test_two_classes_by_hand():
     assert matthews(LABELS, PREDICTIONS) == pytest.approx({"matthews": (3 * 4 - 1 * 2) / math.sqrt(4 * 5 * 5 * 6)})
 
 
-def test_in_scope_accuracy_and_out_of_scope_recall_are_shares_of_their_own_queries():
+def test_in_scope_accuracy_and_out_of_scope_recall_each_count_their_own_queries():
     labels, found = ["a", "b", "oos", "a", "oos", "oos"], ["a", "oos", "oos", "b", "a", "oos"]
     expected = {"in_scope_accuracy": 1 / 3, "out_of_scope_recall": 2 / 3}
     assert scope(labels, found, "oos") == pytest.approx(expected)
@@ -28,7 +28,7 @@ def test_in_scope_accuracy_and_out_of_scope_recall_are_shares_of_their_own_queri
     assert scope(["a"], ["a"], "oos") == {"in_scope_accuracy": 1.0, "out_of_scope_recall": 0.0}
 
 
-def test_names_of_classes_are_as_good_as_numbers():
+def test_classes_may_be_names_or_numbers():
     names = np.array(["no", "yes"])
     named = [names[LABELS], list(names[PREDICTIONS])]
     assert binary_f1(*named, positive="yes") == binary_f1(LABELS, PREDICTIONS)
@@ -36,7 +36,7 @@ def test_names_of_classes_are_as_good_as_numbers():
         assert metric(*named) == metric(LABELS, PREDICTIONS)
 
 
-def test_many_classes_as_scikit_learn_scores_them():
+def test_metrics_of_many_classes_equal_scikit_learns():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 12, 200)
     predictions = np.where(rng.random(200) < 0.7, labels, rng.integers(0, 12, 200))
@@ -58,7 +58,7 @@ def test_correlations_by_hand():
     assert correlations([1, 2, 3], [5, 5, 9])["spearman"] == pytest.approx(math.sqrt(3) / 2)
 
 
-def test_a_model_that_always_says_the_same_has_no_correlation():
+def test_constant_predictions_have_no_correlation():
     assert correlations([1, 2, 3], [2, 2, 2]) == {"pearson": 0, "spearman": 0}
     assert matthews([0, 1, 1], [1, 1, 1]) == {"matthews": 0}
     assert binary_f1([0, 0], [0, 0]) == {"f1": 0}
@@ -67,7 +67,7 @@ def test_a_model_that_always_says_the_same_has_no_correlation():
 def test_several_labels_by_hand():
     labels = [[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]]
     predictions = [[1, 1, 0], [1, 1, 0], [0, 1, 0], [1, 0, 0]]
-    # Of each label tp, fp, fn: 2 1 0; 2 1 0; 0 0 0.
+    # tp, fp, fn of each label: 2 1 0; 2 1 0; 0 0 0.
     expected = {"micro_f1": 8 / 10, "macro_f1": (4 / 5 + 4 / 5 + 0) / 3, "exact_match": 0.5}
     assert multi_label(labels, predictions) == pytest.approx(expected)
     one = multi_label(np.array(LABELS)[:, None], np.array(PREDICTIONS)[:, None])
@@ -75,7 +75,7 @@ def test_several_labels_by_hand():
 
 
 @pytest.mark.parametrize("metric", [accuracy, binary_f1, macro_f1, matthews, correlations, multi_label])
-def test_nothing_and_lengths_that_differ_are_refused(metric):
+def test_empty_and_mismatched_inputs_are_refused(metric):
     with pytest.raises(DataError, match="no labels and no predictions: nothing to measure"):
         metric([], [])
     with pytest.raises(DataError, match="2 labels, 1 predictions"):
@@ -84,12 +84,12 @@ def test_nothing_and_lengths_that_differ_are_refused(metric):
 
 @pytest.mark.parametrize("metric", [accuracy, binary_f1, macro_f1, matthews])
 @pytest.mark.parametrize("predictions", [["1", "0"], [0.9, 0.1], [[1], [0]]])
-def test_what_can_not_be_compared_is_refused(metric, predictions):
+def test_values_that_cannot_be_compared_are_refused(metric, predictions):
     with pytest.raises(DataError, match=r"labels and predictions are int64 \(2,\) and"):
         metric([1, 0], predictions)
 
 
-def test_values_that_mean_nothing_are_refused():
+def test_invalid_values_are_refused():
     with pytest.raises(DataError, match="prediction 2 is nan"):
         correlations([1, 2], [1, math.nan])
     with pytest.raises(DataError, match="label 1 is 'high'"):

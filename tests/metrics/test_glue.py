@@ -25,18 +25,18 @@ def test_each_task_has_the_metrics_of_the_leaderboard(names, expected):
         assert scores == pytest.approx(by_hand | {"score": np.mean(list(by_hand.values()))})
 
 
-def test_sts_b_is_scored_by_the_mean_of_two_correlations():
+def test_the_score_of_sts_b_is_the_mean_of_two_correlations():
     scores = glue_scores("stsb", [0, 2.5, 5, 3], [0.1, 2.0, 3.0, 4.0])
     assert set(scores) == {"pearson", "spearman", "score"}
     assert scores["spearman"] == pytest.approx(0.8)
     assert scores["score"] == pytest.approx((scores["pearson"] + 0.8) / 2)
 
 
-def test_nine_tasks_make_eleven_files():
+def test_nine_tasks_have_eleven_files():
     assert len(GLUE_SETS) == len({task.file for task in GLUE_SETS.values()}) == 11
 
 
-def test_a_whole_submission_passes():
+def test_a_complete_submission_is_valid():
     for name, task in GLUE_SETS.items():
         values = np.array([0.0, 5.0, 2.5] if name == "stsb" else task.labels)
         check_submission(name, np.resize(values, task.test_rows))
@@ -52,7 +52,7 @@ def test_a_whole_submission_passes():
         ("stsb", ["much"] + [1.0] * 1378, "prediction 1 is 'much'"),
     ],
 )
-def test_what_is_no_submission_is_refused(name, predictions, message):
+def test_an_invalid_submission_is_refused(name, predictions, message):
     with pytest.raises(DataError, match=message):
         check_submission(name, predictions)
 

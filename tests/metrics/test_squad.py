@@ -14,18 +14,18 @@ from bert_tf.metrics.squad import (
 )
 from tests.packages import package, shared
 
-ALL = 1.0  # a threshold that leaves no probability above it: every question is answered
+ALL = 1.0  # a threshold that no probability exceeds: every question is answered
 ARTICLES = 2  # of 48: about a thousand questions
 
 
 def gold_answers(articles):
-    """What a file in SQuAD's format has under "data": dict question id -> the texts of its answers."""
+    """Answers of a file's "data" in SQuAD's format: dict question id -> the texts of its answers."""
     questions = (question for article in articles for part in article["paragraphs"] for question in part["qas"])
     return {question["id"]: [answer["text"] for answer in question["answers"]] for question in questions}
 
 
 def official(version):
-    """The module of an official script, as TF Model Garden carries it."""
+    """The module of an official script, from TF Model Garden."""
     path = package("official", "tf-models-official==2.20.0") / f"nlp/tools/squad_evaluate_{version}.py"
     spec = importlib.util.spec_from_file_location(f"squad_evaluate_{version}", path)
     module = importlib.util.module_from_spec(spec)
@@ -40,7 +40,7 @@ def articles():
 
 
 def perturbed(rng, answers, contexts=("the", "a", "--", "Denver", "")):
-    """Right answers, cut ones, longer ones, others and empty ones, with articles, case and punctuation about them."""
+    """Right, truncated, extended, wrong and empty answers, with varied articles, case and punctuation."""
     pool = [gold for golds in answers.values() for gold in golds]
 
     def predict(golds):
@@ -63,7 +63,7 @@ def perturbed(rng, answers, contexts=("the", "a", "--", "Denver", "")):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_squad_1_scores_are_the_official_ones(articles, seed):
+def test_squad_1_metrics_equal_the_official_ones(articles, seed):
     rng = np.random.default_rng(seed)
     answers = gold_answers(articles)
     predictions = perturbed(rng, answers)
@@ -80,19 +80,19 @@ def test_squad_1_scores_are_the_official_ones(articles, seed):
     [
         ("The U.S. Army", "us army", 1, 1),
         ("a cat and the dog", "cat and dogs", 0, 2 / 3),
-        ("rock—a—roll", "rock— —roll", 1, 1),  # an article is a space, a dash beyond ASCII a letter
-        ("rock-a-roll", "rockaroll", 1, 1),  # punctuation goes first, then there is no article
-        ("the", "a", 1, 0),  # nothing is nothing, but shares no word
+        ("rock—a—roll", "rock— —roll", 1, 1),  # an article becomes a space, a dash beyond ASCII is a letter
+        ("rock-a-roll", "rockaroll", 1, 1),  # punctuation is removed first, so no article is left
+        ("the", "a", 1, 0),  # two empty answers match, but share no word
     ],
 )
-def test_squad_scores_by_hand(gold, found, exact, f1):
+def test_squad_metrics_by_hand(gold, found, exact, f1):
     assert squad_1_scores(*question_scores({"a": [gold]}, {"a": found})) == pytest.approx(
         {"exact_match": exact, "f1": f1}
     )
 
 
 def without_answers(articles, rng, share=0.4):
-    """SQuAD 2.0 is made of SQuAD 1.1: here by taking answers away."""
+    """SQuAD 2.0 made from SQuAD 1.1 by removing answers."""
 
     def strip(question):
         return question | {"answers": []} if rng.random() < share else question
@@ -108,11 +108,11 @@ def without_answers(articles, rng, share=0.4):
 
 
 @pytest.mark.parametrize(("seed", "decimals"), [(0, 12), (1, 12), (2, 2)])  # 2: hundreds of equal null scores
-def test_squad_2_scores_and_thresholds_are_the_official_ones(articles, seed, decimals):
+def test_squad_2_metrics_and_thresholds_equal_the_official_ones(articles, seed, decimals):
     rng = np.random.default_rng(seed)
     articles = without_answers(articles, rng)
     answers = gold_answers(articles)
-    answers[next(iter(answers))] = ["The"]  # normalised, it is none
+    answers[next(iter(answers))] = ["The"]  # normalised, it is empty
     articles[0]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "The"}]
     predictions = perturbed(rng, answers)
     null_scores = {
@@ -133,14 +133,14 @@ def test_squad_2_scores_and_thresholds_are_the_official_ones(articles, seed, dec
         assert found[f"{name}"] < found[f"best_{name}"]
     assert found["HasAns_total"] + found["NoAns_total"] == found["total"] == expected["total"]
 
-    # At a threshold, against the script's own step for it.
+    # At a threshold, against the same step of the script.
     has_answer = {name: bool(golds) for name, golds in answers.items()}
     raw_exact, _ = script._get_raw_scores(articles, predictions)
     at = script._apply_no_ans_threshold(raw_exact, null_scores, has_answer, 0.5)
     assert squad_2_scores(questions, 0.5)["exact"] == pytest.approx(np.mean(list(at.values())))
 
 
-def test_the_best_threshold_scores_what_was_found():
+def test_scoring_with_the_best_threshold_gives_the_best_scores():
     rng = np.random.default_rng(3)
     answers = {str(index): ["cat"] if index % 3 else [] for index in range(90)}
     predictions = {name: "cat" if rng.random() < 0.8 else "dog" for name in answers}
@@ -154,20 +154,20 @@ def test_the_best_threshold_scores_what_was_found():
     assert max(others) == pytest.approx(found["best_exact"])
 
 
-def test_a_threshold_of_zero_leaves_everything_unanswered_where_no_answer_helps():
+def test_if_no_answer_helps_the_threshold_zero_leaves_every_question_unanswered():
     answers = {"a": [], "b": [], "c": ["cat"]}
     predictions = {"a": "x", "b": "x", "c": "dog"}
     questions = squad_2_questions(answers, predictions, {"a": 0.1, "b": 0.2, "c": 0.3})
     assert best_threshold(questions, questions.exact) == (2 / 3, 0.0)
 
 
-def test_a_question_with_nothing_but_the_null_answer_has_infinite_odds():
+def test_a_question_with_only_the_null_answer_has_infinite_odds():
     questions = squad_2_questions({"a": ["cat"], "b": []}, {"a": "cat", "b": ""}, {"a": -3.0, "b": float("inf")})
     found = squad_2_scores(questions, 0.0)
     assert (found["exact"], found["best_exact"], found["best_exact_thresh"]) == (1, 1, -3)
 
 
-def test_the_kinds_of_questions_that_are_missing_are_left_out():
+def test_metrics_of_missing_kinds_of_questions_are_omitted():
     assert squad_2_scores(squad_2_questions({"a": ["cat"]}, {"a": "The cat."}, {"a": 0.25}), ALL) == {
         "exact": 1, "f1": 1, "total": 1, "HasAns_exact": 1, "HasAns_f1": 1, "HasAns_total": 1,
         "best_exact": 1, "best_exact_thresh": 0.25, "best_f1": 1, "best_f1_thresh": 0.25,
@@ -179,31 +179,31 @@ def test_the_kinds_of_questions_that_are_missing_are_left_out():
     [
         ("서울특별시", "서울특별시", 1, 1),
         ("서울특별시", "서울", 0, 4 / 7),  # 2 of 2 and 2 of 5 characters
-        ("서울 특별시", "서울특별시", 0, 1),  # spaces count in the match, not in F1
+        ("서울 특별시", "서울특별시", 0, 1),  # spaces count in the exact match, not in F1
         ("《토지》", "토지", 1, 1),
-        ("〈토지〉(소설)", "토지 소설", 1, 1),  # brackets part words
+        ("〈토지〉(소설)", "토지 소설", 1, 1),  # brackets separate words
         ("‘토지’", '"토지"', 1, 1),
         ("1,000명", "1000명", 1, 1),  # other punctuation does not
         ("BTS", "bts", 1, 1),
         ("the Wings", "Wings", 0, 2 * 5 / 13),  # no articles in Korean: 5 of 5 and 5 of 8
-        ("가가나", "가나나", 0, 2 / 3),  # bags: 가 and 나 once each
+        ("가가나", "가나나", 0, 2 / 3),  # multisets: 가 and 나 once each
         ("토지", "", 0, 0),
-        ("「토지」", "토지", 0, 2 / 3),  # corner brackets are neither: 2 of 2 and 2 of 4
+        ("「토지」", "토지", 0, 2 / 3),  # corner brackets do neither: 2 of 2 and 2 of 4
     ],
 )
-def test_korquad_scores_by_hand(gold, found, exact, f1):
+def test_korquad_metrics_by_hand(gold, found, exact, f1):
     assert squad_1_scores(*question_scores({"a": [gold]}, {"a": found}, korean=True)) == pytest.approx(
         {"exact_match": exact, "f1": f1}
     )
 
 
-def test_the_best_of_several_answers_counts_for_each_measure():
+def test_each_metric_uses_the_best_of_several_answers():
     answers, predictions = {"a": ["토지 ", "대하소설 토지"], "b": ["서울"]}, {"a": "소설 토지", "b": "서울"}
     found = squad_1_scores(*question_scores(answers, predictions, korean=True))
     assert found == pytest.approx({"exact_match": 0.5, "f1": (2 * 4 / 10 + 1) / 2})
 
 
-def test_korquads_own_answers_are_right_and_their_halves_score_as_counted():
+def test_korquads_own_answers_are_right_and_halves_of_them_score_as_computed_by_hand():
     articles = json.loads(shared("korean/korquad/KorQuAD_v1.0_dev.json").read_text(encoding="utf-8"))["data"]
     answers = gold_answers(articles)
     assert len(answers) == 5774
@@ -238,6 +238,6 @@ def test_korquads_own_answers_are_right_and_their_halves_score_as_counted():
         ),
     ],
 )
-def test_what_can_not_be_scored_is_refused(score, answers, predictions, message):
+def test_invalid_inputs_are_refused(score, answers, predictions, message):
     with pytest.raises(DataError, match=message):
         score(answers, predictions)

@@ -15,7 +15,7 @@ def test_wilson_interval_equals_published_values():
         assert wilson_interval(correct, total) == pytest.approx(expected, abs=5e-5)
 
 
-def test_a_deviation_is_that_of_the_sample():
+def test_the_standard_deviation_is_that_of_the_sample():
     assert mean_and_deviation([1.0, 2.0, 6.0]) == (3.0, pytest.approx(7**0.5))
     assert mean_and_deviation([2.0]) == (2.0, None)
     assert all(map(math.isnan, mean_and_deviation([1.0, math.nan])))

@@ -26,7 +26,7 @@ from tests.packages import seqeval, shared
 
 @pytest.fixture
 def conlleval():
-    """Function of labels and predictions to what conlleval.pl prints of them."""
+    """Function from labels and predictions to the output of conlleval.pl."""
     script = seqeval() / "tests/conlleval.pl"
     if not shutil.which("perl"):
         pytest.skip("conlleval.pl needs perl")
@@ -41,19 +41,19 @@ def conlleval():
 
 
 def random_tags(rng, prefixes, count=12, types=("LOC", "PER", "B-C")):
-    """Sentences of 1 to 9 tags, most of them broken."""
+    """Sentences of 1 to 9 tags, most of them invalid."""
     tags = np.array(["O", *(f"{prefix}-{kind}" for prefix in prefixes for kind in types)])
     return [list(rng.choice(tags, rng.integers(1, 10))) for _ in range(count)]
 
 
 def perturbed(rng, sentences, rate=0.4):
-    """Some tags replaced by others of the same sentences."""
+    """Tags, some of them replaced by others of the same sentences."""
     pool = [tag for tags in sentences for tag in tags]
     return [[str(rng.choice(pool)) if rng.random() < rate else tag for tag in tags] for tags in sentences]
 
 
-def figures(printed):
-    """What conlleval.pl prints, in hundredths of percents, by the names that `entity_scores` has for it."""
+def parsed(printed):
+    """The output of conlleval.pl as fractions, by the names of `entity_scores`."""
     counts, *lines = printed.splitlines()
     _, true, found, _ = map(int, re.findall(r"\d+", counts))
     read = {"entities": true, "predicted_entities": found}
@@ -67,7 +67,7 @@ def figures(printed):
 
 
 def scored(labels, predictions):
-    """The scores that conlleval.pl prints, which counts the entities of all types together."""
+    """The metrics printed by conlleval.pl, which counts the entities of all types together."""
     scores = entity_scores(labels, predictions)
     return {name: value for name, value in scores.items() if not name.endswith("/entities")}
 
@@ -77,11 +77,11 @@ def without_accuracy(scores):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_the_scores_of_random_and_broken_tags_are_those_that_conlleval_prints(conlleval, seed):
+def test_metrics_of_random_and_invalid_tags_equal_those_of_conlleval(conlleval, seed):
     rng = np.random.default_rng(seed)
     labels = random_tags(rng, "BI")
     predictions = perturbed(rng, labels)
-    assert scored(labels, predictions) == pytest.approx(figures(conlleval(labels, predictions)), abs=5.1e-5)
+    assert scored(labels, predictions) == pytest.approx(parsed(conlleval(labels, predictions)), abs=5.1e-5)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -90,17 +90,17 @@ def test_every_scheme_scores_as_conlleval_scores_bio(conlleval, scheme):
     labels = [repair(tags) for tags in random_tags(rng, "BI", 60)]
     predictions = [repair(tags) for tags in perturbed(rng, labels)]
     ours = [[encode(entities(tags), len(tags), scheme) for tags in sentences] for sentences in (labels, predictions)]
-    expected = without_accuracy(figures(conlleval(labels, predictions)))  # accuracy is one of tags
+    expected = without_accuracy(parsed(conlleval(labels, predictions)))  # accuracy is that of tags
     assert without_accuracy(scored(*ours)) == pytest.approx(expected, abs=5.1e-5)
 
 
-def test_broken_bioes_scores_as_conlleval_once_rewritten(conlleval):
+def test_invalid_bioes_scores_like_its_bio_form_in_conlleval(conlleval):
     rng = np.random.default_rng(1)
     labels = random_tags(rng, "BIES", 300)
     predictions = perturbed(rng, labels)
 
     def rewritten(tags):
-        """Tag by tag: what follows E or S begins, S begins, E goes on."""
+        """Tag by tag: what follows E or S begins an entity, S begins one, E continues one."""
         before = ["O", *tags]
         kinds = [tag.partition("-")[2] for tag in tags]
         begins = [tag[0] in "BS" or last[0] in "ES" for last, tag in itertools.pairwise(before)]
@@ -108,18 +108,18 @@ def test_broken_bioes_scores_as_conlleval_once_rewritten(conlleval):
         return [f"{prefix}-{kind}" if kind else "O" for prefix, kind in zip(prefixes, kinds, strict=True)]
 
     expected = conlleval(*([rewritten(tags) for tags in sentences] for sentences in (labels, predictions)))
-    expected = without_accuracy(figures(expected))
+    expected = without_accuracy(parsed(expected))
     assert without_accuracy(scored(labels, predictions)) == pytest.approx(expected, abs=5.1e-5)
 
 
-def test_the_file_that_comes_with_conlleval_scores_74_35():
+def test_the_example_file_of_conlleval_has_f1_74_35():
     text = (seqeval() / "tests/data/ground_truth.txt").read_text()
     rows = [[line.split() for line in block.splitlines()] for block in text.strip().split("\n\n")]
     labels, predictions = ([[row[column] for row in rows_] for rows_ in rows] for column in (-2, -1))
     assert round(100 * entity_scores(labels, predictions)["f1"], 2) == 74.35
 
 
-def test_f1_comes_from_the_sums_of_the_sentences_counts():
+def test_f1_is_computed_from_the_summed_counts_of_all_sentences():
     labels = [["B-PER", "I-PER", "O"], ["B-LOC"], ["O", "O"]]
     predictions = [["B-PER", "I-PER", "B-LOC"], ["B-PER"], ["O", "O"]]
     types, counts = span_counts(labels, predictions)
@@ -140,14 +140,14 @@ def test_encoding_keeps_the_entities_and_needs_no_repair(scheme):
         assert repair(encoded, scheme) == encoded
 
 
-def test_repairs_count_the_tags_that_the_scheme_writes_otherwise():
+def test_repair_gives_the_tags_of_the_scheme():
     assert repair(["I-PER", "I-PER", "O", "B-LOC", "I-PER"]) == ["B-PER", "I-PER", "O", "B-LOC", "B-PER"]
     assert repair(["I-PER", "I-PER", "B-PER"], "IOB1") == ["I-PER", "I-PER", "B-PER"]
     assert repair(["B-PER", "I-PER", "O", "B-LOC"], "BIOES") == ["B-PER", "E-PER", "O", "S-LOC"]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_klue_scores_are_seqevals_and_scikit_learns(monkeypatch, seed):
+def test_klue_metrics_equal_seqevals_and_scikit_learns(monkeypatch, seed):
     monkeypatch.syspath_prepend(seqeval())
     from seqeval.metrics import f1_score
     from seqeval.scheme import IOB2
@@ -157,7 +157,7 @@ def test_klue_scores_are_seqevals_and_scikit_learns(monkeypatch, seed):
     predictions = perturbed(rng, labels, 0.3)
     found = klue_scores(*klue_counts(labels, predictions))
 
-    # As the authors do: one sequence of all sentences, [CLS] and [SEP] among them; 1 for the labels that do not occur.
+    # As the authors do: one sequence of all sentences, including [CLS] and [SEP]; 1 for labels that do not occur.
     true, guessed = ([tag for tags in part for tag in ("O", *tags, "O")] for part in (labels, predictions))
     expected = f1_score([true], [guessed], average="macro", mode="strict", scheme=IOB2)
     assert found["entity_macro_f1"] == pytest.approx(expected)
@@ -165,13 +165,13 @@ def test_klue_scores_are_seqevals_and_scikit_learns(monkeypatch, seed):
     assert found["character_macro_f1"] == pytest.approx(expected)
 
 
-def test_klue_takes_no_entity_without_its_first_character():
+def test_klue_ignores_an_entity_without_its_first_character():
     labels, predictions = [["B-PS", "I-PS", "O"]], [["I-PS", "I-PS", "O"]]
     assert klue_scores(*klue_counts(labels, predictions))["entity_macro_f1"] == 0
     assert entity_scores(labels, predictions)["f1"] == 1
 
 
-def test_klue_counts_what_only_the_evaluation_file_has_as_wrong():
+def test_klue_counts_labels_that_only_the_evaluation_file_has_as_wrong():
     labels, predictions = [["B-PS", "I-PS", "O", "B-XX"]], [["B-PS", "I-PS", "O", "B-LC"]]
     scores = klue_scores(*klue_counts(labels, predictions))
     assert scores["entity_macro_f1"] == pytest.approx((1 + 0 + 0) / 3)  # of PS, XX and LC
@@ -200,7 +200,7 @@ def test_the_labels_of_klue_are_those_of_its_file():
         ([["L-PER"]], [["O"]], "tag 'L-PER'"),
     ],
 )
-def test_what_can_not_be_scored_is_refused(labels, predictions, message):
+def test_invalid_inputs_are_refused(labels, predictions, message):
     with pytest.raises(DataError, match=message):
         entity_scores(labels, predictions)
 

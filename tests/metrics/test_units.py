@@ -5,7 +5,7 @@ from bert_tf.metrics.classification import multi_label, scope
 from bert_tf.metrics.units import COEFFICIENT, COUNT, NUMBER, SHARE, unit_of
 
 
-def test_every_score_of_the_metrics_has_its_unit():
+def test_every_metric_has_a_unit():
     names = {}
     pairs = [["B-PER", "O"]], [["B-PER", "B-LOC"]]
     names |= tagging.entity_scores(*pairs) | multi_label([[1, 0]], [[1, 1]]) | scope(["a"], ["a"], "oos")
@@ -21,11 +21,11 @@ def test_every_score_of_the_metrics_has_its_unit():
 
 
 @pytest.mark.parametrize("name", ["stsb", "cola"])
-def test_the_mean_of_coefficients_is_one(name):
+def test_the_mean_of_coefficients_is_a_coefficient(name):
     scores = glue.glue_scores(name, *([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]] if name == "stsb" else [["0", "1"]] * 2))
     assert {unit_of(score, scores) for score in scores} == {COEFFICIENT}
 
 
-def test_losses_and_unknown_names_are_numbers():
+def test_losses_and_unknown_metrics_are_numbers():
     assert {unit_of(name, []) for name in ("loss", "mlm_loss", "accuracies", "f1_thresh")} == {NUMBER}
     assert NUMBER.text(1234.5) == "1,234.5000" and NUMBER.text(-3.4028235e38) == "-3.403e+38"

@@ -1,4 +1,4 @@
-"""Vocabularies and text for the tests of bert_tf.text."""
+"""Vocabularies and texts for the tests of bert_tf.text."""
 
 import random
 import unicodedata
@@ -12,14 +12,14 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 @pytest.fixture(scope="session")
 def assigned():
-    """Every assigned code point, and some that are not: private, noncharacters, unassigned."""
+    """Every assigned code point, and some others: private use, noncharacters, unassigned."""
     codes = [code for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")]
     return tuple(chr(code) for code in [*codes, *range(0xFDD0, 0xFDF0), 0x378, 0xE000, 0xF0000, 0x10FFFF])
 
 
 @pytest.fixture(scope="session")
 def many_characters(assigned):
-    """A vocabulary of single characters that no learner would give: spaces, controls, marks, punctuation after ##."""
+    """A vocabulary of single characters that would not be learned: spaces, controls, marks, punctuation after ##."""
     choice = random.Random(0)
     chars = [char for char in assigned if char not in "\0\r\n" and not 0xFDD0 <= ord(char) < 0xFDF0]
     pieces = [

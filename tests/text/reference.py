@@ -1,6 +1,6 @@
 """An independent tokenizer in plain Python, written from the algorithm of google-research/bert, tokenization.py.
 
-It carries, with every character, the span of source bytes it was made from, so that it can say where a piece stands.
+Every character keeps the span of its source bytes, so that the offsets of each wordpiece are known.
 """
 
 import unicodedata
@@ -16,10 +16,10 @@ class Char(NamedTuple):
 
 
 def decode(source):
-    """Characters of `source` (bytes) with their spans; bytes that no valid sequence claims are left out."""
+    """Characters of `source` (bytes) with their spans, without bytes that belong to no valid sequence."""
     chars, position = [], 0
     while position < len(source):
-        # A character is the one length of 1 to 4 that decodes; none does from an invalid byte.
+        # A character has the one length of 1 to 4 that can be decoded; at an invalid byte there is none.
         for length in (1, 2, 3, 4):
             try:
                 text = source[position : position + length].decode("utf-8")
@@ -70,7 +70,7 @@ def lower(word):
     text = "".join(char.text for char in word).lower()
     result, position = [], 0
     for char in word:
-        length = len(char.text.lower())  # context changes which sigma, never how many characters
+        length = len(char.text.lower())  # the context determines which sigma, never the number of characters
         result += [Char(c, char.start, char.end) for c in text[position : position + length]]
         position += length
     assert position == len(text)
@@ -78,7 +78,7 @@ def lower(word):
 
 
 def strip_accents(word):
-    """NFD without Mn. Sorting by combining class is what NFD does beyond decomposing character by character."""
+    """NFD without Mn. Beyond decomposing each character, NFD sorts by combining class."""
     result = [Char(c, char.start, char.end) for char in word for c in unicodedata.normalize("NFD", char.text)]
     position = 0
     while position < len(result):
@@ -112,7 +112,7 @@ def words(source, lower_case, accents_off, split_ideographs):
 
 
 def tokenize(source, vocab, lower_case=True, accents_off=True, split_ideographs=True):
-    """Pieces of `source` (bytes): list of (id, start, end). `vocab` is a dict, piece -> id."""
+    """Wordpieces of `source` (bytes): list of (id, start, end). `vocab` is a dict, wordpiece -> id."""
     result = []
     for word in words(source, lower_case, accents_off, split_ideographs):
         text = "".join(char.text for char in word)

@@ -1,4 +1,4 @@
-"""The tokenizer gives exactly what an independent implementation of the reference's algorithm gives."""
+"""The tokenizer against an independent implementation of the reference's algorithm: exactly the same output."""
 
 import functools
 import gzip
@@ -58,7 +58,7 @@ def random_texts(assigned, count, seed):
                     del text[position : position + 1]
                 else:
                     text.insert(position, choice.choice([*range(0x80, 0x100), 0xED, 0xE0, 0xF4, 0xF0, 0xC0]))
-        # What Python does not know yet may already be punctuation to TF Text's ICU: docs/tokenization.md.
+        # Characters unknown to Python may already be punctuation in TF Text's ICU: docs/tokenization.md.
         known = set(text.decode("utf-8", "ignore")) <= set_of(assigned)
         texts.append(bytes(text) if known else b"")
     return texts
@@ -138,8 +138,8 @@ def test_final_capital_sigma_follows_the_context_rule(many_characters):
 
 
 def test_marks_out_of_canonical_order_are_the_one_exception(many_characters):
-    # NFD would sort a Hangul tone mark (class 224) behind a musical stem (216). Both are spacing marks, so neither is
-    # dropped; a table over single characters cannot swap them.
+    # NFD would sort a Hangul tone mark (class 224) after a musical stem (216). Both are spacing marks, so neither is
+    # removed; a table of single characters cannot swap them.
     tokenizer = Tokenizer([*many_characters[:500], "x\U0001d165\u302e", "x\u302e\U0001d165"])
     (difference,) = differences(tokenizer, ["x\u302e\U0001d165".encode(), "x\U0001d165\u302e".encode()])
     assert difference[0] == "x\u302e\U0001d165".encode()

@@ -1,4 +1,4 @@
-"""What vocabularies of known tokenizers show of them."""
+"""Settings recognised from the vocabularies of known tokenizers."""
 
 import unicodedata
 
@@ -17,7 +17,7 @@ def settings(pieces):
     return found["lower_case"], found["strip_accents"]
 
 
-def test_google_s_uncased_vocabulary_is_uncased():
+def test_googles_uncased_vocabulary_is_uncased():
     pieces = read_vocabulary(packages.minilm() / "vocab.txt")
     found, note = guess_tokenizer(pieces)
     assert (found["lower_case"], found["strip_accents"]) == (True, True)
@@ -37,15 +37,15 @@ def test_a_cased_korean_vocabulary_is_cased(korean_vocabulary):
         (["Good", "good"], (False, False)),
         (["café", "cafe"], (True, False)),
         (["가", "##나"], (True, False)),
-        ([unicodedata.normalize("NFD", "가"), "ø", "ß", "中"], (True, True)),  # NFD leaves these as they are
+        ([unicodedata.normalize("NFD", "가"), "ø", "ß", "中"], (True, True)),  # NFD does not change these
         (["[unused1]", "[E1]"], (True, True)),
     ],
 )
-def test_one_piece_is_enough_in_a_small_vocabulary(pieces, expected):
+def test_one_wordpiece_is_enough_in_a_small_vocabulary(pieces, expected):
     assert settings(pieces) == expected
 
 
-def test_a_few_pieces_that_were_added_do_not_make_a_large_vocabulary_cased():
+def test_a_few_added_wordpieces_do_not_make_a_large_vocabulary_cased():
     many = [f"piece{index}" for index in range(20_000)]
     assert settings([*many, "COVID", "é"]) == (True, True)
     assert settings([*many, *(f"Name{index}" for index in range(200))]) == (False, False)

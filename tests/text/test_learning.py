@@ -1,4 +1,4 @@
-"""Learned vocabularies: repeatable, split as the tokenizer splits, with BERT's ids for the special pieces."""
+"""Learned vocabularies: repeatable, split like the tokenizer, with BERT's ids for the special tokens."""
 
 import gzip
 import os
@@ -16,7 +16,7 @@ SYLLABLES = ["la", "mo", "ti", "ne", "Ru", "É", "가", "나다", "中国", "-",
 
 
 def corpus(lines=400):
-    """Words of pseudo-random syllables: many merges are equally frequent, so that ties have to be broken."""
+    """Words of pseudo-random syllables: many merges have the same frequency, so ties have to be broken."""
     state, text = 1, []
     for _ in range(lines):
         words = []
@@ -28,19 +28,19 @@ def corpus(lines=400):
     return text
 
 
-def test_special_pieces_come_first_and_the_size_is_kept():
+def test_special_tokens_come_first_and_the_size_is_as_requested():
     pieces = learn_vocabulary(corpus(), 120)
     assert pieces[:5] == SPECIALS and len(pieces) == len(set(pieces)) == 120
 
 
-def test_the_text_itself_tokenizes_without_unknowns():
+def test_the_training_text_is_tokenized_without_unknowns():
     for options in ({}, {"lower_case": False}, {"strip_accents": False}, {"split_cjk": False}):
         tokenizer = Tokenizer(learn_vocabulary(corpus(), 200, **options), **options)
         ids = tokenizer.tokenize(corpus())
         assert tokenizer.unk_id not in ids.flat_values.numpy()
 
 
-def test_pieces_are_normalized_and_never_cross_what_the_tokenizer_splits():
+def test_wordpieces_are_normalized_and_never_cross_a_split_of_the_tokenizer():
     pieces = learn_vocabulary(["É中国-x’y."] * 50, 100)
     assert {"e", "中", "国", "-", "’", "x", "y"} <= set(pieces)
     assert not any(len(piece) > 1 for piece in pieces[5:])
@@ -49,19 +49,19 @@ def test_pieces_are_normalized_and_never_cross_what_the_tokenizer_splits():
     assert "é中国" in whole
 
 
-def test_rare_characters_make_room_and_teach_nothing():
+def test_rare_characters_and_their_words_are_ignored():
     rare = [f"a{chr(0x4E00 + i)}" for i in range(200)]
     pieces = learn_vocabulary(["abab ab"] * 50 + rare, 100, split_cjk=False)
     assert sum(len(piece.removeprefix("##")) == 1 for piece in pieces) <= 50 and "abab" in pieces
     assert all(set(piece.removeprefix("##")) <= set(pieces) for piece in pieces[5:])
 
 
-def test_words_that_a_tokenizer_would_cap_teach_nothing():
+def test_words_over_the_tokenizers_limit_are_ignored():
     pieces = learn_vocabulary(["ab" * 101, "ab" * 101, "cd cd"], 100)
     assert "##ab" not in pieces and "ab" not in pieces and "cd" in pieces
 
 
-def test_lines_of_bytes_and_invalid_ones_are_read():
+def test_lines_may_be_bytes_and_invalid_utf8():
     assert learn_vocabulary([b"the\xff cat\r\n", "the cat"], 100) == learn_vocabulary(["the cat", "the cat"], 100)
 
 
@@ -83,7 +83,7 @@ def test_the_program_writes_the_same_file_in_every_process(tmp_path):
     assert read_vocabulary(files[0]) == learn_vocabulary(corpus(), 150)
 
 
-def test_nothing_to_learn_from_and_too_small_a_size_are_refused(tmp_path):
+def test_an_empty_text_and_a_too_small_size_are_refused(tmp_path):
     with pytest.raises(DataError, match="no words in the text"):
         learn_vocabulary(["", " \t"], 100)
     with pytest.raises(ConfigError, match="vocabulary size 20 is too small"):

@@ -1,4 +1,5 @@
-"""The private API of TensorFlow Text does what `bert_tf.text.tf_text` says; else a new version has changed it."""
+"""The private API of TensorFlow Text behaves as `bert_tf.text.tf_text` describes; a failure means that a new version
+has changed it."""
 
 import tensorflow as tf
 
@@ -8,7 +9,7 @@ from bert_tf.text.codepoints import normalizer_model
 PIECES = ["[UNK]", "un", "##believ", "##able", "good", "."]
 
 
-def test_wordpiece_finds_the_longest_pieces_and_their_bytes():
+def test_wordpiece_finds_the_longest_wordpieces_and_their_byte_offsets():
     model = tf.constant(list(tf_text.wordpiece_model(PIECES, 100, "[UNK]")), tf.uint8)
     ids, row_splits, starts, ends = tf_text.wordpiece(tf.constant(["unbelievable good.", "bad"]), model)
     assert [PIECES[piece] for piece in ids.numpy()] == ["un", "##believ", "##able", "good", ".", "[UNK]"]

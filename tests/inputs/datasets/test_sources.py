@@ -1,4 +1,4 @@
-"""What a task is given of whatever holds its examples: the same rules for every kind of them."""
+"""Sources of examples: the same rules for every task and format."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, ReadReport, TaggedExample, TextExample
 from bert_tf.inputs.datasets.sources import Source
 
-# Of each kind what a JSON line needs that is to be answered.
-ASKED = {
+# For each kind of example, the fields of an unlabelled JSON line.
+UNLABELLED = {
     TextExample: {"sentence": "a b"},
     TaggedExample: {"text": "a b"},
     QuestionExample: {"question": "a", "context": "b"},
@@ -23,17 +23,17 @@ def lines(*records):
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def asked(path, kind, **data):
+def read(path, kind, **data):
     return list(Source(ExampleData(**data), path, kind).examples(ReadReport(), "test", labelled=False))
 
 
-@pytest.mark.parametrize("kind", ASKED)
-def test_an_id_in_json_lines_is_text_or_a_whole_number_and_else_the_number_of_the_line(write, kind):
-    records = [ASKED[kind] | own for own in ({"id": "x"}, {}, {"id": 7}, {"id": None}, {"id": ""}, {"id": "9"})]
-    assert [example.id for example in asked(write("a.jsonl", lines(*records)), kind)] == ["x", "1", "7", "3", "", "9"]
+@pytest.mark.parametrize("kind", UNLABELLED)
+def test_an_id_in_json_lines_is_text_or_a_whole_number_and_defaults_to_the_line_number(write, kind):
+    records = [UNLABELLED[kind] | own for own in ({"id": "x"}, {}, {"id": 7}, {"id": None}, {"id": ""}, {"id": "9"})]
+    assert [example.id for example in read(write("a.jsonl", lines(*records)), kind)] == ["x", "1", "7", "3", "", "9"]
 
 
-@pytest.mark.parametrize("kind", ASKED)
+@pytest.mark.parametrize("kind", UNLABELLED)
 @pytest.mark.parametrize(
     "ids, message",
     [
@@ -47,15 +47,15 @@ def test_an_id_in_json_lines_is_text_or_a_whole_number_and_else_the_number_of_th
         ([None, "\ud800"], "id: has half of a surrogate pair; remove it"),
     ],
 )
-def test_an_id_in_json_lines_that_can_not_name_a_prediction_is_refused(write, kind, ids, message):
-    path = write("a.jsonl", lines(*(ASKED[kind] | {"id": one} for one in ids)))
+def test_an_ambiguous_or_invalid_id_in_json_lines_is_refused(write, kind, ids, message):
+    path = write("a.jsonl", lines(*(UNLABELLED[kind] | {"id": one} for one in ids)))
     with pytest.raises(DataError) as raised:
-        asked(path, kind)
+        read(path, kind)
     assert str(raised.value) == f"{path}:2: {message.format(path=path)}"
 
 
 def labelled_and_empty():
-    """For each kind and way to write it: format, file, its content with labels; ids of what has an empty text."""
+    """For each kind and file format: format, file, its content with labels; ids of the examples with an empty text."""
     question = {"question": "a", "context": "b", "answers": [{"text": "b", "start": 0}]}
     choice = {"context": "a", "choices": ["b", "c"], "label": 1}
     tags = {"words": ["a"], "tags": ["O"]}
@@ -100,11 +100,11 @@ def labelled_and_empty():
 
 
 @pytest.mark.parametrize("kind, form, name, content, empty", labelled_and_empty())
-def test_an_empty_text_is_left_out_and_counted_where_its_label_is_used_and_else_stays(
+def test_empty_texts_are_skipped_and_counted_if_labels_are_used_and_kept_otherwise(
     write, kind, form, name, content, empty
 ):
     path, read_report = write(name, content), ReadReport()
-    every = asked(path, kind, format=form)
+    every = read(path, kind, format=form)
     used = list(Source(ExampleData(format=form), path, kind).examples(read_report, "train"))
     assert [example.id for example in every if example not in used] == empty and len(every) == len(empty) + len(
         used
@@ -114,7 +114,7 @@ def test_an_empty_text_is_left_out_and_counted_where_its_label_is_used_and_else_
     }
 
 
-def test_a_question_whose_answers_are_all_empty_is_asked_and_not_learned(write):
+def test_a_question_with_only_empty_answers_is_predicted_but_not_trained_on(write):
     record = {"question": "a", "context": "b"}
     path = write("a.jsonl", lines(record | {"answers": [{"text": " ", "start": 0}]}, record | {"answers": []}))
     read_report, source = ReadReport(), Source(ExampleData(format="squad2"), path, QuestionExample)
@@ -123,7 +123,7 @@ def test_a_question_whose_answers_are_all_empty_is_asked_and_not_learned(write):
     assert [example.id for example in source.examples(read_report, "test", labelled=False)] == ["0", "1"]
 
 
-def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tmp_path):
+def test_a_folder_together_with_a_tfds_set_is_refused_and_so_is_a_missing_one(tmp_path):
     data = ExampleData(source="tfds:glue/mrpc")
     with pytest.raises(ConfigError) as raised:
         Source(data, str(tmp_path), TextExample)
@@ -134,7 +134,7 @@ def test_a_folder_beside_a_set_of_tfds_is_refused_and_so_is_what_is_not_there(tm
     assert Source(data, "", TextExample).where("test") == "tfds:glue/mrpc:test"
 
 
-def test_a_pipe_is_told_to_come_in_by_standard_input(tmp_path):
+def test_the_error_for_a_pipe_names_standard_input(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match=r"pipe: neither a file nor a folder; .* with --data_dir=-$"):
         Source(ExampleData(), str(tmp_path / "pipe"), TextExample)
@@ -146,7 +146,7 @@ def test_a_column_that_the_format_would_not_read_is_refused(write, fields):
     source = Source(ExampleData(format="nsmc", **fields), path, TextExample)
     with pytest.raises(ConfigError, match=rf"^data\.{next(iter(fields))} is .* data\.format nsmc has its own columns"):
         list(source.examples(ReadReport(), "train"))
-    # In JSON lines these say where things are, whatever the format.
+    # In JSON lines they name the fields, whatever the format.
     row = {"text": "a", "review": "b", "sentence": "c", "b": "d", "y": "1", "label": "1"}
     lines_of = Source(ExampleData(format="nsmc", **fields), write("a.JSONL", lines(row)), TextExample)
     assert [example.label for example in lines_of.examples(ReadReport(), "train")] == ["1"]
@@ -159,7 +159,7 @@ def test_a_column_that_the_format_would_not_read_is_refused(write, fields):
         ("other.txt", "name a file, or one of train, validation, test"),
     ],
 )
-def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_has(write, tmp_path, role, remedy):
+def test_the_error_for_a_missing_file_lists_the_files_of_the_folder(write, tmp_path, role, remedy):
     write("ratings_train.tsv", "")
     source = Source(ExampleData(format="nsmc"), str(tmp_path), TextExample)
     with pytest.raises(DataError) as raised:
@@ -174,7 +174,7 @@ def test_a_folder_without_the_file_of_its_format_is_told_by_the_names_that_it_ha
         source.where(role)
 
 
-def test_parts_of_one_file_are_told_apart_and_names_of_files_are_not(write, tmp_path):
+def test_the_identity_depends_on_the_split_within_a_file_but_not_on_the_file_name(write, tmp_path):
     write("data_full.json", json.dumps({"train": [], "val": []}))
     write("a.tsv", "text\n")
     write("train.tsv", "text\n")
@@ -188,7 +188,7 @@ def test_parts_of_one_file_are_told_apart_and_names_of_files_are_not(write, tmp_
 
 
 @pytest.mark.parametrize("source", ["", "tfds:conll2003"])
-def test_a_file_is_read_in_the_format_that_is_named_whatever_the_model_learned_from(write, source):
+def test_a_file_is_read_in_the_given_format_whatever_the_model_was_trained_on(write, source):
     path = write("a.txt", "a O\nb B-X\n")
     with pytest.raises(ConfigError, match="'table' is for another kind of task; for this one: klue/ner, conll, conllu"):
         Source(ExampleData(source=source), path, TaggedExample)

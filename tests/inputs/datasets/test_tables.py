@@ -1,4 +1,4 @@
-"""Tables: what the three kinds mean, and the file and line of each row that is wrong."""
+"""Tables: the three file types, and errors with the file and line of each invalid row."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ from bert_tf.inputs.datasets.tables import read_table, read_texts
 
 
 def read_columns(path, columns):
-    """`columns` of a table, or of JSON lines in which the second is the label."""
+    """`columns` of a table, or of JSON lines whose second column is the label."""
     if not path.endswith(".jsonl"):
         return read_table(path, columns)
     rows = list(read_text_lines(path, (columns[0],), columns[1]))
@@ -52,10 +52,10 @@ def test_csv_quotes_commas_quotes_and_line_ends(table, tmp_path):
         csv.writer(file).writerows([["text", "label"], *([text, "x"] for text in texts)])
     rows = located(str(tmp_path / "a.csv"), "text", "label")
     assert [text for _, text, _ in rows] == texts
-    assert [number for number, _, _ in rows] == [2, 3, 5, 6, 7]  # a row's line is the one that it ends on
+    assert [number for number, _, _ in rows] == [2, 3, 5, 6, 7]  # a row has the number of its last line
 
 
-def test_jsonl_takes_the_named_fields_and_makes_them_text(table):
+def test_jsonl_reads_the_named_fields_as_text(table):
     lines = [{"text": "a\tb\nc", "label": 1, "more": []}, {"label": "é", "text": "中"}]
     path = table("a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     assert read_columns(path, ["text", "label"]) == {"text": ["a\tb\nc", "中"], "label": ["1", "é"]}
@@ -83,7 +83,7 @@ EXPECTED = {"text": ["one", "two"], "label": ["x", "y"]}
     ],
     ids=["plain", "crlf", "bom", "bom_crlf", "no_last_newline", "empty_end", "empty_lines"],
 )
-def test_line_ends_byte_order_marks_and_empty_lines_do_not_matter(table, name, change):
+def test_line_ends_byte_order_marks_and_empty_lines_are_ignored(table, name, change):
     assert read_columns(table(name, change(CONTENTS[name])), ["text", "label"]) == EXPECTED
 
 
@@ -93,7 +93,7 @@ def test_line_numbers_count_empty_lines(table):
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_of_one_column_an_empty_line_is_a_row_unless_the_file_ends_with_it(table, name):
+def test_an_empty_line_of_a_single_column_is_a_row_unless_it_is_the_last(table, name):
     path = table(name, "text\n\none\n\n\ntwo\n\n\n")
     assert located(path, "text") == [(2, ""), (3, "one"), (4, ""), (5, ""), (6, "two")]
     with pytest.raises(DataError, match="no rows"):
@@ -139,11 +139,11 @@ def test_a_very_long_line_is_a_row(table):
         ("a.tsv", "text\tlabel\n", ": no rows"),
         ("a.csv", "text,label\n\n", ": no rows"),
         ("a.txt", "text\n", ": unknown kind of table '.txt'; expected .tsv, .csv or .jsonl"),
-        # A lone half of a surrogate pair is JSON, but no text that UTF-8 could write.
+        # A single half of a surrogate pair is valid JSON, but cannot be written as UTF-8.
         ("a.jsonl", '{"text": "ok", "label": "b"}\n{"text": "a\\ud800", "label": "b"}\n', ":2: "),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_line(table, name, content, message):
+def test_errors_give_file_and_line(table, name, content, message):
     path = table(name, content)
     with pytest.raises(DataError) as raised:
         read_columns(path, ["text", "label"])
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_said_with_file_and_line(table, name, content, message)
     assert "\n" not in str(raised.value)
 
 
-def test_every_row_is_an_example_and_one_without_column_of_labels_has_none(table):
+def test_every_row_is_an_example_and_has_no_label_without_a_label_column(table):
     path = table("a.csv", 'text,other,label\na,b,x\na," ",y\nc,d,\n')
     assert list(read_texts(path, ("text", "other"), "label")) == [
         TextExample("0", ("a", "b"), "x", f"{path}:2"),
@@ -162,7 +162,7 @@ def test_every_row_is_an_example_and_one_without_column_of_labels_has_none(table
     assert list(read_texts(path, ("text", "other"), "label")) == [TextExample("0", ("a", " "), None, f"{path}:2")]
 
 
-def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
+def test_a_label_in_json_may_be_a_list_but_a_text_may_not(table):
     rows = [{"text": "a", "label": ["x", 2]}, {"text": "b", "label": []}, {"text": "c", "label": 1.5}, {"text": "d"}]
     path = table("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert [example.label for example in read_text_lines(path, ("text",), "label")] == [("x", "2"), (), "1.5", None]
@@ -182,13 +182,13 @@ def test_a_label_in_json_may_be_a_list_and_a_text_may_not(table):
         ({"text": "a", "label": ["\ud800"]}, "label: has half of a surrogate pair; remove it"),
     ],
 )
-def test_what_json_has_besides_text_and_numbers_is_no_label_and_no_text(table, row, message):
+def test_labels_and_texts_in_json_must_be_text_or_numbers(table, row, message):
     path = table("a.jsonl", json.dumps({"text": 7, "label": 1}) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(DataError) as raised:
         list(read_text_lines(path, ("text",), "label"))
     assert str(raised.value) == f"{path}:2: {message}"
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"none\.tsv: no such file"):
         read_table(str(tmp_path / "none.tsv"), ["text"])

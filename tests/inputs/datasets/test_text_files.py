@@ -1,4 +1,4 @@
-"""Readers of published data sets: errors for broken files, and what they add to a ReadReport."""
+"""Readers of published data sets: errors for broken files, and the contents of a ReadReport."""
 
 import codecs
 import tracemalloc
@@ -10,7 +10,7 @@ from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.text_files import Seen, field, read_csv, read_json, read_json_lines, read_lines
 from tests.inputs.datasets.reading import read
 
-# Each with a small good file.
+# Each with a small valid file.
 READERS = {
     "glue/rte": "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n",
     "sst": "a b\t1\nc\t0\n",
@@ -36,7 +36,7 @@ def test_a_byte_order_mark_and_dos_line_ends_change_nothing(write, name):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_is_not_utf8_is_named_with_its_line(write, name):
+def test_text_that_is_not_utf8_is_reported_with_its_line(write, name):
     content = READERS[name].encode()
     lines = content.count(b"\n")
     path = write("file", content + "보다".encode("cp949"))
@@ -45,13 +45,13 @@ def test_what_is_not_utf8_is_named_with_its_line(write, name):
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
-def test_utf16_is_called_by_its_name(write, encoding):
+def test_utf16_is_named_in_the_error(write, encoding):
     path = write("a.tsv", ("" if encoding == "utf-16" else "\ufeff").encode(encoding) + "a\tb\n".encode(encoding))
     with pytest.raises(DataError, match=rf"^{path}:1: byte 0xf[ef] at column 1 .*; it is UTF-16: iconv -f UTF-16 "):
         list(read_lines(path))
 
 
-def test_an_id_of_any_length_takes_two_hundred_bytes_at_most_and_one_that_comes_again_is_found():
+def test_ids_of_any_length_take_at_most_two_hundred_bytes_and_duplicates_are_found():
     seen = Seen()
     tracemalloc.start()
     for number in range(20_000):
@@ -66,7 +66,7 @@ def test_an_id_of_any_length_takes_two_hundred_bytes_at_most_and_one_that_comes_
 
 
 @pytest.mark.parametrize("name", [*READERS, "copa"])
-def test_a_file_that_is_empty_or_not_there_is_named(write, tmp_path, name):
+def test_an_empty_or_missing_file_is_named(write, tmp_path, name):
     for path, message in (
         (write("empty", ""), "the file is empty"),
         (str(tmp_path / "none"), "no such file"),
@@ -89,14 +89,14 @@ def test_a_file_without_examples_is_an_error(write, name):
 
 
 @pytest.mark.parametrize("name", [name for name in READERS if name in ("klue/ynat", "clinc150", "squad", "choices")])
-def test_what_is_not_json_is_named_with_line_and_column(write, name):
+def test_invalid_json_is_reported_with_line_and_column(write, name):
     path = write("file", READERS[name].replace("}", "", 1))
     with pytest.raises(DataError, match=rf"^{path}:\d: not JSON \(.* at column \d+\)"):
         read(name, path)
 
 
 @pytest.mark.parametrize("value", ["[" * 200_000, "[" * 200_000 + "]" * 200_000, "7" * 5000], ids=len)
-def test_json_that_python_can_not_hold_is_named_with_its_line(write, value):
+def test_json_values_that_python_cannot_represent_are_reported_with_their_line(write, value):
     message = "JSON with lists or objects nested too deeply, or a number with thousands of digits; correct it"
     path = write("a.jsonl", "1\n\n" + value)
     with pytest.raises(DataError) as raised:
@@ -113,7 +113,7 @@ def test_only_a_line_feed_ends_a_line(write):
     assert list(read_lines(write("file", "\n".join(texts) + "\n"))) == list(enumerate(texts, 1))
 
 
-def test_lines_are_read_as_a_stream(write):
+def test_lines_are_streamed(write):
     path = write("file", b"a\n" * 3 + b"\xff\n")
     lines = read_lines(path)
     assert [next(lines) for _ in range(3)] == [(1, "a"), (2, "a"), (3, "a")]
@@ -144,17 +144,17 @@ def test_csv_rows_have_the_number_of_their_last_line(write):
         ({"a": "x\ud800"}, str, "file: a: has half of a surrogate pair; remove it"),
     ],
 )
-def test_a_field_of_the_wrong_kind_is_said(record, kind, message):
+def test_a_field_of_the_wrong_type_is_named(record, kind, message):
     with pytest.raises(DataError) as raised:
         field(record, "a", kind, "file")
     assert str(raised.value) == message
 
 
-def test_a_whole_number_is_a_number():
+def test_an_integer_is_accepted_as_a_float():
     assert field({"a": 3}, "a", float, "file") == 3
 
 
-def test_skips_are_counted_listed_and_told_by_frequency():
+def test_skipped_examples_are_counted_listed_and_reported_by_frequency():
     read_report = ReadReport()
     read_report.add("rare", "a:1")
     for line in range(1000):

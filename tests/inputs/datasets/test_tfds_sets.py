@@ -1,4 +1,4 @@
-"""Data sets of TFDS: its own builders' features, with examples that are put in their place."""
+"""Data sets of TFDS: the features of its own builders, with synthetic examples."""
 
 import contextlib
 
@@ -32,11 +32,11 @@ tfds = pytest.importorskip("tensorflow_datasets", reason="needs pip install tens
 
 @contextlib.contextmanager
 def holding(*rows):
-    """In place of any data set's examples: these. They must fit the builder's features."""
+    """Replaces the examples of any data set by these, which must match the builder's features."""
 
     def as_dataset(self, **_):
         signature = self.info.features.get_tensor_spec()
-        # What a row leaves out has nothing to do with the test.
+        # Features that a row omits are irrelevant to the test.
         filled = [{name: _nothing(spec) for name, spec in signature.items()} | row for row in rows]
         return tf.data.Dataset.from_generator(lambda: iter(filled), output_signature=signature)
 
@@ -51,8 +51,8 @@ def _nothing(spec):
 
 
 @pytest.mark.parametrize("task", GLUE)
-def test_glue_has_the_texts_and_the_leaderboards_labels_in_tfds_order(task):
-    """The words of TFDS' own class names must say what the leaderboard's label says."""
+def test_glue_has_the_texts_in_tfds_order_and_the_leaderboards_labels(task):
+    """TFDS' own class names must mean the same as the leaderboard's labels."""
     name = f"glue/{task}"
     meant = {"0": ("not", "un", "negative"), "1": ("equivalent", "duplicate", "acceptable", "positive", "entailment")}
     with tfds.testing.mock_data(num_examples=3):
@@ -75,16 +75,16 @@ def test_glue_has_the_texts_and_the_leaderboards_labels_in_tfds_order(task):
 
 
 def _order(text):
-    """The premise comes before the hypothesis, all other pairs are in the order of the alphabet."""
+    """The premise comes before the hypothesis; all other pairs are in alphabetical order."""
     return {"premise": 0, "hypothesis": 1}.get(text, text)
 
 
-def test_both_halves_of_mnli_are_mnli():
+def test_both_halves_of_mnli_are_read_as_mnli():
     assert glue_of_tfds("glue/mnli_matched") == glue_of_tfds("glue/mnli_mismatched") == glue_of_tfds("glue/mnli")
     assert glue_of_tfds("imdb_reviews") is None
 
 
-def test_a_negative_label_is_none_and_scores_are_as_written():
+def test_a_negative_label_is_none_and_scores_are_kept():
     rows = [{"sentence1": b"a", "sentence2": b"b", "label": score, "idx": n} for n, score in enumerate([3.8, -1.0])]
     with holding(*rows):
         labels = [e.label for e in read_tfds_texts("glue/stsb", "test")]
@@ -104,7 +104,7 @@ def test_other_sets_are_read_by_the_names_of_their_features():
 
 
 class Ratings(tfds.core.GeneratorBasedBuilder):
-    """A data set with every kind of label that is not one class."""
+    """A data set with every kind of label other than a single class."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -127,7 +127,7 @@ class Ratings(tfds.core.GeneratorBasedBuilder):
         raise NotImplementedError
 
 
-def test_a_label_may_be_a_number_a_text_or_a_list_as_in_a_table():
+def test_a_label_may_be_a_number_a_text_or_a_list():
     row = {"text": b"a", "score": 3.8, "stars": 4, "topics": [2, 0], "word": "좋다".encode(), "words": [b"x", b"y"]}
     expected = {"score": "3.8", "stars": "4", "topics": ("long", "fun"), "word": "좋다", "words": ("x", "y")}
     with holding(row, row | {"topics": []}):
@@ -160,7 +160,7 @@ def question(identity, *answers):
     return {"id": identity, "question": b"Who?", "context": "아 dog".encode(), "answers": answers}
 
 
-def test_questions_have_checked_answers():
+def test_the_answers_of_questions_are_checked():
     read_report = ReadReport()
     with holding(question(b"a", (b"dog", 2), ("아".encode(), 0)), question(b"b", (b"dog", 4))):
         first, second = read_tfds_questions("squad/v1.1", "validation", read_report)
@@ -170,7 +170,7 @@ def test_questions_have_checked_answers():
     assert read_report.counts == {MOVED: 1}
 
 
-def test_questions_without_answer_are_those_of_squad_2():
+def test_questions_without_answer_are_read_as_those_of_squad_2():
     with holding(question(b"a") | {"is_impossible": True}):
         (example,) = read_tfds_questions("squad/v2.0", "train", ReadReport(), unanswerable=True)
         assert example.answers == ()
@@ -183,7 +183,7 @@ def test_questions_without_answer_are_those_of_squad_2():
         list(read_tfds_questions("squad/v2.0", "train", ReadReport(), unanswerable=True))
 
 
-def test_choices_are_copas_two_or_any_number_of_endings():
+def test_choices_are_the_two_of_copa_or_any_number_of_endings():
     row = {"premise": b"a", "question": b"effect", "choice1": b"b", "choice2": b"c", "idx": 4, "label": 1}
     with holding(row, row | {"label": -1, "question": b"cause"}):
         first, second = read_tfds_choices("super_glue/copa", "test")
@@ -221,14 +221,14 @@ def test_choices_are_copas_two_or_any_number_of_endings():
         ),
     ],
 )
-def test_unknown_sets_and_features_are_wrong_settings(read, message):
+def test_unknown_sets_and_features_are_config_errors(read, message):
     with holding({"label": 1}), pytest.raises(ConfigError) as raised:
         list(read())
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)
 
 
-def test_bytes_that_are_no_text_are_said_with_their_place():
+def test_invalid_bytes_are_reported_with_their_location():
     with (
         holding({"text": b"\xff", "label": 1}),
         pytest.raises(DataError, match=r"^tfds:imdb_reviews: train\[0\]: byte 0xff"),
@@ -236,7 +236,7 @@ def test_bytes_that_are_no_text_are_said_with_their_place():
         list(read_tfds_texts("imdb_reviews", "train"))
 
 
-def test_a_set_that_can_not_be_fetched_is_an_error_of_one_line(monkeypatch):
+def test_a_failed_download_is_a_one_line_error(monkeypatch):
     def fail(self):
         raise OSError("no route to host\nmore")
 
@@ -258,14 +258,14 @@ def test_a_package_that_tfds_lacks_is_named(monkeypatch):
             list(read_tfds_texts("imdb_reviews", "train"))
 
 
-def test_without_tfds_it_is_said_what_to_install(monkeypatch):
+def test_without_tfds_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorflow_datasets", None)
     with pytest.raises(ConfigError, match=r"^tfds:imdb_reviews: TFDS is not installed; pip install 'bert_tf\[tfds\]'"):
         tfds_labels("imdb_reviews")
 
 
 class TwoReviews(tfds.core.GeneratorBasedBuilder):
-    """A data set that TFDS itself writes to disk and reads again."""
+    """A data set that TFDS writes to disk and reads back."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -283,7 +283,7 @@ class TwoReviews(tfds.core.GeneratorBasedBuilder):
         yield 1, {"text": "bad", "label": "bad"}
 
 
-def test_a_set_that_tfds_prepares_is_read_and_an_unknown_split_is_a_wrong_setting(tmp_path, monkeypatch):
+def test_a_set_prepared_by_tfds_is_read_and_an_unknown_split_is_a_config_error(tmp_path, monkeypatch):
     pytest.importorskip("importlib_resources", reason="TFDS prepares nothing without: pip install importlib_resources")
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     examples = list(read_tfds_texts("two_reviews", "train"))
