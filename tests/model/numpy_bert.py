@@ -1,6 +1,6 @@
-"""BERT's forward pass in NumPy, float64, written from the paper and naming tensors as Hugging Face does.
+"""BERT's forward pass in NumPy, float64, written from the paper, with Hugging Face's tensor names.
 
-Nothing here imports bert_tf: it is the independent side of a comparison.
+Nothing here imports bert_tf: this is the independent side of a comparison.
 """
 
 import numpy as np
@@ -18,9 +18,9 @@ def encode(tensors, features, *, layers, heads, activation, norm="post", epsilon
 
     Args:
         tensors: dict Hugging Face name -> array, without the "bert." prefix; token types and pooler may be absent.
-        features: dict of int [batch, length]: input_word_ids, input_mask, input_type_ids. The types are not looked at
-            where there is only one.
-        position_offset: position of the first token; RoBERTa's is 2, after its padding's.
+        features: dict of int [batch, length]: input_word_ids, input_mask, input_type_ids. The types are ignored
+            if there is only one.
+        position_offset: position of the first token; 2 in RoBERTa, after its padding's.
 
     Returns:
         sequence [batch, length, hidden], pooled [batch, hidden] or None, list of each layer's output.
@@ -77,7 +77,7 @@ def pretraining_logits(tensors, sequence, pooled, positions, *, activation, epsi
 
 
 def masked_lm_logits(tensors, sequence, positions, *, activation, epsilon=1e-12):
-    """The first of the two alone."""
+    """Masked-LM logits [batch, predictions, vocabulary]."""
     net = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
     x = np.take_along_axis(sequence, np.asarray(positions)[..., None], axis=1)
     head = "cls.predictions.transform"
@@ -87,7 +87,7 @@ def masked_lm_logits(tensors, sequence, positions, *, activation, epsilon=1e-12)
 
 
 def linear(tensors, x, name):
-    """A head's output layer; Hugging Face calls it "cls.seq_relationship", "classifier" or "qa_outputs"."""
+    """The output layer of a head; Hugging Face calls it "cls.seq_relationship", "classifier" or "qa_outputs"."""
     weight, bias = (np.asarray(tensors[f"{name}.{part}"], np.float64) for part in ("weight", "bias"))
     return x @ weight.T + bias
 
@@ -102,7 +102,7 @@ def _normalise(x, epsilon):
 
 
 def random_tensors(rng, *, layers, hidden, inner, vocab, positions, types=2):
-    """The tensors of a Hugging Face checkpoint of this shape, with every value random."""
+    """The tensors of a Hugging Face checkpoint of this shape, with random values."""
     shapes = {
         "embeddings.word_embeddings.weight": (vocab, hidden),
         "embeddings.position_embeddings.weight": (positions, hidden),
@@ -129,7 +129,7 @@ def random_tensors(rng, *, layers, hidden, inner, vocab, positions, types=2):
 
 
 def tensors_of(model, hidden):
-    """A Keras encoder's variables, and its head's, under Hugging Face's names, laid out as PyTorch does."""
+    """The variables of a Keras encoder and its head, under Hugging Face's names, in PyTorch's layout."""
     tensors = {}
     for variable in model.weights:
         value, path = variable.numpy(), variable.path

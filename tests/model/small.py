@@ -1,4 +1,4 @@
-"""A small model, random in every weight, and inputs for it."""
+"""A small model with random weights, and inputs for it."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from bert_tf.training.precision import fastest
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?'", "##e", "##s", "the", "good"]
 
-# TensorFlow 2.21 asks oneDNN for products in bfloat16 if the processor has instructions for them, and where a setting
-# forbids oneDNN to use these, the process ends with a segmentation fault.
+# TensorFlow 2.21 uses oneDNN for products in bfloat16 if the processor has instructions for them; if a setting
+# forbids oneDNN to use these instructions, the process ends with a segmentation fault.
 multiplies_bfloat16 = pytest.mark.skipif(
     "ONEDNN_MAX_CPU_ISA" in fastest()[1], reason=f"TensorFlow crashes in products of bfloat16: {fastest()[1]}"
 )
@@ -22,7 +22,7 @@ def small_config(**overrides):
 
 
 def randomize(model, seed=0, scale=0.3):
-    """Gives every weight a random value: zero biases and unit scales would hide that they are used wrongly."""
+    """Gives every weight a random value: zero biases and unit scales would hide wrong uses of them."""
     rng = np.random.default_rng(seed)
     for variable in model.trainable_variables:
         variable.assign(rng.normal(0, scale, variable.shape))
@@ -41,7 +41,7 @@ def features(lengths=(24, 7, 1, 13), width=24, seed=0):
 
 
 def inputs_for(head):
-    """Features that a model with this head (None or a key of HEADS) takes."""
+    """Features for a model with this head (None or a key of HEADS)."""
     if head in ("multiple_choice", "cosine"):
         return {name: value.reshape(2, 2, -1) for name, value in features().items()}
     if head in ("pretraining", "masked_lm"):

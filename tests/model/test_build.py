@@ -1,4 +1,4 @@
-"""Models by the name of their head: the variables they have are those that checkpoints are read and written by."""
+"""Models built by the name of their head: their variables are those by which checkpoints are read and written."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def labels_of(head):
 
 @pytest.mark.parametrize("head", [None, *HEADS])
 @pytest.mark.parametrize("case", CONFIGS)
-def test_a_model_has_the_variables_that_are_foretold(case, head):
+def test_a_model_has_the_listed_variables(case, head):
     config = small_config(**CONFIGS[case])
     model = build(BertEncoder(config), head, labels_of(head))
     built = {variable.path: tuple(variable.shape) for variable in model.weights}
@@ -33,7 +33,7 @@ def test_a_model_has_the_variables_that_are_foretold(case, head):
 
 
 @pytest.mark.parametrize("head", [None, *sorted(HEADS.keys() - NEED_A_POOLER)])
-def test_without_a_pooler_a_model_has_all_but_the_pooler(head):
+def test_a_model_without_a_pooler_has_all_variables_but_the_poolers(head):
     config = small_config(pooler=False)
     model = build(BertEncoder(config), head, labels_of(head))
     with_pooler = variable_shapes(small_config(), head, labels_of(head))
@@ -43,7 +43,7 @@ def test_without_a_pooler_a_model_has_all_but_the_pooler(head):
 
 
 @pytest.mark.parametrize("head", sorted(NEED_A_POOLER))
-def test_a_head_on_the_pooled_output_says_how_to_get_one(head):
+def test_the_error_for_a_missing_pooled_output_says_how_to_get_one(head):
     encoder = BertEncoder(small_config(pooler=False))
     with pytest.raises(ConfigError, match=r"no pooler .*bert_tf\.load\(PATH, pooler=True\)") as caught:
         build(encoder, head, labels_of(head))

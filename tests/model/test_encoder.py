@@ -1,4 +1,4 @@
-"""The encoder and the pre-trainer against NumPy, by their shapes, in every precision, saved, compiled and padded."""
+"""The encoder and the pre-training model against NumPy: shapes, precisions, saving, XLA and padding."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from bert_tf.model.heads import classifier
 from tests.model.numpy_bert import encode, pretraining_logits, tensors_of
 from tests.model.small import MIXED_BFLOAT16, features, multiplies_bfloat16, randomize, small_config
 
-# Of the encoder alone with 30,522 pieces, as published with the checkpoints of these sizes.
+# Of the encoder alone with a vocabulary of 30,522, as published with the checkpoints of these sizes.
 PUBLISHED = {
     "tiny": 4_385_920,
     "mini": 11_170_560,
@@ -38,7 +38,7 @@ def pretrainer(encoder):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Makes initial values zeros: drawing 335 million takes seconds, and only their number matters."""
+    """Makes all initial values zeros: drawing 335 million takes seconds, and only their number matters."""
     monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", lambda _, shape, dtype: tf.zeros(shape, dtype))
 
 
@@ -61,7 +61,7 @@ def test_outputs_have_the_names_and_shapes_of_the_hub_models(encoder):
 
 def test_without_a_pooler_there_is_no_pooled_output(tmp_path, encoder):
     bare = BertEncoder(small_config(pooler=False))
-    for variable, value in zip(bare.weights, encoder.weights[:-2], strict=True):  # all but the pooler's two
+    for variable, value in zip(bare.weights, encoder.weights[:-2], strict=True):  # all but the pooler's two variables
         variable.assign(value)
     want = encoder(features())
     del want["pooled_output"]
@@ -81,7 +81,7 @@ def test_encoder_and_pretrainer_equal_a_numpy_bert(norm, activation):
     sequence, pooled, layers = encode(tensors, inputs, layers=3, heads=4, activation=activation, norm=norm)
     masked, following = pretraining_logits(tensors, sequence, pooled, positions, activation=activation)
 
-    tokens = inputs["input_mask"] == 1  # what stands at padding is nobody's business
+    tokens = inputs["input_mask"] == 1  # outputs at padding are meaningless
     got = model.encoder(inputs)
     np.testing.assert_allclose(got["sequence_output"].numpy()[tokens], sequence[tokens], atol=1e-5)
     np.testing.assert_allclose(got["pooled_output"], pooled, atol=1e-5)
@@ -101,7 +101,7 @@ def test_new_weights_are_truncated_normal_with_zero_biases_and_unit_scales():
         elif variable.path.endswith("gamma"):
             assert (value == 1).all()
         elif value.size > 10_000:
-            # Truncated at two standard deviations; Keras' normal is 0.88 of its nominal deviation after the cut.
+            # Truncated at two standard deviations; Keras' truncated normal has 0.88 of its nominal deviation.
             assert np.abs(value).max() <= 0.04
             assert 0.0170 < value.std() < 0.0182
 
@@ -111,7 +111,7 @@ def test_padding_changes_nothing_at_the_tokens(norm):
     encoder = randomize(BertEncoder(small_config(norm=norm)))
     short = features(lengths=(7, 5), width=7)
     longer = {name: np.pad(value, [(0, 0), (0, 12)]) for name, value in short.items()}
-    # Nor does it matter what is written where the mask is 0.
+    # Nor do the ids matter where the mask is 0.
     longer["input_word_ids"][longer["input_mask"] == 0] = 11
     longer["input_type_ids"][longer["input_mask"] == 0] = 1
     tokens = short["input_mask"] == 1
@@ -128,7 +128,7 @@ def test_a_row_that_is_all_padding_gives_finite_outputs(policy):
     assert np.isfinite(tf.cast(outputs["sequence_output"], tf.float32)).all()
 
 
-def test_tokens_see_each_other_in_both_directions(encoder):
+def test_tokens_attend_in_both_directions(encoder):
     inputs = features(lengths=(10,), width=10)
     before = encoder(inputs)["sequence_output"].numpy()
     for changed in (0, 9):
@@ -142,7 +142,7 @@ def test_tokens_see_each_other_in_both_directions(encoder):
     "policy, dtype, bound",
     [pytest.param("mixed_bfloat16", "bfloat16", 0.1, marks=multiplies_bfloat16), ("mixed_float16", "float16", 0.02)],
 )
-def test_mixed_precision_computes_in_it_and_stays_close_to_float32(policy, dtype, bound):
+def test_mixed_precision_is_close_to_float32(policy, dtype, bound):
     config = small_config()
     exact, mixed = BertEncoder(config), BertEncoder(config, dtype=policy)
     mixed.set_weights(randomize(exact, scale=0.1).get_weights())
@@ -176,7 +176,7 @@ def test_the_global_policy_is_the_default():
 
 @pytest.mark.parametrize("dtype", ["float32", MIXED_BFLOAT16])
 @pytest.mark.parametrize("kind", ["encoder", "pretrainer", "classifier"])
-def test_a_keras_file_gives_the_model_back(tmp_path, kind, dtype):
+def test_the_model_is_restored_from_a_keras_file(tmp_path, kind, dtype):
     encoder = BertEncoder(small_config(norm="pre", activation="relu"), dtype=dtype)
     inputs = features()
     if kind == "pretrainer":
@@ -192,7 +192,7 @@ def test_a_keras_file_gives_the_model_back(tmp_path, kind, dtype):
         assert again.config == encoder.config
 
 
-def test_the_masked_lm_head_is_the_word_embedding(pretrainer, encoder):
+def test_the_masked_lm_head_is_tied_to_the_word_embedding(pretrainer, encoder):
     shape = (encoder.config.vocab_size, encoder.config.hidden_size)
     assert sum(tuple(variable.shape) == shape for variable in pretrainer.weights) == 1
     table = encoder.embeddings.word_embeddings
@@ -230,7 +230,7 @@ def test_a_model_compiled_by_xla_gives_the_same_outputs_and_gradients():
 
 
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_keras_own_fit_learns_a_simple_rule(jit_compile):
+def test_fit_of_keras_learns_a_simple_rule(jit_compile):
     keras.utils.set_random_seed(0)
     inputs = features(lengths=[8] * 512, width=8)
     labels = (inputs["input_word_ids"][:, 3] > 20).astype(np.int32)
@@ -245,25 +245,25 @@ def test_keras_own_fit_learns_a_simple_rule(jit_compile):
     assert model.evaluate(inputs, {"logits": labels}, verbose=0) < 0.5 * losses[0]
 
 
-def test_an_encoder_is_a_part_like_any_other_in_a_users_model(encoder):
+def test_an_encoder_can_be_a_layer_of_a_users_model(encoder):
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in features()}
     mean = keras.layers.GlobalAveragePooling1D()(encoder(inputs)["sequence_output"])
     model = keras.Model(inputs, keras.layers.Dense(1)(mean))
     assert model.predict(features(), verbose=0).shape == (4, 1)
 
 
-def test_the_one_type_is_that_of_every_token_whatever_the_input_says():
+def test_a_single_token_type_is_used_for_every_token_whatever_the_input():
     model, inputs = randomize(BertEncoder(small_config(type_vocab_size=1))), features()
     other = inputs | {"input_type_ids": 1 - inputs["input_type_ids"]}
     tf.nest.map_structure(np.testing.assert_array_equal, model(inputs), model(other))
 
 
-def test_a_config_that_no_model_can_have_is_refused():
+def test_an_invalid_config_is_refused():
     with pytest.raises(ConfigError, match="hidden_size 30 is not a multiple of num_heads 4"):
         BertEncoder(small_config(hidden_size=30))
 
 
-def test_attention_to_the_left_sees_nothing_behind_a_token_and_pools_the_last_one():
+def test_causal_attention_ignores_later_tokens_and_pools_the_last_token():
     encoder = randomize(BertEncoder(small_config(attention="causal")), scale=0.3)
     long = features(lengths=(9, 9), width=9)
     short = {name: value[:, :5] for name, value in long.items()}
@@ -279,4 +279,4 @@ def test_attention_to_the_left_sees_nothing_behind_a_token_and_pools_the_last_on
     both.set_weights(encoder.get_weights())
     assert (
         np.abs(both(short)["sequence_output"] - prefix["sequence_output"])[:, 0].max() > 0.01
-    )  # it makes a difference
+    )  # the last token matters

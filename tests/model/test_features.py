@@ -1,4 +1,4 @@
-"""Layers of the encoder as features."""
+"""Hidden layers of the encoder as features."""
 
 import keras
 import numpy as np
@@ -21,13 +21,13 @@ def encoder(request):
 
 
 def states(encoder):
-    """Embeddings and the three layers, arrays."""
+    """Embeddings and the outputs of the three layers, arrays."""
     inputs, outputs = features(), encoder(features())
     embedded = encoder.embeddings(inputs["input_word_ids"], inputs["input_type_ids"])
     return [value.numpy() for value in (embedded, *outputs["encoder_outputs"][:2], outputs["sequence_output"])]
 
 
-def test_layers_are_chosen_summed_and_put_side_by_side(encoder):
+def test_layers_are_selected_summed_and_concatenated(encoder):
     embedded, first, second, last = states(encoder)
 
     def check(expected, *arguments):
@@ -61,19 +61,19 @@ def test_half_precision_gives_float32():
         (((1, 2), "concat", (1.0, 1.0)), "2 weights for 2 layers combined by concat; a sum has one weight per layer"),
     ],
 )
-def test_what_no_features_are_is_refused(encoder, arguments, message):
+def test_invalid_features_are_refused(encoder, arguments, message):
     with pytest.raises(ConfigError, match=message):
         feature_model(encoder, FeatureConfig(*arguments))
 
 
 @pytest.fixture(params=["tagger", "bilstm_tagger"])
 def on_frozen(request):
-    """Function of `frozen` to a model whose only dropout is in the encoder's attention."""
+    """Function from `frozen` to a model whose only dropout is in the encoder's attention."""
     encoder = BertEncoder(small_config(dropout=0.0, attention_dropout=0.5))
     return lambda frozen: randomize(getattr(heads, request.param)(encoder, 3, frozen=frozen))
 
 
-def test_a_frozen_encoder_computes_in_training_as_ever_and_only_the_head_is_trained(on_frozen):
+def test_a_frozen_encoder_has_no_dropout_and_only_the_head_is_trained(on_frozen):
     free, inputs = on_frozen(False), features()
     assert np.abs(free(inputs, training=True)["logits"] - free(inputs)["logits"]).max() > 0.01
     frozen = on_frozen(True)
@@ -83,7 +83,7 @@ def test_a_frozen_encoder_computes_in_training_as_ever_and_only_the_head_is_trai
     assert len(frozen.weights) == len(free.weights)
 
 
-def test_a_keras_file_gives_a_frozen_model_back(on_frozen, tmp_path):
+def test_a_frozen_model_is_restored_from_a_keras_file(on_frozen, tmp_path):
     model = on_frozen(True)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")

@@ -1,4 +1,4 @@
-"""Every head: against NumPy, saved, in mixed precision, by its gradients, and padded."""
+"""Every head: against NumPy, saved, in mixed precision, its gradients, and with padding."""
 
 import keras
 import numpy as np
@@ -19,9 +19,9 @@ CONFIGS = {
     "one type, positions from 2": {"type_vocab_size": 1, "position_offset": 2, "activation": "erf_gelu"},
     "no types, no pooler": {"type_vocab_size": 0, "pooler": False, "norm": "pre"},
 }
-# Heads that do without the pooler.
+# Heads that do not need the pooler.
 ON_TOKENS = ("masked_lm", "tagging", "question_answering", *OWN)
-A_TOKEN = ("tagging", "question_answering", "tagging_bilstm")  # that have logits for each token
+A_TOKEN = ("tagging", "question_answering", "tagging_bilstm")  # heads with logits for each token
 CASES = [(case, head) for case in CONFIGS for head in HEADS if CONFIGS[case].get("pooler", True) or head in ON_TOKENS]
 
 
@@ -31,7 +31,7 @@ def make(head, *, dtype=None, scale=0.3, **config):
 
 
 def numpy_logits(head, model, config, inputs):
-    """What the head gives, from the paper's formulas and Hugging Face's names of the weights."""
+    """Logits of the head, from the paper's formulas and Hugging Face's names of the weights."""
     tensors, mask = tensors_of(model, config.hidden_size), inputs["input_mask"]
     rows = {name: value.reshape(-1, mask.shape[-1]) for name, value in inputs.items() if name.startswith("input_")}
     sequence, pooled, _ = encode(
@@ -60,7 +60,7 @@ def numpy_logits(head, model, config, inputs):
 
 
 def numpy_bilstm(model, states, mask, *, sequences):
-    """Hochreiter and Schmidhuber's cell with forget gates, a row and a direction at a time; 0 at padding."""
+    """Hochreiter and Schmidhuber's cell with forget gates, one row and direction at a time; 0 at padding."""
     weights = {variable.path: variable.numpy().astype(np.float64) for variable in model.weights}
     for layer in range(2):
         size = weights[f"bilstm_{layer}_forward/lstm_cell/recurrent_kernel"].shape[0]
@@ -91,7 +91,7 @@ def numpy_following(tensors, pooled):
 
 
 def assert_close_at_tokens(head, got, want, mask, atol):
-    """What a head says of padding is nobody's business."""
+    """Outputs of a head at padding are meaningless."""
     assert got.keys() == want.keys()
     for name, value in got.items():
         tokens = mask == 1 if head in A_TOKEN else ...
@@ -106,7 +106,7 @@ def test_logits_equal_a_numpy_bert(case, head):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_keras_file_gives_the_model_back(tmp_path, head):
+def test_the_model_is_restored_from_a_keras_file(tmp_path, head):
     model, inputs = make(head, type_vocab_size=1, pooler=head not in ON_TOKENS), inputs_for(head)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
@@ -116,7 +116,7 @@ def test_a_keras_file_gives_the_model_back(tmp_path, head):
 
 @multiplies_bfloat16
 @pytest.mark.parametrize("head", HEADS)
-def test_logits_are_float32_and_close_to_exact_ones_in_mixed_precision(head):
+def test_logits_are_float32_and_close_to_those_of_float32_in_mixed_precision(head):
     exact, mixed = make(head, scale=0.1), make(head, scale=0.1, dtype="mixed_bfloat16")
     inputs = inputs_for(head)
     want, got = exact(inputs), mixed(inputs)
@@ -127,7 +127,7 @@ def test_logits_are_float32_and_close_to_exact_ones_in_mixed_precision(head):
 
 
 def gradients_of(model, inputs):
-    """dict path -> gradient of a random combination of all outputs, None where nothing depends on the variable."""
+    """dict path -> gradient of a random combination of all outputs, None if no output depends on the variable."""
     with tf.GradientTape() as tape:
         outputs = model(inputs, training=True).values()
         rng = np.random.default_rng(0)
@@ -148,16 +148,16 @@ def test_the_gradient_flows_into_every_variable(head):
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 @pytest.mark.parametrize("head", ["classification", "tagging", "multiple_choice"])
-def test_a_classifier_drops_its_input_in_training(head, rate):
+def test_a_classifier_applies_dropout_to_its_input_in_training(head, rate):
     model, inputs = make(head, dropout=rate, attention_dropout=0.0), inputs_for(head)
     for layer in model._flatten_layers():
         if isinstance(layer, Dropout) and layer is not model.get_layer("dropout"):
-            layer.rate = 0.0  # the encoder's: what differs is the head's
+            layer.rate = 0.0  # no dropout in the encoder: the difference comes from the head
     still, noisy = model(inputs)["logits"].numpy(), model(inputs, training=True)["logits"].numpy()
     assert (np.abs(noisy - still).max() > 0.01) == (rate > 0)
 
 
-def test_gradients_go_to_the_one_type_and_to_the_positions_in_use():
+def test_a_single_token_type_and_the_used_positions_get_gradients():
     inputs = {name: value[:, :20] for name, value in inputs_for("tagging").items()}
     gradients = gradients_of(make("tagging", type_vocab_size=1, position_offset=2), inputs)
     positions, types = gradients["embeddings/position_embeddings"], gradients["embeddings/type_embeddings"]
@@ -179,7 +179,7 @@ def test_padding_changes_no_answer(head):
         name: np.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, 9)]) if name.startswith("input_") else value
         for name, value in inputs.items()
     }
-    longer["input_word_ids"][longer["input_mask"] == 0] = 11  # nor does it matter what is written there
+    longer["input_word_ids"][longer["input_mask"] == 0] = 11  # nor does it matter which ids are there
     got = model(longer)
     if head in A_TOKEN:
         got = {name: value[:, :width] for name, value in got.items()}
@@ -187,7 +187,7 @@ def test_padding_changes_no_answer(head):
     assert_close_at_tokens(head, got, want, inputs["input_mask"], atol=5e-6)
 
 
-def test_each_choice_is_scored_as_if_it_were_alone():
+def test_each_choice_is_scored_independently():
     model, inputs = make("multiple_choice"), inputs_for("multiple_choice")  # [2, 2, length]
     together = model(inputs)["logits"].numpy()
     for choice in range(2):

@@ -1,4 +1,4 @@
-"""The encoder in the ways that Keras users use a model: one test per habit."""
+"""The encoder in the ways in which Keras users use a model: one test per habit."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ PADDED = features()
 
 
 def new_encoder(dtype=None, *, packed=False, name="encoder", seed=0, **config):
-    """One layer, and no dropout: training can be computed again."""
+    """One layer without dropout, so that training is reproducible."""
     config = {"num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0} | config
     return randomize(BertEncoder(small_config(**config), dtype=dtype, packed=packed, name=name), seed, scale=0.1)
 
@@ -66,7 +66,7 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A user's classifier after `fit` with callbacks, its losses and the callbacks' directory."""
+    """A user's classifier after `fit` with callbacks, its losses, and the callbacks' directory."""
     folder = tmp_path_factory.mktemp("callbacks")
     model = compiled(with_head(new_encoder()))
     callbacks = [
@@ -83,7 +83,7 @@ def trained(tmp_path_factory):
     return model, model.fit(ROWS, LABELS, epochs=8, **arguments).history, folder
 
 
-def test_a_users_head_is_trained_evaluated_and_asked(trained):
+def test_a_users_head_is_trained_evaluated_and_predicts(trained):
     model, history, _ = trained
     assert history["val_loss"][-1] < 0.9 * history["val_loss"][0]
     logits = model.predict(ROWS, verbose=0)
@@ -101,7 +101,7 @@ def test_callbacks_leave_the_best_model_and_every_epochs_weights(trained):
     best = keras.models.load_model(folder / "best.keras")
     logits = best.predict(ROWS, verbose=0)
     assert cross_entropy(logits, LABELS) == pytest.approx(min(history["val_loss"]), abs=1e-5)
-    assert_same(model(ROWS), best(ROWS))  # EarlyStopping has restored it
+    assert_same(model(ROWS), best(ROWS))  # restored by EarlyStopping
     other = with_head(new_encoder(seed=5))
     other.load_weights(folder / f"{1 + int(np.argmin(history['val_loss']))}.weights.h5")
     assert_same(other(ROWS), best(ROWS))
@@ -109,7 +109,7 @@ def test_callbacks_leave_the_best_model_and_every_epochs_weights(trained):
     assert list((folder / "tensorboard" / "validation").iterdir())
 
 
-def test_a_compiled_model_comes_back_with_its_optimizer(trained, tmp_path):
+def test_a_compiled_model_is_restored_with_its_optimizer(trained, tmp_path):
     model, _, _ = trained
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -120,7 +120,7 @@ def test_a_compiled_model_comes_back_with_its_optimizer(trained, tmp_path):
     assert_same(keras.models.load_model(tmp_path / "model.h5")(ROWS), model(ROWS))
 
 
-def test_a_model_comes_back_from_json_pickle_and_copies(trained):
+def test_a_model_is_restored_from_json_pickle_and_copies(trained):
     model, _, _ = trained
     from_json = keras.models.model_from_json(model.to_json())
     clone = keras.models.clone_model(model)
@@ -131,7 +131,7 @@ def test_a_model_comes_back_from_json_pickle_and_copies(trained):
         assert_same(again(ROWS), model(ROWS))
 
 
-def test_export_is_answered_by_tensorflow_and_as_a_keras_layer(trained, encoder, tmp_path):
+def test_an_export_works_in_tensorflow_and_as_a_keras_layer(trained, encoder, tmp_path):
     model, _, _ = trained
     model.export(tmp_path / "model", verbose=False)
     tensors = {name: tf.constant(value) for name, value in ROWS.items()}
@@ -310,7 +310,7 @@ def test_quantization_of_the_encoder_is_refused_and_changes_nothing(encoder, mod
         new_encoder("int8_from_float32")
 
 
-def test_a_users_own_layers_can_be_quantized(encoder, tmp_path):
+def test_the_users_own_layers_can_be_quantized(encoder, tmp_path):
     model = with_head(encoder)
     before = model(ROWS)
     model.quantize("int8", filters="mine")
@@ -320,21 +320,21 @@ def test_a_users_own_layers_can_be_quantized(encoder, tmp_path):
     assert_same(keras.models.load_model(tmp_path / "model.keras")(ROWS), model(ROWS))
 
 
-def test_a_dict_may_hold_arrays_of_any_integers_and_more_entries(encoder):
+def test_a_dict_may_contain_arrays_of_any_integer_type_and_more_entries(encoder):
     want = encoder(PADDED)
     assert_same(encoder({name: value.astype(np.int64) for name, value in PADDED.items()}), want)
     assert_same(encoder(PADDED | {"input_mask": PADDED["input_mask"].astype(bool)}), want)
     assert_same(encoder(PADDED | {"a_label": np.arange(4)}), want)
 
 
-def test_inputs_that_are_no_dict_or_not_all_are_refused_by_name(encoder):
+def test_missing_inputs_and_inputs_without_names_are_refused_by_name(encoder):
     with pytest.raises(ValueError, match="input_mask"):
         encoder([ROWS["input_word_ids"], ROWS["input_mask"], ROWS["input_type_ids"]])
     with pytest.raises(ValueError, match="input_type_ids"):
         encoder({name: ROWS[name] for name in ("input_word_ids", "input_mask")})
 
 
-def test_a_list_is_the_input_of_a_model_made_from_one(encoder):
+def test_a_functional_model_of_a_list_takes_a_list(encoder):
     model = keras.Model(encoder.inputs, encoder.output["pooled_output"])
     names = [tensor.name for tensor in encoder.inputs]
     assert_same(model([PADDED[name] for name in names]), encoder(PADDED)["pooled_output"])
@@ -358,7 +358,7 @@ def test_an_optimizer_and_a_tape_make_gradient_descent():
     keras.optimizers.SGD(0.1).apply(gradients, model.trainable_variables)
     stepped = [value - 0.1 * gradient for value, gradient in zip(before, gradients, strict=True)]
     assert_same(values(model.trainable_variables), stepped, atol=1e-6)
-    # A strategy makes the same step from a dataset with weights of samples.
+    # A strategy makes the same step from a dataset with sample weights.
     with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
         scoped = compiled(with_head(new_encoder()), keras.optimizers.SGD(0.1))
     weighted = tf.data.Dataset.from_tensors((ROWS, LABELS, np.ones(48, np.float32)))
@@ -366,7 +366,7 @@ def test_an_optimizer_and_a_tape_make_gradient_descent():
     assert_same(values(scoped.trainable_variables), stepped, atol=1e-5)
 
 
-def test_weights_of_classes_and_samples_and_steps_per_execution():
+def test_class_weights_sample_weights_and_steps_per_execution_are_supported():
     model = compiled(with_head(new_encoder()), keras.optimizers.SGD(0.0), steps_per_execution=2)
     logits, weights = model(ROWS).numpy(), {0: 1.0, 1: 3.0}
     per_row = np.array([weights[label] for label in LABELS])
@@ -377,7 +377,7 @@ def test_weights_of_classes_and_samples_and_steps_per_execution():
     assert model.fit(batches, verbose=0).history["loss"][0] == pytest.approx(by_class, abs=1e-5)
 
 
-def test_a_train_step_of_ones_own_is_run():
+def test_a_custom_train_step_is_run():
     class Doubled(keras.Model):
         def train_step(self, data):
             inputs, labels, _ = keras.utils.unpack_x_y_sample_weight(data)
@@ -411,7 +411,7 @@ def test_an_encoder_is_a_layer_of_a_subclassed_and_of_a_sequential_model(encoder
     assert_same(pooled(ROWS), encoder(ROWS)["pooled_output"])
 
 
-def test_two_encoders_make_one_model(tmp_path):
+def test_one_model_may_contain_two_encoders(tmp_path):
     one, other = new_encoder(name="one"), new_encoder(name="other", seed=1, norm="pre")
     inputs = symbolic()
     vectors = [each(inputs)["pooled_output"] for each in (one, other)]
@@ -422,7 +422,7 @@ def test_two_encoders_make_one_model(tmp_path):
     assert_same(keras.models.load_model(tmp_path / "model.keras")(ROWS), expected)
 
 
-def test_one_encoder_reads_questions_and_answers(encoder, tmp_path):
+def test_one_encoder_may_be_shared_by_questions_and_answers(encoder, tmp_path):
     inputs = [symbolic("question_"), symbolic("answer_")]
     vectors = [encoder(each)["pooled_output"] for each in inputs]
     model = keras.Model(inputs, keras.layers.Dot(1, normalize=True)(vectors))
@@ -436,7 +436,7 @@ def test_one_encoder_reads_questions_and_answers(encoder, tmp_path):
         np.testing.assert_allclose(each([ROWS, turned]), expected, atol=1e-5)
 
 
-def test_a_mask_is_given_to_layers_that_take_one(encoder):
+def test_a_mask_is_passed_to_layers_that_take_one(encoder):
     inputs = symbolic()
     is_token = keras.ops.cast(inputs["input_mask"], "bool")
     mean = keras.layers.GlobalAveragePooling1D()(encoder(inputs)["sequence_output"], mask=is_token)
@@ -466,7 +466,7 @@ def test_graphs_and_stateless_calls_give_the_eager_answers(encoder):
     assert_same(encoder.stateless_call(trainable, others, inputs)[0], encoder(inputs), atol=1e-5)
 
 
-def test_weights_have_paths_of_their_own_and_are_counted(encoder):
+def test_weights_have_unique_paths_and_are_counted(encoder):
     paths = [variable.path for variable in with_head(encoder).weights]
     assert len(set(paths)) == len(paths)
     assert encoder.count_params() == sum(np.prod(variable.shape) for variable in encoder.weights)

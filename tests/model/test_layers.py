@@ -1,4 +1,4 @@
-"""Activations, dense layers and dropout, one by one."""
+"""Activations, dense layers and dropout."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ GELUS = {"tanh_gelu": tanh_gelu, "erf_gelu": erf_gelu}
 
 @pytest.mark.parametrize("name", GELUS)
 @pytest.mark.parametrize("shape", [(401,), (1, 401), (401, 1), (1, 1, 401)])
-def test_gelu_and_its_gradient_equal_the_formula_and_its_slope(name, shape):
+def test_gelu_and_its_gradient_equal_the_formula_and_its_derivative(name, shape):
     x = np.concatenate([np.linspace(-8, 8, 399), [-40, 40]]).reshape(shape)
     formula, step = ACTIVATIONS[name], 1e-5
     upstream = np.random.default_rng(0).normal(size=shape).astype(np.float32)
@@ -32,7 +32,7 @@ def test_gelu_and_its_gradient_equal_the_formula_and_its_slope(name, shape):
 @pytest.mark.parametrize("name", GELUS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_gelu_gradients_are_finite_in_half_precision_however_large_the_input(name, dtype):
-    # The square of 300 is beyond float16; the slope out there is 0 or 1 all the same.
+    # The square of 300 is out of range in float16, but the slope there is 0 or 1.
     x = tf.constant([-60000.0, -300.0, -50.0, 0.0, 50.0, 300.0, 60000.0], dtype)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -65,7 +65,7 @@ def test_dense_and_its_gradients_equal_the_plain_formula(shape):
     "dtype, error", [("float32", 1e-4), pytest.param("mixed_bfloat16", 0.005, marks=multiplies_bfloat16)]
 )
 def test_bias_gradients_add_up_many_rows(dtype, error):
-    # A sum kept in bfloat16 would stop growing at 256: from there on adding 1 rounds to nothing.
+    # A sum in bfloat16 would stop growing at 256: from there on, adding 1 is rounded away.
     layer = Dense(3, dtype=dtype)
     layer.build((None, 2))
     with tf.GradientTape() as tape:
@@ -75,7 +75,7 @@ def test_bias_gradients_add_up_many_rows(dtype, error):
 
 
 def test_layer_norm_computes_in_float32_where_the_rest_is_float16():
-    # The variance of these, 90,000, is more than float16 can hold.
+    # The variance of these, 90,000, is out of range in float16.
     x = np.array([[-300.0, 300.0, -300.0, 300.0]])
     outputs = LayerNorm(1e-12, dtype="mixed_float16")(tf.constant(x, tf.float16))
     assert outputs.dtype == tf.float16
@@ -83,7 +83,7 @@ def test_layer_norm_computes_in_float32_where_the_rest_is_float16():
 
 
 def mask(rate, seed, shape=(1000, 1001), times=1, dtype="float32"):
-    """What dropout makes of ones in each of `times` calls inside one scope."""
+    """The result of dropout on ones in each of `times` calls inside one scope."""
     with seed_scope(tf.constant(seed)):
         return [np.float32(Dropout(rate, dtype=dtype)(tf.ones(shape, dtype), training=True)) for _ in range(times)]
 
@@ -96,7 +96,7 @@ def test_dropout_drops_at_its_rate_and_keeps_the_mean(rate):
     assert abs(zeros.mean() - rate) < 5 * deviation + 1 / 65536
     assert abs(dropped.mean() - 1) < 5 * deviation / (1 - rate) + 1e-4
     np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - rate)], rtol=2e-4)
-    # Two elements share 32 random bits, and rows follow one another: neighbours must be independent all the same.
+    # Two elements share 32 random bits, and rows follow one another: neighbours must still be independent.
     for shift, axis in ((1, 1), (2, 1), (1, 0)):
         both = (zeros * np.roll(zeros, shift, axis)).mean()
         assert abs(both - rate**2) < 5 * np.sqrt(rate**2 * (1 - rate**2) / zeros.size) + 1e-4
@@ -116,11 +116,11 @@ def test_each_layer_draws_its_own_mask_and_draws_it_again():
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (1,), (3,), (2, 0, 4), (1, 2, 3, 5)])
-def test_dropout_takes_any_shape(shape):
+def test_dropout_accepts_any_shape(shape):
     assert mask(0.5, [0, 0], shape)[0].shape == shape
 
 
-def test_a_compiled_step_drops_by_the_seed_that_it_is_given():
+def test_dropout_in_a_compiled_step_depends_on_its_seed_argument():
     layer = Dropout(0.5)
 
     @tf.function
@@ -134,7 +134,7 @@ def test_a_compiled_step_drops_by_the_seed_that_it_is_given():
     assert (first != other).any()
 
 
-def test_the_gradient_flows_where_the_value_flowed():
+def test_the_gradient_has_the_mask_of_the_forward_pass():
     with tf.GradientTape() as tape, seed_scope(tf.constant([5, 6])):
         x = tf.ones([50, 50])
         tape.watch(x)
@@ -142,7 +142,7 @@ def test_the_gradient_flows_where_the_value_flowed():
     np.testing.assert_array_equal(tape.gradient(y, x), y)
 
 
-def test_an_inner_scope_leaves_the_outer_one_as_it_was():
+def test_an_inner_scope_does_not_change_the_outer_one():
     layer = Dropout(0.5)
     with seed_scope(tf.constant([1, 2])):
         layer(tf.ones([10]), training=True)
@@ -153,7 +153,7 @@ def test_an_inner_scope_leaves_the_outer_one_as_it_was():
     np.testing.assert_array_equal(second, mask(0.5, [1, 2], [1000], times=2)[1])
 
 
-def test_an_encoder_drops_in_training_only():
+def test_an_encoder_applies_dropout_in_training_only():
     encoder = randomize(BertEncoder(small_config(dropout=0.3, attention_dropout=0.3)))
     inputs = features()
 
@@ -169,7 +169,7 @@ def test_an_encoder_drops_in_training_only():
 
 
 @pytest.mark.parametrize("rates", [{"dropout": 0.0}, {"attention_dropout": 0.0}])
-def test_either_of_the_two_rates_alone_makes_noise(rates):
+def test_either_of_the_two_rates_alone_applies_dropout(rates):
     config = small_config(**({"dropout": 0.3, "attention_dropout": 0.3} | rates))
     encoder = randomize(BertEncoder(config))
     with seed_scope(tf.constant([1, 2])):
@@ -177,7 +177,7 @@ def test_either_of_the_two_rates_alone_makes_noise(rates):
     assert np.abs(noisy - encoder(features())["sequence_output"].numpy()).max() > 0.01
 
 
-def test_without_a_scope_dropout_is_keras_own():
+def test_without_a_scope_dropout_is_that_of_keras():
     layer = Dropout(0.5, seed=1)
     first, second = (layer(tf.ones([100, 100]), training=True).numpy() for _ in range(2))
     assert (first != second).any()

@@ -1,4 +1,4 @@
-"""Rows of several sequences against the same sequences in rows of their own."""
+"""Packed rows of several sequences against the same sequences in separate rows."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ LENGTH, PREDICTIONS, SEQUENCES = 24, 4, 30
 
 
 def sequences(seed=0):
-    """Masked sequences, each padded to a row: features and lengths."""
+    """Masked sequences, each padded to its own row: features and lengths."""
     random = np.random.default_rng(seed)
     lengths = random.integers(5, LENGTH + 1, SEQUENCES)
     masks = np.arange(PREDICTIONS) < np.maximum(1, np.round(0.15 * lengths))[:, None]
@@ -34,7 +34,7 @@ def sequences(seed=0):
 
 
 def packed(features, lengths, labels=True):
-    """The same in rows of several."""
+    """The same sequences, several per row."""
     predictions = tf.cast(tf.reduce_sum(features["masked_lm_weights"], 1), tf.int32)
     limits = {"max_length": LENGTH, "max_predictions": PREDICTIONS}
     order, counts = fill_rows(lengths, predictions, [3, 4], **limits)
@@ -43,20 +43,20 @@ def packed(features, lengths, labels=True):
 
 
 def learn(task, model, features):
-    """Sum of the normalised losses, and the gradients by variable path."""
+    """Sum of the normalized losses, and the gradients by variable path."""
     with tf.GradientTape() as tape:
         outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=True)
-        measures, weights = task.loss_and_metrics(features, outputs), task.weights(features)
-        loss = sum(measures[name][0] / weights[name] for name in task.losses)
+        metrics, weights = task.loss_and_metrics(features, outputs), task.weights(features)
+        loss = sum(metrics[name][0] / weights[name] for name in task.losses)
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     paths = [variable.path for variable in model.trainable_variables]
     dense = {path: tf.convert_to_tensor(gradient).numpy() for path, gradient in zip(paths, gradients, strict=True)}
-    return measures, float(loss), dense
+    return metrics, float(loss), dense
 
 
 @pytest.mark.parametrize("norm, offset", [("post", 0), ("pre", 2)])
 @pytest.mark.parametrize("kind", [Pretraining, MaskedLM])
-def test_packed_rows_have_the_loss_the_measures_and_the_gradients_of_their_sequences(kind, norm, offset):
+def test_packed_rows_have_the_loss_the_metrics_and_the_gradients_of_their_sequences(kind, norm, offset):
     task = kind(None, LENGTH)
     pooler = kind is Pretraining
     config = small_config(dropout=0.0, attention_dropout=0.0, norm=norm, position_offset=offset, pooler=pooler)
@@ -68,11 +68,11 @@ def test_packed_rows_have_the_loss_the_measures_and_the_gradients_of_their_seque
     rows = packed(features, lengths, labels=pooler)
     assert len(rows["input_mask"]) < 0.8 * SEQUENCES and np.max(rows["input_mask"]) >= 2
     expected, expected_loss, expected_gradients = learn(task, alone, features)
-    measures, loss, gradients = learn(task, together, rows)
+    metrics, loss, gradients = learn(task, together, rows)
     assert loss == pytest.approx(expected_loss, rel=1e-5)
-    assert float(measures.pop("padding_share")[0]) < float(expected.pop("padding_share")[0]) / 2
+    assert float(metrics.pop("padding_share")[0]) < float(expected.pop("padding_share")[0]) / 2
     for name in expected:
-        np.testing.assert_allclose(measures[name], expected[name], rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-5, err_msg=name)
     for path, gradient in expected_gradients.items():
         assert np.abs(gradients[path] - gradient).max() <= 1e-5 * np.abs(gradient).max(), path
 
@@ -81,7 +81,7 @@ def small_rows():
     return packed(*sequences())
 
 
-def test_a_sequence_sees_nothing_of_its_neighbours_and_they_nothing_of_it():
+def test_a_sequence_does_not_attend_to_its_neighbours_nor_they_to_it():
     encoder = randomize(BertEncoder(small_config(), packed=True))
     rows = {tensor.name: small_rows()[tensor.name] for tensor in encoder.inputs}
     second = rows["input_mask"] == 2
@@ -91,7 +91,7 @@ def test_a_sequence_sees_nothing_of_its_neighbours_and_they_nothing_of_it():
     assert same[~second].all() and not same[second].all()
 
 
-def test_a_row_of_one_sequence_is_what_the_unpacked_encoder_makes_of_it():
+def test_a_row_of_one_sequence_gives_the_outputs_of_the_unpacked_encoder():
     config = small_config()
     alone, together = randomize(BertEncoder(config)), BertEncoder(config, packed=True)
     together.set_weights(alone.get_weights())
@@ -105,14 +105,14 @@ def test_a_row_of_one_sequence_is_what_the_unpacked_encoder_makes_of_it():
         np.testing.assert_allclose(other[inside], one[inside], atol=1e-5)
 
 
-def test_positions_begin_again_with_each_sequence():
+def test_positions_restart_with_each_sequence():
     mask = tf.constant([[1, 1, 1, 2, 3, 3, 0], [1, 0, 0, 0, 0, 0, 0], [1, 1, 2, 2, 2, 2, 2]])
     positions = PackedPositions()(mask).numpy()
     assert positions[np.asarray(mask) > 0].tolist() == [0, 1, 2, 0, 0, 1, 0, 0, 1, 0, 1, 2, 3, 4]
-    assert positions.max() < 7  # also those of padding are rows of the table
+    assert positions.max() < 7  # positions of padding are rows of the table too
 
 
-def test_a_packed_model_compiles_with_xla_to_the_same_answers():
+def test_a_packed_model_gives_the_same_outputs_with_xla():
     model = randomize(Pretraining(None, LENGTH).build(BertEncoder(small_config(), packed=True)))
     rows = {tensor.name: small_rows()[tensor.name] for tensor in model.inputs}
     compiled = tf.function(model, jit_compile=True)(rows)
@@ -120,7 +120,7 @@ def test_a_packed_model_compiles_with_xla_to_the_same_answers():
         np.testing.assert_allclose(compiled[name], value, rtol=1e-4, atol=1e-4)
 
 
-def test_a_packed_encoder_is_saved_by_keras_as_what_it_is(tmp_path):
+def test_a_packed_encoder_is_restored_as_packed_by_keras(tmp_path):
     encoder = BertEncoder(small_config(), packed=True)
     encoder.save(tmp_path / "encoder.keras")
     again = keras.saving.load_model(tmp_path / "encoder.keras")

@@ -1,4 +1,4 @@
-"""Recomputed layers: the same gradients, dropout included, from a graph that computes each layer twice."""
+"""Rematerialized layers: the same gradients, including dropout, from a graph that computes each layer twice."""
 
 import numpy as np
 import pytest
@@ -37,13 +37,13 @@ def softmaxes(run):
 
 
 @pytest.mark.parametrize("norm, rows", [("post", False), ("pre", False), ("post", True)])
-def test_gradients_and_dropout_are_those_of_layers_that_keep_everything(norm, rows):
+def test_gradients_and_dropout_equal_those_without_rematerialization(norm, rows):
     config = {"norm": norm, "dropout": 0.2, "attention_dropout": 0.2}
     keeping, computing = step(False, rows, **config), step(True, rows, **config)
     seed = tf.constant([3, 4], tf.int64)
     kept, recomputed = keeping(seed), computing(seed)
 
-    # Not to the bit: the graph optimizer fuses other operations where some have a second reader.
+    # Not bit for bit: the graph optimizer fuses different operations if some have a second consumer.
     np.testing.assert_allclose(kept[0], recomputed[0], atol=2e-6)
     assert np.abs(kept[0] - keeping(seed + 1)[0]).max() > 0.1  # so dropout is on
     for path, gradient in kept[1].items():
@@ -51,7 +51,7 @@ def test_gradients_and_dropout_are_those_of_layers_that_keep_everything(norm, ro
         np.testing.assert_allclose(recomputed[1][path], gradient, rtol=1e-5, atol=1e-5 * scale + 1e-6, err_msg=path)
 
 
-def test_each_layer_is_computed_a_second_time():
+def test_each_layer_is_computed_twice():
     assert softmaxes(step(False)) == LAYERS
     assert softmaxes(step(True)) == 2 * LAYERS
 

@@ -1,4 +1,4 @@
-"""The page after evaluation: what is found stands there, escaped, and nothing else does."""
+"""The evaluation page: contains the results, escaped, and nothing else."""
 
 import math
 import re
@@ -12,9 +12,9 @@ from bert_tf.report.plots import reliability_plot
 from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, Table
 from tests.report.test_quickstart_page import HOSTILE, Checker
 
-MEASURED = {"loss": 0.42, "accuracy": 0.875, "truncated_share": 0.25, "X/f1": 0.5}
+METRICS = {"loss": 0.42, "accuracy": 0.875, "truncated_share": 0.25, "X/f1": 0.5}
 BASELINE = {"accuracy": 0.5, "X/f1": 0.0}
-FINDINGS = ErrorAnalysis(
+ERROR_ANALYSIS = ErrorAnalysis(
     intervals={"accuracy": (0.8125, 0.9375)},
     confusion=Confusion(("a", HOSTILE), [[30, 2], [3, 40]]),
     table=Table("By type", ("type", "f1", "entities"), [(HOSTILE, 0.5, 1234)]),
@@ -25,9 +25,9 @@ FINDINGS = ErrorAnalysis(
 )
 
 
-def make(error_analysis=FINDINGS, read_report=None, measured=MEASURED, baseline=BASELINE):
+def make(error_analysis=ERROR_ANALYSIS, read_report=None, metrics=METRICS, baseline=BASELINE):
     text = evaluation_page(
-        "T", "folder/dev.tsv", 1234, "accuracy", measured, baseline, error_analysis, read_report or ReadReport()
+        "T", "folder/dev.tsv", 1234, "accuracy", metrics, baseline, error_analysis, read_report or ReadReport()
     )
     return text, Checker(text)
 
@@ -36,7 +36,7 @@ def text_of(page):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
 
 
-def test_what_was_found_stands_on_the_page():
+def test_the_error_analysis_is_on_the_page():
     read_report = ReadReport()
     for line in range(25):
         read_report.add("skipped: empty text", f"/data/dev.tsv:{line}")
@@ -56,25 +56,25 @@ def test_what_was_found_stands_on_the_page():
     assert (
         "skipped: empty text 25 dev.tsv:0, dev.tsv:1," in text and "dev.tsv:19, …" in text and "dev.tsv:20" not in text
     )
-    assert "X/f1" not in text  # its place is the task's table
+    assert "X/f1" not in text  # the task's table has its own place for it
     assert "x" * 599 + "…" in text and "x" * 600 not in text
     assert checker.tags.count("figure") == 1
 
 
 def rows_of(page):
-    """The rows of the metrics table: dict first cell -> the others."""
+    """The rows of the metrics table: dict first cell -> the other cells."""
     table = page[page.index("<h2>Metrics") :]
     rows = re.findall(r"<tr>(.*?)</tr>", table[: table.index("</table>")], re.DOTALL)
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
     return {text_of(name).strip(): others for name, *others in filter(None, cells)}
 
 
-def shown(best, measured, baseline, intervals):
+def shown(best, metrics, baseline, intervals):
     error_analysis = ErrorAnalysis(intervals=intervals)
-    return evaluation_page("T", "dev.tsv", 9, best, measured, baseline, error_analysis, ReadReport())
+    return evaluation_page("T", "dev.tsv", 9, best, metrics, baseline, error_analysis, ReadReport())
 
 
-def test_counts_thresholds_and_correlations_are_no_percentages():
+def test_counts_thresholds_and_correlations_are_not_percentages():
     tagging = {"f1": 0.5, "accuracy": 1.0, "entities": 12345.0, "predicted_entities": 1.0}
     rows = rows_of(shown("f1", tagging, tagging | {"predicted_entities": 0.0}, {"f1": (0.25, 0.75)}))
     assert [text_of(cell).strip() for cell in rows["f1"]] == ["50.0%", "25.0–75.0%", "50.0%"]
@@ -88,7 +88,7 @@ def test_counts_thresholds_and_correlations_are_no_percentages():
     assert rows["best_f1_thresh"][2] == "0.3500"
 
 
-def test_long_texts_and_answers_are_cut_in_the_same_way():
+def test_long_texts_and_answers_are_shortened_in_the_same_way():
     case = ErrorExample(("t" * 200_000,), "e" * 200_000, "a" * 200_000, "f:1")
     page = make(ErrorAnalysis(errors=[case], examples=[case]))[0]
     assert len(page) < 20_000
@@ -96,7 +96,7 @@ def test_long_texts_and_answers_are_cut_in_the_same_way():
         assert page.count(f">{letter * 599}…<") == 2, letter
 
 
-def test_both_ends_of_a_range_are_of_one_kind():
+def test_both_ends_of_a_range_have_the_same_number_format():
     cola = {"matthews": 0.02, "score": 0.02, "accuracy": 0.75}
     page = shown("score", cola, {"score": 0.0, "matthews": 0.0}, {"score": (-0.12, 0.05), "matthews": (0.01, 0.05)})
     assert [text_of(cell).strip() for cell in rows_of(page)["score"]] == ["0.020", "-0.120 to 0.050", "0.000"]
@@ -106,19 +106,19 @@ def test_both_ends_of_a_range_are_of_one_kind():
     assert [text_of(cell).strip() for cell in rows_of(mrpc)["score"]] == ["62.5%", "50.0–75.0%", "50.0%"]
 
 
-def test_the_page_loads_nothing_and_no_text_is_markup():
+def test_the_page_loads_nothing_and_escapes_all_text():
     page, checker = make()
     assert {"script", "link", "img", "iframe"}.isdisjoint(checker.tags) and "alert(" in page
     assert all(reference.startswith("#") for reference in checker.references)
     assert not re.search(r"url\((?!#)|@import", page)
 
 
-def test_a_task_that_finds_nothing_has_its_scores_alone():
+def test_the_page_without_error_analysis_has_only_metrics():
     _, checker = make(ErrorAnalysis())
     assert checker.tags.count("section") == 1 and "figure" not in checker.tags
 
 
-def test_many_classes_are_listed_by_how_often_they_are_confused():
+def test_many_classes_are_listed_by_frequency_of_confusion():
     counts = np.diag([10] * 150)
     counts[3, 7], counts[5, 6] = 4, 9
     text = text_of(make(ErrorAnalysis(confusion=Confusion([f"class{n}" for n in range(150)], counts.tolist())))[0])
@@ -132,12 +132,12 @@ def test_without_a_mistake_there_is_no_list_of_confused_classes():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -0.5, 0.0, 1.0, 3.7e9])
-def test_any_score_can_be_shown(value):
+def test_any_metric_can_be_shown(value):
     error_analysis = ErrorAnalysis(intervals={"accuracy": (value, value)})
-    make(error_analysis, measured={"accuracy": value, "loss": value}, baseline={"accuracy": value})
+    make(error_analysis, metrics={"accuracy": value, "loss": value}, baseline={"accuracy": value})
 
 
-def test_the_picture_shows_said_and_true_shares_and_how_many_there_were():
+def test_the_reliability_diagram_shows_confidence_accuracy_and_counts():
     drawing = reliability_plot([0.95] * 30 + [0.55] * 10, [True] * 27 + [False] * 3 + [True] * 5 + [False] * 5)
     Checker(drawing)
     assert "var(--series-1)" in drawing and not re.findall(r"#[0-9a-f]{6}\b", drawing)

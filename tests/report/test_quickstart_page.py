@@ -32,7 +32,7 @@ RESULTS = {
 
 
 class Checker(html.parser.HTMLParser):
-    """Fails on tags that do not match; collects what the page refers to."""
+    """Fails on mismatched tags; collects the page's references."""
 
     VOID = frozenset({"meta", "br", "link", "img", "hr"})
 
@@ -73,7 +73,7 @@ def test_page_is_well_formed_and_loads_nothing(page):
     assert not re.search(r"url\((?!#)|@import", page)
 
 
-def test_identifiers_are_unique_and_found(page):
+def test_identifiers_are_unique_and_references_resolve(page):
     found = Checker(page)
     assert len(found.ids) == len(set(found.ids))
     assert {reference[1:] for reference in found.references} <= set(found.ids)
@@ -87,7 +87,7 @@ def test_the_same_results_give_the_same_page(page):
     assert quickstart_page(RESULTS) == page
 
 
-def test_page_suits_light_dark_and_narrow_screens(page):
+def test_page_supports_light_dark_and_narrow_screens(page):
     assert "prefers-color-scheme: dark" in page and 'name="viewport"' in page and 'charset="utf-8"' in page
 
 
@@ -100,7 +100,7 @@ def test_every_table_has_a_caption_and_a_cell_per_column(page):
         assert rows and {len(re.findall(r"<t[hd][ >]", row)) for row in rows} == {header.count("<th ")}
 
 
-def test_curves_take_their_colours_from_the_page():
+def test_curves_use_the_colours_of_the_page():
     run = {"history": [{"step": 1, "loss": 1.0}, {"step": 9, "loss": 2.5}], "evaluations": [{"step": 9, "loss": 2.0}]}
     drawing = curve_plot("a run", run, "loss", "T", "nats")
     assert {"--ink", "--muted", "--rule", "--series-1", "--series-2"} == set(re.findall(r"var\((.*?)\)", drawing))
@@ -110,7 +110,7 @@ def test_curves_take_their_colours_from_the_page():
     assert 'aria-label="T of a run by step: 2.5 in training and 2 in validation at the end"' in drawing
 
 
-def test_what_was_not_measured_is_not_drawn():
+def test_missing_values_are_not_drawn():
     assert curve_plot("a run", {"history": [{"step": 1, "loss": None}]}, "loss", "T", "nats") == ""
     assert curve_plot("a run", {}, "loss", "T", "nats") == ""
 
@@ -122,5 +122,5 @@ def test_curves_survive_a_diverged_run(value, name):
     Checker(curve_plot("a run", run, name, "T", "y"))
 
 
-def test_durations_are_said_in_minutes_and_seconds():
+def test_durations_are_given_in_minutes_and_seconds():
     assert [duration(s) for s in (4.1, 59.99, 340, 119.7)] == ["4.1 s", "1 min 0 s", "5 min 40 s", "2 min 0 s"]

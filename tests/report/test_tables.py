@@ -1,4 +1,4 @@
-"""The tables, and the picture of an ablation."""
+"""Result tables, and the plot of an ablation."""
 
 import statistics
 
@@ -16,7 +16,7 @@ def row(name, *accuracies):
     }  # fmt: skip
 
 
-def test_the_table_has_a_row_a_model_with_mean_deviation_and_difference():
+def test_the_table_has_one_row_per_model_with_mean_deviation_and_difference():
     header, rule, *lines = tables.ablation([row("BERT", 0.70, 0.74), row("No NSP", 0.69, 0.71)]).splitlines()
     assert header.count("|") == rule.count("|") == lines[0].count("|") == lines[1].count("|")
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:2]]
@@ -30,7 +30,7 @@ def test_one_seed_has_no_deviation():
     assert cells[4:7] == ["0.700", "", "0.700"]
 
 
-def test_the_picture_grows_with_the_rows(tmp_path):
+def test_the_plot_grows_with_the_rows(tmp_path):
     heights = []
     for count in (1, 5):
         path = tmp_path / f"{count}.png"
@@ -39,6 +39,6 @@ def test_the_picture_grows_with_the_rows(tmp_path):
     assert heights[0] < heights[1]
 
 
-def test_a_table_in_markdown_is_a_table_as_text():
+def test_a_table_is_written_as_markdown():
     lines = ["| a   | long |", "| --- | ---- |", "| 123 |      |", "| b   | 4    |"]
     assert tables.table(("a", "long"), [("123", ""), ("b", "4")]).splitlines() == lines

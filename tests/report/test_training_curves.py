@@ -32,7 +32,7 @@ def test_each_loss_has_a_column(tmp_path):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """list that gets the figures, instead of their files."""
+    """list of the figures drawn, which are not written to files."""
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
     return figures
@@ -41,7 +41,7 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize(
     "best, title, percent", [("f1", "F1", True), ("spearman", "Spearman", False), ("micro_f1", "Micro f1", True)]
 )
-def test_below_the_only_loss_stands_the_measure_that_counts(tmp_path, drawn, best, title, percent):
+def test_the_monitored_metric_is_below_the_only_loss(tmp_path, drawn, best, title, percent):
     evaluations = [{"step": step, "loss": 1.0, "accuracy": 0.99, best: step / 100} for step in (30, 60, 90)]
     rows = [row | {"accuracy": 0.98} for row in points(range(1, 101), ["loss"])]
     draw_curves(tmp_path / "curves.png", rows, evaluations, [], title="", monitor=best)
@@ -52,7 +52,7 @@ def test_below_the_only_loss_stands_the_measure_that_counts(tmp_path, drawn, bes
     assert isinstance(below.yaxis.get_major_formatter(), PercentFormatter) == percent
 
 
-def test_below_each_loss_of_several_and_the_loss_that_counts_itself_stands_its_accuracy(tmp_path, drawn):
+def test_the_accuracy_is_below_each_of_several_losses_and_below_a_monitored_loss(tmp_path, drawn):
     losses = ["mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"]
     for names, expected in ((losses, ["Masked tokens: accuracy", "Sentence pairs: accuracy"]),
                             (["loss", "accuracy"], ["Accuracy"])):  # fmt: skip
@@ -62,7 +62,7 @@ def test_below_each_loss_of_several_and_the_loss_that_counts_itself_stands_its_a
         assert all(axes.lines for axes in below)
 
 
-def test_a_picture_that_can_not_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+def test_a_plot_that_cannot_be_written_does_not_replace_the_previous_one(tmp_path, monkeypatch):
     path = tmp_path / "curves.png"
     path.write_bytes(b"before")
 

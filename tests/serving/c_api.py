@@ -1,9 +1,9 @@
-"""Asks exported models through TensorFlow's C API, as TF Serving does, in a process without Python's TensorFlow.
+"""Runs exported models through TensorFlow's C API, like TF Serving, in a process without Python's TensorFlow.
 
     python c_api.py SITE_PACKAGES < requests.jsonl
 
-SITE_PACKAGES holds tensorflow/ and tensorflow_text/. A line is {"path": folder of a version, "inputs": [[operation,
-index, type, shape, values], ...], "outputs": {name: [operation, index]}}; strings are base64. Each is answered by a
+SITE_PACKAGES contains tensorflow/ and tensorflow_text/. A line is {"path": folder of a version, "inputs": [[operation,
+index, type, shape, values], ...], "outputs": {name: [operation, index]}}; strings are base64. The answer to each is a
 line, {"outputs": {name: [shape, type, values]}} or {"error": [code, message]}.
 """
 
@@ -15,7 +15,7 @@ import json
 import struct
 import sys
 
-# Numbers of TF_DataType.
+# Values of TF_DataType.
 FLOAT, INT32, STRING, INT64, BOOL = 1, 3, 7, 9, 10
 FORMATS = {FLOAT: "f", INT32: "i", INT64: "q", BOOL: "?"}
 STRING_SIZE = 24  # of a TF_TString
@@ -40,7 +40,7 @@ def load_library(site_packages):
 
 
 class Api:
-    """The functions of the C API that are needed here, and TF Text's ops."""
+    """The functions of the C API that are used here, and TF Text's ops."""
 
     def __init__(self, site_packages):
         function, pointer = load_library(site_packages), ctypes.c_void_p
@@ -84,7 +84,7 @@ class Api:
 
     @functools.cache  # noqa: B019  one object
     def session(self, path):
-        """Session and graph of a version."""
+        """Session and graph of an exported version."""
         graph, tags = self.new_graph(), (ctypes.c_char_p * 1)(b"serve")
         options = self.new_options()
         return self.checked(self.open, options, None, path.encode(), tags, 1, graph, None), graph

@@ -1,4 +1,4 @@
-"""Small exported models, and how their answers are compared with `predict`'s."""
+"""Small exported models, and comparison of their answers with those of `predict`."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ class Exported(NamedTuple):
 
 
 def exported(task, folder, seed=0, model_dir=None):
-    """Exports a small random model of a task, and saves it as `finetune` does if `model_dir` is given."""
+    """Exports a small random model of a task, and saves it like `finetune` if `model_dir` is given."""
     encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, num_layers=1))
     model = randomize(task.build(encoder), seed, scale=0.5)
     if model_dir:
@@ -47,13 +47,13 @@ def examples_of(texts, place="rows"):
 
 
 def by_predict(exported, examples):
-    """What `predict` says without an export: list of dicts."""
+    """Predictions of `predict` without an export: list of dicts."""
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     return [prediction for _, prediction in predicting(exported.task, exported.model, examples, 32, strategy)]
 
 
 def check_same(found, expected):
-    """Strings exactly, numbers to 1e-5 of theirs or of 1."""
+    """Strings must be equal, numbers within 1e-5 of the value or of 1."""
     if isinstance(expected, float):
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
     elif isinstance(expected, dict):

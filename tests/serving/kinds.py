@@ -1,8 +1,8 @@
-"""Every kind of model that can be exported, small: exports of all, with requests and the answers of the models.
+"""Every kind of model that can be exported, in small: exports, requests, and the answers of the models in memory.
 
     python -m tests.serving.kinds FOLDER
 
-writes them for other processes, of other versions of TensorFlow among them.
+writes them for other processes, including those with other versions of TensorFlow.
 """
 
 import itertools
@@ -70,7 +70,7 @@ def _questions(**config):
 
 
 def _packed():
-    """A pre-training model as it is loaded after it was trained on packed rows."""
+    """A pre-training model, loaded after training on packed rows."""
     task = Pretraining(_tokenizer(), LENGTH)
     encoder = BertEncoder(_encoder().config, packed=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +79,7 @@ def _packed():
 
 
 def _made(task, **config):
-    return task, randomize(task.build(_encoder(**config)), scale=0.5)  # small weights would tell no texts apart
+    return task, randomize(task.build(_encoder(**config)), scale=0.5)  # small weights give all texts the same answer
 
 
 def _vectors(per, **config):
@@ -124,12 +124,12 @@ WITH_ATTENTION = (
 
 
 class Case(NamedTuple):
-    """An export with what it is asked.
+    """An export with requests for it.
 
     Attributes:
         path: folder of the version.
         requests: list of Request.
-        expected: list of dicts name -> array: what the model in memory answers.
+        expected: list of dicts name -> array: the answers of the model in memory.
     """
 
     path: str
@@ -138,12 +138,12 @@ class Case(NamedTuple):
 
 
 def make(kind, folder, *, large=False):
-    """Exports a kind below `folder`.
+    """Exports a model of this kind below `folder`.
 
     Args:
         kind: a key of `KINDS`.
         folder: pathlib.Path.
-        large: whether to ask for texts of 100 kB and for 10,000 rows, too.
+        large: whether to add requests of texts of 100 kB and of 10,000 rows.
 
     Returns:
         Case.
@@ -177,7 +177,7 @@ def _column(rank, texts):
 
 
 def read(folder):
-    """The Cases that `main` wrote."""
+    """The Cases written by `main`."""
     return [pickle.loads(file.read_bytes()) for file in sorted(pathlib.Path(folder).glob("*.pickle"))]
 
 
@@ -191,6 +191,6 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    from tests.serving import kinds  # not __main__, for what is pickled is found again by its module
+    from tests.serving import kinds  # not __main__, because unpickling needs the module name
 
     kinds.main(*sys.argv[1:])

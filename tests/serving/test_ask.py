@@ -1,4 +1,4 @@
-"""The program that asks exported models, on models that only say what they were asked."""
+"""The program that queries exported models, on models that only echo their inputs."""
 
 import importlib.util
 import io
@@ -15,7 +15,7 @@ INPUTS = {"one": {"text": 1}, "pair": {"text": 1, "second_text": 1}, "choices": 
 
 
 class Echo(tf.Module):
-    """Joins what it is asked.
+    """Joins its inputs.
 
     Args:
         ranks: dict name of an input -> its rank.
@@ -45,8 +45,8 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def asked(monkeypatch, capsys):
-    """A function that runs the program and returns what it answers, a dict a line."""
+def run_ask(monkeypatch, capsys):
+    """A function that runs the program and returns its answers, one dict per line."""
 
     def run(*arguments, given=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
@@ -56,21 +56,21 @@ def asked(monkeypatch, capsys):
     return run
 
 
-def test_a_model_of_one_text_takes_texts(asked, models):
-    answers = asked(models["one"], "a b", "가")
+def test_texts_are_passed_to_a_model_of_one_text(run_ask, models):
+    answers = run_ask(models["one"], "a b", "가")
     assert answers == [{"text": text, "joined": text, "count": 1} for text in ("a b", "가")]
 
 
-def test_every_model_takes_its_inputs_by_name_and_lists_one_by_one(asked, models):
-    (answer,) = asked(models["pair"], "--text=a b", "--second_text=c=d")
+def test_inputs_are_passed_by_name_and_lists_element_by_element(run_ask, models):
+    (answer,) = run_ask(models["pair"], "--text=a b", "--second_text=c=d")
     assert answer["joined"] == "a b|c=d"
-    (answer,) = asked(models["choices"], "--choices=x", "--context=a", "--choices=y")
+    (answer,) = run_ask(models["choices"], "--choices=x", "--context=a", "--choices=y")
     assert (answer["joined"], answer["choices"]) == ("a|x,y", ["x", "y"])
 
 
-def test_lines_of_json_are_answered_with_what_else_they_hold(asked, models):
+def test_json_lines_are_answered_with_their_other_fields(run_ask, models):
     given = '\ufeff{"text": "a", "second_text": "", "id": 7}\n\n{"second_text": "c", "text": "가"}\n'
-    answers = asked(models["pair"], given=given.encode())
+    answers = run_ask(models["pair"], given=given.encode())
     assert [answer["joined"] for answer in answers] == ["a|", "가|c"]
     assert (answers[0]["id"], answers[0]["second_text"]) == (7, "")
 
@@ -116,17 +116,17 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_can_not_be_asked_ends_with_one_line(asked, models, capsys, case):
+def test_invalid_requests_are_one_line_errors(run_ask, models, capsys, case):
     arguments, given, status, message = WRONG[case]
     with pytest.raises(SystemExit) as ended:
-        asked(*(models.get(argument, argument) for argument in arguments), given=given)
+        run_ask(*(models.get(argument, argument) for argument in arguments), given=given)
     errors = capsys.readouterr().err
     assert ended.value.code == status
     assert errors.startswith(f"ask.py: {message}") and errors.count("\n") == 1
 
 
-def test_nothing_beside_the_program_hides_what_tensorflow_imports():
-    # Run by its path, its folder is where Python looks first.
+def test_no_module_next_to_the_program_shadows_an_import_of_tensorflow():
+    # A program run by its path has its folder first on sys.path.
     folder = pathlib.Path(ask.__file__).parent
     names = {path.stem for path in folder.iterdir()} - {"__init__", "__pycache__"}
     assert "ask" in names

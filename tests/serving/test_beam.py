@@ -1,4 +1,4 @@
-"""`predict --runner`: rows through Apache Beam and an exported model, in shards."""
+"""`predict --runner`: rows through Apache Beam and an exported model, written in shards."""
 
 import json
 import os
@@ -44,19 +44,19 @@ def single(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def texts():
-    """61 texts: of many lengths, empty ones, line separators that end no line."""
+    """61 texts: of many lengths, some empty, some with line separators that end no line."""
     real = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:55]
     return [*real, "", " ", "\u200b", "a\u2028b\u0085c\ttab", "가나다 ÉÀ 😀", "the good " * 40]
 
 
 def run(exported, examples, output, batch_size=8):
-    """The shards that were made now, by the direct runner."""
+    """Numbers of the shards written by this run of the direct runner."""
     task = on_beam.task_of(exported.path)
     return on_beam.predict(exported.path, task, examples, str(output), batch_size, PipelineOptions([]))
 
 
 def written(output):
-    """The texts of all shards, in the order of their names."""
+    """The contents of all shards, in the order of their names."""
     stem, ending = os.path.splitext(output.name)
     return [path.read_text() for path in sorted(output.parent.glob(f"{stem}-*-of-*{ending}"))]
 
@@ -66,7 +66,7 @@ def of_17_rows(monkeypatch):
     monkeypatch.setattr(shards, "SHARD_ROWS", 17)
 
 
-def test_shards_one_after_the_other_are_what_predict_writes(single, texts, tmp_path, of_17_rows):
+def test_the_concatenated_shards_equal_the_output_of_predict(single, texts, tmp_path, of_17_rows):
     examples, output = examples_of(texts), tmp_path / "labels.jsonl"
     run(single, iter(examples), output)
     parts = written(output)
@@ -74,7 +74,7 @@ def test_shards_one_after_the_other_are_what_predict_writes(single, texts, tmp_p
     found = [json.loads(line) for line in "".join(parts).strip().split("\n")]
     expected = by_predict(single, examples)
     check_same(found, expected)
-    assert np.ptp([one["probabilities"]["positive"] for one in expected]) > 0.1  # the model does tell texts apart
+    assert np.ptp([one["probabilities"]["positive"] for one in expected]) > 0.1  # the answers depend on the text
     assert sorted(os.listdir(tmp_path)) == [
         *(f"labels-{n:05d}-of-00004.jsonl" for n in range(4)),
         "labels.jsonl.shards",
@@ -98,7 +98,7 @@ def test_tables_have_their_header_in_each_shard(single, texts, tmp_path, of_17_r
     np.testing.assert_allclose(*shares, atol=1.1e-6)  # six decimals
 
 
-def test_rows_of_a_shard_that_come_back_apart_are_put_together(single, texts, tmp_path, of_17_rows, monkeypatch):
+def test_the_rows_of_a_shard_are_reassembled_if_predicted_separately(single, texts, tmp_path, of_17_rows, monkeypatch):
     run(single, examples_of(texts), tmp_path / "fused.jsonl")
     monkeypatch.setattr(on_beam, "_HELD", 200)  # two predictions
     run(single, examples_of(texts), tmp_path / "grouped.jsonl")
@@ -106,25 +106,25 @@ def test_rows_of_a_shard_that_come_back_apart_are_put_together(single, texts, tm
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """The rows that went through a model, as they go."""
+def predicted_rows(monkeypatch):
+    """The rows predicted by a model, in order."""
     rows, answer = [], on_beam._Model.predictions
 
-    def noting(self, examples):
+    def recording(self, examples):
         rows.extend(int(example.id) for example in examples)
         return answer(self, examples)
 
-    monkeypatch.setattr(on_beam._Model, "predictions", noting)
+    monkeypatch.setattr(on_beam._Model, "predictions", recording)
     return rows
 
 
-def test_a_second_run_asks_only_for_what_is_missing(single, texts, tmp_path, of_17_rows, asked):
+def test_a_second_run_predicts_only_missing_rows(single, texts, tmp_path, of_17_rows, predicted_rows):
     examples, output = examples_of(texts), tmp_path / "labels.jsonl"
     run(single, examples, output)
     before = written(output)
     kept = tmp_path / "labels-00003-of-00004.jsonl"
     changed = kept.stat().st_mtime_ns
-    # As after a kill, or a full disk: one is not there, one is cut off, one has its name and nothing that describes it.
+    # As after a kill or a full disk: one is missing, one is truncated, one has its name but no description.
     (tmp_path / "labels-00000-of-00004.jsonl").unlink()
     (tmp_path / "labels-00001-of-00004.jsonl").write_text(before[1][:99])
     (tmp_path / "labels.jsonl.shards/00002.json").unlink()
@@ -134,31 +134,31 @@ def test_a_second_run_asks_only_for_what_is_missing(single, texts, tmp_path, of_
     (tmp_path / "labels.jsonl.shards/00008.json").write_text(json.dumps(described))
     for other in ("labels-00000-of-00004.tsv", "labels-of-mine.jsonl", "labels.jsonl"):
         (tmp_path / other).write_text("no shard of this output")
-    asked.clear()
+    predicted_rows.clear()
     _, made = run(single, examples, output)
-    assert made == [0, 1, 2] and sorted(asked) == list(range(51))
+    assert made == [0, 1, 2] and sorted(predicted_rows) == list(range(51))
     for other in ("labels-00000-of-00004.tsv", "labels-of-mine.jsonl", "labels.jsonl"):
         (tmp_path / other).unlink()
     assert written(output) == before and kept.stat().st_mtime_ns == changed
     assert len(os.listdir(tmp_path)) == 5
-    asked.clear()
-    _, made = run(single, examples_of(texts, "elsewhere"), output)  # the rows are the same wherever they lie
-    assert (made, asked) == ([], [])
+    predicted_rows.clear()
+    _, made = run(single, examples_of(texts, "elsewhere"), output)  # the rows have the same identity anywhere
+    assert (made, predicted_rows) == ([], [])
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", '{"made_of": "x"}'])
-def test_a_damaged_description_costs_its_shard_alone(single, tmp_path, of_17_rows, asked, damaged):
+def test_a_damaged_description_affects_only_its_shard(single, tmp_path, of_17_rows, predicted_rows, damaged):
     output = tmp_path / "labels.jsonl"
     run(single, examples_of(["a"] * 20), output)
     before = written(output)
     (tmp_path / "labels.jsonl.shards/00000.json").write_text(damaged)
-    asked.clear()
-    assert run(single, examples_of(["a"] * 20), output)[1] == [0] and len(asked) == 17
+    predicted_rows.clear()
+    assert run(single, examples_of(["a"] * 20), output)[1] == [0] and len(predicted_rows) == 17
     assert written(output) == before
 
 
 @pytest.mark.parametrize("name", ["labels-00003-of-00009.jsonl", "labels-00000-of-00001.bak.jsonl"])
-def test_nothing_is_removed_that_no_run_has_written(single, tmp_path, name):
+def test_files_not_written_by_a_run_are_not_removed(single, tmp_path, name):
     output, mine = tmp_path / "labels.jsonl", tmp_path / name
     run(single, examples_of(["a"]), output)
     (tmp_path / "labels.jsonl.shards/notes.txt").write_text("mine")
@@ -169,7 +169,7 @@ def test_nothing_is_removed_that_no_run_has_written(single, tmp_path, name):
     assert mine.read_text() == (tmp_path / "labels.jsonl.shards/notes.txt").read_text() == "mine"
 
 
-def test_rows_that_another_run_has_put_in_place_are_not_answered_for_these(tmp_path):
+def test_rows_replaced_by_another_run_are_not_used(tmp_path):
     output = str(tmp_path / "x.jsonl")
     first = shards.stage(output, examples_of(["a", "b"]), TextExample, [], lambda examples: None)
     assert first.examples(0) == examples_of(["a", "b"])
@@ -179,7 +179,7 @@ def test_rows_that_another_run_has_put_in_place_are_not_answered_for_these(tmp_p
 
 
 @pytest.mark.parametrize("case", ["below a file", "a file for the folder"])
-def test_an_output_that_can_not_be_written_is_named(single, tmp_path, case):
+def test_an_unwritable_output_is_named(single, tmp_path, case):
     (tmp_path / "file").touch()
     (tmp_path / "x.jsonl.shards").touch()
     output = {"below a file": tmp_path / "file/y.jsonl", "a file for the folder": tmp_path / "x.jsonl"}[case]
@@ -202,7 +202,7 @@ WRONG_OPTIONS = {
 
 
 @pytest.mark.parametrize("case", WRONG_OPTIONS)
-def test_a_pipeline_that_can_not_start_is_refused_in_one_line(case):
+def test_a_pipeline_that_cannot_start_is_a_one_line_error(case):
     (runner, arguments), message = WRONG_OPTIONS[case]
     with pytest.raises(ConfigError) as caught:
         pipeline_options(arguments, runner)
@@ -210,19 +210,19 @@ def test_a_pipeline_that_can_not_start_is_refused_in_one_line(case):
     assert pipeline_options(["--direct_num_workers=2"], "DirectRunner").get_all_options()["direct_num_workers"] == 2
 
 
-def test_shards_of_other_rows_or_another_model_are_made_again(single, texts, tmp_path, of_17_rows, asked):
+def test_shards_of_other_rows_or_another_model_are_written_again(single, texts, tmp_path, of_17_rows, predicted_rows):
     output, afresh = tmp_path / "labels.jsonl", tmp_path / "afresh.jsonl"
     run(single, examples_of(texts), output)
     texts = [*texts[:20], "another text", *texts[21:]]
-    asked.clear()
-    assert run(single, examples_of(texts), output)[1] == [1] and sorted(asked) == list(range(17, 34))
+    predicted_rows.clear()
+    assert run(single, examples_of(texts), output)[1] == [1] and sorted(predicted_rows) == list(range(17, 34))
     other = exported(classifier(), tmp_path / "other", seed=1)
     assert run(other, examples_of(texts), output)[1] == [0, 1, 2, 3]
     run(other, examples_of(texts), afresh)
     assert written(output) == written(afresh)
 
 
-def test_input_with_an_error_leaves_the_shards_of_before(single, texts, tmp_path, of_17_rows):
+def test_invalid_input_does_not_change_existing_shards(single, texts, tmp_path, of_17_rows):
     output = tmp_path / "labels.jsonl"
     run(single, examples_of(texts), output)
     before = written(output)
@@ -236,7 +236,7 @@ def test_input_with_an_error_leaves_the_shards_of_before(single, texts, tmp_path
     assert written(output) == before
 
 
-def test_long_texts_make_shards_of_fewer_rows(single, tmp_path, monkeypatch):
+def test_shards_of_long_texts_have_fewer_rows(single, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "SHARD_BYTES", 1000)
     run(single, examples_of(["a " * 300] * 2 + ["b"] * 3 + ["a " * 2000]), tmp_path / "labels.jsonl")
     assert [part.count("\n") for part in written(tmp_path / "labels.jsonl")] == [1, 4, 1]
@@ -253,19 +253,19 @@ KINDS = [
 
 
 @pytest.mark.parametrize("example", KINDS)
-def test_rows_that_were_copied_are_the_rows(tmp_path, example):
+def test_copied_rows_are_restored_unchanged(tmp_path, example):
     copied = shards.stage(str(tmp_path / "x.jsonl"), [example] * 3, type(example), [], lambda examples: None)
     assert copied.examples(0) == [example] * 3 and isinstance(copied.examples(0)[0], type(example))
 
 
-def test_what_fails_in_a_worker_is_one_line(single, texts, tmp_path, monkeypatch):
+def test_a_failure_in_a_worker_is_a_one_line_error(single, texts, tmp_path, monkeypatch):
     def failing(self, examples):
         raise DataError("rows:7: wrong [here]")
 
     monkeypatch.setattr(on_beam._Model, "predictions", failing)
     with pytest.raises(DataError, match=r"^rows:7: wrong \[here\]$"):
         run(single, examples_of(texts), tmp_path / "labels.jsonl")
-    # As runners that are other processes put it.
+    # In the form used by runners that are other processes.
     text = "failed: Traceback ...\nbert_tf.errors.DataError: rows:7: wrong [while running 'Answer']\n\nmore"
     with pytest.raises(DataError, match=r"^rows:7: wrong$"), on_beam._errors_in_one_line():
         raise RuntimeError(text)
@@ -283,7 +283,7 @@ def test_batches_have_little_padding(single, tmp_path):
     assert padded < 1.05 * filled
 
 
-def test_the_handler_serves_any_pipeline_of_examples(single, texts):
+def test_the_model_handler_works_in_any_pipeline_of_examples(single, texts):
     examples = examples_of(texts)
     expected = dict(zip(texts, by_predict(single, examples), strict=True))
 
@@ -297,7 +297,7 @@ def test_the_handler_serves_any_pipeline_of_examples(single, texts):
         assert_that(results, check)
 
 
-def test_model_and_output_can_lie_where_only_tensorflow_reads(single, texts, tmp_path):
+def test_model_and_output_may_be_on_a_tensorflow_file_system(single, texts, tmp_path):
     for folder, _, names in os.walk(single.path):
         for name in names:
             target = f"ram://served/7/{os.path.relpath(os.path.join(folder, name), single.path)}"
@@ -312,7 +312,7 @@ def test_model_and_output_can_lie_where_only_tensorflow_reads(single, texts, tmp
     assert [tf.io.gfile.GFile("ram://out/labels-00000-of-00001.jsonl").read()] == written(tmp_path / "labels.jsonl")
 
 
-def test_words_that_the_file_gives_are_refused_with_their_place():
+def test_given_words_are_refused_with_their_location():
     tokenizer = Tokenizer(VOCABULARY)
     words = Tagging(tokenizer, TaggingConfig(max_length=24), labels=("O", "B-X"), unit="words")
     given = tagged("1", ["a", "b"], None, None, "f:2")
@@ -320,7 +320,7 @@ def test_words_that_the_file_gives_are_refused_with_their_place():
     on_beam._check(words, [alone])
     with pytest.raises(DataError, match=r"^f:2: words, but an exported model takes the text alone"):
         on_beam._check(words, [alone, given])
-    # Of characters the model needs only the text.
+    # Given characters are accepted: the model needs only the text.
     characters = Tagging(tokenizer, TaggingConfig(max_length=24), labels=("O", "B-X"), unit="characters")
     on_beam._check(characters, [alone, tagged("1", "ab", None, None, "f:2", joiner="")])
 
@@ -331,7 +331,7 @@ def test_a_pair_is_refused_by_a_model_of_one_text(single, tmp_path):
         run(single, rows, tmp_path / "labels.jsonl")
 
 
-def test_a_model_that_answers_no_examples_is_refused(single, tmp_path):
+def test_a_model_without_predictions_is_refused(single, tmp_path):
     shutil.copytree(single.path, tmp_path / "1")
     card = tmp_path / "1" / EXTRA / CARD
     task = Pretraining(Tokenizer(VOCABULARY), LENGTH)
@@ -341,7 +341,7 @@ def test_a_model_that_answers_no_examples_is_refused(single, tmp_path):
         on_beam.task_of(str(tmp_path / "1"))
 
 
-def test_the_newest_version_is_taken_or_the_one_named(tmp_path):
+def test_the_newest_version_or_the_named_one_is_used(tmp_path):
     for version in ("9", "10", "x"):
         (tmp_path / version).mkdir()
         (tmp_path / version / "saved_model.pb").touch()
@@ -366,13 +366,13 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("case", FLAGS)
-def test_flags_that_do_not_fit_are_one_line(programs, case):
+def test_inconsistent_flags_are_one_line_errors(programs, case):
     arguments, message = FLAGS[case]
     done = programs("predict", *arguments)
     assert done.status == 2 and message in done.error_line
 
 
-def test_the_program_answers_standard_input_and_names_a_wrong_row(programs, single, texts, tmp_path):
+def test_the_program_predicts_standard_input_and_names_an_invalid_row(programs, single, texts, tmp_path):
     served = os.path.dirname(single.path)
     command = [f"--export_dir={served}", "--runner=DirectRunner", "--data_dir=-", f"--output={tmp_path}/labels.jsonl"]
     command += ["--data.text=review", "--", "--direct_num_workers=1"]

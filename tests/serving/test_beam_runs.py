@@ -1,4 +1,4 @@
-"""`predict --runner` as a program: every task's answers, an interruption, and memory that does not grow."""
+"""`predict --runner` as a program: the answers of every task, interruption, and constant memory."""
 
 import json
 import os
@@ -53,7 +53,7 @@ TASKS = {
 
 
 def lines():
-    """Rows with the fields of all tasks' inputs, of hundreds of real sentences and odd ones."""
+    """Rows with the input fields of all tasks, of hundreds of real sentences and unusual ones."""
     texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
     texts += ["", " ", "\u200b", "a\u2028b\u0085c\td", "가나다 ÉÀ 😀", "the good " * 40, "e\u0301 नमस्ते"]
     for row, text in enumerate(texts):
@@ -64,7 +64,7 @@ def lines():
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_the_answers_of_every_task_are_those_of_predict(programs, tmp_path, kind):
+def test_the_answers_of_every_task_equal_those_of_predict(programs, tmp_path, kind):
     served = exported(TASKS[kind](Tokenizer(VOCABULARY)), tmp_path / "served", model_dir=tmp_path / "model")
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines()))
@@ -81,7 +81,7 @@ def test_the_answers_of_every_task_are_those_of_predict(programs, tmp_path, kind
     assert len(expected) == 307
     check_same(found, expected)
     answers = [json.dumps({name: value for name, value in one.items() if name != "id"}) for one in expected]
-    assert len(set(answers)) > 200  # the model does tell texts apart
+    assert len(set(answers)) > 200  # the model's answers depend on the text
     for ending in set(served.task.writers()) - {
         ".jsonl",
         ".tsv",
@@ -99,7 +99,7 @@ def test_the_answers_of_every_task_are_those_of_predict(programs, tmp_path, kind
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """Function of a number of rows to the command that answers them, and the folder of its output."""
+    """Function from a number of rows to the command that predicts them, and its output folder."""
     folder = tmp_path_factory.mktemp("many")
     exported(classifier(), folder / "served")
     texts = read_table(bundled("data/reviews/train.tsv"), ["sentence"])["sentence"]
@@ -117,7 +117,7 @@ def many(tmp_path_factory):
     return command
 
 
-def test_a_killed_run_goes_on_with_the_shards_that_are_not_there(many):
+def test_a_killed_run_resumes_with_the_missing_shards(many):
     command, folder = many(25_000)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and not list(folder.glob("labels-*.jsonl")):
@@ -125,7 +125,7 @@ def test_a_killed_run_goes_on_with_the_shards_that_are_not_there(many):
     process.send_signal(signal.SIGKILL)
     process.wait()
     there = {path.name: path.stat().st_mtime_ns for path in folder.glob("labels-*.jsonl")}
-    assert 1 <= len(there) < 3  # each was written as soon as its rows were answered
+    assert 1 <= len(there) < 3  # each was written as soon as its rows were predicted
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"25,000 rows in 3 shards, {len(there)} of them from an earlier run\n")
@@ -140,7 +140,7 @@ def test_a_killed_run_goes_on_with_the_shards_that_are_not_there(many):
 
 
 def test_memory_does_not_grow_with_the_rows(many):
-    """Peak resident memory of the process in which everything runs, of 200,000 rows as of 50,000."""
+    """Peak resident memory of the single process with 200,000 rows as with 50,000."""
     peaks = {}
     for rows in (50_000, 200_000):
         command, folder = many(rows)

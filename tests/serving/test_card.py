@@ -1,4 +1,4 @@
-"""The files next to an exported graph: warm-up requests, batching parameters, and a model card that is true."""
+"""The files next to an exported graph: warm-up requests, batching parameters, and a correct model card."""
 
 import json
 import pathlib
@@ -49,7 +49,7 @@ def session(regression):
     return ask.Model(regression[1])
 
 
-def test_a_server_is_warmed_up_by_a_short_a_long_and_a_full_request_to_each_signature(extra, session):
+def test_each_signature_has_a_short_a_long_and_a_full_warm_up_request(extra, session):
     rows = {}
     for record in tf.data.TFRecordDataset(str(extra / "tf_serving_warmup_requests")).as_numpy_iterator():
         log = prediction_log_pb2.PredictionLog.FromString(record)
@@ -72,7 +72,7 @@ def test_the_batching_parameters_allow_the_warm_up_requests(extra):
         assert int(re.search(r"^max_batch_size \{ value: (\d+) \}$", text, re.M)[1]) >= FULL_BATCH
 
 
-def test_the_requests_of_the_card_get_the_answers_that_it_shows(extra, session):
+def test_the_requests_of_the_card_get_the_answers_shown(extra, session):
     lines = (extra / "README.md").read_text().splitlines()
     shown = [(line, lines[number + 1]) for number, line in enumerate(lines) if line.startswith("curl ")]
     assert len(shown) == 3
@@ -91,8 +91,8 @@ def test_the_requests_of_the_card_get_the_answers_that_it_shows(extra, session):
         )
 
 
-def changed(extra, training=None, answer=None):
-    """The page of the card with other results of training, and another answer to the first request."""
+def changed_page(extra, training=None, answer=None):
+    """The page of the card with other training results, and another answer to the first request."""
     card = json.loads((extra / "model_card.json").read_text())
     card["training"] = _training(RESULTS if training is None else training)
     card["examples"][0]["answer"] = answer
@@ -100,7 +100,7 @@ def changed(extra, training=None, answer=None):
 
 
 def test_an_answer_too_long_for_the_page_is_only_in_the_json_file(extra):
-    lines = changed(extra, answer={"outputs": [["good"] * 1000]}).splitlines()
+    lines = changed_page(extra, answer={"outputs": [["good"] * 1000]}).splitlines()
     index = lines.index("The whole answer (8,015 characters) is in `model_card.json`.")
     assert lines[index - 3].startswith("curl -d ") and lines[index - 2 : index] == ["```", ""]
     assert not any("good" in line for line in lines)
@@ -117,16 +117,16 @@ def test_the_card_describes_the_training_data_and_the_metrics(extra):
     assert "| output | `value` | float32 | [?] |" in text
 
 
-def test_metrics_that_are_not_numbers_are_left_out_of_the_page(extra):
+def test_metrics_that_are_not_numbers_are_not_on_the_page(extra):
     lost = {"steps": None, "final": {"loss": None, "f1": 0.5}, "baseline": {"f1": None}, "config": None}
-    assert "|---|---|---|\n| f1 | 0.5 | |\n\n" in changed(extra, RESULTS | lost)
-    assert "Trained by ``" in changed(extra, {"final": [1], "baseline": "x"})
+    assert "|---|---|---|\n| f1 | 0.5 | |\n\n" in changed_page(extra, RESULTS | lost)
+    assert "Trained by ``" in changed_page(extra, {"final": [1], "baseline": "x"})
 
 
 def test_the_page_names_the_initial_checkpoint_if_there_was_one(extra):
     without = {name: value for name, value in RESULTS.items() if name != "init"}
-    assert "Trained by `finetune` from `models/base` on" in changed(extra)
-    assert "Trained by `finetune` from scratch on" in changed(extra, without)
+    assert "Trained by `finetune` from `models/base` on" in changed_page(extra)
+    assert "Trained by `finetune` from scratch on" in changed_page(extra, without)
 
 
 def test_the_task_is_restored_from_a_version(regression, tmp_path):

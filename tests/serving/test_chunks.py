@@ -1,4 +1,4 @@
-"""A request of any number of rows goes through the model some rows at a time, and is answered all the same."""
+"""A request of any number of rows goes through the model in chunks, with the same answers."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.model.small import PIECES, randomize, small_config
 
 LENGTH = 16
 TEXTS = ["the good " * 40, "", "a b c", "b . " * 21]
-# Task, what it is asked, and the rows that these make.
+# Task and its inputs.
 CASES = {
     "classification": (
         lambda tokenizer: Classification(
@@ -42,7 +42,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_answers_are_the_same_with_no_part_larger_than_it_may_be_and_nothing_is_answered_by_nothing(monkeypatch, case):
+def test_chunks_respect_the_limit_and_give_the_same_answers_also_for_no_rows(monkeypatch, case):
     make, asked = CASES[case]
     task = make(Tokenizer(PIECES))
     model = randomize(task.build(BertEncoder(small_config(num_layers=1, max_position_embeddings=128))), scale=0.5)
@@ -59,7 +59,7 @@ def test_answers_are_the_same_with_no_part_larger_than_it_may_be_and_nothing_is_
         return model(features, training=False)
 
     watched.inputs, watched.layers = model.inputs, model.layers
-    tokens = 3 * LENGTH if case != "multiple choice" else 1  # an example is never cut: it goes alone
+    tokens = 3 * LENGTH if case != "multiple choice" else 1  # an example is never split: it is a chunk of its own
     monkeypatch.setattr(chunks, "_TOKENS", tokens)
     some = task.signatures(watched)["serving_default"](*asked)
     assert len(sizes) > 3 and (max(sizes) <= tokens or case == "multiple choice")

@@ -1,4 +1,4 @@
-"""Exported models answer as the Python model and have only ops that TF Serving has."""
+"""Exported models give the answers of the Python model and use only ops that TF Serving has."""
 
 import functools
 import json
@@ -47,7 +47,7 @@ def make(kind):
         "pair": lambda: classification(tokenizer, ("a", "b", "c"), pair=True),
         "tags": lambda: Tagging(tokenizer, TaggingConfig(max_length=LENGTH), labels=("O", "B-X", "I-X")),
     }[kind]()
-    return task, randomize(task.build(encoder), scale=0.5)  # with small weights all texts get the same answer
+    return task, randomize(task.build(encoder), scale=0.5)  # with small weights all texts get nearly the same answer
 
 
 class Served(NamedTuple):
@@ -100,7 +100,7 @@ def test_answers_match_the_python_model_on_real_sentences(single):
     answer = single.answers(text=texts)
     expected = numpy_probabilities(single.task, single.model, texts)
     np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
-    assert np.ptp(expected, 0).min() > 0.01  # the answers differ from text to text
+    assert np.ptp(expected, 0).min() > 0.01  # the answers differ between texts
     labels = np.array([b"negative", b"positive"], object)
     np.testing.assert_array_equal(answer["label"], labels[answer["probabilities"].argmax(-1)])
     np.testing.assert_array_equal(answer["labels"], np.tile(labels, (len(texts), 1)))
@@ -115,7 +115,7 @@ def test_an_answer_does_not_depend_on_the_rest_of_the_batch(single):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("texts", [[], [""], ["", ""]])
-def test_no_texts_and_empty_texts_are_answered(exported, kind, texts):
+def test_requests_without_texts_and_with_empty_texts_are_answered(exported, kind, texts):
     session = exported(kind).session
     answer = session.run(dict.fromkeys(session.ranks, texts))
     assert {value.shape[0] for value in answer.values()} == {len(texts)}
@@ -145,7 +145,7 @@ def test_versions_count_up_from_the_largest(single, tmp_path, saving):
     assert paths == [str(tmp_path / "1"), str(tmp_path / "2")]
     (tmp_path / "2").rename(tmp_path / "010")  # TF Serving reads it as 10
     (tmp_path / "notes").mkdir()
-    (tmp_path / "٣").mkdir()  # a digit, but not to TF Serving
+    (tmp_path / "٣").mkdir()  # a digit in Unicode, but not for TF Serving
     assert export(single.task, single.model, str(tmp_path), check=False).path == str(tmp_path / "11")
     assert sorted(os.listdir(tmp_path)) == ["010", "1", "11", "notes", "٣"]
 
@@ -165,7 +165,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_folder_that_tf_serving_could_not_serve_is_refused(single, tmp_path, case):
+def test_a_folder_that_tf_serving_cannot_serve_is_refused(single, tmp_path, case):
     folder, file, message = REFUSED[case]
     if file:
         (tmp_path / folder / file).parent.mkdir(parents=True)
@@ -176,7 +176,7 @@ def test_a_folder_that_tf_serving_could_not_serve_is_refused(single, tmp_path, c
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_export_that_fails_leaves_no_version(single, tmp_path, monkeypatch):
+def test_a_failed_export_leaves_no_version(single, tmp_path, monkeypatch):
     def full(_, path, **options):
         pathlib.Path(path, "saved_model.pb").write_bytes(b"half")
         raise tf.errors.ResourceExhaustedError(None, None, f"{{{{node}}}} {path}/variables; No space left on device")
@@ -187,7 +187,7 @@ def test_an_export_that_fails_leaves_no_version(single, tmp_path, monkeypatch):
     assert (caught.value.filename, os.listdir(tmp_path)) == (str(tmp_path / "1"), [])
 
 
-def test_an_export_is_checked_before_it_gets_its_name(single, tmp_path):
+def test_an_export_is_checked_before_it_gets_its_final_name(single, tmp_path):
     exported = export(single.task, single.model, str(tmp_path / "good"), attention=True)
     assert exported.signatures == ("serving_default", "tokens", "classify", "attention")
     assert exported.checked.startswith("24 requests to 4 signatures, answered by a session in a new process as by the")

@@ -1,4 +1,4 @@
-"""Exported question answering and multiple choice: hundreds of real questions, answered as `predict` does."""
+"""Exported question answering and multiple choice: the answers of `predict` to hundreds of real questions."""
 
 import itertools
 
@@ -19,7 +19,7 @@ from bert_tf.text import Tokenizer
 from bert_tf.training.runs.finetuning import predicting
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import shared
-from tests.serving import doors
+from tests.serving import runtimes
 
 pytestmark = pytest.mark.slow
 LENGTH = 64
@@ -33,13 +33,13 @@ def with_model(task):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """Both tasks, each with its model, real examples and the folder of its export; and what a new process answers."""
+    """Both tasks with model, real examples and export folder; and the answers of a new process."""
     korean = Tokenizer(shared("korean/wordpiece_vocab_32200.txt"), lower_case=False)
     questions = QuestionAnswering(
         korean,
         QuestionAnsweringConfig(max_length=LENGTH, stride=20, n_best=3, unanswerable=True),
         ExampleData(format="korquad"),
-        null_threshold=-0.55,  # in the middle of what this model gives
+        null_threshold=-0.55,  # in the middle of this model's values
     )
     asked = read_squad(str(shared("korean/korquad/KorQuAD_v1.0_dev.json")), ReadReport())
     asked = [*itertools.islice(asked, 0, 5774, 19), QuestionExample("x", "", " \u200b", None, "")]
@@ -53,7 +53,7 @@ def served(tmp_path_factory):
         [{"question": one.question, "context": one.context} for one in asked],
         [{"context": f"{one.context} {one.question}".strip(), "choices": one.choices} for one in items],
     )
-    sessions = doors.Sessions()
+    sessions = runtimes.Sessions()
     for path, questions in zip(paths, requests, strict=True):
         sessions.ask(path, questions)
     answers = sessions.answers()
@@ -63,7 +63,7 @@ def served(tmp_path_factory):
     ]
 
 
-def test_questions_are_answered_as_predict_does(served):
+def test_answers_to_questions_equal_those_of_predict(served):
     task, model, examples, _, answers = served[0]
     assert len(answers) == len(examples) > 300
     told, empty = 0, 0
@@ -86,7 +86,7 @@ def test_questions_are_answered_as_predict_does(served):
     assert 20 < empty < told - 20  # some are answered and some are not
 
 
-def test_choices_are_made_as_predict_does(served):
+def test_chosen_endings_equal_those_of_predict(served):
     task, model, examples, _, answers = served[1]
     assert len(answers) == len(examples) > 300
     for answer, (_, prediction) in zip(answers, predicting(task, model, examples, 32, STRATEGY), strict=True):
@@ -96,12 +96,12 @@ def test_choices_are_made_as_predict_does(served):
     assert len({answer["choice"] for answer in answers}) > 1
 
 
-def test_graphs_hold_only_ops_that_tf_serving_has(served):
+def test_graphs_have_only_ops_of_tf_serving(served):
     for *_, path, _ in served:
         check_ops(path)
 
 
-def test_no_questions_are_answered(served):
+def test_a_request_without_questions_is_answered(served):
     *_, path, _ = served[0]
     serve = tf.saved_model.load(path).signatures["serving_default"]
     answer = serve(question=tf.constant([], tf.string), context=tf.constant([], tf.string))

@@ -1,4 +1,4 @@
-"""Exports of every task on texts: in a process without bert_tf they answer hundreds of real texts as predict does."""
+"""Exports of every task on texts: in a process without bert_tf, the answers of predict to hundreds of real texts."""
 
 import numpy as np
 import pytest
@@ -16,9 +16,9 @@ from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs.finetuning import predicting
 from tests.model.small import PIECES, randomize, small_config
-from tests.serving import doors
+from tests.serving import runtimes
 
-pytestmark = pytest.mark.slow  # three models are traced and written
+pytestmark = pytest.mark.slow  # traces and writes three models
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
@@ -64,31 +64,31 @@ def answered(tmp_path_factory):
         examples = [TextExample(str(row), some, None, "") for row, some in enumerate(given)]
         predictions[kind] = [one for _, one in predicting(tasks[kind], model, examples, 32, STRATEGY)]
         asked.append((path, [dict(zip(("text", "second_text"), some, strict=False)) for some in given]))
-    sessions = doors.Sessions()
+    sessions = runtimes.Sessions()
     for path, questions in asked:
         sessions.ask(path, questions)
     answers = sessions.answers()
     return {kind: (tasks[kind], predictions[kind], some) for kind, some in zip(tasks, answers, strict=True)}
 
 
-def test_classes_of_pairs_in_windows(answered):
+def test_classes_of_windowed_pairs_equal_those_of_predict(answered):
     task, predictions, answers = answered["classes of pairs"]
     expected = np.array([list(one["probabilities"].values()) for one in predictions])
     np.testing.assert_allclose([answer["probabilities"] for answer in answers], expected, atol=1e-5)
     assert [answer["label"] for answer in answers] == [one["label"] for one in predictions]
     assert answers[0]["labels"] == list(task.labels)
-    assert np.ptp(expected, 0).min() > 0.01  # the model does tell texts apart
+    assert np.ptp(expected, 0).min() > 0.01  # the model's answers depend on the text
 
 
-def test_numbers_of_pairs_in_windows(answered):
+def test_numbers_of_windowed_pairs_equal_those_of_predict(answered):
     _, predictions, answers = answered["numbers of pairs"]
     expected = np.array([one["value"] for one in predictions])
     np.testing.assert_allclose([answer["value"] for answer in answers], expected, atol=1e-5)
-    assert (expected.min(), expected.max()) == (3.25, 3.5)  # some were beyond
+    assert (expected.min(), expected.max()) == (3.25, 3.5)  # some were out of range
     assert np.unique(expected).size > 100
 
 
-def test_several_labels(answered):
+def test_several_labels_equal_those_of_predict(answered):
     task, predictions, answers = answered["several labels"]
     expected = np.array([list(one["probabilities"].values()) for one in predictions])
     np.testing.assert_allclose([answer["probabilities"] for answer in answers], expected, atol=1e-5)

@@ -41,7 +41,7 @@ def make(encoder):
 
 
 def states(encoder, text):
-    """The last layer's states of one text with [CLS] and [SEP], float32 [pieces + 2, hidden], and byte offsets."""
+    """The last layer's output for one text with [CLS] and [SEP], float32 [tokens + 2, hidden], and byte offsets."""
     (ids,), (starts,), (ends,) = (v.to_list() for v in Tokenizer(VOCABULARY).tokenize_with_offsets([text]))
     ids = np.array([[2, *ids, 3]], np.int32)
     inputs = {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
@@ -60,7 +60,7 @@ def test_a_sentences_vector_is_pooled_over_its_own_tokens(encoder, make, pool, p
         close(vector, pooled(states(encoder, text)[0]))
 
 
-def test_tokens_have_their_vector_and_their_offsets_in_the_text(encoder, make):
+def test_tokens_have_their_vectors_and_their_offsets_in_the_text(encoder, make):
     found = {name: value.to_list() for name, value in make(per="token")(tf.constant(TEXTS)).items()}
     for row, text in enumerate(TEXTS):
         expected, starts, ends = states(encoder, text)
@@ -76,7 +76,7 @@ def test_tokens_have_their_vector_and_their_offsets_in_the_text(encoder, make):
 
 @pytest.mark.parametrize("pool, pooled", [("first", lambda s: s[0]), ("mean", lambda s: s.mean(0)),
                                           ("max", lambda s: s.max(0))])  # fmt: skip
-def test_a_words_vector_is_made_of_its_pieces(encoder, make, pool, pooled):
+def test_a_words_vector_is_computed_from_its_wordpieces(encoder, make, pool, pooled):
     embedder = make(per="word", pool=pool)
     found = {name: value.to_list() for name, value in embedder(tf.constant(TEXTS[:1])).items()}
     assert [word.decode() for word in found["text"][0]] == ["the", "goods", ",", "a", "bé", "!"]
@@ -85,7 +85,7 @@ def test_a_words_vector_is_made_of_its_pieces(encoder, make, pool, pooled):
     close(found["vector"][0], [pooled(expected[first:last]) for first, last in pieces])
 
 
-def test_given_words_are_kept_and_one_that_is_deleted_has_zeros(encoder, make, tmp_path):
+def test_given_words_are_kept_and_deleted_ones_have_zeros(encoder, make, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["goods,", "\u200b", "a"]}\n')
     ((example, found),) = extract(make(per="word", pool="mean"), read_texts(str(path)), 4)
@@ -94,7 +94,7 @@ def test_given_words_are_kept_and_one_that_is_deleted_has_zeros(encoder, make, t
     assert [word.decode() for word in found["text"]] == list(example.words)
 
 
-def test_each_token_of_a_long_text_is_taken_where_it_has_most_context(encoder, make):
+def test_each_token_of_a_long_text_is_taken_from_the_window_of_most_context(encoder, make):
     text = "a b c d e f g h"
     found = make(per="token", max_length=6)(tf.constant([text]))["vector"].to_list()[0]
     windows = [states(encoder, part)[0] for part in ("a b c d", "c d e f", "e f g h")]
@@ -113,7 +113,7 @@ def test_batches_do_not_change_vectors_or_their_order(make, tmp_path):
 
 
 @pytest.mark.parametrize("per, pool", [(per, pool) for per, pools in POOLS.items() for pool in pools])
-def test_running_the_model_on_a_few_windows_at_a_time_gives_the_same_vectors(make, monkeypatch, per, pool):
+def test_running_the_model_on_few_windows_at_a_time_gives_the_same_vectors(make, monkeypatch, per, pool):
     texts, shapes = tf.constant([*TEXTS, "the good a b " * 9]), []
     whole = make(per=per, pool=pool, max_length=8)(texts)["vector"]
     embedder = make(per=per, pool=pool, max_length=8)
@@ -136,14 +136,14 @@ def test_running_the_model_on_a_few_windows_at_a_time_gives_the_same_vectors(mak
 
 
 class Counting:
-    """An embedder whose vectors are the size of the batch."""
+    """An embedder whose vectors contain the size of the batch."""
 
     def __call__(self, text):
         return {"vector": tf.fill([tf.size(text), 1], tf.size(text))}
 
 
 @pytest.mark.parametrize("characters, ahead, together", [(10, 32, 2), (4000, 4, 1)])
-def test_few_texts_are_held_in_memory_and_fewer_long_ones(characters, ahead, together):
+def test_few_texts_are_in_memory_at_once_and_fewer_long_ones(characters, ahead, together):
     read = []
 
     def examples():
@@ -156,14 +156,14 @@ def test_few_texts_are_held_in_memory_and_fewer_long_ones(characters, ahead, tog
         assert len(read) <= number + ahead + 1
 
 
-def test_a_long_text_is_alone_in_its_batch():
+def test_a_long_text_has_its_own_batch():
     lengths = [10, 10, 50_000, 10, 10]
     examples = [TaggedExample("", "x" * length, None, None, None, None, "") for length in lengths]
     assert [int(found["vector"][0]) for _, found in extract(Counting(), examples, 8)] == [4, 4, 1, 4, 4]
 
 
 @pytest.mark.parametrize("per", ["sentence", "word"])
-def test_all_file_formats_hold_the_same(make, tmp_path, per):
+def test_all_file_formats_have_the_same_contents(make, tmp_path, per):
     source = tmp_path / "a.tsv"
     source.write_text("x\tsentence\n" + "".join(f"1\t{text}\n" for text in TEXTS), encoding="utf-8")
     embedded = list(extract(make(per=per), read_texts(str(source), "sentence"), 4))
@@ -201,9 +201,9 @@ def test_all_file_formats_hold_the_same(make, tmp_path, per):
         ('{"text": "a b"}\n{"text": "a"}\n{"words": ["a"]}\n', "-:3: words, but -:1 has no words; give words for all"),
     ],
 )
-def test_texts_with_and_without_words_are_not_mixed(monkeypatch, lines, message):
+def test_texts_with_and_without_words_cannot_be_mixed(monkeypatch, lines, message):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
-    with pytest.raises(DataError, match=message):  # also if every text is a batch of its own
+    with pytest.raises(DataError, match=message):  # also if every text has its own batch
         list(extract(Counting(), read_texts("-"), 1))
 
 
@@ -216,12 +216,12 @@ def test_texts_with_and_without_words_are_not_mixed(monkeypatch, lines, message)
         ({"max_length": 99}, "max_length is 99; expected 3 to 24, the model's maximum"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(make, config, message):
+def test_inconsistent_settings_are_refused(make, config, message):
     with pytest.raises(ConfigError, match=message):
         make(**config)
 
 
-def test_an_exported_model_gives_what_extraction_gives(make, tmp_path):
+def test_an_exported_model_gives_the_same_vectors_as_extraction(make, tmp_path):
     embedders = {per: make(per=per, features=FeatureConfig((0, -1), "concat")) for per in ("sentence", "word")}
     for per, embedder in embedders.items():
         path = export(embedder, embedder.model, str(tmp_path / per), check=False).path

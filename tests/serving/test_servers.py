@@ -1,8 +1,8 @@
-"""Every kind of export, asked as TF Serving asks: by a session on the graph, in Python and in C++, new and old.
+"""Every kind of export, queried as TF Serving does: by a session on the graph, in Python and in C++, new and old.
 
-The slow tests need other versions of TensorFlow, which `make test-servers` installs: the Python executables of these
-environments in BERT_TF_TEST_TF_2_20_PYTHON and BERT_TF_TEST_TF_2_12_PYTHON. Of TF Text, TF Serving 2.12.1 to 2.19.1
-have the kernels of 2.12.1; of TensorFlow those of their own number.
+The slow tests need other versions of TensorFlow, installed by `make test-servers`: the Python executables of these
+environments are in BERT_TF_TEST_TF_2_20_PYTHON and BERT_TF_TEST_TF_2_12_PYTHON. TF Serving 2.12.1 to 2.19.1 have TF
+Text's kernels of 2.12.1, and TensorFlow's of their own version.
 """
 
 import functools
@@ -16,13 +16,13 @@ import pytest
 
 from bert_tf.serving.check import check_ops, compare, difference, rest_body
 from bert_tf.serving.samples import Request
-from tests.serving import doors, kinds
+from tests.serving import kinds, runtimes
 
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
-# One of each way to make rows and to put answers together; the others add a head, a setting or a label to one of these.
+# One for each way to make rows and to assemble answers; the others add a head, a setting or a label to one of these.
 PAIRS = "classification of pairs"
 QUICK = (
     PAIRS,
@@ -40,8 +40,8 @@ every_kind = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def cases_and_answers(request, tmp_path_factory):
-    """Two dicts: kind -> Case, and kind -> what a session in another process answers; of the kinds that are tested."""
-    folder, sessions, made = tmp_path_factory.mktemp("exports"), doors.Sessions(), {}
+    """Two dicts: kind -> Case, and kind -> answers of a session in another process; for the kinds that are tested."""
+    folder, sessions, made = tmp_path_factory.mktemp("exports"), runtimes.Sessions(), {}
     tested = {item.callspec.params.get("kind") for item in request.session.items if hasattr(item, "callspec")}
     for kind in [kind for kind in kinds.KINDS if kind == PAIRS or kind in tested]:
         made[kind] = kinds.make(kind, folder)
@@ -60,7 +60,7 @@ def answered(cases_and_answers):
 
 
 @every_kind
-def test_a_session_answers_as_the_model_does(cases, answered, kind):
+def test_a_session_gives_the_models_answers(cases, answered, kind):
     case = cases[kind]
     assert compare(case.requests, case.expected, answered[kind]) < 1e-5
     signatures = {request.signature for request in case.requests}
@@ -69,7 +69,7 @@ def test_a_session_answers_as_the_model_does(cases, answered, kind):
 
 
 @every_kind
-def test_a_graph_holds_only_ops_that_tf_serving_has(cases, kind):
+def test_graphs_have_only_ops_of_tf_serving(cases, kind):
     assert check_ops(cases[kind].path) > 60
 
 
@@ -113,17 +113,17 @@ BAD = {
 }  # fmt: skip
 
 
-def test_bad_requests_are_refused_in_words_by_the_graph(cases):
-    """A server hands tensors of any shape to the graph; Python's session would check them first."""
+def test_invalid_requests_get_an_error_message_from_the_graph(cases):
+    """A server passes tensors of any shape to the graph; Python's session would check them first."""
     requests = [Request(signature, kind, inputs) for kind, (signature, inputs, _) in BAD.items()]
-    (answers,) = doors.by_c_api([(cases[PAIRS].path, requests)])
+    (answers,) = runtimes.by_c_api([(cases[PAIRS].path, requests)])
     for answer, (_, _, message) in zip(answers, BAD.values(), strict=True):
         code, found = answer["error"]
         assert code == 3 and message in found  # INVALID_ARGUMENT
 
 
 def python(version):
-    """The Python of an environment with another TensorFlow; skips the test where there is none."""
+    """The Python of an environment with another TensorFlow; skips the test if there is none."""
     name = f"BERT_TF_TEST_TF_{version.replace('.', '_')}_PYTHON"
     if name not in os.environ:
         pytest.skip(f"needs a Python with TensorFlow {version} and its TF Text in {name}; make test-all has one")
@@ -132,7 +132,7 @@ def python(version):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Function of a version of TensorFlow to the Cases that it exported, large requests among them."""
+    """Function from a version of TensorFlow to the Cases exported with it, including large requests."""
 
     @functools.cache
     def by(version):
@@ -148,11 +148,11 @@ def written(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("loading", ["2.21", "2.20", "2.12"])
 @pytest.mark.parametrize("exporting", ["2.21", "2.20"])
-def test_the_c_api_of_each_version_answers_as_the_model_does(written, exporting, loading):
+def test_the_c_api_of_each_version_gives_the_models_answers(written, exporting, loading):
     cases = written(exporting)
     assert len(cases) == len(kinds.KINDS)
     executable = sys.executable if loading == "2.21" else python(loading)
-    found = doors.by_c_api([(case.path, case.requests) for case in cases], executable)
+    found = runtimes.by_c_api([(case.path, case.requests) for case in cases], executable)
     for case, answers in zip(cases, found, strict=True):
         for request, expected, answer in zip(case.requests, case.expected, answers, strict=True):
             assert answer.keys() == {"outputs"}, (case.path, request.signature, request.kind, answer)

@@ -1,4 +1,4 @@
-"""Exported taggers answer raw texts as `predict` does."""
+"""Exported taggers give the answers of `predict` on raw texts."""
 
 import keras
 import numpy as np
@@ -22,10 +22,10 @@ LABELS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 
 
 def made(task):
-    """A random model whose answers depend on the word: large weights and no biases, the same for all.
+    """A random model whose answers depend on the word: large weights, the same for all tasks, and no biases.
 
-    Not so large that they make more of rounding, which goes by the batch, than a comparison to 1e-5 can bear: with a
-    deviation of 0.5 it is 4e-6 on some processors, with this one 5e-7.
+    They are small enough that rounding, which depends on the batch, stays within the tolerance of 1e-5: with a
+    standard deviation of 0.5 it is 4e-6 on some processors, with this one 5e-7.
     """
     keras.utils.set_random_seed(0)
     return task.build(BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.3)))
@@ -38,8 +38,8 @@ def texts():
 
 
 @pytest.fixture(scope="module")
-def asked(texts, tmp_path_factory):
-    """dict unit -> (what `predict` says of the texts, what the exported model says)."""
+def both_answers(texts, tmp_path_factory):
+    """dict unit -> (answers of `predict`, answers of the exported model)."""
     folder, answers = tmp_path_factory.mktemp("taggers"), {}
     examples = [TaggedExample(str(row), text, None, None, None, None, f"-:{row}") for row, text in enumerate(texts)]
     for unit in ("words", "characters"):
@@ -47,18 +47,18 @@ def asked(texts, tmp_path_factory):
         task = Tagging(Tokenizer(VOCABULARY), TaggingConfig(max_length=24), labels=LABELS, unit=unit)
         model = made(task)
         strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-        said = [prediction for _, prediction in predicting(task, model, examples, 32, strategy)]
+        predicted = [prediction for _, prediction in predicting(task, model, examples, 32, strategy)]
         path = export(task, model, str(folder / unit), check=False).path
         check_ops(path)
         exported = ask.Model(path)
-        answers[unit] = said, [exported.ask({"text": text}) for text in texts]
+        answers[unit] = predicted, [exported.ask({"text": text}) for text in texts]
     return answers
 
 
 @pytest.mark.parametrize("unit", ["words", "characters"])
-def test_entities_are_those_of_predict_with_offsets_into_the_text(asked, texts, unit):
+def test_entities_equal_those_of_predict_with_offsets_into_the_text(both_answers, texts, unit):
     found = 0
-    for text, prediction, answer in zip(texts, *asked[unit], strict=True):
+    for text, prediction, answer in zip(texts, *both_answers[unit], strict=True):
         spans = prediction["spans"]
         for name, served in (("text", "entity"), ("label", "label"), ("start", "start"), ("end", "end")):
             assert answer[served] == [span[name] for span in spans]
@@ -68,21 +68,21 @@ def test_entities_are_those_of_predict_with_offsets_into_the_text(asked, texts, 
     assert found > 1000
 
 
-def test_words_and_tags_are_those_of_predict(asked, texts):
-    for text, prediction, answer in zip(texts, *asked["words"], strict=True):
+def test_words_and_tags_equal_those_of_predict(both_answers, texts):
+    for text, prediction, answer in zip(texts, *both_answers["words"], strict=True):
         assert (answer["word"], answer["tag"]) == (prediction["words"], prediction["tags"])
         places = zip(answer["word_start"], answer["word_end"], strict=True)
         assert [text[start:end] for start, end in places] == answer["word"]
-    tags = [tag for answer in asked["words"][1] for tag in answer["tag"]]
-    assert len(set(tags)) > 3  # the model does tell words apart
+    tags = [tag for answer in both_answers["words"][1] for tag in answer["tag"]]
+    assert len(set(tags)) > 3  # the model's answers depend on the word
 
 
-def test_a_batch_is_filled_up_with_nothing(tmp_path):
+def test_shorter_rows_of_a_batch_are_padded_with_empty_values(tmp_path):
     task = Tagging(Tokenizer(VOCABULARY), TaggingConfig(max_length=24), labels=("NN", "VB"))
     serve = tf.saved_model.load(export(task, made(task), str(tmp_path), check=False).path).signatures["serving_default"]
     answer = serve(text=tf.constant(["a b c", "a"]))
     assert answer["word"].numpy().tolist() == [[b"a", b"b", b"c"], [b"a", b"", b""]]
     assert answer["tag"].shape == (2, 3)
-    assert "label" not in answer  # parts of speech are no entities
+    assert "label" not in answer  # parts of speech are not entities
     assert answer["tag"].numpy()[1, 1:].tolist() == [b"", b""]
     assert answer["word_end"].numpy().tolist() == [[1, 3, 5], [1, 0, 0]]

@@ -1,4 +1,4 @@
-"""The ways by which an exported model is loaded and asked, each in a process of its own."""
+"""Runs exported models through TensorFlow's session loader or its C API, in other processes."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import bert_tf.serving.ask
 
-# ask.py is run by its path, and -I keeps the working directory and PYTHONPATH out: nothing of bert_tf is there.
+# ask.py is run by its path, and -I excludes the working directory and PYTHONPATH, so bert_tf cannot be imported.
 _SESSIONS = """
 import json, runpy, sys
 Model = runpy.run_path(sys.argv[1])["Model"]
@@ -28,10 +28,10 @@ _DTYPES = {1: np.float32, 3: np.int32, 7: object, 9: np.int64, 10: bool}
 
 
 class Sessions:
-    """Asks through the session loader of TensorFlow's Python, while the caller goes on."""
+    """Queries models through the session loader of TensorFlow's Python in another process, concurrently."""
 
     def __init__(self):
-        # Files: nobody reads while it writes.
+        # Files, because nobody reads while the process writes.
         self._output, self._errors = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115
         command = [sys.executable, "-I", "-c", _SESSIONS, bert_tf.serving.ask.__file__]
         self._process = subprocess.Popen(
@@ -39,11 +39,11 @@ class Sessions:
         )
 
     def ask(self, path, bodies):
-        """Hands a version's folder over, and a list of what a line of ask.py can be."""
+        """Sends the folder of a version and a list of requests in the form of ask.py's lines."""
         print(json.dumps([path, bodies]), file=self._process.stdin, flush=True)
 
     def answers(self):
-        """What ask.py answers: a list of dicts for each call of `ask`."""
+        """Answers of ask.py: a list of dicts for each call of `ask`."""
         self._process.stdin.close()
         status = self._process.wait()
         self._output.seek(0)
@@ -53,7 +53,7 @@ class Sessions:
 
 
 def by_c_api(cases, python=sys.executable):
-    """Asks through the C API, of the TensorFlow that a Python has, without that Python's importing it.
+    """Queries models through the C API of the TensorFlow installed for a Python, without importing it.
 
     Args:
         cases: list of (path of a version's folder, list of Request).
@@ -76,7 +76,7 @@ def _run(command, lines):
 
 
 def _fed(path, request):
-    """A line that c_api.py reads."""
+    """A request as a line for c_api.py."""
     graph = saved_model_pb2.SavedModel.FromString(pathlib.Path(path, "saved_model.pb").read_bytes()).meta_graphs[0]
     signature = graph.signature_def[request.signature]
 
