@@ -75,7 +75,7 @@ def test_a_saved_classifier_predicts_the_same(fitted, tmp_path):
     assert json.loads(json.dumps(before)) == before
 
 
-def test_an_export_answers_as_the_classifier(fitted, tmp_path):
+def test_an_export_gives_the_answers_of_the_classifier(fitted, tmp_path):
     classifier, _ = fitted
     exported = classifier.export(tmp_path / "served")
     answers = tf.saved_model.load(exported.path).signatures["serving_default"](text=tf.constant(TEXTS))
@@ -86,7 +86,7 @@ def test_an_export_answers_as_the_classifier(fitted, tmp_path):
     )
 
 
-def test_inputs_of_every_kind_are_the_same_to_predict(fitted):
+def test_inputs_of_every_type_give_the_same_predictions(fitted):
     classifier, _ = fitted
     expected = classifier.predict(TEXTS)
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS)
@@ -94,8 +94,8 @@ def test_inputs_of_every_kind_are_the_same_to_predict(fitted):
         assert classifier.predict(texts) == expected
 
 
-def test_a_directory_keeps_the_run(pretrained, tmp_path):
-    """Pairs and integer labels in a tf.data.Dataset."""
+def test_model_dir_keeps_the_run(pretrained, tmp_path):
+    """With pairs and integer labels in a tf.data.Dataset."""
     pairs = [(first, second) for first, second in zip(TEXTS, reversed(TEXTS), strict=True)]
     labels = np.arange(len(pairs)) % 3
     dataset = tf.data.Dataset.from_tensor_slices((pairs, labels))
@@ -110,7 +110,7 @@ def test_a_directory_keeps_the_run(pretrained, tmp_path):
     (prediction,) = classifier.predict(pairs[:1])
     assert prediction["label"] in (0, 1, 2) and list(prediction["probabilities"]) == [0, 1, 2]
     modified = (tmp_path / "model.safetensors").stat().st_mtime_ns
-    classifier.fit(dataset, **settings)  # the run has ended: nothing is trained again
+    classifier.fit(dataset, **settings)  # the run is finished: no further training
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == modified
 
 
@@ -138,7 +138,7 @@ CHOICES = [("the good", ["a b", "c"]), ("a b", ["the", "good", "c"])]
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_every_task_fits_predicts_and_is_loaded_again(kind, settings, x, y, pretrained, tmp_path):
+def test_every_task_fits_predicts_and_is_restored(kind, settings, x, y, pretrained, tmp_path):
     model = kind.from_pretrained(pretrained, max_length=LENGTH, **settings)
     model.fit(x, y, **{**SETTINGS, "epochs": 1})
     predictions = model.predict(x)
@@ -167,7 +167,7 @@ def _check(kind, predictions, x):
             assert len(prediction["probabilities"]) == len(value[1])
 
 
-def test_masked_lm_fills_each_mask_as_the_model_says(pretrained):
+def test_masked_lm_fills_each_mask_with_the_models_predictions(pretrained):
     model = bert_tf.MaskedLM.from_pretrained(pretrained)
     texts = ["the [MASK] good [MASK]", "good", "a [MASK]"]
     filled = model.predict(texts, batch_size=2)
@@ -195,7 +195,7 @@ def test_sentence_vectors_are_means_of_the_reference_encoder(pretrained):
     assert sentences.encode([]).shape == (0, 32)
 
 
-def test_encode_returns_what_the_encoder_takes(pretrained):
+def test_encode_returns_the_inputs_of_the_encoder(pretrained):
     encoder, tokenizer = bert_tf.load(pretrained)
     inputs = tokenizer.encode(["the good", "a"], ["good, a", "b"], max_length=8)
     cls, sep, pad = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
@@ -213,7 +213,7 @@ def test_encode_returns_what_the_encoder_takes(pretrained):
         tokenizer.encode(["the", "a"], ["b"])
 
 
-def test_mistakes_are_told_in_one_line(fitted, pretrained):
+def test_mistakes_are_one_line_errors(fitted, pretrained):
     classifier, _ = fitted
     untrained = bert_tf.TextClassifier.from_pretrained(pretrained)
     for error, call in (

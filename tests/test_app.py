@@ -19,7 +19,7 @@ def outcome(monkeypatch, capsys, error=None, argv=("program",)):
         if error:
             raise error
 
-    # absl's own run parses the process's flags, which are pytest's here.
+    # app.run of absl parses the process's flags, which are pytest's here.
     monkeypatch.setattr(app.app, "run", lambda guarded, flags_parser: guarded(list(argv)))
     try:
         app.run(main)
@@ -52,7 +52,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_an_error_of_the_user_becomes_one_line_and_a_status(monkeypatch, capsys, case):
     error, status, line = CASES[case]
-    kind = "" if status == 130 else "error: "  # being told to stop is none
+    kind = "" if status == 130 else "error: "  # an interruption is not an error
     assert outcome(monkeypatch, capsys, error) == (status, f"bert_tf: {kind}{line}\n")
 
 
@@ -68,7 +68,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line():
         [sys.executable, "-c", "import bert_tf.app; raise KeyboardInterrupt"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == -signal.SIGINT  # 130 to a shell
+    assert done.returncode == -signal.SIGINT  # 130 in a shell
     assert done.stderr == "bert_tf: interrupted\n"
 
 
@@ -76,7 +76,7 @@ def test_success_is_silent(monkeypatch, capsys):
     assert outcome(monkeypatch, capsys) == (0, "")
 
 
-def test_an_argument_that_is_no_flag_is_named(monkeypatch, capsys):
+def test_an_argument_that_is_not_a_flag_is_named(monkeypatch, capsys):
     status, line = outcome(monkeypatch, capsys, argv=("program", "train.txt"))
     assert status == 2
     assert line == "bert_tf: error: unexpected argument 'train.txt': all arguments are flags, --name=value\n"
@@ -101,7 +101,7 @@ def test_strategy_flags_have_defaults():
     assert read() == ("mirrored", "")
 
 
-def test_no_program_loads_tensorflow_before_its_greetings_are_silenced():
+def test_no_program_loads_tensorflow_before_silencing_its_startup_messages():
     files = Path(app.__file__).parent.glob("*.py")
     programs = [path for path in files if "from bert_tf.app import" in path.read_text()]
     assert len(programs) > 10

@@ -1,4 +1,4 @@
-"""Configs: sizes by name, dicts back and forth, and one clear line for each value that cannot be."""
+"""Configs: sizes by name, conversion to and from dicts, and one clear line for each invalid value."""
 
 import dataclasses
 import subprocess
@@ -42,7 +42,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_sizes_are_the_published_ones(name):
+def test_sizes_equal_the_published_ones(name):
     config = BertConfig.from_name(name).check()
     assert (config.num_layers, config.hidden_size, config.num_heads) == SIZES[name]
     assert config.intermediate_size == 4 * config.hidden_size
@@ -66,13 +66,13 @@ def test_a_mistyped_field_gets_a_suggestion():
         from_dict(FinetuneConfig, {"train": {"learning_rte": 1}})
 
 
-def test_a_field_like_no_other_gets_the_list():
+def test_a_field_unlike_any_other_gets_the_list():
     with pytest.raises(ConfigError, match="known: recipe, batch_size, accumulation, "):
         from_dict(TrainConfig, {"zzz": 1})
 
 
 @pytest.mark.parametrize("cls", [BertConfig, TrainConfig, PretrainConfig])
-def test_a_config_survives_the_way_through_a_dict(cls):
+def test_a_config_is_restored_from_a_dict(cls):
     config = cls()
     if cls is PretrainConfig:
         config.model.num_layers, config.data.layout, config.tokenizer.strip_accents = 7, "documents", False
@@ -151,7 +151,7 @@ def test_a_config_survives_the_way_through_a_dict(cls):
         (TaggingConfig(features=3), "task.features is 3; expected a FeatureConfig"),
     ],
 )
-def test_a_value_that_no_run_can_have_is_named(config, culprit):
+def test_an_invalid_value_is_named(config, culprit):
     with pytest.raises(ConfigError, match=culprit):
         config.check()
 
@@ -170,26 +170,26 @@ def test_a_value_that_no_run_can_have_is_named(config, culprit):
         FinetuneConfig(task=None, train=TrainConfig(epochs=3, layer_decay=1, phases=[])),
     ],
 )
-def test_the_defaults_and_what_goes_together_are_valid(config):
+def test_the_defaults_and_compatible_settings_are_valid(config):
     assert config.check() is config
 
 
 @pytest.mark.parametrize("cls", [BertConfig, TrainConfig, PretrainingData, ExampleData, TokenizerConfig, TaggingConfig])
-def test_a_value_of_another_type_is_named_in_any_field(cls):
+def test_a_value_of_the_wrong_type_is_named_in_any_field(cls):
     for field in dataclasses.fields(cls):
         for value in (1j, [None], b"text"):
             with pytest.raises(ConfigError, match=rf"^\w+\.{field.name} is .*; expected [^\n]*$"):
                 dataclasses.replace(cls(), **{field.name: value}).check()
 
 
-def test_the_schemes_of_tags_are_those_that_the_metrics_know():
+def test_tagging_schemes_are_those_of_the_metrics():
     for scheme in ("", *SCHEMES):
         assert TaggingConfig(scheme=scheme).check().scheme == scheme
     with pytest.raises(ConfigError, match=f"task.scheme is 'IOE'; expected one of {', '.join(SCHEMES)}$"):
         TaggingConfig(scheme="IOE").check()
 
 
-def test_settings_are_read_without_tensorflow_and_found_where_they_were():
+def test_configs_are_imported_without_tensorflow_and_also_from_bert_tf_tasks():
     files = [str(path) for path in sorted((Path(__file__).parents[1] / "configs").glob("*/*.py"))]
     script = "import runpy, sys; import bert_tf.config\n"
     script += f"for file in {files}: runpy.run_path(file)['get_config']()\n"
@@ -206,14 +206,14 @@ def test_settings_are_read_without_tensorflow_and_found_where_they_were():
     assert isinstance(QuestionAnsweringConfig(), tasks.TaskConfig)
 
 
-def test_a_setting_of_one_s_own_goes_before_the_recipe_s():
+def test_an_explicit_setting_overrides_the_recipe():
     google, own = TrainConfig(recipe="google"), TrainConfig(recipe="google", bias_correction=True, clip_on="global")
     assert (google.resolved().bias_correction, google.resolved().clip_on) == (False, "replica")
     assert (own.resolved().bias_correction, own.resolved().clip_on) == (True, "global")
     assert own.resolved().normalization == "replica_sum"
 
 
-def test_a_resolved_config_leaves_nothing_to_its_recipe():
+def test_a_resolved_config_has_a_value_for_every_setting_of_its_recipe():
     for recipe in RECIPES:
         resolved = TrainConfig(recipe=recipe).resolved()
         assert None not in (getattr(resolved, name) for name in RECIPES[recipe])
@@ -224,7 +224,7 @@ def test_radam_is_bias_corrected_in_either_recipe():
     assert all(TrainConfig(recipe=recipe, optimizer="radam").resolved().bias_correction for recipe in RECIPES)
 
 
-def test_what_a_recipe_and_a_setting_come_to_together_is_checked():
+def test_the_combination_of_recipe_and_settings_is_checked():
     with pytest.raises(ConfigError, match=r"'replica' while .* is 'global'"):
         TrainConfig(recipe="google", normalization="global").resolved()
 

@@ -1,4 +1,4 @@
-"""The files in configs/: every one loads, checks, and fits together."""
+"""The files in configs/: every one can be loaded, is valid, and is consistent."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ GLUE_TASKS = [f"finetune/glue.py:{task}" for task in GLUE if task != "ax"]
 
 
 def load(name):
-    """The config of a file, whose argument can stand behind a colon, as in --config."""
+    """The config of a file; its argument may follow a colon, as in --config."""
     name, *argument = name.split(":")
     spec = importlib.util.spec_from_file_location("config", CONFIGS / name)
     module = importlib.util.module_from_spec(spec)
@@ -28,7 +28,7 @@ def load(name):
 
 
 @pytest.mark.parametrize("name", [*FILES, *GLUE_TASKS])
-def test_a_config_file_checks_and_can_be_written_down(name):
+def test_a_config_file_is_valid_and_can_be_saved(name):
     config = load(name)
     assert isinstance(config, PretrainConfig if name.startswith("pretrain") else FinetuneConfig)
     config.train.check()
@@ -36,7 +36,7 @@ def test_a_config_file_checks_and_can_be_written_down(name):
 
 
 @pytest.mark.parametrize("name", [name for name in [*FILES, *GLUE_TASKS] if name.startswith("finetune")])
-def test_a_finetuning_config_has_a_task_for_the_examples_of_its_format(name):
+def test_the_task_of_a_finetuning_config_matches_its_format(name):
     config = load(name)
     assert FORMATS[config.data.format].example is task_of(config.task).example
     numbers = config.data.format in ("glue/stsb", "korsts", "klue/sts")
@@ -44,25 +44,25 @@ def test_a_finetuning_config_has_a_task_for_the_examples_of_its_format(name):
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("pretrain")])
-def test_the_phases_of_a_pretraining_config_fit_its_model_and_mask_what_the_rate_asks_for(name):
+def test_the_phases_of_a_pretraining_config_fit_its_model_and_its_masking_rate(name):
     config = load(name)
     found = phases.split(config.train, config.train.steps)
     assert (found[0].first, found[-1].end) == (0, config.train.steps)
     for phase in config.train.phases or [None]:
         data = config.data.in_phase(phase).check() if phase else config.data.check()
         assert data.max_length <= config.model.max_position_embeddings
-        # A cap below the rate's share of a full sequence would mask less than the rate says.
+        # A maximum below the rate's share of a full sequence would mask less than the rate asks for.
         assert data.max_predictions >= round(data.masking_rate * data.max_length)
 
 
 @pytest.mark.parametrize("name", ["pretrain/tiny.py", "pretrain/mini.py"])
-def test_what_the_bundled_configs_read_is_there(name):
+def test_the_files_read_by_the_bundled_configs_exist(name):
     config = load(name)
     train, heldout = find_corpus(config.input), find_corpus(config.validation)
     assert len(train) == len(heldout) > 0 and not set(train) & set(heldout)
 
 
-def test_the_configs_for_the_papers_runs_have_the_papers_numbers():
+def test_the_configs_of_the_papers_runs_have_the_papers_numbers():
     def batches(name):
         config = load(name)
         split = phases.split(config.train, config.train.steps)

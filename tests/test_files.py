@@ -24,7 +24,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path):
+def test_a_file_is_written_completely_or_not_at_all(tmp_path):
     path = tmp_path / "deep" / "file.txt"
     with replacing(path) as temporary:
         Path(temporary).write_text("new")
@@ -33,7 +33,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
     assert names(path.parent) == ["file.txt"]
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
     with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
@@ -43,7 +43,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     assert names(tmp_path) == ["file.txt"]
 
 
-def test_a_file_can_be_added_to_and_a_failure_adds_nothing(tmp_path):
+def test_a_file_can_be_appended_to_and_a_failure_appends_nothing(tmp_path):
     path = tmp_path / "file.txt"
     for text in ("one ", "two"):
         with replacing_with_others(path, adding=True) as temporary, open(temporary, "a") as file:
@@ -55,14 +55,14 @@ def test_a_file_can_be_added_to_and_a_failure_adds_nothing(tmp_path):
     assert names(tmp_path) == ["file.txt"]
 
 
-def test_a_full_disk_is_reported_with_the_files_own_name(tmp_path):
+def test_a_full_disk_is_reported_with_the_final_name_of_the_file(tmp_path):
     path = tmp_path / "file.txt"
     with pytest.raises(OSError) as caught, replacing(path):
         raise OSError(28, "No space left on device")
     assert caught.value.filename == str(path)
 
 
-def test_another_files_name_in_an_error_is_kept(tmp_path):
+def test_the_name_of_another_file_in_an_error_is_kept(tmp_path):
     with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "file.txt"):
         os.stat(tmp_path / "missing")
     assert caught.value.filename == str(tmp_path / "missing")
@@ -74,7 +74,7 @@ def test_a_written_file_can_be_read_by_others(tmp_path):
     assert os.stat(tmp_path / "file.txt").st_mode & 0o777 == 0o644
 
 
-def test_files_that_belong_together_appear_together_or_not_at_all(tmp_path):
+def test_several_files_are_written_together_or_not_at_all(tmp_path):
     path = tmp_path / "deep" / "file.json"
     with replacing_with_others(path) as temporary:
         assert os.path.basename(temporary) == "file.json"
@@ -92,7 +92,7 @@ def test_files_that_belong_together_appear_together_or_not_at_all(tmp_path):
     assert caught.value.filename == str(path)
 
 
-def test_a_directory_appears_whole_or_not_at_all(tmp_path):
+def test_a_directory_is_written_completely_or_not_at_all(tmp_path):
     with replacing_directory(tmp_path / "deep" / "model") as temporary:
         Path(temporary, "part").write_text("x")
         assert not (tmp_path / "deep" / "model").exists()
@@ -107,14 +107,14 @@ def test_a_failure_leaves_no_directory(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_directory_that_exists_is_not_touched(tmp_path):
+def test_an_existing_directory_is_not_changed(tmp_path):
     (tmp_path / "model").mkdir()
     with pytest.raises(ConfigError, match="already exists"), replacing_directory(tmp_path / "model"):
         pass
     assert names(tmp_path) == ["model"]
 
 
-def test_a_link_that_leads_nowhere_is_not_replaced(tmp_path):
+def test_a_dangling_link_is_not_replaced(tmp_path):
     (tmp_path / "model").symlink_to(tmp_path / "gone")
     with pytest.raises(ConfigError, match="already exists"), replacing_directory(tmp_path / "model"):
         pass
@@ -123,21 +123,21 @@ def test_a_link_that_leads_nowhere_is_not_replaced(tmp_path):
 @pytest.mark.parametrize(
     "make", [lambda path: DataError(f"{path}: bad"), lambda path: OSError(28, "No space left on device", path)]
 )
-def test_errors_name_the_directory_as_it_would_be_called(tmp_path, make):
+def test_errors_give_the_final_name_of_the_directory(tmp_path, make):
     with pytest.raises((DataError, OSError)) as caught, replacing_directory(tmp_path / "model") as temporary:
         raise make(f"{temporary}/part")
     assert f"{tmp_path}/model/part" in str(caught.value)
     assert "/.model." not in str(caught.value)
 
 
-def test_a_directory_that_can_not_be_made_is_named(tmp_path):
+def test_a_directory_that_cannot_be_created_is_named(tmp_path):
     path = tmp_path / ("x" * 300)
     with pytest.raises(OSError) as caught, replacing_directory(path):
         pass
     assert caught.value.filename == str(path)
 
 
-def test_json_survives_the_way_through_a_file(tmp_path):
+def test_json_is_restored_from_a_file(tmp_path):
     value = {"label": "긍정", "numbers": [1, 2.5, None], "nested": {"true": True}}
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json") == value
@@ -156,7 +156,7 @@ def test_numbers_that_are_not_finite_are_null_in_files_and_nan_again_when_read(t
     assert repr(again) == "{'loss': nan, 'rows': [{'step': 1, 'f1': nan}, [0.5, nan]], 'name': 'nan'}"
 
 
-def test_a_missing_file_and_one_that_is_not_json_are_named(tmp_path):
+def test_a_missing_file_and_invalid_json_are_named(tmp_path):
     with pytest.raises(DataError, match=r"missing\.json: no such file"):
         read_json(tmp_path / "missing.json")
     (tmp_path / "bad.json").write_text('{"a": ')
@@ -175,7 +175,7 @@ def test_bundled_data_is_found_from_any_directory(tmp_path, monkeypatch):
         bundled("data/none")
 
 
-def test_what_a_process_that_was_killed_long_ago_left_of_a_directory_is_removed(tmp_path):
+def test_the_temporary_directory_of_a_process_killed_long_ago_is_removed(tmp_path):
     left = ("model.k1lled_1", "model.l1ving_1", "other.k1lled_1")
     killed, living, other = (tmp_path / f".{name}.partial" for name in left)
     for folder in (killed, living, other):
@@ -188,7 +188,7 @@ def test_what_a_process_that_was_killed_long_ago_left_of_a_directory_is_removed(
     assert names(tmp_path) == sorted([living.name, other.name, "model"])
 
 
-def test_the_next_version_removes_what_was_left_of_any_version(tmp_path):
+def test_the_next_version_removes_the_temporary_directories_of_all_versions(tmp_path):
     killed, mine = tmp_path / ".1.k1lled_1.partial", tmp_path / ".config.k1lled_1.partial"
     for folder in (killed, mine):
         folder.mkdir()
@@ -198,13 +198,13 @@ def test_the_next_version_removes_what_was_left_of_any_version(tmp_path):
     assert names(tmp_path) == sorted([mine.name, "2"])
 
 
-def test_a_failure_leaves_no_parent_that_was_not_there(tmp_path):
+def test_a_failure_leaves_no_new_parent_directory(tmp_path):
     with pytest.raises(ZeroDivisionError), replacing_directory(tmp_path / "new" / "1"):
         raise ZeroDivisionError
     assert names(tmp_path) == []
 
 
-def test_of_two_writers_of_a_directory_the_later_one_is_told(tmp_path):
+def test_the_second_of_two_writers_of_a_directory_gets_an_error(tmp_path):
     writing = replacing_directory(tmp_path / "1")
     with pytest.raises(ConfigError, match="was written by another process in the meantime"), writing:
         (tmp_path / "1").mkdir()

@@ -1,4 +1,4 @@
-"""The programs one after the other, on a few hundred sentences of the bundled data."""
+"""The programs in sequence, on a few hundred sentences of the bundled data."""
 
 import csv
 import gzip
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
     for source, target, lines in (("train", "corpus", 400), ("heldout", "heldout", 60)):
         with gzip.open(bundled(f"data/sotu/{source}.txt.gz"), "rt", encoding="utf-8") as file:
             sentences = [line for line, _ in zip(file, range(lines), strict=False)]
-        # Addresses are long: a blank line every ten sentences makes enough documents of the first one.
+        # Documents are long addresses: a blank line every ten sentences makes enough documents of the first one.
         documents = ["".join(sentences[start : start + 10]) for start in range(0, lines, 10)]
         (folder / f"{target}.txt").write_text("\n".join(documents))
     for name, lines in (("train", 101), ("heldout", 38)):
@@ -69,7 +69,7 @@ def vocabulary(programs, folder):
 
 @pytest.fixture(scope="module")
 def pretrained(programs, folder, vocabulary):
-    """What pretrain made in two runs: the first was ended with Ctrl-C."""
+    """Results of pretrain in two runs, the first interrupted with Ctrl-C."""
     model = folder / "pretrained"
     command = "pretrain", f"--config={folder}/pretrain.py", f"--model_dir={model}"
 
@@ -90,14 +90,14 @@ def finetuned(programs, folder, pretrained):
     return model
 
 
-def test_ctrl_c_ends_with_130_and_one_line_that_says_how_to_go_on(pretrained):
+def test_ctrl_c_exits_with_130_and_one_line_that_says_how_to_resume(pretrained):
     model, stopped, left, _ = pretrained
     assert stopped.status == 130
     assert "run the same command again to resume" in stopped.error_line and str(model) in stopped.error_line
     assert "config.json" not in left and {"checkpoints", "curves.png"} <= set(left)
 
 
-def test_the_same_command_goes_on_from_there_to_the_end(pretrained):
+def test_the_same_command_resumes_and_finishes_the_run(pretrained):
     model, stopped, _, done = pretrained
     assert done.status == 0, done.errors
     step = stopped.error_line.split("stopped at step ")[1].split(";")[0]
@@ -108,12 +108,12 @@ def test_the_same_command_goes_on_from_there_to_the_end(pretrained):
     assert [row["step"] for row in results["evaluations"]] == [0, 300]
 
 
-def test_pretraining_lowers_the_loss_on_text_it_has_not_seen(pretrained):
+def test_pretraining_lowers_the_validation_loss(pretrained):
     first, last = json.loads((pretrained[0] / "results.json").read_text())["evaluations"]
     assert last["mlm_loss"] < first["mlm_loss"] - 0.3
 
 
-def test_finetuning_writes_results_and_evaluate_measures_the_same(programs, folder, finetuned):
+def test_finetuning_writes_results_and_evaluate_gives_the_same_metrics(programs, folder, finetuned):
     results = json.loads((finetuned / "results.json").read_text())
     programs.succeed("evaluate", f"--model_dir={finetuned}", f"--data_dir={folder}", f"--output={folder}/measured")
     assert all((where / "report.html").stat().st_size > 10_000 for where in (finetuned, folder / "measured"))
@@ -122,7 +122,7 @@ def test_finetuning_writes_results_and_evaluate_measures_the_same(programs, fold
     assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-4)
 
 
-def test_files_that_are_laid_out_otherwise_are_measured_by_naming_what_differs(programs, folder, finetuned):
+def test_files_with_another_layout_are_evaluated_with_flags_for_the_differences(programs, folder, finetuned):
     text = (folder / "heldout.tsv").read_text()
     (folder / "renamed.tsv").write_text(text.replace("sentence\tlabel", "review\tstars", 1))
     files = f"--model_dir={finetuned}", f"--data_dir={folder}/renamed.tsv", f"--output={folder}/renamed"
@@ -139,7 +139,7 @@ def read(path):
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def test_predictions_are_in_the_order_of_the_rows_and_agree_with_the_accuracy(programs, folder, finetuned):
+def test_predictions_are_in_the_order_of_the_rows_and_match_the_accuracy(programs, folder, finetuned):
     output = folder / "labels.tsv"
     programs.succeed("predict", f"--model_dir={finetuned}", f"--data_dir={folder}", f"--output={output}")
     predicted, truth = read(output), read(folder / "heldout.tsv")
@@ -164,7 +164,7 @@ def test_predict_reads_json_lines_from_standard_input(programs, folder, finetune
 
 
 def peak_memory(*command):
-    """Bytes that the process of a command had in memory at most."""
+    """Peak resident memory of the process of a command, in bytes."""
     process = subprocess.Popen(command)
     _, status, usage = os.wait4(process.pid, 0)
     assert status == 0
@@ -184,11 +184,11 @@ def test_the_memory_of_predict_does_not_grow_with_the_file(folder, finetuned):
         peaks.append(peak_memory(*predict, f"--data_dir={folder}/many.jsonl", "--batch_size=256"))
         with open(folder / f"many-{count}.jsonl") as file:
             assert sum(1 for _ in file) == count
-    # All texts and predictions would be some 200 MB more.
+    # All texts and predictions together would need some 200 MB more.
     assert peaks[1] < peaks[0] + 50e6, peaks
 
 
-def test_the_export_answers_like_predict_after_everything_else_is_gone(programs, folder, finetuned):
+def test_the_export_gives_the_answers_of_predict_without_any_other_file(programs, folder, finetuned):
     texts = [row["sentence"] for row in read(folder / "heldout.tsv")][:5]
     (folder / "texts.jsonl").write_text("".join(json.dumps({"sentence": text}) + "\n" for text in texts))
     files = f"--data_dir={folder}/texts.jsonl", f"--output={folder}/few.tsv"
@@ -225,7 +225,7 @@ FLAG_ERRORS = {
 
 
 @pytest.mark.parametrize("case", FLAG_ERRORS)
-def test_a_wrong_flag_or_field_ends_with_one_line_and_status_2(programs, folder, vocabulary, case):
+def test_a_wrong_flag_or_field_is_a_one_line_error_with_status_2(programs, folder, vocabulary, case):
     arguments, expected = FLAG_ERRORS[case]
     model = folder / "none"
     done = programs("pretrain", f"--config={folder}/pretrain.py", f"--model_dir={model}", *arguments)
@@ -235,7 +235,7 @@ def test_a_wrong_flag_or_field_ends_with_one_line_and_status_2(programs, folder,
     assert not model.exists()
 
 
-def test_a_missing_config_file_and_a_missing_flag_end_with_one_line(programs, folder):
+def test_a_missing_config_file_and_a_missing_flag_are_one_line_errors(programs, folder):
     done = programs("pretrain", f"--config={folder}/none.py", f"--model_dir={folder}/none")
     assert done.status == 2 and "No such file" in done.error_line and "none.py" in done.error_line
     done = programs("pretrain", f"--config={folder}/pretrain.py")
@@ -244,12 +244,12 @@ def test_a_missing_config_file_and_a_missing_flag_end_with_one_line(programs, fo
     assert done.status == 2 and "model_dir" in done.error_line
 
 
-def test_help_lists_the_flags_that_programs_share(programs):
+def test_help_lists_the_common_flags_of_all_programs(programs):
     shown = programs("predict", "--help").output
     assert all(f"\n  --{name}:" in shown for name in ("output", "strategy", "tpu", "data"))
 
 
-def test_a_field_that_the_config_file_itself_has_wrong_ends_with_one_line(programs, folder):
+def test_an_error_inside_a_config_file_is_a_one_line_error(programs, folder):
     (folder / "wrong.py").write_text(PRETRAIN.format(folder).replace("hidden_size", "hiden_size"))
     done = programs("pretrain", f"--config={folder}/wrong.py", f"--model_dir={folder}/none")
     assert done.status == 2 and "BertConfig has no field 'hiden_size'; did you mean 'hidden_size'?" in done.error_line
@@ -263,7 +263,7 @@ def test_another_runs_directory_is_refused_by_the_program(programs, folder, pret
     assert "--accept_config_change" in done.error_line
 
 
-def test_what_is_no_model_is_refused_by_every_program_that_reads_one(programs, folder, pretrained):
+def test_every_program_that_reads_a_model_refuses_other_directories(programs, folder, pretrained):
     (folder / "empty").mkdir()
     reads = {
         "evaluate": (f"--data_dir={folder}", f"--output={folder}/x"),
@@ -273,13 +273,13 @@ def test_what_is_no_model_is_refused_by_every_program_that_reads_one(programs, f
     for name, others in reads.items():
         done = programs(name, f"--model_dir={folder}/empty", *others)
         assert done.status == 1 and "empty: no config.json; expected a directory" in done.error_line
-        if name != "export":  # a pre-trained model labels nothing
+        if name != "export":  # a pre-trained model has no labels
             done = programs(name, f"--model_dir={pretrained[0]}", *others)
             assert done.status == 1 and "not fine-tuned; fine-tune it" in done.error_line
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_with_one_line_and_the_run_can_go_on_later(programs, folder, vocabulary):
+def test_a_full_disk_is_a_one_line_error_and_the_run_can_be_resumed(programs, folder, vocabulary):
     disk = folder / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
@@ -300,7 +300,7 @@ def test_a_full_disk_ends_with_one_line_and_the_run_can_go_on_later(programs, fo
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_is_no_failure(programs, folder, vocabulary):
+def test_sigterm_saves_and_exits_with_0(programs, folder, vocabulary):
     model = folder / "terminated"
 
     def terminate(process):

@@ -4,20 +4,20 @@ from bert_tf.progress import TRAINING, bar, duration, training_line
 
 
 def test_the_line_of_pretraining_fits_into_120_columns():
-    measures = {"loss": 7.4, "mlm_loss": 6.7231, "mlm_accuracy": 0.123, "nsp_loss": 0.6931, "nsp_accuracy": 0.999}
-    measures |= {"padding_share": 0.1234, "gradient_norm": 1.0}
+    metrics = {"loss": 7.4, "mlm_loss": 6.7231, "mlm_accuracy": 0.123, "nsp_loss": 0.6931, "nsp_accuracy": 0.999}
+    metrics |= {"padding_share": 0.1234, "gradient_norm": 1.0}
     rates = {
         "steps_per_second": 1.0,
         "sequences_per_second": 12345.6,
         "tokens_per_second": 1234567.0,
         "mfu": 0.417,
     }
-    shown = training_line(measures, rates, 1.26e-4, 3 * 86400.0)
+    shown = training_line(metrics, rates, 1.26e-4, 3 * 86400.0)
     assert shown == ("mlm 6.72 12.3%, nsp 0.693 99.9%, lr 1.3e-4, 12.3k seq 1.23M tok/s, pad 12%, MFU 42%, 3d 0h left")
     assert len(f"pretrain 100000/100000, {shown}") <= 120
 
 
-def test_a_log_gets_a_line_for_each_state_and_no_control_characters(capfd):
+def test_a_log_file_gets_one_line_per_state_without_control_characters(capfd):
     with bar("pretrain", 4, "step", layout=TRAINING) as line:
         for _ in range(4):
             line.set_postfix_str("loss 1.0", refresh=False)
@@ -31,10 +31,10 @@ def test_a_log_gets_a_line_for_each_state_and_no_control_characters(capfd):
 @pytest.mark.parametrize(
     "seconds, shown", [(0.4, "0:00"), (59.6, "1:00"), (754, "12:34"), (18720, "5h 12m"), (273600, "3d 4h")]
 )
-def test_durations_are_told_in_two_units(seconds, shown):
+def test_durations_are_given_in_two_units(seconds, shown):
     assert duration(seconds) == shown
 
 
-def test_the_line_of_skipped_updates_has_no_shares_of_nothing():
-    measures = {"mlm_loss": float("nan"), "mlm_accuracy": float("nan"), "padding_share": float("nan")}
-    assert training_line(measures, {}, 1e-3, None) == "mlm nan, lr 1.0e-3"
+def test_the_line_of_skipped_updates_omits_undefined_shares():
+    metrics = {"mlm_loss": float("nan"), "mlm_accuracy": float("nan"), "padding_share": float("nan")}
+    assert training_line(metrics, {}, 1e-3, None) == "mlm nan, lr 1.0e-3"

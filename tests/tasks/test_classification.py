@@ -1,4 +1,4 @@
-"""Classification: reading, encoding, batches and measures."""
+"""Classification: reading, encoding, batches and metrics."""
 
 import collections
 import json
@@ -26,7 +26,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def task(tokenizer):
-    """One for all: it keeps the graph that it once traced."""
+    """One for all tests, because it keeps the graph that it has traced."""
     return make(tokenizer, ("neg", "pos"), max_length=20)
 
 
@@ -43,7 +43,7 @@ def read(path, *, labelled=True):
     return list(Source(ExampleData(), path, TextExample).examples(ReadReport(), "test", labelled=labelled))
 
 
-def test_labels_become_their_numbers(task, tmp_path):
+def test_labels_are_mapped_to_their_indices(task, tmp_path):
     columns = task.to_tensors(read(write(tmp_path / "a.tsv", "sentence\tlabel\na b\tpos\nc\tneg\n")), labelled=True)
     assert columns["text"].numpy().tolist() == [b"a b", b"c"]
     assert columns["labels"].numpy().tolist() == [1, 0]
@@ -76,7 +76,7 @@ def test_labels_are_sorted_and_numbers_by_their_value(labels, expected):
     assert labels_of(labels, None, None) == expected
 
 
-def test_a_single_label_is_nothing_to_learn(tokenizer, tmp_path):
+def test_a_single_label_is_refused(tokenizer, tmp_path):
     path = write(tmp_path / "a.tsv", "sentence\tlabel\ty\na b\tpos\t1\nc\tpos\t0\n")
     with pytest.raises(DataError) as raised:
         Classification.create(tokenizer, ClassificationConfig(), ExampleData(), read(path), None)
@@ -90,7 +90,7 @@ def encode(task, *texts):
     return features["input_word_ids"], features["input_type_ids"], features["truncated"]
 
 
-def test_single_texts_are_cut_at_the_end_and_told(task):
+def test_single_texts_are_truncated_at_the_end_and_reported(task):
     texts = ["a b c", "a " * 18, "a " * 19, ""]
     ids, types, cut = encode(task, texts)
     a = PIECES.index("a")
@@ -99,7 +99,7 @@ def test_single_texts_are_cut_at_the_end_and_told(task):
     assert cut.numpy().tolist() == [False, False, True, False]
 
 
-def test_pairs_are_cut_at_the_longer_text(tokenizer):
+def test_the_longer_text_of_a_pair_is_truncated(tokenizer):
     task = make(tokenizer, ("x", "y"), pair=True, max_length=10)
     ids, types, cut = encode(task, ["a " * 9, "a"], ["b b", "b"])
     a, b = PIECES.index("a"), PIECES.index("b")
@@ -120,7 +120,7 @@ SHUFFLED = (3, 4)
 @pytest.mark.parametrize(
     "count, batch_size, seed", [(40, 1, SHUFFLED), (3, 32, None), (1200, 33, None), (1200, 33, SHUFFLED)]
 )
-def test_each_row_comes_once_with_its_own_text_and_label(task, count, batch_size, seed):
+def test_each_row_occurs_once_with_its_own_text_and_label(task, count, batch_size, seed):
     rows = make_rows(count)
     seed = seed and tf.constant(seed, tf.int64)
     seen = []
@@ -140,14 +140,14 @@ def test_each_row_comes_once_with_its_own_text_and_label(task, count, batch_size
     assert sorted(seen) == list(range(count))
 
 
-def test_lengths_are_multiples_of_four_where_the_limit_allows(tokenizer):
+def test_lengths_are_multiples_of_four_within_the_limit(tokenizer):
     task = make(tokenizer, ("neg", "pos"), max_length=64)
     widths = {batch["input_word_ids"].shape[1] for batch in task.batches(make_rows(300), 8)}
     assert all(width % 4 == 0 for width in widths)
     assert len(widths) > 1
 
 
-def test_the_seed_decides_the_order(task):
+def test_the_seed_determines_the_order(task):
     rows = make_rows(200)
     batches = tf.function(lambda seed: task.batches(rows, 8, seed=seed), autograph=False)  # traced once for all orders
 
@@ -159,7 +159,7 @@ def test_the_seed_decides_the_order(task):
     assert order(0, 1) != order(1, 1)
 
 
-def test_the_seed_also_decides_which_rows_share_a_batch(task):
+def test_the_seed_also_determines_which_rows_share_a_batch(task):
     rows = make_rows(2000)  # several pools
     batches = tf.function(lambda seed: task.batches(rows, 8, seed=seed), autograph=False)
     first, second = (
@@ -169,23 +169,23 @@ def test_the_seed_also_decides_which_rows_share_a_batch(task):
     assert len(first & second) < 20
 
 
-def test_rows_without_labels_make_batches_without_labels(task):
+def test_rows_without_labels_give_batches_without_labels(task):
     (batch,) = task.batches({"text": tf.constant(["a", "b"])}, 4)
     assert "labels" not in batch
 
 
-def test_measures_are_sums_over_the_rows_and_weights_their_number(task):
+def test_metrics_are_sums_over_the_rows_with_their_number_as_weight(task):
     logits = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
     labels = np.array([0, 1, 1, 0, 1, 0, 0], np.int32)
     features = {"labels": tf.constant(labels), "truncated": tf.constant([True, False] * 3 + [True])}
-    features["window"] = tf.constant([0, 1, 0, 0, 0, 0, 1], tf.int64)  # two are further ones of the text before
-    measures = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
-    np.testing.assert_allclose(measures["loss"], [-log_softmax(logits, -1)[range(7), labels].sum(), 7], rtol=1e-6)
-    np.testing.assert_allclose(measures["accuracy"], [(logits.argmax(-1) == labels).sum(), 7])
-    np.testing.assert_allclose(measures["truncated_share"], [3, 5])
+    features["window"] = tf.constant([0, 1, 0, 0, 0, 0, 1], tf.int64)  # two are additional windows of the previous text
+    sums = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
+    np.testing.assert_allclose(sums["loss"], [-log_softmax(logits, -1)[range(7), labels].sum(), 7], rtol=1e-6)
+    np.testing.assert_allclose(sums["accuracy"], [(logits.argmax(-1) == labels).sum(), 7])
+    np.testing.assert_allclose(sums["truncated_share"], [3, 5])
     assert task.weights(features).keys() == set(task.losses)
-    assert float(task.weights(features)["loss"]) == float(measures["loss"][1])
-    assert set(measures) == {*task.losses, *task.metric_names}
+    assert float(task.weights(features)["loss"]) == float(sums["loss"][1])
+    assert set(sums) == {*task.losses, *task.metric_names}
 
 
 def test_predictions_are_written_as_a_table(task, tmp_path):
@@ -203,7 +203,7 @@ def test_predictions_are_written_as_a_table(task, tmp_path):
     np.testing.assert_allclose(np.float64([line[1:] for line in lines]), softmax(logits, -1), atol=1e-6)
 
 
-def test_findings_are_the_confusions_the_surest_errors_and_intervals_of_every_score(tokenizer):
+def test_error_analysis_has_confusions_most_confident_errors_and_intervals_of_every_metric(tokenizer):
     labels, random = ("x", "y", "z", "unused"), np.random.default_rng(0)
     task = make(tokenizer, labels)
     gold, sure = random.integers(0, 3, 200), random.dirichlet([1] * 3, 200)
@@ -243,7 +243,7 @@ def test_findings_are_the_confusions_the_surest_errors_and_intervals_of_every_sc
         ("clinc150", ("a", "b", "oos")),
     ],
 )
-def test_every_score_has_an_interval_that_holds_it(tokenizer, format, labels):
+def test_every_metric_lies_within_its_interval(tokenizer, format, labels):
     random, task = np.random.default_rng(0), make(tokenizer, labels)
     task.data = ExampleData(format=format)
     gold = random.choice(labels, 40)
@@ -260,7 +260,7 @@ def test_every_score_has_an_interval_that_holds_it(tokenizer, format, labels):
 
 
 @pytest.mark.parametrize("format, best", [("table", "accuracy"), ("klue/ynat", "macro_f1"), ("glue/mrpc", "score")])
-def test_the_official_measure_says_which_model_is_best(tokenizer, format, best):
+def test_the_official_metric_selects_the_best_model(tokenizer, format, best):
     task = make(tokenizer, ("0", "1"))
     task.data = ExampleData(format=format)
     assert task.monitor == best
@@ -268,7 +268,7 @@ def test_the_official_measure_says_which_model_is_best(tokenizer, format, best):
     assert best in task.official_metrics(examples, [{"label": "1"}])
 
 
-def test_settings_make_the_same_task_again(tokenizer):
+def test_the_task_is_restored_from_its_settings(tokenizer):
     task = make(tokenizer, ("x", "y"), pair=True, max_length=9)
     task.data = ExampleData(format="nsmc", label="c")
     again = Classification.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
@@ -276,7 +276,7 @@ def test_settings_make_the_same_task_again(tokenizer):
     assert (again.data, again.config, again.pair) == (task.data, task.config, True)
 
 
-def test_long_texts_keep_what_the_setting_says(tokenizer):
+def test_long_texts_keep_the_configured_part(tokenizer):
     text = " ".join("abcdefgh")
     kept = {"head": "abcd", "tail": "efgh", "head_tail": "abgh"}
     for setting, letters in kept.items():
@@ -285,7 +285,7 @@ def test_long_texts_keep_what_the_setting_says(tokenizer):
         assert cut.numpy().all()
 
 
-def test_windows_cut_nothing_and_their_logits_are_averaged(tokenizer):
+def test_windows_truncate_nothing_and_their_logits_are_averaged(tokenizer):
     task = make(tokenizer, ("x", "y"), max_length=6, long_texts="window")
     texts = ["a b c d e f", "", "a b c d"]
     features = task.preprocess({"text": tf.constant(texts)})

@@ -1,4 +1,4 @@
-"""A text that is empty is answered like any other, by every task: `predict` owes each row an answer."""
+"""Every task answers an empty text like any other: `predict` needs an answer for each row."""
 
 import json
 
@@ -29,21 +29,21 @@ def made(name, tokenizer, **settings):
 
 
 def answered(task, model, examples):
-    """The predictions of examples, in their order, as they are written."""
+    """The predictions of examples, in order, as written to files."""
     predicted = list(predicting(task, model, examples, 2, tf.distribute.OneDeviceStrategy("/cpu:0")))
     assert [example for example, _ in predicted] == examples
     return [json.loads(json.dumps(prediction)) for _, prediction in predicted]
 
 
 def logits_of(model, *ids, types=None):
-    """The model's logits of one row of pieces, nothing padded."""
+    """The model's logits of a single row of wordpieces, without padding."""
     inputs = {"input_word_ids": [ids], "input_type_ids": [types or [0] * len(ids)], "input_mask": [[1] * len(ids)]}
     return model({name: tf.constant(value) for name, value in inputs.items()})["logits"].numpy()[0]
 
 
 @pytest.mark.parametrize("name", ["classification", "regression", "multi_label_classification"])
 @pytest.mark.parametrize("long_texts", ["head", "window"])
-def test_an_empty_text_is_answered_as_the_special_tokens_alone(tokenizer, name, long_texts):
+def test_an_empty_text_is_predicted_from_the_special_tokens_alone(tokenizer, name, long_texts):
     labels = ["value"] if name == "regression" else ["x", "y"]
     task, model = made(name, tokenizer, labels=labels, long_texts=long_texts)
     examples = [TextExample(str(n), (text,), None, "") for n, text in enumerate(["a", "", " ", "a a"])]
@@ -58,7 +58,7 @@ def test_an_empty_text_is_answered_as_the_special_tokens_alone(tokenizer, name, 
     assert predictions[0] != predictions[1] | {"id": "0"}
 
 
-def test_an_empty_half_of_a_pair_is_answered_as_the_other_half_alone(tokenizer):
+def test_a_pair_with_an_empty_half_is_predicted_from_the_other_half(tokenizer):
     task, model = made("classification", tokenizer, labels=["x", "y"], pair=True)
     examples = [TextExample(str(n), pair, None, "") for n, pair in enumerate([("a", ""), ("", "a"), ("", "")])]
     expected = [
@@ -72,7 +72,7 @@ def test_an_empty_half_of_a_pair_is_answered_as_the_other_half_alone(tokenizer):
 
 @pytest.mark.parametrize("unit", ["words", "characters"])
 @pytest.mark.parametrize("context", ["sentence", "document"])
-def test_a_sentence_without_words_has_no_tags_and_moves_no_others(tokenizer, unit, context):
+def test_a_sentence_without_words_has_no_tags_and_does_not_shift_others(tokenizer, unit, context):
     labels = ["O", "B-X", "I-X"]
     task, model = made("tagging", tokenizer, labels=labels, unit=unit, context=context)
     full = [tagged("0", "ab", None, 0, "", joiner="" if unit == "characters" else " ")]
@@ -86,7 +86,7 @@ def test_a_sentence_without_words_has_no_tags_and_moves_no_others(tokenizer, uni
 
 
 @pytest.mark.parametrize("unanswerable", [False, True])
-def test_a_question_about_an_empty_text_has_no_answer_and_an_empty_question_any(tokenizer, unanswerable):
+def test_an_empty_context_has_no_answer_and_an_empty_question_may_have_any(tokenizer, unanswerable):
     task, model = made("question_answering", tokenizer, unanswerable=unanswerable, null_threshold=1e9)
     asked = [("a?", ""), ("a?", " "), ("", "a b")]
     examples = [QuestionExample(str(n), *texts, None, "") for n, texts in enumerate(asked)]
@@ -96,12 +96,12 @@ def test_a_question_about_an_empty_text_has_no_answer_and_an_empty_question_any(
     assert something["answer"] and something["answer"] in "a b"
 
 
-def test_empty_choices_and_contexts_are_answered(tokenizer):
+def test_empty_choices_and_contexts_are_predicted(tokenizer):
     task, model = made("multiple_choice", tokenizer)
     asked = [("", ("a", "b")), ("a", ("", "b")), ("a", ("", ""))]
     examples = [ChoiceExample(str(n), context, "", choices, None, "") for n, (context, choices) in enumerate(asked)]
     first, second, third = answered(task, model, examples)
     assert sum(first["probabilities"]) == pytest.approx(1) and first["choice"] in (0, 1)
-    # As the exported model has it, an empty choice is none.
+    # In the exported model an empty choice is no choice.
     assert (second["choice"], second["probabilities"]) == (1, [0.0, 1.0])
     assert (third["label"], third["probabilities"]) == ("", [0.0, 0.0])

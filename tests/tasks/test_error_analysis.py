@@ -1,4 +1,4 @@
-"""What tasks show of their answers, against hand-made answers. Classification, regression: in their own tests."""
+"""Error analysis against hand-made answers. For classification and regression see their own tests."""
 
 import numpy as np
 import pytest
@@ -20,14 +20,14 @@ def tokenizer():
     return Tokenizer(PIECES)
 
 
-def test_of_many_errors_the_surest_are_shown():
+def test_the_most_confident_of_many_errors_are_shown():
     assert surest_errors([0.5, 0.9, 0.7, 0.5, 0.7], [False, True, False, False, False]).tolist() == [2, 4, 0, 3]
     assert not surest_errors([0.5], [True]).size
     assert len(surest_errors([0.5] * 200, [False] * 200)) == LISTED
 
 
 def found_by(task, examples, predictions):
-    """The error_analysis; each interval is of a score and holds it."""
+    """The error analysis; each interval must be of a metric and contain it."""
     error_analysis, scores = task.error_analysis(examples, predictions), task.official_metrics(examples, predictions)
     assert error_analysis.intervals and task.monitor in error_analysis.intervals
     for name, (low, high) in error_analysis.intervals.items():
@@ -37,12 +37,12 @@ def found_by(task, examples, predictions):
 
 @pytest.fixture
 def resampled(monkeypatch):
-    """Function of a task, examples and predictions to the intervals of the official metrics of resampled examples."""
+    """Function from a task, examples and predictions to the intervals of the official metrics of resamples."""
     monkeypatch.setattr(bootstrap, "RESAMPLES", 50)
 
     def intervals(task, examples, predictions):
         def metrics(rows):
-            # Of questions, by their ids, each draw is one of its own.
+            # Each draw of a question counts as a question of its own.
             drawn = [examples[row]._replace(id=str(number)) for number, row in enumerate(rows)]
             return task.official_metrics(
                 drawn, [predictions[row] | {"id": one.id} for one, row in zip(drawn, rows, strict=True)]
@@ -61,7 +61,7 @@ def span(text, label, start, score):
     return {"text": text, "label": label, "start": start, "end": start + len(text), "score": score}
 
 
-def test_entities_are_told_apart_by_type_and_only_the_differing_ones_are_errors(tokenizer):
+def test_entities_are_grouped_by_type_and_only_differing_ones_are_errors(tokenizer):
     task = Tagging(tokenizer, labels=("O", "B-X", "I-X", "B-Y", "I-Y"), unit="words")
     examples = [sentence("a b c d", "B-X I-X O B-Y", 0), sentence("e f", "O B-X", 1), sentence("g", "O", 2)]
     predictions = [
@@ -79,7 +79,7 @@ def test_entities_are_told_apart_by_type_and_only_the_differing_ones_are_errors(
     }
 
 
-def test_parts_of_speech_have_a_row_a_tag_and_sentences_with_most_errors_come_first(tokenizer):
+def test_parts_of_speech_have_a_row_per_tag_and_sentences_with_most_errors_come_first(tokenizer):
     task = Tagging(tokenizer, labels=("N", "V"), unit="words")
     examples = [sentence("a b", "N V", 0), sentence("c d e", "N N V", 1)]
     error_analysis = found_by(task, examples, [{"tags": ["N", "N"]}, {"tags": ["V", "V", "V"]}])
@@ -92,7 +92,7 @@ def test_parts_of_speech_have_a_row_a_tag_and_sentences_with_most_errors_come_fi
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_sentence_without_words_leaves_an_interval(tokenizer):
+def test_intervals_can_be_computed_with_a_sentence_without_words(tokenizer):
     task = Tagging(tokenizer, labels=("N", "V"), unit="words")
     found_by(task, [sentence("", "", 0), sentence("a b", "N V", 1)], [{"tags": []}, {"tags": ["N", "V"]}])
 
@@ -109,7 +109,7 @@ def test_a_sentence_without_words_leaves_an_interval(tokenizer):
         ),
     ],
 )
-def test_every_score_of_tags_has_the_interval_that_scoring_each_draw_gives(tokenizer, labels, unit, scores, resampled):
+def test_intervals_of_tagging_metrics_equal_those_of_scoring_each_resample(tokenizer, labels, unit, scores, resampled):
     random, task = np.random.default_rng(0), Tagging(tokenizer, labels=labels, unit=unit)
     examples, predictions = [], []
     for number in range(6):  # few: in some resamples a type is missing
@@ -134,7 +134,7 @@ def answered(number, text, probability, null_odds=None):
     return {"id": str(number), "answer": text, "probability": probability, "nbest": nbest} | odds
 
 
-def test_of_wrong_answers_the_surest_come_first_with_the_context_around_the_right_one(tokenizer):
+def test_the_most_confident_wrong_answers_come_first_with_context_of_the_right_one(tokenizer):
     task = QuestionAnswering(tokenizer, data=ExampleData(format="squad"))
     long = f"{'x ' * 500}right {'y ' * 500}"
     examples = [
@@ -165,7 +165,7 @@ def test_an_answer_below_the_threshold_counts_as_none(tokenizer):
     assert error_analysis.examples[0].answered == "(no answer)"
 
 
-def test_every_score_of_squad_2_has_the_interval_that_scoring_each_draw_gives(tokenizer, resampled):
+def test_intervals_of_squad_2_metrics_equal_those_of_scoring_each_resample(tokenizer, resampled):
     random = np.random.default_rng(0)
     task = QuestionAnswering(tokenizer, QuestionAnsweringConfig(unanswerable=True), ExampleData(format="squad2"))
     examples = [question(number, "b c d e", *(["b c"] if number % 3 else [])) for number in range(30)]
@@ -177,7 +177,7 @@ def test_every_score_of_squad_2_has_the_interval_that_scoring_each_draw_gives(to
     assert intervals == {name: pytest.approx(expected[name]) for name in names}
 
 
-def test_of_choices_the_surest_wrong_one_is_the_worst(tokenizer):
+def test_the_most_confident_wrong_choice_is_the_worst_error(tokenizer):
     examples = [
         ChoiceExample(str(number), f"context {number}", "which?" * number, ("one", "other"), 0, f"file:{number}")
         for number in range(3)

@@ -1,4 +1,4 @@
-"""Every task's model has the variables that a checkpoint of it is read by."""
+"""The model of every task has the variables listed for its checkpoints."""
 
 import pytest
 
@@ -29,25 +29,25 @@ def make(case):
 
 
 @pytest.mark.parametrize("case", [*TASKS, *CONFIGS])
-def test_a_model_is_built_with_the_head_that_it_is_loaded_with(case):
+def test_a_model_is_built_with_the_head_used_for_loading(case):
     task, encoder = make(case), BertEncoder(small_config(num_layers=1))
     saved = Checkpoint(encoder.config, {}, {"name": task.name, "settings": task.settings()})
     assert saved.head
     assert {one.path: tuple(one.shape) for one in task.build(encoder).weights} == saved.shapes()
 
 
-def test_layers_that_the_encoder_lacks_are_told_by_the_settings_name():
+def test_the_error_for_missing_layers_names_the_setting():
     config = TaggingConfig(head="bilstm", features=FeatureConfig((99,)))
     task = TASKS["tagging"](Tokenizer(PIECES), config, labels=["a", "b"])
     with pytest.raises(ConfigError, match=r"^task\.features: layer 99: the model has -1 to 1, 0 for the embeddings$"):
         task.build(BertEncoder(small_config(num_layers=1)))
 
 
-def test_a_new_task_needs_no_other_place_to_be_loaded(monkeypatch):
+def test_a_new_task_can_be_loaded_without_other_changes(monkeypatch):
     class Sentiment(Classification):
         name = "sentiment"
 
     saved = Checkpoint(small_config(), {}, {"name": "sentiment", "settings": {"labels": ["a", "b"], "head": "bilstm"}})
-    assert saved.head is None  # as of a task that only later versions know
+    assert saved.head is None  # a task that only later versions know
     monkeypatch.setitem(TASKS, "sentiment", Sentiment)
     assert (saved.head, saved.labels) == ("classification_bilstm", ["a", "b"])

@@ -1,4 +1,4 @@
-"""Masks made in the training step are those that the input pipeline would have made."""
+"""Masks drawn in the training step equal those of the input pipeline."""
 
 import itertools
 
@@ -25,7 +25,7 @@ MASKED = {"masked_lm_positions", "masked_lm_ids", "masked_lm_weights"}
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A file of 12 documents in words of one to three letters, each letter a piece, and its tokenizer."""
+    """A file of 12 documents with words of one to three letters, each letter a wordpiece, and its tokenizer."""
     random = np.random.default_rng(0)
     letters = "abcdefghij"
 
@@ -46,7 +46,7 @@ def data_of(kind=("token", "pieces"), mask_on="host", **fields):
 
 
 def epochs(corpus, data, batch_size=8):
-    """Function from the epoch to its batches; traced once, for a pipeline takes seconds to trace."""
+    """Function from the epoch to its batches; traced once, because tracing a pipeline takes seconds."""
     files, tokenizer = corpus
     return tf.function(
         lambda epoch: pretraining_dataset(Corpus(files, tokenizer, data), seed=1, epoch=epoch, batch_size=batch_size),
@@ -56,7 +56,7 @@ def epochs(corpus, data, batch_size=8):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_step_masks_as_the_pipeline_would_have(corpus, kind):
+def test_the_step_draws_the_same_masks_as_the_pipeline(corpus, kind):
     prepare = Masker(data_of(kind), corpus[1]).in_step()
     expected = list(epochs(corpus, data_of(kind))(0))
     unmasked = list(epochs(corpus, data_of(kind, "device"))(0))
@@ -70,7 +70,7 @@ def test_the_step_masks_as_the_pipeline_would_have(corpus, kind):
     assert any((batch["input_word_ids"] == corpus[1].mask_id).numpy().any() for batch in expected)
 
 
-def test_pieces_of_a_batch_get_the_masks_of_the_whole_and_epochs_others(corpus):
+def test_microbatches_get_the_masks_of_the_whole_batch_and_epochs_differ(corpus):
     data = data_of(("span", "pieces"), "device")
     prepare = tf.function(Masker(data, corpus[1]).in_step(), reduce_retracing=True, autograph=False)
     batches_of = epochs(corpus, data)
@@ -94,7 +94,7 @@ def test_pieces_of_a_batch_get_the_masks_of_the_whole_and_epochs_others(corpus):
 
 
 @pytest.mark.slow
-def test_a_run_that_masks_on_the_device_learns_and_measures_what_one_on_the_host_does(corpus, tmp_path):
+def test_a_run_with_masking_on_the_device_has_the_weights_and_metrics_of_one_on_the_host(corpus, tmp_path):
     tokenizer = corpus[1]
 
     def run(mask_on, accumulation):
@@ -116,5 +116,5 @@ def test_a_run_that_masks_on_the_device_learns_and_measures_what_one_on_the_host
         history = trainer.run([source], str(tmp_path / f"{mask_on}{accumulation}"), title="test")
         return [point["loss"] for point in history.points] + [row["loss"] for row in history.evaluations]
 
-    # Without dropout micro-batches change nothing, unless masks depended on them.
+    # Without dropout, micro-batches change nothing unless masks depend on them.
     np.testing.assert_allclose(run("device", 2), run("host", 1), rtol=1e-5)

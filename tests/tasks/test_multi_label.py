@@ -1,4 +1,4 @@
-"""Several labels a text: how they are written, learned, decided and scored."""
+"""Several labels per text: reading, training, decisions and metrics."""
 
 import json
 
@@ -50,13 +50,13 @@ def test_labels_are_lists_in_json_and_separated_in_tables(tmp_path, name, conten
     np.testing.assert_array_equal(columns["labels"], [[1, 1], [0, 0], [0, 1], [0, 1]])
 
 
-def test_a_label_outside_the_set_is_named_with_its_place():
+def test_an_unknown_label_is_reported_with_its_location():
     with pytest.raises(DataError) as raised:
         create("x,y").to_tensors(examples_of("x", "x,z"), labelled=True)
     assert str(raised.value) == "file:1: label 'z' is not one of the model's: 'x', 'y'"
 
 
-def test_a_number_is_no_label():
+def test_a_number_is_not_a_label():
     with pytest.raises(DataError, match=r"^file:1: label 0\.5; expected names, or a list of them"):
         create("x,y", 0.5)
 
@@ -67,7 +67,7 @@ def test_a_label_from_json_that_would_be_read_as_two_is_refused():
     assert create(("x,y", "z"), ("z",), separator="|").labels == ("x,y", "z")
 
 
-def test_examples_without_any_label_are_nothing_to_learn():
+def test_training_examples_without_any_label_are_refused():
     with pytest.raises(DataError, match=r"^file:0 and all following: there is no label; expected at least two"):
         create("", "")
 
@@ -76,29 +76,29 @@ def test_examples_without_any_label_are_nothing_to_learn():
     "fields, message",
     [({"threshold": 1.0}, "task.threshold is 1.0; expected a number"), ({"separator": ""}, "separator is empty")],
 )
-def test_settings_that_mean_nothing_are_refused(fields, message):
+def test_invalid_settings_are_refused(fields, message):
     with pytest.raises(ConfigError, match=message):
         MultiLabelConfig(**fields).check()
 
 
-def test_the_loss_is_the_mean_of_the_labels_cross_entropies_and_balanced_ones_weigh_what_they_lack():
+def test_the_loss_is_the_mean_cross_entropy_of_the_labels_and_may_be_balanced():
     task = create("x,y", "y", "y", "y", "", "y", balanced=True)  # x once in six, y five times
     assert task.class_weights == (5.0, 0.2)
     given = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
     logits = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
     rows = {"labels": tf.constant(given), "truncated": tf.constant([False, True, False])}
     rows["window"] = tf.zeros(3, tf.int64)
-    measures = task.loss_and_metrics(rows, {"logits": tf.constant(logits)})
+    sums = task.loss_and_metrics(rows, {"logits": tf.constant(logits)})
     by_hand = -(np.array([5.0, 0.2]) * given * np.log(expit(logits)) + (1 - given) * np.log(expit(-logits)))
-    np.testing.assert_allclose(measures["loss"], [by_hand.mean(1).sum(), 3], rtol=1e-5)
-    np.testing.assert_allclose(measures["truncated_share"], [1, 3])
+    np.testing.assert_allclose(sums["loss"], [by_hand.mean(1).sum(), 3], rtol=1e-5)
+    np.testing.assert_allclose(sums["truncated_share"], [1, 3])
     assert float(task.weights(rows)["loss"]) == 3.0
     plain = create("x,y").loss_and_metrics(rows, {"logits": tf.constant(logits)})["loss"][0] / 3
     assert float(plain) == pytest.approx(sklearn.metrics.log_loss(given.ravel(), expit(logits).ravel()), rel=1e-5)
-    assert set(measures) == {*task.losses, *task.metric_names}
+    assert set(sums) == {*task.losses, *task.metric_names}
 
 
-def test_labels_are_given_from_the_threshold_on():
+def test_labels_are_assigned_from_the_threshold_on():
     task = create("x,y", threshold=0.3)
     logits = np.log([[0.29 / 0.71, 0.31 / 0.69], [0.9 / 0.1, 0.1 / 0.9], [0.1 / 0.9, 0.2 / 0.8]]).astype(np.float32)
     answers = task.aggregate_windows({"text": tf.constant(["a"] * 3)}, tf.range(3), {"logits": tf.constant(logits)})
@@ -117,7 +117,7 @@ def test_predictions_are_written_as_a_table(tmp_path):
     assert (tmp_path / "a.tsv").read_text() == expected
 
 
-def test_labels_that_break_lines_do_not_break_the_table(tmp_path):
+def test_labels_with_line_breaks_do_not_break_the_table(tmp_path):
     task = create(("a\tb", "c\r\nd"), ())
     predicted = [(None, {"labels": ["a\tb"], "probabilities": {"a\tb": 0.75, "c\r\nd": 0.5}})]
     task.writers()[".tsv"](tmp_path / "a.tsv", iter(predicted))
@@ -125,11 +125,11 @@ def test_labels_that_break_lines_do_not_break_the_table(tmp_path):
         assert file.read() == "labels\ta b\tc  d\na b\t0.750000\t0.500000\n"
 
 
-def test_scores_intervals_and_floor():
+def test_metrics_intervals_and_baseline():
     random, labels = np.random.default_rng(1), np.array(["x", "y", "z"])
     gold, found = random.random((150, 3)) < [0.2, 0.6, 0.4], random.random((150, 3)) < [0.2, 0.6, 0.4]
     examples = examples_of(*[tuple(labels[row]) for row in gold])
-    shares = 0.5 * found + 0.5 * random.random((150, 3))  # those from 0.5 on are given
+    shares = 0.5 * found + 0.5 * random.random((150, 3))  # those from 0.5 on are assigned
     predictions = [
         {"labels": labels[row].tolist(), "probabilities": dict(zip(labels, share, strict=True))}
         for row, share in zip(found, shares, strict=True)
@@ -142,7 +142,7 @@ def test_scores_intervals_and_floor():
     error_analysis = task.error_analysis(examples, predictions)
     assert error_analysis.intervals.keys() == scores.keys()
     assert all(low < scores[name] < high for name, (low, high) in error_analysis.intervals.items())
-    # Each label of each example is an answer: given with its probability, or not given with what is left of 1.
+    # Each label of each example is a decision: assigned with its probability, or not assigned with the complement.
     np.testing.assert_allclose(error_analysis.confidences, [max(share, 1 - share) for share in shares.ravel()])
     assert np.mean(error_analysis.correct) == pytest.approx((gold == found).mean())
     name, precision, recall, f1, count = error_analysis.table.rows[0]
@@ -154,5 +154,5 @@ def test_scores_intervals_and_floor():
     assert task.baseline(examples_of("", ""))["exact_match"] == 1.0  # of examples without any label
     assert task.baseline(examples_of("z", "", "y", "z", ""))["exact_match"] == 2 / 5  # z alone, the commonest
     assert task.baseline(examples_of("x,y", "x", "", "y"))["exact_match"] == 1 / 4  # both, of half of the examples
-    # y is there more often than not, the others are not.
+    # y is assigned more often than not, the others are not.
     assert task.baseline(examples)["exact_match"] == pytest.approx((gold == [False, True, False]).all(1).mean())

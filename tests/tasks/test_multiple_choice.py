@@ -1,4 +1,4 @@
-"""Multiple choice: any number of choices, and nothing that depends on those that are not there."""
+"""Multiple choice: any number of choices, and results that do not depend on padded choices."""
 
 import json
 
@@ -41,7 +41,7 @@ def signatures(task, model):
     return task.signatures(model)
 
 
-def made_up(count, seed=0):
+def random_examples(count, seed=0):
     """Examples of two to five choices."""
     rng = np.random.default_rng(seed)
 
@@ -56,7 +56,7 @@ def made_up(count, seed=0):
 
 
 def ids_of(context, choice, budget=17):
-    """[CLS] context [SEP] choice [SEP], the longer text cut, on a tie the second; by the original's loop."""
+    """[CLS] context [SEP] choice [SEP], truncated by the original's loop: the longer text, on a tie the second."""
     first, second = ([PIECES.index(letter) for letter in text.split()] for text in (context, choice))
     while len(first) + len(second) > budget:
         (first if len(first) > len(second) else second).pop()
@@ -64,7 +64,7 @@ def ids_of(context, choice, budget=17):
 
 
 def logits_by_hand(model, example):
-    """The score of each choice, asked about alone and without padding."""
+    """The score of each choice, predicted alone and without padding."""
     logits = []
     for choice in example.choices:
         ids, types = ids_of(example.context, choice)
@@ -74,7 +74,7 @@ def logits_by_hand(model, example):
     return np.array(logits)
 
 
-def test_a_row_is_the_context_with_each_choice_and_a_question_stands_behind_the_context(task):
+def test_a_row_is_the_context_with_each_choice_and_a_question_follows_the_context(task):
     examples = [
         ChoiceExample("0", "a b", "c?", ("d", "e f"), 1, ""),
         ChoiceExample("1", "a " * 15, "", ("b " * 9, "c", "d e"), 0, ""),
@@ -91,7 +91,7 @@ def test_a_row_is_the_context_with_each_choice_and_a_question_stands_behind_the_
     assert features["truncated"].numpy().tolist() == [False, True, False]
 
 
-def test_of_a_long_context_is_kept_what_the_setting_says(tokenizer):
+def test_long_contexts_keep_the_configured_part(tokenizer):
     example = ChoiceExample("0", "a b c d e f g h", "", ("i", "j"), 0, "")
     for kept, expected in (("head", "a b c d"), ("tail", "e f g h"), ("head_tail", "a b g h")):
         task = MultipleChoice(tokenizer, MultipleChoiceConfig(max_length=8, long_texts=kept).check())
@@ -102,8 +102,8 @@ def test_of_a_long_context_is_kept_what_the_setting_says(tokenizer):
 
 
 @pytest.mark.parametrize("count, batch_size, seed", [(40, 7, None), (330, 10, (3, 4))])
-def test_each_example_comes_once_with_its_own_choices(task, count, batch_size, seed):
-    examples = made_up(count)
+def test_each_example_occurs_once_with_its_own_choices(task, count, batch_size, seed):
+    examples = random_examples(count)
     columns = task.to_tensors(examples, labelled=True)
     seen = []
     for batch in task.batches(columns, batch_size, seed=seed and tf.constant(seed, tf.int64)):
@@ -122,8 +122,8 @@ def test_each_example_comes_once_with_its_own_choices(task, count, batch_size, s
     assert sorted(seen) == list(range(count))
 
 
-def test_loss_and_answers_are_those_of_each_example_alone(task, model):
-    examples = made_up(23)
+def test_loss_and_answers_equal_those_of_each_example_alone(task, model):
+    examples = random_examples(23)
     columns = task.to_tensors(examples, labelled=True)
     found, measured = answering(task, model, STRATEGY, labelled=True)(columns, task.batches(columns, 4))
     predictions = task.predictions(examples, found)
@@ -133,7 +133,7 @@ def test_loss_and_answers_are_those_of_each_example_alone(task, model):
     assert measured["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
     assert measured["accuracy"] == pytest.approx(np.mean(right))
     assert task.official_metrics(examples, predictions)["accuracy"] == pytest.approx(np.mean(right))
-    assert len({one.argmax() for one in logits}) > 2  # the model does tell choices apart
+    assert len({one.argmax() for one in logits}) > 2  # the model's answers depend on the choices
     for example, scores, prediction in zip(examples, logits, predictions, strict=True):
         np.testing.assert_allclose(prediction["probabilities"], softmax(scores), atol=1e-5)
         assert (prediction["id"], prediction["choice"]) == (example.id, scores.argmax())
@@ -141,8 +141,8 @@ def test_loss_and_answers_are_those_of_each_example_alone(task, model):
         assert json.dumps(prediction)
 
 
-def test_served_an_empty_text_is_no_choice_wherever_it_stands(model, signatures):
-    example = made_up(1)[0]
+def test_an_empty_text_in_a_request_is_not_a_choice_at_any_position(model, signatures):
+    example = random_examples(1)[0]
     serve = signatures["serving_default"]
     expected = softmax(logits_by_hand(model, example))
     choices = ["", example.choices[0], "", *example.choices[1:], "", ""]
@@ -158,23 +158,23 @@ def test_served_an_empty_text_is_no_choice_wherever_it_stands(model, signatures)
     assert serve(tf.constant(["a"]), tf.constant([["", ""]]))["probabilities"].numpy().tolist() == [[0, 0]]
 
 
-def test_served_what_a_server_fills_shorter_lists_up_with_changes_no_answer(signatures):
-    # TF Serving puts the first element of a request's own tensor there (batching_util.cc, PadTensor).
+def test_the_padding_of_shorter_lists_by_a_server_changes_no_answer(signatures):
+    # TF Serving pads with the first element of a request's own tensor (batching_util.cc, PadTensor).
     serve = signatures["serving_default"]
     alone = serve(tf.constant(["the good"]), tf.constant([["a", "b c"]]))
     filled = serve(tf.constant(["the good", "x"]), tf.constant([["a", "b c", "a", "a"], ["d", "e", "d", "g"]]))
     np.testing.assert_allclose(filled["probabilities"][0], [*alone["probabilities"][0], 0, 0], atol=1e-6)
     assert filled["choice"][0] == alone["choice"][0]
     assert filled["choice_count"].numpy().tolist() == [2, 4]
-    assert filled["probabilities"][1, 0] == filled["probabilities"][1, 2] > 0  # not at the end: the client's own
+    assert filled["probabilities"][1, 0] == filled["probabilities"][1, 2] > 0  # not at the end: sent by the client
     same = serve(tf.constant(["a"]), tf.constant([["b", "b", "b"]]))
     assert same["probabilities"].numpy().tolist() == [[1, 0, 0]]
-    # A request of several rows has the same element in all; "" as the first choice of all makes it "".
+    # A request of several rows has the same element in all; "" as the first choice makes it "".
     several = serve(tf.constant(["the", "the good"]), tf.constant([["", "b", "c", ""], ["", "a", "b c", ""]]))
     np.testing.assert_allclose(several["probabilities"][1], [0, *alone["probabilities"][0], 0], atol=1e-6)
 
 
-def test_served_examples_have_as_many_choices_as_they_like(signatures):
+def test_examples_of_a_request_may_have_any_number_of_choices(signatures):
     texts = tf.constant(["a", "the good"]), tf.constant([["b", "c", "d"], ["a", "b c", ""]])
     expected = signatures["serving_default"](*texts)
     examples = []
@@ -188,14 +188,14 @@ def test_served_examples_have_as_many_choices_as_they_like(signatures):
     np.testing.assert_array_equal(answer["scores"], expected["probabilities"])
 
 
-def test_choosing_by_lot_scores_one_in_as_many_as_there_are(task):
-    examples = made_up(2)[:1] * 3 + [ChoiceExample("x", "a", "", tuple("abcd"), 0, "")]
+def test_the_baseline_is_the_accuracy_of_random_choices(task):
+    examples = random_examples(2)[:1] * 3 + [ChoiceExample("x", "a", "", tuple("abcd"), 0, "")]
     assert task.baseline(examples)["accuracy"] == pytest.approx((3 / len(examples[0].choices) + 1 / 4) / 4)
     copa = list(read_copa(shared("english/copa/copa-test.xml")))
     assert (len(copa), task.baseline(copa)) == (500, {"accuracy": 0.5})
 
 
-def test_settings_make_the_same_task_again(task, tokenizer):
+def test_the_task_is_restored_from_its_settings(task, tokenizer):
     again = MultipleChoice.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
     assert (again.config, again.data) == (task.config, task.data)
     assert MultipleChoice.from_settings({"max_length": 24}, tokenizer).config.max_length == 24

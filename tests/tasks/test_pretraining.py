@@ -1,4 +1,4 @@
-"""The pre-training tasks' measures by hand, and the filling of [MASK]s."""
+"""The metrics of the pre-training tasks by hand, and the filling of [MASK] tokens."""
 
 import numpy as np
 import pytest
@@ -34,12 +34,12 @@ def fill(task, model):
 
 
 @pytest.mark.parametrize("kind", [Pretraining, MaskedLM])
-def test_measures_count_masked_tokens_and_pairs(kind):
+def test_metrics_count_masked_tokens_and_pairs(kind):
     task = kind(None, max_length=12)
     rng = np.random.default_rng(0)
     masked, following = rng.normal(size=(3, 4, 50)), rng.normal(size=(3, 2))
     ids = rng.integers(0, 50, (3, 4))
-    ids[0, 0], ids[1, 2] = masked[0, 0].argmax(), masked[1, 2].argmax()  # one right where it counts, one where not
+    ids[0, 0], ids[1, 2] = masked[0, 0].argmax(), masked[1, 2].argmax()  # one correct with weight, one without
     weights = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]])
     labels = np.array([0, 1, 1])
     features = {
@@ -49,7 +49,7 @@ def test_measures_count_masked_tokens_and_pairs(kind):
         "next_sentence_labels": tf.constant(labels, tf.int32),
     }
     outputs = {"mlm_logits": tf.constant(masked, tf.float32), "nsp_logits": tf.constant(following, tf.float32)}
-    measures = task.loss_and_metrics(features, outputs)
+    metrics = task.loss_and_metrics(features, outputs)
     entropies = -np.take_along_axis(log_softmax(masked, -1), ids[..., None], -1)[..., 0]
     expected = {
         "mlm_loss": ((entropies * weights).sum(), 4),
@@ -59,10 +59,10 @@ def test_measures_count_masked_tokens_and_pairs(kind):
         "padding_share": (3, 15),
     }
     assert expected["mlm_accuracy"][0] >= 1
-    assert measures.keys() == {*task.losses, *task.metric_names}
-    assert len(measures) == {Pretraining: 5, MaskedLM: 3}[kind]
-    for name in measures:
-        np.testing.assert_allclose(measures[name], expected[name], rtol=1e-5, err_msg=name)
+    assert metrics.keys() == {*task.losses, *task.metric_names}
+    assert len(metrics) == {Pretraining: 5, MaskedLM: 3}[kind]
+    for name in metrics:
+        np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-5, err_msg=name)
     assert task.weights(features).keys() == set(task.losses)
     for name, weight in task.weights(features).items():
         np.testing.assert_allclose(weight, expected[name][1], atol=2e-5)
@@ -78,11 +78,11 @@ def test_the_sequences_of_packed_rows_are_counted_one_by_one():
         "next_sentence_weights": tf.constant([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]),
     }
     logits = np.array([[[0, 1], [0, 2], [0, 3]], [[4, 0], [5, 0], [6, 0]]], np.float32)
-    measures = task.loss_and_metrics(features, {"mlm_logits": tf.zeros([2, 1, 9]), "nsp_logits": tf.constant(logits)})
+    metrics = task.loss_and_metrics(features, {"mlm_logits": tf.zeros([2, 1, 9]), "nsp_logits": tf.constant(logits)})
     entropies = -log_softmax(logits, -1)
     expected = entropies[0, 0, 1] + entropies[0, 1, 0] + entropies[0, 2, 1] + entropies[1, 0, 0]
-    np.testing.assert_allclose(measures["nsp_loss"], (expected, 4), rtol=1e-6)
-    np.testing.assert_allclose(measures["nsp_accuracy"], (3, 4))
+    np.testing.assert_allclose(metrics["nsp_loss"], (expected, 4), rtol=1e-6)
+    np.testing.assert_allclose(metrics["nsp_accuracy"], (3, 4))
     assert float(task.weights(features)["nsp_loss"]) == 4
 
 
@@ -92,7 +92,7 @@ def test_a_batch_without_masks_divides_by_more_than_zero():
 
 
 def expected_fillings(model, words):
-    """Tokens and probabilities by NumPy for one text given as its pieces."""
+    """Tokens and probabilities by NumPy for one text given as wordpieces."""
     ids = np.array([[2, *map(PIECES.index, words), 3]])
     ones = np.ones_like(ids)
     tensors = tensors_of(model, 32)
@@ -109,7 +109,7 @@ def decode(tokens):
     return [[piece.decode() for piece in row] for row in tokens]
 
 
-def test_each_mask_is_filled_in_the_order_of_the_text(model, fill):
+def test_masks_are_filled_in_the_order_of_the_text(model, fill):
     texts = ["a [MASK] b", "[MASK] the [MASK] good[MASK]!", "no mask here", "[MASK]"]
     pieces = [["a", "[MASK]", "b"], ["[MASK]", "the", "[MASK]", "good", "[MASK]", "!"], None, ["[MASK]"]]
     answer = {name: value.numpy() for name, value in fill(tf.constant(texts)).items()}
@@ -125,13 +125,13 @@ def test_each_mask_is_filled_in_the_order_of_the_text(model, fill):
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", "a b"]])
-def test_texts_without_a_mask_and_no_texts_have_no_answers(fill, texts):
+def test_texts_without_a_mask_have_no_answers(fill, texts):
     answer = fill(tf.constant(texts, tf.string))
     assert answer["tokens"].shape == answer["probabilities"].shape == (len(texts), 0, 5)
 
 
 def test_a_mask_beyond_the_longest_input_has_no_answer(model, fill):
-    # 12 tokens, two of them [CLS] and [SEP]: ten pieces are kept.
+    # 12 tokens, two of them [CLS] and [SEP]: ten wordpieces are kept.
     kept, cut = "a " * 9 + "[MASK] b b", "a " * 10 + "[MASK]"
     answer = fill(tf.constant([kept, cut]))
     assert answer["tokens"].shape == (2, 1, 5)
@@ -139,12 +139,12 @@ def test_a_mask_beyond_the_longest_input_has_no_answer(model, fill):
     assert answer["tokens"].numpy()[1].tolist() == [[b""] * 5]
 
 
-def test_settings_make_the_same_task_again(task):
+def test_the_task_is_restored_from_its_settings(task):
     assert Pretraining.from_settings(task.settings(), task.tokenizer).settings() == {"max_length": 12}
 
 
-def test_a_masked_language_model_is_loaded_exported_and_answers_as_numpy_does(tmp_path):
-    # Without the pooler that a next-sentence head would need.
+def test_a_masked_language_model_loaded_or_exported_gives_numpys_answers(tmp_path):
+    # Without the pooler, which only a next-sentence head needs.
     checkpoint, model = small_checkpoint("masked_lm", pooler=False)
     directory.write(checkpoint, str(tmp_path / "model"))
     task, again = directory.load_task(str(tmp_path / "model"))

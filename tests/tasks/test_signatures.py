@@ -1,4 +1,4 @@
-"""The signatures beside serving_default: attention against NumPy, token ids against texts."""
+"""The signatures other than serving_default: attention against NumPy, token ids against texts."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ TEXTS, OTHERS = ["the good b!", "", "É a"], ["c. d", "the", "x " * 40]
 
 @pytest.fixture(scope="module")
 def pairs():
-    """A task of pairs and its model: LayerNorm first, so that a layer's input is not what it attends with."""
+    """A task on pairs and its model, with LayerNorm first, so that inputs of a layer and of its attention differ."""
     task = Classification(Tokenizer(PIECES), ClassificationConfig(max_length=24), labels=("a", "b"), pair=True)
     return task, randomize(task.build(BertEncoder(small_config(norm="pre"))), scale=0.5)
 
@@ -27,7 +27,7 @@ def attention(pairs):
     return {name: value.numpy() for name, value in answer.items()}
 
 
-def test_tokens_are_those_that_the_model_reads_with_their_bytes_in_the_texts(pairs, attention):
+def test_tokens_are_the_models_inputs_with_their_byte_offsets_in_the_texts(pairs, attention):
     task, _ = pairs
     features = task.token_features({"text": tf.constant(TEXTS), "second_text": tf.constant(OTHERS)})
     pieces = np.array(task.tokenizer.vocab)[features["input_word_ids"]]
@@ -45,7 +45,7 @@ def test_tokens_are_those_that_the_model_reads_with_their_bytes_in_the_texts(pai
     assert set(attention["texts"][1]) == {-1, 1}
 
 
-def test_attention_is_that_of_numpy(pairs, attention):
+def test_attention_equals_numpys(pairs, attention):
     task, model = pairs
     features = task.token_features({"text": tf.constant(TEXTS), "second_text": tf.constant(OTHERS)})
     encoder = model.get_layer("encoder")
@@ -65,10 +65,10 @@ def test_attention_is_that_of_numpy(pairs, attention):
                 part = slice(8 * head, 8 * head + 8)
                 expected = softmax(query[:, part] @ key[:, part].T / np.sqrt(8))
                 np.testing.assert_allclose(found[number, head] / 255, expected, atol=0.51 / 255)
-    assert found.std() > 5  # the model does attend to some tokens more than to others
+    assert found.std() > 5  # attention is not uniform
 
 
-def test_ids_are_answered_as_the_texts_that_they_are_of(pairs):
+def test_token_ids_get_the_answers_of_their_texts(pairs):
     task, model = pairs
     signatures = task.signatures(model)
     columns = tf.constant(TEXTS), tf.constant(OTHERS)
@@ -82,7 +82,7 @@ def test_ids_are_answered_as_the_texts_that_they_are_of(pairs):
             np.testing.assert_array_equal(found[name], expected)
 
 
-def test_what_is_filled_up_for_a_server_is_cut_off_again():
+def test_the_padding_of_a_server_is_removed():
     ragged = tf.ragged.constant([["a"], [], ["b", "", "c"]])
     answers = {
         "word": ragged,

@@ -1,4 +1,4 @@
-"""GLUE: each task's own metrics, and the zip that its leaderboard takes."""
+"""GLUE: each task's own metrics, and the zip file for its leaderboard."""
 
 import json
 import zipfile
@@ -17,7 +17,7 @@ from bert_tf.tasks.submission import write_submission
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES
 
-# What gluebenchmark.com/faq lists, with the rows of each test set.
+# The files listed at gluebenchmark.com/faq, with the number of rows of each test set.
 FILES = {
     "CoLA.tsv": 1063, "SST-2.tsv": 1821, "MRPC.tsv": 1725, "STS-B.tsv": 1379, "QQP.tsv": 390965, "MNLI-m.tsv": 9796,
     "MNLI-mm.tsv": 9847, "QNLI.tsv": 5463, "RTE.tsv": 3000, "WNLI.tsv": 146, "AX.tsv": 1104,
@@ -25,7 +25,7 @@ FILES = {
 
 
 def predicted(name, rows=None, seed=0):
-    """(example, prediction) of a test set, in some other order than its index."""
+    """(example, prediction) of a test set, not in the order of its index."""
     task, random = GLUE_SETS[name], np.random.default_rng(seed)
     count = task.test_rows if rows is None else rows
     field, values = (
@@ -46,7 +46,7 @@ def table(path, file):
     return [line.split("\t") for line in lines[1:]]
 
 
-def test_a_whole_submission_is_made_one_model_after_the_other(tmp_path):
+def test_a_submission_is_completed_one_model_after_the_other(tmp_path):
     path = tmp_path / "submission.zip"
     for name in GLUE_SETS:
         note = submit(path, name)
@@ -64,7 +64,7 @@ def test_a_whole_submission_is_made_one_model_after_the_other(tmp_path):
             assert all(label == expected[index] for index, label in rows)
 
 
-def test_a_file_that_is_written_again_replaces_the_old_one_and_the_others_stay(tmp_path):
+def test_a_rewritten_file_replaces_the_old_one_and_the_others_are_kept(tmp_path):
     path = tmp_path / "submission.zip"
     submit(path, "wnli")
     submit(path, "stsb")
@@ -82,7 +82,7 @@ def test_a_file_that_is_written_again_replaces_the_old_one_and_the_others_stay(t
         ("mnli_matched", 9815, r"^9815 predictions; a submission has 9796 \(MNLI-m\), 9847 \(MNLI-mm\), 1104 \(AX\): "),
     ],
 )
-def test_a_part_of_a_test_set_is_refused_and_the_submission_stays(tmp_path, name, rows, message):
+def test_an_incomplete_test_set_is_refused_and_the_submission_kept(tmp_path, name, rows, message):
     path = tmp_path / "submission.zip"
     submit(path, "wnli")
     before = path.read_bytes()
@@ -114,7 +114,7 @@ def make(name, source=""):
     "name, source",
     [("cola", ""), ("mrpc", ""), ("qqp", "tfds:glue/qqp"), ("rte", ""), ("cola", "tfds:glue/cola")],
 )
-def test_a_models_scores_are_those_of_its_glue_task_and_the_best_is_their_mean(name, source):
+def test_metrics_are_those_of_the_glue_task_and_their_mean_selects_the_best_model(name, source):
     task, random = make(name, source), np.random.default_rng(0)
     gold, found = random.choice(task.labels, 80), random.choice(task.labels, 80, p=[0.3, 0.7])
     examples = [TextExample(str(row), ("a", "b"), str(label), f"file:{row}") for row, label in enumerate(gold)]
@@ -133,7 +133,7 @@ def test_a_models_scores_are_those_of_its_glue_task_and_the_best_is_their_mean(n
 
 
 @pytest.mark.parametrize("data", [ExampleData(source="tfds:glue/ax"), ExampleData(format="glue/ax")])
-def test_a_model_of_mnli_that_is_asked_ax_writes_its_file_and_is_scored_as_ax_is(tmp_path, data):
+def test_a_model_of_mnli_predicts_ax_and_is_scored_with_its_metric(tmp_path, data):
     task = make("mnli_matched")
     task.data = data
     with replacing_with_others(tmp_path / "a.zip", adding=True) as temporary:

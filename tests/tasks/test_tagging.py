@@ -1,4 +1,4 @@
-"""Tagging: which piece learns and answers which word, windows, documents, schemes, and answers back on the text."""
+"""Tagging: targets and answers of wordpieces, windows, documents, schemes, and mapping of answers to the text."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def sentence(text, tags=None, document=None, identity="0"):
 
 
 def answer(task, examples, label_of):
-    """Predictions, and the answers they are made of, of a model that gives each piece the label of its id."""
+    """Predictions, and the merged outputs they are made from, of a model that labels each wordpiece by its id."""
     columns = task.to_tensors(examples, labelled=False)
     features = task.preprocess(columns)
     rows, features = features["row"], task.pad(features)
@@ -59,7 +59,7 @@ def by_remainder(ids):
 
 
 def random_sentences(count, seed=0, documents=False):
-    """Words of 1 to 5 letters, so of up to 5 pieces."""
+    """Words of 1 to 5 letters, so up to 5 wordpieces."""
     rng = np.random.default_rng(seed)
     found = []
     for number in range(count):
@@ -70,27 +70,27 @@ def random_sentences(count, seed=0, documents=False):
 
 
 def expected_tags(tokenizer, example):
-    """What `by_remainder` makes of a sentence, each word tokenized alone."""
+    """Tags of a sentence according to `by_remainder`, with each word tokenized alone."""
     ids = tokenizer.tokenize(list(example.words)).to_list()
     return [LABELS[pieces[0] % len(LABELS)] for pieces in ids]
 
 
-def test_the_first_piece_of_a_word_learns_and_answers_it(tokenizer):
+def test_the_first_wordpiece_of_a_word_has_its_target_and_its_answer(tokenizer):
     task = make(tokenizer, max_length=12)
-    # A zero-width space is deleted: its word has no piece.
+    # A zero-width space is deleted: its word has no wordpiece.
     example = sentence("the goods \u200b a, B", "O B-X I-X I-Z I-Y")
     features = task.preprocess(task.to_tensors([example], labelled=True))
     pieces = [VOCABULARY[number] for number in features["input_word_ids"].to_list()[0]]
     assert pieces == ["[CLS]", "the", "good", "##s", "a", ",", "b", "[SEP]"]
     assert features["word"].to_list() == [[0, 1, 2, 0, 4, 0, 5, 0]]
-    # I-X goes with its word; what broken I-Z is mended to, B-Z, is no label of the task.
+    # I-X belongs to its word; B-Z, to which the broken I-Z is repaired, is not a label of the task.
     assert features["target"].to_list() == [[0, 1, 2, 0, 0, 0, 4, 0]]
     assert features["start"].to_list() == [[0, 0, 4, 0, 14, 0, 17, 0]]
     assert features["end"].to_list() == [[0, 3, 9, 0, 16, 0, 18, 0]]
 
 
 @pytest.mark.parametrize("context, max_length, stride", [("sentence", 8, 0), ("document", 8, 6), ("document", 512, 0)])
-def test_every_word_learns_once_and_is_answered_as_its_first_piece_says(tokenizer, context, max_length, stride):
+def test_every_word_has_one_target_and_the_answer_of_its_first_wordpiece(tokenizer, context, max_length, stride):
     task = make(tokenizer, max_length=max_length, stride=stride, context=context)
     examples = random_sentences(60, documents=True)
     learned = []
@@ -106,7 +106,7 @@ def test_every_word_learns_once_and_is_answered_as_its_first_piece_says(tokenize
         assert prediction["tags"] == expected_tags(tokenizer, example)
 
 
-def test_a_documents_sentences_are_one_text_and_others_are_not(tokenizer):
+def test_the_sentences_of_a_document_are_one_text(tokenizer):
     task = make(tokenizer, context="document")
     examples = [sentence("a b", "O O", document) for document in (0, 0, 1, None, None)]
     examples = [example._replace(location=f"file:{line}") for line, example in enumerate(examples)]
@@ -115,7 +115,7 @@ def test_a_documents_sentences_are_one_text_and_others_are_not(tokenizer):
     assert columns["word_starts"].to_list() == [[0, 2, 4, 6], [0, 2], [0, 2], [0, 2]]
 
 
-def test_a_document_fills_the_window_from_its_neighbours(tokenizer):
+def test_windows_are_filled_with_neighbouring_sentences_of_the_document(tokenizer):
     sentences = [sentence("a b c", "O O O", 0), sentence("d e f", "O O O", 0)]
     task = make(tokenizer, max_length=6, context="document")
     ids = task.preprocess(task.to_tensors(sentences, labelled=True))["input_word_ids"].to_list()
@@ -123,20 +123,20 @@ def test_a_document_fills_the_window_from_its_neighbours(tokenizer):
     assert ids == [[2, a, a + 1, a + 2, a + 3, 3], [2, a + 2, a + 3, a + 4, a + 5, 3]]
 
 
-def test_a_stream_is_not_cut_inside_a_document(tokenizer):
+def test_a_stream_is_not_split_inside_a_document(tokenizer):
     numbers = [0] * 3 + [1] * 4 + [None] * 2 + [2] * 11 + [3]
     examples = [sentence("a", "O", number)._replace(location=str(line)) for line, number in enumerate(numbers)]
 
     def sizes(context):
         return [len(chunk) for chunk in make(tokenizer, context=context).chunks(iter(examples), 4)]
 
-    # The third document has more sentences than two chunks: memory comes first.
+    # The third document has more sentences than two chunks: limiting memory is more important.
     assert sizes("document") == [7, 8, 5, 1]
     assert sizes("sentence") == [4, 4, 4, 4, 4, 1]
 
 
 @pytest.mark.parametrize("labels", [LABELS, ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")])
-def test_the_graph_reads_the_entities_that_conlleval_reads(tokenizer, labels):
+def test_the_graph_finds_the_same_entities_as_conlleval(tokenizer, labels):
     task, rng = make(tokenizer, labels), np.random.default_rng(0)
     examples = random_sentences(200)
     predictions, merged = answer(task, examples, lambda ids: rng.integers(0, len(labels), ids.shape))
@@ -158,7 +158,7 @@ def test_the_graph_reads_the_entities_that_conlleval_reads(tokenizer, labels):
     assert total > 1000
 
 
-def test_offsets_are_characters_of_the_text_as_it_was_given(tokenizer):
+def test_offsets_are_characters_of_the_original_text(tokenizer):
     task = make(tokenizer)
     texts = ["  😀 the, Ünïcode (good) 가", "", "x"]
     examples = [TaggedExample(str(row), text, None, None, None, None, f"-:{row}") for row, text in enumerate(texts)]
@@ -171,11 +171,11 @@ def test_offsets_are_characters_of_the_text_as_it_was_given(tokenizer):
 
 
 @pytest.mark.parametrize("unit", ["words", "characters"])
-def test_words_and_entities_end_with_the_marks_of_their_last_letter(tokenizer, unit):
+def test_words_and_entities_include_the_combining_marks_of_their_last_letter(tokenizer, unit):
     task = make(tokenizer, unit=unit)
     words = [unicodedata.normalize("NFD", word) for word in ("Café", "Zoë", "नमस्ते", "שָׁלוֹםֹ", "한각")]
     example = TaggedExample("0", " ".join(words), None, None, None, None, "-:0")
-    # B-X begins an entity at each word's first piece: of characters the others, "##f" and the like, continue it.
+    # B-X begins an entity at each word's first wordpiece: in characters the others, "##f" etc., continue it.
     continues = tokenizer.continues.numpy()
     (prediction,), merged = answer(task, [example], lambda ids: np.where(continues[ids], 2, 1))
     assert [span["text"] for span in prediction["spans"]] == words
@@ -188,7 +188,7 @@ def test_words_and_entities_end_with_the_marks_of_their_last_letter(tokenizer, u
         assert answer(task, [given], lambda ids: np.where(continues[ids], 2, 1))[0][0]["spans"] == prediction["spans"]
 
 
-def test_a_word_without_a_piece_gets_the_commonest_label_and_is_counted(tokenizer):
+def test_a_word_without_a_wordpiece_gets_the_most_frequent_label_and_is_counted(tokenizer):
     task, read_report = make(tokenizer), ReadReport()
     example = sentence("a \u200b b", "B-X I-X I-X")
     predictions, _ = answer(task, [example], lambda ids: np.ones_like(ids))
@@ -201,7 +201,7 @@ def characters_of(text, tags):
     return tagged("0", list(text), tags.split(), None, "file:1", joiner="")
 
 
-def test_pieces_learn_their_first_character_and_answer_all_of_theirs():
+def test_wordpieces_have_the_target_of_their_first_character_and_tag_all_of_them():
     tokenizer = Tokenizer([*PIECES[:5], "서울", "##시", "청", "##장", "김", "##철수"], lower_case=False)
     example = characters_of("서울시 청장 김철수", "B-OG I-OG I-OG I-OG I-OG O O B-PS I-PS I-PS")
     create = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [example], None)
@@ -216,22 +216,22 @@ def test_pieces_learn_their_first_character_and_answer_all_of_theirs():
     assert [text.decode() for text in merged["entity"].to_list()[0]] == ["서울시 청", "김철수"]
 
 
-def test_a_foreign_tag_in_an_evaluation_file_of_klue_is_wrong_and_ends_nothing(tokenizer):
+def test_an_unknown_tag_in_an_evaluation_file_of_klue_counts_as_an_error(tokenizer):
     task = make(tokenizer, ("O", "B-PS", "I-PS"), unit="characters")
-    heldout = [characters_of("이순신 장군", "B-PS I-PS I-PS O B-AF I-AF")]
-    scores = task.official_metrics(heldout, [{"tags": ["B-PS", "I-PS", "I-PS", "O", "O", "O"]}])
+    validation = [characters_of("이순신 장군", "B-PS I-PS I-PS O B-AF I-AF")]
+    scores = task.official_metrics(validation, [{"tags": ["B-PS", "I-PS", "I-PS", "O", "O", "O"]}])
     assert (scores["entity_macro_f1"], scores["recall"]) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize("scheme", ["BIOES", "IOB1"])
-def test_characters_are_learned_in_bio_alone(tokenizer, scheme):
+def test_characters_can_only_be_tagged_in_bio(tokenizer, scheme):
     examples = [characters_of("가나 다라", "B-X I-X O B-X I-X")]
     assert Tagging.create(tokenizer, TaggingConfig(), ExampleData(), examples, None).scheme == "BIO"
     with pytest.raises(ConfigError, match=f"the scheme {scheme} is for words, but the .* set task.scheme to BIO"):
         Tagging.create(tokenizer, TaggingConfig(scheme=scheme), ExampleData(), examples, None)
 
 
-def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of_words(tokenizer, tmp_path):
+def test_words_are_refused_by_a_model_of_characters_and_characters_by_one_of_words(tokenizer, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "이순신 장군"}\n{"words": ["가"]}\n{"words": ["이순신", "장군"]}\n')
     text, single, words = read_tagged_lines(str(path))
@@ -245,12 +245,12 @@ def test_words_are_no_question_to_a_model_of_characters_nor_characters_to_one_of
     characters = characters_of("이순신 장군", "B-X I-X I-X O O O")
     with pytest.raises(DataError, match="file:1: characters, but the model tags words; give data that tags words"):
         make(tokenizer).to_tensors([words, characters], labelled=True)
-    # What the text is cut into by the model itself may adjoin.
+    # Words that the model finds in a text may be adjacent.
     assert answer(make(tokenizer), [text._replace(text="(a)")], by_remainder)[0][0]["words"] == ["(", "a", ")"]
 
 
-def test_what_a_piece_can_not_tell_apart_is_all_that_klue_loses():
-    """Oracle tags on real sentences: with a piece a character nothing is lost, white space inside entities included."""
+def test_perfect_predictions_have_perfect_klue_metrics():
+    """Oracle tags on real sentences with one wordpiece per character, including white space inside entities."""
     path = packages.shared("korean/klue/klue-ner-v1.1_dev.tsv")
     examples = [example for example, _ in zip(read_klue_ner(str(path)), range(300), strict=False)]
     letters = sorted({char for example in examples for char in example.text if char.strip()})
@@ -271,20 +271,18 @@ def test_what_a_piece_can_not_tell_apart_is_all_that_klue_loses():
     assert with_spaces == [list(example.tags) for example in examples]
 
 
-def test_measures_are_sums_over_the_words(tokenizer):
+def test_metrics_are_sums_over_the_words(tokenizer):
     task = make(tokenizer)
     features = task.pad(task.preprocess(task.to_tensors(random_sentences(5), labelled=True)))
     logits = np.random.default_rng(0).normal(size=(*features["target"].shape, 5)).astype(np.float32)
-    measures = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
+    sums = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
     rows, places = np.nonzero(features["target"].numpy())
     labels = features["target"].numpy()[rows, places] - 1
     words = sum(len(example.words) for example in random_sentences(5))
-    np.testing.assert_allclose(
-        measures["loss"], [-log_softmax(logits, -1)[rows, places, labels].sum(), words], rtol=1e-5
-    )
-    np.testing.assert_allclose(measures["accuracy"], [(logits[rows, places].argmax(-1) == labels).sum(), words])
+    np.testing.assert_allclose(sums["loss"], [-log_softmax(logits, -1)[rows, places, labels].sum(), words], rtol=1e-5)
+    np.testing.assert_allclose(sums["accuracy"], [(logits[rows, places].argmax(-1) == labels).sum(), words])
     assert float(task.weights(features)["loss"]) == words
-    assert set(measures) == {*task.losses, *task.metric_names}
+    assert set(sums) == {*task.losses, *task.metric_names}
 
 
 @pytest.mark.parametrize(
@@ -296,7 +294,7 @@ def test_measures_are_sums_over_the_words(tokenizer):
         ("S-X O B-Y E-Y", "BIOES"),
     ],
 )
-def test_the_scheme_is_what_the_tags_show(tags, scheme):
+def test_the_scheme_is_inferred_from_the_tags(tags, scheme):
     assert scheme_of([["O"], tags.split()]) == scheme
 
 
@@ -319,19 +317,19 @@ def test_labels_are_ordered_by_frequency_and_every_type_has_all_prefixes(tokeniz
     assert frequencies == sorted(frequencies, reverse=True)
 
 
-def test_broken_sequences_are_mended_and_counted_and_unknown_tags_never_learned(tokenizer):
+def test_broken_sequences_are_repaired_and_counted_and_unknown_tags_are_never_targets(tokenizer):
     train = [sentence("a b c", "O B-X I-X", identity="1")] * 3 + [sentence("a b c d", "I-X I-X O I-Y", identity="2")]
     task, read_report = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None), ReadReport()
     task.check(train, read_report)
     assert read_report.lines() == ["repaired: tag of a broken entity sequence: 2 (file:2, file:2)"]
-    heldout, read_report = [sentence("a b c", "B-Z I-Z O", identity="9"), sentence("a b c", "B-X O O")], ReadReport()
-    task.check(heldout, read_report)
+    validation, read_report = [sentence("a b c", "B-Z I-Z O", identity="9"), sentence("a b c", "B-X O O")], ReadReport()
+    task.check(validation, read_report)
     assert read_report.counts == {"never predicted: tag 'B-Z', not in the training data": 1,
                             "never predicted: tag 'I-Z', not in the training data": 1}  # fmt: skip
-    targets = task.preprocess(task.to_tensors(heldout, labelled=True))["target"].to_list()
+    targets = task.preprocess(task.to_tensors(validation, labelled=True))["target"].to_list()
     assert targets[0] == [0, 0, 0, 1 + task.labels.index("O"), 0]
     predictions = [{"tags": ["B-X", "I-X", "O"]}, {"tags": ["B-X", "O", "O"]}]
-    scores = task.official_metrics(heldout, predictions)
+    scores = task.official_metrics(validation, predictions)
     assert (scores["precision"], scores["recall"], scores["Z/recall"]) == (0.5, 0.5, 0.0)
 
 
@@ -345,7 +343,7 @@ def test_broken_sequences_are_mended_and_counted_and_unknown_tags_never_learned(
         ("O I-X I-X", "BIO", 0),
     ],
 )
-def test_in_a_file_without_any_b_it_is_missed_if_the_training_file_has_it(tokenizer, written, scheme, mended):
+def test_a_file_without_b_tags_is_repaired_if_the_training_file_has_them(tokenizer, written, scheme, mended):
     config = TaggingConfig(scheme=scheme)
     task = Tagging.create(tokenizer, config, ExampleData(), [sentence("a b c", written)], None)
     task = Tagging.from_settings(task.settings(), tokenizer)
@@ -363,7 +361,7 @@ def test_files_in_another_scheme_than_the_training_file_are_not_broken(tokenizer
             assert not read_report.counts
 
 
-def test_settings_of_before_the_training_files_scheme_was_kept_make_a_task(tokenizer):
+def test_old_settings_without_the_scheme_of_the_training_file_are_read(tokenizer):
     settings = make(tokenizer, scheme="BIO").settings()
     del settings["written"]
     read_report = ReadReport()
@@ -371,10 +369,10 @@ def test_settings_of_before_the_training_files_scheme_was_kept_make_a_task(token
     assert not read_report.counts  # the file may be in IOB1
 
 
-def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
+def test_an_invalid_tag_is_reported_with_its_location(tokenizer):
     with pytest.raises(DataError, match=r"file:0: tag 'B_X'; expected O, or B, I, E or S"):
         Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", "B-X B_X O")], None)
-    with pytest.raises(DataError, match=r"^file:7: tag 'PER'; expected O, or B, I, E or S"):  # as evaluate does
+    with pytest.raises(DataError, match=r"^file:7: tag 'PER'; expected O, or B, I, E or S"):  # as in evaluate
         make(tokenizer).check([sentence("a", "O"), sentence("a b", "O PER", identity="7")], ReadReport())
 
 
@@ -388,18 +386,18 @@ def test_a_tag_that_is_none_is_told_with_its_place(tokenizer):
         ({"scheme": "BIO"}, "NN VB", r"task\.scheme is BIO, but the training file has no tags of entities"),
     ],
 )
-def test_settings_that_fit_nothing_are_refused(tokenizer, config, tags, message):
+def test_inconsistent_settings_are_refused(tokenizer, config, tags, message):
     with pytest.raises(ConfigError, match=message):
         Tagging.create(tokenizer, TaggingConfig(**config).check(), ExampleData(), [sentence("a b", tags)], None)
 
 
-def test_a_single_tag_is_nothing_to_learn(tokenizer):
+def test_a_single_tag_is_refused(tokenizer):
     message = r"file:0 and all following: every tag is 'NN'; expected at least two: is data\.column \(now ''\) the"
     with pytest.raises(DataError, match=message):
         Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "NN NN")], None)
 
 
-def test_settings_make_the_same_task_again_and_those_of_other_peoples_models_do(tokenizer):
+def test_the_task_is_restored_from_its_settings_or_those_of_a_converted_model(tokenizer):
     task = make(tokenizer, max_length=9, context="document", unit="characters", scheme="BIO")
     again = Tagging.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
     assert json.dumps(again.settings()) == json.dumps(task.settings())
@@ -418,13 +416,13 @@ def test_parts_of_speech_are_scored_by_accuracy_and_have_no_entities(tokenizer):
     assert prediction.keys() == {"id", "text", "words", "tags", "scores"}
 
 
-def test_parts_of_speech_that_look_like_tags_of_entities_are_none(tokenizer):
-    examples = [sentence("a b c", "N------S1D S----3MS2- VP-A-3MS--")]  # of the Prague Arabic treebank
+def test_parts_of_speech_that_resemble_entity_tags_are_not_read_as_entities(tokenizer):
+    examples = [sentence("a b c", "N------S1D S----3MS2- VP-A-3MS--")]  # from the Prague Arabic treebank
     task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(format="conllu", column="xpos"), examples, None)
     assert (task.monitor, task.scheme, len(task.labels)) == ("accuracy", "", 3)
 
 
-def test_one_long_sentence_does_not_mix_lengths_in_all_batches_after_it(tokenizer):
+def test_one_long_sentence_does_not_mix_lengths_in_the_following_batches(tokenizer):
     def padding(examples):
         task = make(tokenizer, max_length=32)
         batches = task.batches(task.to_tensors(examples, labelled=True), 8, seed=tf.constant([0, 1], tf.int64))
@@ -438,7 +436,7 @@ def test_one_long_sentence_does_not_mix_lengths_in_all_batches_after_it(tokenize
 
 
 @pytest.mark.parametrize("labels", [LABELS, ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")])
-def test_conlleval_reads_the_file_and_finds_the_same_scores(tokenizer, labels, tmp_path):
+def test_conlleval_finds_the_same_scores_in_the_prediction_file(tokenizer, labels, tmp_path):
     script = packages.seqeval() / "tests/conlleval.pl"
     if not shutil.which("perl"):
         pytest.skip("conlleval.pl needs perl")
@@ -458,7 +456,7 @@ def test_conlleval_reads_the_file_and_finds_the_same_scores(tokenizer, labels, t
         assert scores[f"{kind}/f1"] == pytest.approx(float(f1) / 100, abs=5.1e-5)
 
 
-def test_sentences_without_tags_are_written_without_a_column_for_them(tokenizer, tmp_path):
+def test_predictions_of_sentences_without_tags_have_no_column_of_labels(tokenizer, tmp_path):
     task = make(tokenizer)
     examples = [TaggedExample("7", "a (b) .", None, None, None, None, "-:1")]
     predictions, _ = answer(task, examples, lambda ids: np.ones_like(ids))
@@ -466,7 +464,7 @@ def test_sentences_without_tags_are_written_without_a_column_for_them(tokenizer,
     assert (tmp_path / "a.conll").read_text() == "a B-X\n( B-X\nb B-X\n) B-X\n. B-X\n\n"
 
 
-def test_json_lines_hold_words_with_tags_words_or_a_text(tokenizer, tmp_path):
+def test_json_lines_contain_words_with_tags_or_words_or_a_text(tokenizer, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["a", "b"], "tags": ["O", "B-X"]}\n{"words": ["c"], "id": 5}\n{"text": "d e."}\n')
     first, second, third = read_tagged_lines(str(path))
@@ -477,7 +475,7 @@ def test_json_lines_hold_words_with_tags_words_or_a_text(tokenizer, tmp_path):
     assert [prediction["words"] for prediction in predictions] == [["a", "b"], ["c"], ["d", "e", "."]]
 
 
-def test_training_on_sentences_without_tags_is_refused_with_their_place(tmp_path):
+def test_training_on_sentences_without_tags_is_refused_with_their_location(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["a"], "tags": ["O"]}\n{"words": ["b"]}\n')
     source = Source(ExampleData(format="conll"), str(path), TaggedExample)
@@ -495,15 +493,15 @@ def test_training_on_sentences_without_tags_is_refused_with_their_place(tmp_path
         ('["a"]', "list; expected an object with the field 'words'"),
     ],
 )
-def test_json_lines_of_another_shape_are_told_with_their_place(tmp_path, line, message):
+def test_invalid_json_lines_are_reported_with_their_location(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(DataError, match=re.escape(f"{path}:1: {message}")):
         list(read_tagged_lines(str(path)))
 
 
-def test_all_real_sentences_are_answered_word_for_word(tokenizer):
-    """Universal Dependencies has words with spaces, emoticons and URLs; a window holds a part of most sentences."""
+def test_every_word_of_real_sentences_gets_a_tag(tokenizer):
+    """Universal Dependencies has words with spaces, emoticons and URLs; most sentences are longer than a window."""
     path = packages.shared("korean/ud_gsd/ko_gsd-dev.conllu")
     examples = list(read_conllu(str(path)))
     task = make(tokenizer, max_length=16)

@@ -1,4 +1,4 @@
-"""Whole runs of tagging: from files to a model, its scores and its prediction files."""
+"""Complete runs of tagging: from files to a model, its metrics and its prediction files."""
 
 import json
 
@@ -19,13 +19,13 @@ from bert_tf.text import Tokenizer
 from bert_tf.training.runs.finetuning import finetune, predicting
 from tests.model.small import PIECES, small_config
 
-pytestmark = pytest.mark.slow  # most of it is compiling
+pytestmark = pytest.mark.slow  # mostly tracing and compiling
 
 KINDS = {"a": "PER", "b": "LOC"}
 
 
 def write_sentences(path, count, seed):
-    """CoNLL-2003's form: names follow "the", more of a name follow at once; four sentences a document. IOB1."""
+    """CoNLL-2003's format in IOB1: names follow "the", its other words follow at once; four sentences per document."""
     rng, lines = np.random.default_rng(seed), []
     for number in range(count):
         if number % 4 == 0:
@@ -40,7 +40,7 @@ def write_sentences(path, count, seed):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Folder of a run whose encoder was frozen; data, init and model are in it."""
+    """Folder of a run with a frozen encoder; contains data, init and model."""
     folder = tmp_path_factory.mktemp("tagging")
     for seed, (name, count) in enumerate({"train.txt": 300, "valid.txt": 40, "test.txt": 40}.items()):
         write_sentences(folder / name, count, seed)
@@ -65,7 +65,7 @@ def run(tmp_path_factory):
     return folder, results["final"], strategy
 
 
-def test_a_head_on_a_frozen_encoder_learns_and_the_encoder_does_not(run):
+def test_a_head_on_a_frozen_encoder_learns_while_the_encoder_is_unchanged(run):
     folder, final, _ = run
     assert final["f1"] > 0.9
     assert {"precision", "recall", "PER/f1", "LOC/f1"} <= final.keys()

@@ -1,4 +1,4 @@
-"""What all tasks on texts share: long texts, one text or two, weights of classes."""
+"""Common behaviour of all tasks on texts: long texts, one text or two, class weights."""
 
 import json
 
@@ -37,14 +37,14 @@ def create(tokenizer, config, examples, labels=None, data=None):
 
 
 @pytest.mark.parametrize("config", [ClassificationConfig, RegressionConfig, MultiLabelConfig])
-def test_an_unknown_way_with_long_texts_is_refused(config):
+def test_an_unknown_treatment_of_long_texts_is_refused(config):
     with pytest.raises(ConfigError, match=r"task\.long_texts is 'middle'; expected one of head, tail"):
         config(long_texts="middle").check()
     with pytest.raises(ConfigError, match=r"task\.max_length is 7; expected a whole number from 8"):
         config(max_length=7).check()
 
 
-def test_windows_of_a_pair_hold_the_first_text_each_and_cut_none_of_the_second(tokenizer):
+def test_each_window_of_a_pair_has_the_first_text_and_none_of_the_second_is_lost(tokenizer):
     task = Classification(
         tokenizer, ClassificationConfig(max_length=11, long_texts="window"), labels=("x", "y"), pair=True
     )
@@ -54,7 +54,7 @@ def test_windows_of_a_pair_hold_the_first_text_each_and_cut_none_of_the_second(t
         " ".join({2: "[CLS]", 3: "[SEP]"}.get(piece, PIECES[piece]) for piece in row)
         for row in features["input_word_ids"].to_list()
     ]
-    assert letters == [  # 8 are left for both texts; of the first no more than half
+    assert letters == [  # 8 are left for both texts; the first gets at most half
         "[CLS] a b [SEP] c d e f g h [SEP]",
         "[CLS] a b [SEP] i j [SEP]",
         "[CLS] a [SEP] [SEP]",
@@ -68,7 +68,7 @@ def test_windows_of_a_pair_hold_the_first_text_each_and_cut_none_of_the_second(t
 
 
 @pytest.mark.parametrize("name", TEXT_TASKS)
-def test_a_converted_checkpoint_knows_labels_and_length_only_and_takes_pairs_if_it_is_given_some(tokenizer, name):
+def test_a_converted_checkpoint_has_labels_and_length_only_and_accepts_pairs(tokenizer, name):
     settings = {"labels": ["x"] if name == "regression" else ["x", "y"], "max_length": 16}
     assert TASKS[name] is TEXT_TASKS[name]
     task = TASKS[name].from_settings(settings, tokenizer)
@@ -81,7 +81,7 @@ def test_a_converted_checkpoint_knows_labels_and_length_only_and_takes_pairs_if_
     assert again.settings() == json.loads(json.dumps(task.settings())) | {"labels": again.labels}
 
 
-def test_balanced_classes_weigh_the_same_in_total_and_the_loss_is_the_weighted_mean(tokenizer):
+def test_balanced_classes_have_equal_total_weights_and_the_loss_is_the_weighted_mean(tokenizer):
     examples = examples_of(*"xxxxxxyyz")
     task = create(tokenizer, ClassificationConfig(labels=("x", "y", "z", "unseen"), balanced=True), examples)
     weights = dict(zip(task.labels, task.class_weights, strict=True))
@@ -95,7 +95,7 @@ def test_balanced_classes_weigh_the_same_in_total_and_the_loss_is_the_weighted_m
     np.testing.assert_allclose(total, (own * -log_softmax(logits, -1)[range(5), labels]).sum(), rtol=1e-5)
     np.testing.assert_allclose(weight, own.sum(), rtol=1e-6)
     assert float(task.weights(features)["loss"]) == pytest.approx(float(weight))
-    # What evaluate measures of the saved model is the same loss.
+    # evaluate gives the same loss for the saved model.
     again = Classification.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
     np.testing.assert_array_equal(again.loss_and_metrics(features, {"logits": logits})["loss"], [total, weight])
 
@@ -112,7 +112,7 @@ def test_balanced_classes_weigh_the_same_in_total_and_the_loss_is_the_weighted_m
     ],
 )
 @pytest.mark.parametrize("config", [ClassificationConfig, MultiLabelConfig])
-def test_weights_that_fit_no_labels_are_refused(config, fields, message):
+def test_class_weights_of_unknown_labels_are_refused(config, fields, message):
     with pytest.raises(ConfigError, match=message):
         config(**fields).check()
 
@@ -129,12 +129,12 @@ def test_weights_that_fit_no_labels_are_refused(config, fields, message):
     ],
 )
 @pytest.mark.parametrize("config", [ClassificationConfig, MultiLabelConfig])
-def test_labels_that_are_none_are_refused_with_how_to_write_them(config, labels, message):
+def test_the_error_for_invalid_labels_says_how_to_write_them(config, labels, message):
     with pytest.raises(ConfigError, match=message):
         config(labels=labels).check()
 
 
-def test_labels_that_were_not_taken_apart_are_refused():
+def test_labels_that_were_not_split_are_refused():
     with pytest.raises(ConfigError, match=r"task\.labels has only 'neg,pos'; expected at least two: write each once"):
         ClassificationConfig(labels=("neg,pos",)).check()
     with pytest.raises(ConfigError, match=r"the label 'neg,pos' contains task\.separator, ','; in task\.labels: "):
@@ -146,7 +146,7 @@ def test_labels_that_were_not_taken_apart_are_refused():
     "config", [ClassificationConfig(), ClassificationConfig(labels=("x", "y")), RegressionConfig()]
 )
 @pytest.mark.parametrize("empty", ["", " "])
-def test_an_empty_label_is_none_of_several_and_else_an_error_with_its_place(tokenizer, config, empty):
+def test_an_empty_label_means_none_of_several_and_is_an_error_with_location_otherwise(tokenizer, config, empty):
     number = type(config) is RegressionConfig
     good = examples_of(*("12" if number else "xy"))
     bad = [example._replace(location=f"dev:{example.id}") for example in examples_of("x", empty)[1:]]
@@ -158,7 +158,7 @@ def test_an_empty_label_is_none_of_several_and_else_an_error_with_its_place(toke
     np.testing.assert_array_equal(several.to_tensors(bad, labelled=True)["labels"], [[0, 0]])
 
 
-def test_classes_and_numbers_are_not_taken_for_each_other(tokenizer):
+def test_classes_and_numbers_are_not_confused(tokenizer):
     with pytest.raises(ConfigError, match="labels are numbers from 0 to 5; use RegressionConfig"):
         create(tokenizer, ClassificationConfig(), examples_of(1.0, 2.0), SIMILARITY)
     with pytest.raises(ConfigError, match="labels are classes such as 'no'; use ClassificationConfig"):
