@@ -1,4 +1,4 @@
-"""Has a model answer on several replicas, in a process of its own: python -m tests.training.answers REPLICAS FILE."""
+"""Evaluates a model on several replicas, in its own process: python -m tests.training.answers REPLICAS FILE."""
 
 import sys
 
@@ -14,19 +14,19 @@ from tests.model.small import PIECES, randomize, small_config
 from tests.training.processes import virtual_devices
 
 LABELS, WINDOW = ("x", "y", "z"), 6
-# The last batch has 1, 5, 2 or all rows; of 2, one of three replicas gets none.
+# The last batch has 1, 5, 2 or all rows; with 2, one of three replicas gets none.
 BATCH_SIZES = (1, 6, 9, 64)
 
 
 def examples(count=29, seed=0):
-    """Texts of no letter to three windows; their 47 rows end in another place than the examples."""
+    """Texts of zero letters to three windows; their 47 rows are not sorted like the examples."""
     rng = np.random.default_rng(seed)
     letters = (rng.choice(list("abcdefgh"), rng.integers(0, 3 * WINDOW)) for _ in range(count))
     return [TextExample(str(n), (" ".join(some),), LABELS[n % 3], f"file:{n}") for n, some in enumerate(letters)]
 
 
 def model_on(strategy):
-    """A task whose long texts are windows, and its model, the same on any strategy."""
+    """A task whose long texts are split into windows, and its model, the same on any strategy."""
     config = ClassificationConfig(max_length=WINDOW + 2, long_texts="window")
     task = Classification(Tokenizer(PIECES), config, labels=LABELS, pair=False)
     with strategy.scope():
@@ -35,7 +35,7 @@ def model_on(strategy):
 
 
 def answers(strategy):
-    """dict name -> array: of each batch size the probabilities, and loss and accuracy over the rows."""
+    """dict name -> array: the probabilities for each batch size, and loss and accuracy over the rows."""
     task, model = model_on(strategy)
     answer, found = answering(task, model, strategy, labelled=True), {}
     for size in BATCH_SIZES:

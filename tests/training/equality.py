@@ -1,10 +1,10 @@
-"""Pre-trains the same thing on one replica, on several and in micro-batches: is it the same run?
+"""Compares pre-training on one replica, on several, and in micro-batches: are the runs equal?
 
     python -m tests.training.equality FOLDER
 
-prints the table of docs/pretraining.md ("Any number of devices"), from 20 updates each; stopped, the same command goes
-on. Everything is the real thing: the bundled corpus through the real pipeline, whole runs, and what their last
-checkpoints hold.
+prints the table of docs/pretraining.md ("Any number of devices"), with 20 updates per run; run the same command again
+to resume. Nothing is simulated: the bundled corpus goes through the real pipeline, the runs are complete, and their
+last checkpoints are compared.
 """
 
 import json
@@ -25,11 +25,11 @@ from bert_tf.training.strategy import create
 from tests.training.processes import cluster, finish, start, virtual_devices
 
 CORPUS = bundled("data/sotu/heldout.txt.gz")
-# What a run is of, and changes of its settings: in `train`, but for those of the data.
+# Cases of runs, and changes of their settings: in `train`, except those of the data.
 CASES = {
     "modern": {},
     "google": {"recipe": "google"},
-    # What has parts of its own to go wrong where a batch is split.
+    # Cases with code of their own for split batches.
     "LAMB, layer-wise rates": {"optimizer": "lamb", "layer_decay": 0.8, "learning_rate": 1e-3},
     "RAdam, remat": {"optimizer": "radam", "remat": True},
     "spans masked on the host": {"masking": "span"},
@@ -40,10 +40,10 @@ CASES = {
 }
 CURVES = ("loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm")
 DATA = ("service", "service_workers", "mask_on", "masking", "pack")
-# Name of the strategy and how many devices or worker processes it gets.
+# Name of the strategy, and its number of devices or worker processes.
 LAYOUTS = {"1 replica": ("one_device", 1), "2 replicas": ("mirrored", 2), "2 workers": ("multi_worker", 2)}
-# (case, layout, micro-batches) -> the run that it must equal. What google's recipe divides by and clips is a shard, so
-# its runs are the same where they have as many of these.
+# (case, layout, micro-batches) -> the run that it must equal. Google's recipe normalizes and clips per shard, so its
+# runs are equal if they have the same number of shards.
 ONE = ("1 replica", 1)
 ROWS = {
     ("modern", "1 replica", 2): ("modern", *ONE),
@@ -61,13 +61,13 @@ ROWS = {
     ("spans masked on the device", "1 replica", 2): ("spans masked on the host", *ONE),
     ("packed rows, remat", "2 replicas", 1): ("packed rows, remat", *ONE),
     ("bfloat16", "2 replicas", 1): ("bfloat16", *ONE),
-    # Each shard has its own masks of dropout.
+    # Each shard has its own dropout masks.
     ("dropout", "2 replicas", 1): ("dropout", "1 replica", 2),
 }
 
 
 def learn(folder):
-    """Writes the vocabulary that all runs below `folder` share."""
+    """Writes the vocabulary shared by all runs below `folder`."""
     write_vocabulary(os.path.join(folder, "vocab.txt"), learn_vocabulary(read_lines(CORPUS), 2000))
 
 
@@ -88,12 +88,12 @@ def config(folder, *, steps=20, corpus=CORPUS, dropout=0.0, **changes):
 
 
 def folder_of(folder, case, layout, accumulation):
-    """Where a run lies."""
+    """Folder of a run."""
     return os.path.join(folder, f"{case}, {layout}, {accumulation}")
 
 
 def run(folder, wanted, **changes):
-    """Runs each (case, layout, micro-batches), those of a layout in one process, or as many as workers."""
+    """Runs each (case, layout, micro-batches); those with the same layout in one process, or in one per worker."""
     for layout, (strategy, devices) in LAYOUTS.items():
         names = [f"{case}:{count}" for case, of, count in wanted if of == layout]
         environments = cluster(devices) if strategy == "multi_worker" else [{}]
@@ -104,7 +104,7 @@ def run(folder, wanted, **changes):
 
 
 def pretrain(folder, layout, changes, *names):
-    """What a process does: pre-trains each CASE:MICRO-BATCHES."""
+    """Entry point of a process: pre-trains each CASE:MICRO-BATCHES."""
     name, devices = LAYOUTS[layout]
     if name == "mirrored":
         virtual_devices(devices)
@@ -115,8 +115,8 @@ def pretrain(folder, layout, changes, *names):
         pretraining.pretrain(config(folder, **settings), folder_of(folder, case, layout, accumulation), strategy)
 
 
-def found(folder):
-    """What the run in `folder` came to: dict of "weights" and "slots", dicts of arrays, and the curves, arrays."""
+def outcome(folder):
+    """Outcome of the run in `folder`: dict of "weights" and "slots", dicts of arrays, and the curves, arrays."""
     reader = tf.train.load_checkpoint(os.path.join(folder, "checkpoints"))
     tensors = {path: reader.get_tensor(path) for path in reader.get_variable_to_shape_map()}
     with open(os.path.join(folder, "results.json")) as file:
@@ -129,8 +129,8 @@ def found(folder):
 def differences(ones, others):
     """dict kind -> largest relative difference.
 
-    Of a weight or slot, to the largest value of its tensor: a difference of rounding goes by the terms of the sums that
-    it arises in, not by what is left of them. Of each point of a curve, to that point.
+    For a weight or slot, relative to the largest value of its tensor: rounding errors depend on the size of the terms
+    of a sum, not on the sum. For each point of a curve, relative to that point.
     """
     tensors = {
         kind: max(
@@ -144,12 +144,12 @@ def differences(ones, others):
 
 
 def _relative(ones, others):
-    # Nothing that is right at first makes an accuracy of 0: then the other's must be 0, too.
+    # If nothing is correct at first, an accuracy is 0: then the other one must be 0, too.
     return np.max(np.abs(others - ones) / np.maximum(np.abs(ones), 1e-30))
 
 
 def masks(folder, pieces, case="modern"):
-    """int [updates, pieces], the masked tokens in each piece of the batches that a case trains on."""
+    """int [updates, microbatches], the number of masked tokens in each microbatch of the batches of a case."""
     settings = config(folder, **CASES[case])
     batches = pretraining_dataset(
         Corpus([CORPUS], Tokenizer(settings.tokenizer.vocab), settings.data),
@@ -162,8 +162,8 @@ def masks(folder, pieces, case="modern"):
 
 
 def compare(folder, row):
-    """`differences` between a row's run and the one that it must equal."""
-    return differences(*(found(folder_of(folder, *one)) for one in (ROWS[row], row)))
+    """`differences` between the run of a row and the one that it must equal."""
+    return differences(*(outcome(folder_of(folder, *one)) for one in (ROWS[row], row)))
 
 
 def main(folder):

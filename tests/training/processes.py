@@ -1,4 +1,4 @@
-"""Programs in processes of their own: how many devices there are must be said before TensorFlow starts."""
+"""Programs in separate processes: the number of devices has to be set before TensorFlow starts."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def start(module, *arguments, environment=None):
-    """Starts `python -m module arguments` on CPUs; its output is for `finish`."""
+    """Starts `python -m module arguments` on CPUs; its output is kept for `finish`."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1"} | (environment or {}),
@@ -22,7 +22,7 @@ def start(module, *arguments, environment=None):
 
 
 def finish(*processes, timeout=240):
-    """Waits for all of them; one that fails fails the caller, with its output, and ends the others."""
+    """Waits for all processes; if one fails, raises an error with its output and ends the others."""
     try:
         for process in processes:
             output, _ = process.communicate(timeout=timeout)
@@ -33,7 +33,7 @@ def finish(*processes, timeout=240):
 
 
 def cluster(workers):
-    """The environments of that many worker processes on this machine, for MultiWorkerMirroredStrategy."""
+    """The environments of this number of worker processes on this machine, for MultiWorkerMirroredStrategy."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(workers)]
         addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
@@ -44,6 +44,6 @@ def cluster(workers):
 
 
 def virtual_devices(count):
-    """Makes `count` devices of this process' processor; call it before anything asks for the devices."""
+    """Makes `count` devices of this process' CPU; must be called before anything uses the devices."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)

@@ -1,4 +1,4 @@
-"""Trains on several replicas, in a process of its own: python -m tests.training.replicas STRATEGY FOLDER CASE..."""
+"""Trains on several replicas, in its own process: python -m tests.training.replicas STRATEGY FOLDER CASE..."""
 
 import os
 import sys
@@ -12,11 +12,11 @@ from tests.training.processes import virtual_devices
 from tests.training.small import epochs, trainer, weights_of, with_nan
 
 CASES = {
-    # A batch of 8 and one of 3 in turn, in four pieces: one of the second's is empty.
+    # Batches of 8 and 3 alternate, in four microbatches: one of those of the second is empty.
     "uneven": {"examples": 11, "accumulation": 2, "optimizer": "lamb"},
-    # So low that clipping each replica's part, or before the sum, would give another direction.
+    # So low that clipping the part of each replica, or clipping before the sum, would change the direction.
     "clipped": {"clip_norm": 0.05, "optimizer": "radam", "remat": True},
-    # Each replica's own mean, clipped on its own, and their sum.
+    # The mean of each replica, clipped separately, then summed.
     "google": {"recipe": "google", "clip_norm": 0.05, "warmup_steps": 2},
     # The third batch overflows in its last row: on the second replica only.
     "half": {"dtype": "mixed_float16", "loss_scale_growth": 2, "bad_steps": [2]},
@@ -24,7 +24,7 @@ CASES = {
 
 
 def train(strategy, folder, case, **changes):
-    """dict name -> array: weights, slots, loss scale and measures after a few updates with `strategy`."""
+    """dict name -> array: weights, slots, loss scale and metrics after a few updates with `strategy`."""
     settings = CASES[case] | changes
     batches = epochs(examples=settings.pop("examples", 96))
     batches = with_nan(batches, settings.pop("bad_steps", [-1]), first_row=7)

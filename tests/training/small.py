@@ -1,4 +1,4 @@
-"""Runs small enough for tests: an encoder of one layer on made-up features, and a regression that traces faster."""
+"""Runs small enough for tests: a one-layer encoder on synthetic features, and a regression that is traced faster."""
 
 import keras
 import numpy as np
@@ -15,11 +15,11 @@ EXAMPLES, LENGTH, PREDICTIONS, VOCABULARY = 96, 12, 4, 40
 
 
 class Stop(Exception):
-    """Ends a run from inside: stands for any defect or a machine that goes down."""
+    """Ends a run from inside, like a defect or a machine that goes down."""
 
 
 def features(seed=7):
-    """Made-up pre-training features; the later an example, the more masks it has: replicas get uneven numbers."""
+    """Synthetic pre-training features; later examples have more masks, so replicas get uneven numbers."""
     random = np.random.default_rng(seed)
     lengths = random.integers(6, LENGTH + 1, EXAMPLES)
     mask = np.arange(LENGTH) < lengths[:, None]
@@ -36,7 +36,7 @@ def features(seed=7):
 
 
 def epochs(batch_size=8, *, shuffle=True, examples=EXAMPLES):
-    """What Trainer.run takes: a function from the epoch to its batches, in another order every epoch."""
+    """An argument for Trainer.run: a function from the epoch to its batches, in a new order every epoch."""
     tensors = {name: tf.constant(value[:examples]) for name, value in features().items()}
 
     def batches(epoch):
@@ -50,7 +50,7 @@ def epochs(batch_size=8, *, shuffle=True, examples=EXAMPLES):
 
 
 def with_nan(batches, bad_steps, *, first_row=0, per_epoch=EXAMPLES // 8):
-    """The same batches, but for weights of NaN in those with these numbers, from `first_row` on."""
+    """The same batches with weights of NaN in the batches of these numbers, from `first_row` on."""
 
     def spoiled(epoch):
         def spoil(number, rows):
@@ -65,7 +65,7 @@ def with_nan(batches, bad_steps, *, first_row=0, per_epoch=EXAMPLES // 8):
 
 
 class Regression(Task):
-    """Says whether a pair's first ids are large: all that the loop needs of a task, in a model of three layers."""
+    """Predicts whether a pair's first ids are large: all that the loop needs of a task, in a model of three layers."""
 
     name = "regression"
     losses = ("loss",)
@@ -116,7 +116,7 @@ def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3
 
 
 def encoder(dropout, dtype):
-    """One layer of BERT."""
+    """An encoder of one layer."""
     config = BertConfig(
         vocab_size=VOCABULARY, num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32,
         max_position_embeddings=LENGTH, dropout=dropout, attention_dropout=dropout,
@@ -131,13 +131,13 @@ def weights_of(trained):
 
 
 def difference(ones, others):
-    """The largest difference of any weight, relative to the largest value of its variable."""
+    """Largest difference of any weight, relative to the largest value of its variable."""
     assert ones.keys() == others.keys()
     return max(np.abs(ones[name] - others[name]).max() / max(np.abs(ones[name]).max(), 1e-3) for name in ones)
 
 
 def curve(points):
-    """The points of a history without what depends on the speed of the machine."""
+    """The points of a history without values that depend on the speed of the machine."""
     speeds = ("kind", "mfu")
     return [
         {

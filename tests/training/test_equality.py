@@ -1,6 +1,6 @@
-"""Whole runs on the bundled corpus, cut differently or fed differently: the same weights after 20 updates.
+"""Complete runs on the bundled corpus, with split batches or different inputs: the same weights after 20 updates.
 
-`python -m tests.training.equality FOLDER` prints what the first two tests compare, but with BERT's own epsilon.
+`python -m tests.training.equality FOLDER` prints the comparison of the first two tests, but with BERT's own epsilon.
 """
 
 import os
@@ -14,12 +14,12 @@ from tests.training import equality
 
 pytestmark = pytest.mark.slow
 
-# How much the runs of a case may differ, relative to the largest value of a tensor: a number of float32's roundings of
-# 6e-8 each, where sums are of another order.
+# Largest allowed difference of the runs of a case, relative to the largest value of a tensor: a number of float32's
+# rounding errors of 6e-8 each, where sums are computed in another order.
 BOUND, BOUNDS = 1e-5, {"bfloat16": 5e-2}
-# Of Adam's root. Where a gradient is 0 but for rounding, with BERT's 1e-6 the first updates are full steps of any sign,
-# and one such weight among 200,000 comes to 2e-5 of a small bias, or more: a bound would measure the processor. With
-# this one, far above all rounding, most weights still move nearly as far, and differ by less than 1e-6.
+# Epsilon of Adam. Where a gradient is 0 except for rounding, with BERT's 1e-6 the first updates are full steps of any
+# sign, and one such weight among 200,000 changes a small bias by 2e-5 or more: a bound would measure the processor.
+# With this one, far above all rounding, most weights still move nearly as far, and differ by less than 1e-6.
 EPSILON = 1e-3
 
 
@@ -54,7 +54,7 @@ def assert_same_weights(ones, others):
 
 @pytest.fixture(scope="module")
 def from_text(tmp_path_factory):
-    """A folder with a vocabulary and the run `text` of 4 updates, and a function that makes one more, otherwise fed."""
+    """A folder with a vocabulary and the run `text` of 4 updates, and a function for another run with other inputs."""
     folder = str(tmp_path_factory.mktemp("fed"))
     equality.learn(folder)
 
@@ -62,12 +62,12 @@ def from_text(tmp_path_factory):
         equality.run(folder, [("modern", "1 replica", 1)], steps=4, **changes)
         path = equality.folder_of(folder, "modern", "1 replica", 1)
         os.rename(path, os.path.join(folder, name))
-        return equality.found(os.path.join(folder, name))
+        return equality.outcome(os.path.join(folder, name))
 
     return folder, train, train("text")
 
 
-def test_a_run_from_prepared_shards_is_bit_for_bit_that_from_text(from_text):
+def test_a_run_from_prepared_shards_equals_one_from_text_bit_for_bit(from_text):
     pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
     from bert_tf.inputs.corpus.preparation import plan, prepare
 
@@ -79,7 +79,7 @@ def test_a_run_from_prepared_shards_is_bit_for_bit_that_from_text(from_text):
     assert_same_weights(expected, train("shards", corpus=os.path.join(folder, "prepared")))
 
 
-def test_a_run_fed_by_two_input_workers_is_bit_for_bit_one_without(from_text):
+def test_a_run_with_two_input_workers_equals_one_without_bit_for_bit(from_text):
     _, train, expected = from_text
     with service(workers=2, started=2) as (address, _, _):
         assert_same_weights(expected, train("service", service=address, service_workers=2))

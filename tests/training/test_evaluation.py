@@ -17,7 +17,7 @@ def trained():
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 21, 64])
-def test_every_example_counts_once_whatever_the_batches(trained, batch_size):
+def test_every_example_counts_once_for_any_batch_size(trained, batch_size):
     # By hand, over all 21 at once.
     (rows,) = epochs(21, examples=21)(0).as_numpy_iterator()
     inputs = {tensor.name: rows[tensor.name] for tensor in trained.model.inputs}
@@ -45,7 +45,7 @@ def test_evaluation_uses_no_dropout():
 
 @pytest.fixture(scope="module")
 def by_hand():
-    """Probabilities of each example, loss and accuracy over all windows; each went through the model by itself."""
+    """Probabilities of each example, loss and accuracy over all windows; the model is called for each separately."""
     _, model = answers.model_on(STRATEGY)
     probabilities, losses, right = [], [], []
     for example in answers.examples():
@@ -70,11 +70,11 @@ def assert_same(found, by_hand):
         np.testing.assert_allclose(found[f"{size}/measured"], measured, rtol=1e-5, err_msg=size)
 
 
-def test_every_example_is_answered_once_and_in_its_place_whatever_the_batches(by_hand):
+def test_every_example_is_predicted_once_and_in_order_for_any_batch_size(by_hand):
     assert_same(answers.answers(STRATEGY), by_hand)
 
 
 @pytest.mark.slow
-def test_three_replicas_answer_as_one_though_the_last_batch_leaves_one_without_rows(by_hand, tmp_path):
+def test_three_replicas_give_the_answers_of_one_even_if_one_has_no_rows(by_hand, tmp_path):
     processes.finish(processes.start("tests.training.answers", 3, tmp_path / "answers.npz"))
     assert_same(np.load(tmp_path / "answers.npz"), by_hand)

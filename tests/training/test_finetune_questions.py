@@ -1,4 +1,4 @@
-"""Question answering and multiple choice from files to a model that answers: what they learn is where "good" stands."""
+"""Question answering and multiple choice, from files to a model that answers: it learns the position of "good"."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def letters(rng, count):
 
 
 def questions(count, seed):
-    """Contexts longer than a window; two of three have the answer "good x", whatever letter x is."""
+    """Contexts longer than a window; two of three contain the answer "good x", where x is any letter."""
     rng = np.random.default_rng(seed)
     records = []
     for number in range(count):
@@ -70,8 +70,8 @@ def settings(folder):
     return json.loads((folder / "model/config.json").read_text())["task"]["settings"]
 
 
-def measured(folder):
-    """What the saved model scores, and its predictions by id."""
+def evaluated(folder):
+    """The metrics of the saved model, and its predictions by id."""
     task, model = directory.load_fine_tuned(str(folder / "model"))
     source = Source(task.data, str(folder), task.example)
     examples = list(source.examples(ReadReport(), "validation"))
@@ -80,34 +80,34 @@ def measured(folder):
 
 
 @pytest.mark.slow
-def test_answers_and_their_absence_are_learned_and_the_threshold_goes_with_the_model(tmp_path, pretrained):
+def test_answers_and_their_absence_are_learned_and_the_threshold_is_saved_with_the_model(tmp_path, pretrained):
     write(tmp_path / "train.jsonl", questions(600, 0))
     heldout = questions(90, 1)
     write(tmp_path / "dev.jsonl", heldout)
     task = QuestionAnsweringConfig(max_length=24, stride=8, unanswerable=True, n_best=5)
     results = finetune(task, "squad2", tmp_path, pretrained, epochs=8)
-    scores, predictions = measured(tmp_path)
+    scores, predictions = evaluated(tmp_path)
     assert scores["f1"] == pytest.approx(results["final"]["f1"], abs=1e-6)
     assert results["final"]["f1"] == results["final"]["best_f1"]
     assert scores["HasAns_exact"] > 0.9 and scores["NoAns_exact"] > 0.9
     assert settings(tmp_path)["null_threshold"] == results["final"]["best_f1_thresh"]
-    # The answers, threshold applied, are those that were scored.
+    # The predicted answers, with the threshold applied, are those that were scored.
     right = [predictions[one["id"]]["answer"] == (one["answers"] or [{"text": ""}])[0]["text"] for one in heldout]
     assert np.mean(right) == pytest.approx(scores["exact"], abs=1e-6)
 
 
 @pytest.mark.slow
-def test_a_run_that_ended_before_its_model_was_written_finds_the_threshold_again(tmp_path, pretrained, capsys):
+def test_a_run_stopped_before_its_model_was_written_computes_the_threshold_again(tmp_path, pretrained, capsys):
     records = questions(24, 2)
     records[1]["answers"] = [{"text": "nowhere", "start": 3}]
     write(tmp_path / "train.jsonl", records)
     write(tmp_path / "dev.jsonl", questions(24, 3))
     task = QuestionAnsweringConfig(max_length=24, stride=8, unanswerable=True, n_best=2)
     results = finetune(task, "squad2", tmp_path, pretrained, steps=2)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     place = f"{tmp_path}/train.jsonl:2"
-    assert f"without offset: answer text not in its context: 1 ({place})" in said
-    assert f"left out of the loss: question whose answers have no position in its context: 1 ({place})" in said
+    assert f"without offset: answer text not in its context: 1 ({place})" in output
+    assert f"left out of the loss: question whose answers have no position in its context: 1 ({place})" in output
     threshold = settings(tmp_path)["null_threshold"]
     assert threshold != 0
     for name in ("config.json", "results.json"):
@@ -128,12 +128,12 @@ def test_a_file_without_any_answer_in_its_context_is_refused(tmp_path, pretraine
 
 
 @pytest.mark.slow
-def test_batches_and_evaluations_without_any_answer_in_its_context_are_no_trouble(tmp_path, pretrained):
+def test_batches_and_evaluations_may_have_no_answer_in_the_context(tmp_path, pretrained):
     known = {"id": "known", "question": "b?", "context": "c good d e", "answers": [{"text": "good d", "start": 2}]}
     record = known | {"id": "unknown", "answers": [{"text": "nowhere", "start": 3}]}
     write(tmp_path / "train.jsonl", [record, known])
     write(tmp_path / "dev.jsonl", [record])
-    task = QuestionAnsweringConfig(max_length=24, stride=8)  # a row each: every other batch has nothing to learn
+    task = QuestionAnsweringConfig(max_length=24, stride=8)  # one row each: every other batch has no target
     results = finetune(task, "squad", tmp_path, pretrained, batch_size=1, steps=4)
     assert np.isnan(results["final"]["loss"]) and results["final"]["f1"] >= 0
     before, after = (load_file(f"{folder}/model.safetensors") for folder in (pretrained, tmp_path / "model"))
@@ -155,6 +155,6 @@ def test_the_right_choice_among_any_number_is_learned(tmp_path, pretrained):
     write(tmp_path / "train.jsonl", items(400))
     write(tmp_path / "dev.jsonl", items(80))
     results = finetune(MultipleChoiceConfig(max_length=24), "choices", tmp_path, pretrained, epochs=6)
-    scores, _ = measured(tmp_path)
+    scores, _ = evaluated(tmp_path)
     assert scores["accuracy"] == pytest.approx(results["final"]["accuracy"])
     assert scores["accuracy"] > 0.95

@@ -1,4 +1,4 @@
-"""Real processes, stopped as machines stop them: what they make in the end is what they would have made in peace."""
+"""Real processes, stopped in the ways in which machines stop them: the results equal those without interruption."""
 
 import json
 import os
@@ -38,7 +38,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'-$()"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A vocabulary of letters and configs of two lengths."""
+    """A vocabulary of letters, and configs of two sequence lengths."""
     folder = tmp_path_factory.mktemp("interruptions")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 
 
 def start(folder, model, *flags, config="short", **environment):
-    """`python -m bert_tf.pretrain`, its output in a file beside the model's directory."""
+    """Starts `python -m bert_tf.pretrain`, with its output in a file next to the model directory."""
     log = open(f"{model}.{environment.get('worker', 0)}.log", "a")  # noqa: SIM115
     return subprocess.Popen(
         [sys.executable, "-m", "bert_tf.pretrain", f"--config={folder}/{config}.py", f"--model_dir={model}", *flags],
@@ -72,13 +72,13 @@ def rows_of(model):
 
 
 def newest_step(model):
-    """Of the checkpoint that a run would go on from; files that no list names yet do not count."""
+    """Step of the checkpoint from which a run would resume; files not yet in its list do not count."""
     newest = tf.train.latest_checkpoint(str(model / "checkpoints"))
     return int(newest.rsplit("-", 1)[1]) if newest else 0
 
 
 def wait_for(condition, *processes, seconds=240):
-    """Looks often: what is waited for may be there for milliseconds."""
+    """Polls often, because the condition may last for milliseconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert all(process.poll() is None for process in processes), "ended too early"
@@ -100,7 +100,7 @@ def tensors_of(model):
     return {name: reader.get_tensor(name) for name in names if not name.startswith("save_counter")}
 
 
-def test_killed_at_any_moment_a_run_ends_bit_for_bit_as_if_never_interrupted(folder):
+def test_a_run_killed_at_any_moment_ends_bit_for_bit_as_without_interruption(folder):
     peace, model = folder / "peace", folder / "killed"
     reference = start(folder, peace)
     moments = random.Random(0)
@@ -124,13 +124,13 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_as_if_never_interrupted(fol
 
     log = log_of(model)
     assert 0 < resumed_from[0] < resumed_from[-1]
-    assert f"resuming from step {resumed_from[-1]} of 300" in log  # what was killed had no time to say so
+    assert f"resuming from step {resumed_from[-1]} of 300" in log  # a killed process had no time to print it
     assert "reading epoch" not in log and "cannot be read" not in log
     mine, theirs = tensors_of(model), tensors_of(peace)
     assert mine.keys() == theirs.keys() and len(theirs) > 40
     for name in theirs:
         np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
-    # Every step's loss is there, once: so every batch was the same, and came once.
+    # Every step's loss occurs once, so every batch was the same and was used once.
     ours, expected = ([row for row in rows_of(path) if row["kind"] == "training"] for path in (model, peace))
     assert curve(ours) == curve(expected)
     assert [row["step"] for row in ours] == list(range(1, 301))
@@ -139,7 +139,7 @@ def test_killed_at_any_moment_a_run_ends_bit_for_bit_as_if_never_interrupted(fol
     assert left == {"step-295", "step-300"}
 
 
-def test_a_signal_to_one_worker_stops_all_at_the_same_step_and_all_go_on(folder):
+def test_a_signal_to_one_worker_stops_all_at_the_same_step_and_all_resume(folder):
     model = folder / "workers"
     flags = "--strategy=multi_worker", "--config.train.save_every=100000"
 
@@ -155,7 +155,7 @@ def test_a_signal_to_one_worker_stops_all_at_the_same_step_and_all_go_on(folder)
         try:
             last = len(rows_of(model))
             wait_for(lambda: len(rows_of(model)) > last + 10, *processes)  # noqa: B023
-            processes[1].send_signal(number)  # not the one that writes
+            processes[1].send_signal(number)  # not the worker that writes
             statuses = [process.wait(120) for process in processes]
         finally:
             for process in processes:

@@ -24,7 +24,7 @@ def slots_of(trained, slot):
     return {name: variable.numpy() for name, variable in trained.optimizer.slots.items() if name.endswith(f"/{slot}")}
 
 
-def test_bert_learns_eight_examples_by_heart(tmp_path):
+def test_bert_overfits_eight_examples(tmp_path):
     settings = {"bert": True, "total_steps": 60, "learning_rate": 2e-2, "log_every": 20, "steps_per_call": 20}
     _, history = train(tmp_path, epochs(examples=8), **settings)
     losses = [point["loss"] for point in history.points]
@@ -33,18 +33,18 @@ def test_bert_learns_eight_examples_by_heart(tmp_path):
 
 
 def test_four_micro_batches_of_eight_train_as_one_batch_of_32(tmp_path):
-    # The examples' numbers of masks differ, so a mean of the micro-batches' means would not do.
+    # The examples have different numbers of masks, so a mean of the micro-batches' means would differ.
     settings = {"bert": True, "batch_size": 32, "total_steps": 6, "clip_norm": 0.5}
-    # With BERT's epsilon Adam makes full steps of gradients that are nothing but rounding. With one above all gradients
-    # it is momentum, and weights differ as the sums do that a gradient is: by a few roundings of float32, and by the
-    # 1e-5 that each piece of a batch adds to the number of masks, about 80 here.
+    # With BERT's epsilon, Adam makes full steps for gradients that are only rounding. With one above all gradients
+    # it is momentum, and weights differ as much as the sums that make a gradient: by a few rounding errors of float32,
+    # and by the 1e-5 that each microbatch adds to the number of masks, about 80 here.
     settings |= {"epsilon": 1.0, "learning_rate": 0.1}
     whole, _ = train(tmp_path / "whole", **settings)
     parts, _ = train(tmp_path / "parts", **settings, accumulation=4)
     assert difference(weights_of(whole), weights_of(parts)) < 1e-5
 
 
-def test_several_steps_a_call_train_as_one_step_a_call(tmp_path):
+def test_several_steps_per_call_train_like_one_step_per_call(tmp_path):
     one, one_history = train(tmp_path / "one", steps_per_call=1, dropout=0.1)
     many, many_history = train(tmp_path / "many", steps_per_call=10, dropout=0.1)
     assert difference(weights_of(one), weights_of(many)) < 1e-6
@@ -52,7 +52,7 @@ def test_several_steps_a_call_train_as_one_step_a_call(tmp_path):
         assert left == pytest.approx(right, rel=1e-5)
 
 
-def test_clipping_bounds_the_gradient_that_adam_sees(tmp_path):
+def test_clipping_limits_the_gradient_passed_to_adam(tmp_path):
     trained, history = train(tmp_path, total_steps=1, clip_norm=0.125)
     first_moments = list(slots_of(trained, "m").values())
     # After one step from zero, m = 0.1 g.
@@ -84,8 +84,8 @@ def test_an_update_with_a_non_finite_gradient_changes_nothing(tmp_path):
     assert difference(before, weights_of(trained)) == 0
 
 
-def test_after_a_skipped_update_training_goes_on(tmp_path):
-    # The third batch is bad: what is left are the updates of the others, at their own rates.
+def test_training_continues_after_a_skipped_update(tmp_path):
+    # The third batch is not finite: the remaining updates are those of the others, with their own rates.
     settings = {"total_steps": 4, "steps_per_call": 4, "log_every": 4}
     skipped, history = train(tmp_path / "skipped", with_nan(epochs(), [2]), **settings)
     first_two, _ = train(tmp_path / "whole", **settings)
@@ -99,8 +99,8 @@ def batch_of(batches, epoch, number):
 
 
 @pytest.mark.parametrize("steps_per_call", [1, 10])
-def test_too_many_bad_steps_in_a_row_stop_the_run_with_the_batch_and_the_checkpoint(tmp_path, steps_per_call):
-    batches = with_nan(epochs(), [13, 14, 15])  # 12 batches an epoch
+def test_too_many_consecutive_nonfinite_steps_stop_the_run_and_name_batch_and_checkpoint(tmp_path, steps_per_call):
+    batches = with_nan(epochs(), [13, 14, 15])  # 12 batches per epoch
     settings = {"max_nonfinite_steps": 3, "steps_per_call": steps_per_call, "save_every": 5, "total_steps": 30}
     with pytest.raises(BertTfError, match=r"^3 steps in a row up to step 16 .*learning_rate") as caught:
         train(tmp_path, batches, **settings)
@@ -115,7 +115,7 @@ def test_too_many_bad_steps_in_a_row_stop_the_run_with_the_batch_and_the_checkpo
     assert [f"fingerprint {one};" in message for one in fingerprints] == [True, False, False]
 
 
-def test_skipped_updates_are_counted_over_the_whole_run_also_after_going_on(tmp_path):
+def test_skipped_updates_are_counted_over_the_whole_run_also_after_resuming(tmp_path):
     batches = with_nan(epochs(), [1, 2, 7])
     with pytest.raises(Interrupted):
         stop = stopping_at(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -124,7 +124,7 @@ def test_skipped_updates_are_counted_over_the_whole_run_also_after_going_on(tmp_
     assert trained.skipped == 3
 
 
-def test_bad_steps_that_are_not_in_a_row_do_not_stop_the_run(tmp_path):
+def test_nonfinite_steps_that_are_not_consecutive_do_not_stop_the_run(tmp_path):
     trained, _ = train(tmp_path, with_nan(epochs(), [1, 2, 4, 5, 7, 8]), max_nonfinite_steps=3, steps_per_call=1)
     assert trained.step == 12
 
@@ -136,28 +136,28 @@ def test_float16_trains_with_a_scaled_loss(tmp_path):
     assert trained.loss_scale.value > 1
     assert all(np.isfinite(value).all() for value in weights_of(trained).values())
     assert history.points[-1]["loss"] < 0.5 * history.points[0]["loss"]
-    # What is told, and clipped, is the gradient without the scale; float16 keeps three digits of it.
+    # The reported and clipped gradient is the one without the scale; float16 has three digits of it.
     assert history.points[0]["gradient_norm"] == pytest.approx(exact.points[0]["gradient_norm"], rel=1e-2)
 
 
-def test_an_overflow_in_float16_halves_the_loss_scale_and_goes_on(tmp_path):
+def test_an_overflow_in_float16_halves_the_loss_scale_and_training_continues(tmp_path):
     trained, _ = train(tmp_path, with_nan(epochs(), [0, 1]), bert=True, dtype="mixed_float16", total_steps=6)
     assert trained.loss_scale.value == 2.0**13
 
 
-def test_a_batch_that_cannot_be_split_is_refused_with_the_number_that_can():
+def test_the_error_for_a_batch_that_cannot_be_split_names_a_size_that_can():
     with pytest.raises(ConfigError, match=r"batch_size 8 .* 3 micro-batches; make it a multiple of 3"):
         trainer(bert=False, accumulation=3)
 
 
-def test_a_last_partial_batch_smaller_than_the_pieces_trains(tmp_path):
-    # 9 examples: a batch of 8 and one of 1, cut into 4 pieces, three of them empty.
+def test_a_last_batch_with_fewer_examples_than_microbatches_is_trained_on(tmp_path):
+    # 9 examples: a batch of 8 and one of 1, split into 4 microbatches, three of which are empty.
     trained, history = train(tmp_path, epochs(examples=9), accumulation=4, total_steps=4, log_every=1)
     assert all(np.isfinite(point["loss"]) for point in history.points)
     assert all(np.isfinite(value).all() for value in weights_of(trained).values())
 
 
-def test_a_point_of_the_curve_is_the_mean_since_the_one_before(tmp_path):
+def test_a_point_of_the_curve_is_the_mean_since_the_previous_one(tmp_path):
     _, single = train(tmp_path / "single", log_every=1, steps_per_call=1, total_steps=8)
     _, grouped = train(tmp_path / "grouped", log_every=4, steps_per_call=3, total_steps=8)
     assert [point["step"] for point in grouped.points] == [4, 8]
@@ -176,7 +176,7 @@ def test_evaluations_come_before_during_and_after(tmp_path):
 
 
 def stopping_at(number, how):
-    """An evaluation whose call of this number ends the run."""
+    """An evaluation that ends the run at its call of this number."""
     calls = []
 
     def evaluate():
@@ -198,28 +198,28 @@ INTERRUPTED = {
 
 
 @pytest.fixture(scope="module")
-def in_peace(tmp_path_factory):
-    """The weights and the History of a run that nothing stopped."""
+def uninterrupted(tmp_path_factory):
+    """The weights and the History of a run without interruption."""
     trained, history = train(tmp_path_factory.mktemp("whole"), evaluate=lambda: {"accuracy": 0.5}, **INTERRUPTED)
     return weights_of(trained), history
 
 
 @pytest.mark.parametrize("how", ["exception", "signal"])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, in_peace, how):
+def test_a_stopped_run_resumes_bit_for_bit(tmp_path, uninterrupted, how):
     stop = die if how == "exception" else lambda: os.kill(os.getpid(), signal.SIGTERM)
     expected = Stop if how == "exception" else Interrupted
     with pytest.raises(expected):
         train(tmp_path, evaluate=stopping_at(4, stop), **INTERRUPTED)  # in the second epoch
-    # Other initial weights: all that counts must come from the checkpoint.
+    # Other initial weights: all relevant state must come from the checkpoint.
     trained, history = train(tmp_path, evaluate=lambda: {"accuracy": 0.5}, weights=99, **INTERRUPTED)
 
-    mine, (theirs, whole) = weights_of(trained), in_peace
+    mine, (theirs, whole) = weights_of(trained), uninterrupted
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
     assert curve(history.points) == curve(whole.points)
     assert history.evaluations == whole.evaluations
 
 
-def test_sigint_ends_with_130_and_says_how_to_go_on(tmp_path):
+def test_sigint_exits_with_130_and_says_how_to_resume(tmp_path):
     stop = stopping_at(2, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(Interrupted, match=r"stopped at step 6; run the same command again to resume") as caught:
         train(tmp_path, evaluate=stop, evaluate_every=4)
@@ -233,7 +233,7 @@ def test_sigterm_is_a_success(tmp_path):
     assert caught.value.exit_status == 0
 
 
-def test_sigterm_outside_of_the_updates_is_a_success_too():
+def test_sigterm_outside_of_updates_is_a_success_too():
     before = signal.getsignal(signal.SIGTERM)
     expected = pytest.raises(Terminated, match="run the same command again to resume from runs/mine")
     with expected as caught, terminable("runs/mine"):
@@ -242,13 +242,13 @@ def test_sigterm_outside_of_the_updates_is_a_success_too():
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_the_signal_handlers_are_given_back(tmp_path):
+def test_the_signal_handlers_are_restored(tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     train(tmp_path, total_steps=1)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_a_run_that_lost_its_last_evaluation_makes_up_for_it(tmp_path):
+def test_a_run_that_lost_its_last_evaluation_repeats_it(tmp_path):
     with pytest.raises(Stop):
         train(tmp_path, total_steps=4, evaluate=stopping_at(2, die))
     _, history = train(tmp_path, total_steps=4, evaluate=lambda: {"accuracy": 0.75})

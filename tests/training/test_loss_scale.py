@@ -25,13 +25,13 @@ def after(loss_scale, updates, state=None):
         ("11", [2.0**15, 2]),
         ("111", [2.0**16, 0]),
         ("111111", [2.0**17, 0]),
-        ("110", [2.0**14, 0]),  # an overflow begins the count again
+        ("110", [2.0**14, 0]),  # an overflow restarts the count
         ("11011", [2.0**14, 2]),
         ("110111", [2.0**15, 0]),
         ("000", [2.0**12, 0]),
     ],
 )
-def test_the_scale_doubles_after_so_many_finite_updates_and_halves_at_an_overflow(updates, expected):
+def test_the_scale_doubles_after_a_number_of_finite_updates_and_halves_at_an_overflow(updates, expected):
     assert after(scale(), updates) == expected
 
 

@@ -1,4 +1,4 @@
-"""What a loss is divided by and where it is clipped, against gradients taken here, a micro-batch at a time."""
+"""Normalization and clipping of losses against gradients computed here, one micro-batch at a time."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ PIECES = 4
 
 
 def gradient(model, rows, weight):
-    """Of the regression's loss on these rows, its sum divided by `weight`."""
+    """Gradient of the regression's loss on these rows, its sum divided by `weight`."""
     with tf.GradientTape() as tape:
         outputs = model({"input_word_ids": rows["input_word_ids"]})[:, 0]
         errors = outputs - tf.cast(rows["input_word_ids"][:, 0], tf.float32) / VOCABULARY
@@ -54,7 +54,7 @@ def test_the_gradient_is_normalised_reduced_and_clipped_as_configured(tmp_path, 
     settings = {"normalization": normalization, "clip_on": clip_on, "clip_norm": clip}
     trained = trainer(bert=False, total_steps=1, accumulation=PIECES, log_every=1, **settings)
     for variable in trained.model.trainable_variables:
-        variable.assign(variable + 0.3)  # errors that differ in size
+        variable.assign(variable + 0.3)  # errors of different sizes
     (batch,) = epochs()(tf.constant(0, tf.int64)).take(1)
     gradients = expected(trained.model, batch, normalization, clip_on, clip)
 
@@ -63,11 +63,11 @@ def test_the_gradient_is_normalised_reduced_and_clipped_as_configured(tmp_path, 
     moments = [value.numpy() for name, value in trained.optimizer.slots.items() if name.endswith("/m")]
     for found, one in zip(moments, gradients, strict=True):  # after one update from zero, m is a tenth of the gradient
         np.testing.assert_allclose(found, 0.1 * one, rtol=1e-5, atol=1e-8)
-    if clip_on == "replica":  # what is told is the norm of what is applied
+    if clip_on == "replica":  # the reported norm is that of the applied gradient
         assert history.points[0]["gradient_norm"] == pytest.approx(float(tf.linalg.global_norm(gradients)), rel=1e-5)
 
 
-def test_an_empty_or_non_finite_micro_batch_that_is_clipped_alone_is_no_danger(tmp_path):
+def test_an_empty_or_non_finite_micro_batch_may_be_clipped_alone(tmp_path):
     settings = {"recipe": "google", "accumulation": PIECES, "log_every": 1}
     trained = trainer(bert=False, total_steps=4, **settings)
     history = trained.run(
@@ -78,4 +78,4 @@ def test_an_empty_or_non_finite_micro_batch_that_is_clipped_alone_is_no_danger(t
 
     trained = trainer(bert=False, total_steps=4, **settings)
     trained.run([Input(with_nan(epochs(), [1], first_row=7))], str(tmp_path / "nan"), title="test")
-    assert int(trained.optimizer.slots["updates"]) == 3  # NaN of one micro-batch is not clipped to something finite
+    assert int(trained.optimizer.slots["updates"]) == 3  # NaN in one micro-batch is not clipped to something finite

@@ -1,4 +1,4 @@
-"""Each optimizer against an independent implementation, in float64: google-research/bert's and LAMB's written out here
+"""Each optimizer against an independent implementation in float64: google-research/bert's and LAMB's written here
 in NumPy, AdamW and RAdam from PyTorch."""
 
 import dataclasses
@@ -12,7 +12,7 @@ from bert_tf.config import TrainConfig
 from bert_tf.training import optimizers
 
 STEPS, DECAY = 20, 0.1
-# As float32 has them: rounding moves 1 - 0.999 by 1.3e-5, which the fused kernel cannot avoid.
+# As represented in float32: rounding changes 1 - 0.999 by 1.3e-5, which the fused kernel cannot avoid.
 BETA_1, BETA_2 = (float(np.float32(beta)) for beta in (0.9, 0.999))
 RATES = np.linspace(0.02, 0.001, STEPS)
 DECAYED = {"layer/kernel", "layer/embeddings", "layer/qkv/kernel"}
@@ -94,11 +94,11 @@ def adam_weight_decay(beta_1=BETA_1, beta_2=BETA_2, epsilon=1e-6):
     return update
 
 
-def test_the_recipe_google_updates_as_google_research_bert():
+def test_the_recipe_google_updates_like_google_research_bert():
     compare(adam_weight_decay(), recipe="google")
 
 
-def test_with_the_betas_that_google_s_program_multiplies_by_it_is_the_same_to_five_digits():
+def test_with_betas_rounded_as_in_googles_program_updates_agree_to_five_digits():
     compare(adam_weight_decay(0.9, 0.999), tolerance=2e-5, recipe="google")
 
 
@@ -108,7 +108,7 @@ def test_betas_and_epsilon_are_those_of_the_config():
 
 
 @pytest.mark.parametrize("optimizer, epsilon", [("AdamW", 1e-6), ("AdamW", 1e-3), ("RAdam", 1e-6), ("RAdam", 1e-3)])
-def test_twenty_steps_are_those_of_pytorch(optimizer, epsilon):
+def test_twenty_steps_equal_those_of_pytorch(optimizer, epsilon):
     torch = pytest.importorskip("torch")
     trained = variables()
     parameters = {
@@ -154,17 +154,17 @@ def lamb(correct):
 
 
 @pytest.mark.parametrize("correct", [True, False])
-def test_lamb_is_that_of_its_paper(correct):
+def test_lamb_follows_its_paper(correct):
     compare(lamb(correct), optimizer="lamb", bias_correction=correct)
 
 
-def test_lamb_s_ratio_is_one_where_a_norm_is_zero():
+def test_the_trust_ratio_of_lamb_is_one_if_a_norm_is_zero():
     (kernel,) = (variable for variable in variables() if variable.path == "layer/kernel")
     optimizer = create([kernel], optimizer="lamb", weight_decay=0.0)
 
     kernel.assign(np.zeros(kernel.shape))
     optimizer.apply([tf.ones(kernel.shape)], tf.constant(0.1))
-    np.testing.assert_allclose(kernel.numpy(), -0.1, rtol=1e-5)  # the corrected Adam's first step is the sign
+    np.testing.assert_allclose(kernel.numpy(), -0.1, rtol=1e-5)  # Adam's first step with bias correction is the sign
 
     kernel.assign(np.ones(kernel.shape))
     optimizer = create([kernel], optimizer="lamb", weight_decay=0.0)
@@ -178,7 +178,7 @@ def test_only_biases_and_layer_norm_are_not_decayed(name):
     before = {variable.path: variable.numpy() for variable in trained}
     optimizer = create(trained, optimizer=name, weight_decay=0.5)
 
-    # Without a gradient only the decay moves a weight.
+    # Without a gradient only the decay changes a weight.
     optimizer.apply([tf.zeros(variable.shape) for variable in trained], tf.constant(0.1))
 
     for variable in trained:
@@ -200,7 +200,7 @@ def test_each_layer_norm_and_bias_of_the_whole_model_is_excluded():
 
 
 # ELECTRA's model/optimization.py: decay ** (layers + 2 - depth), depth 0 for embeddings, i + 1 for layer i, layers + 2
-# for what belongs to the task.
+# for the task's own layers.
 DEPTHS = {
     "embeddings/word_embeddings": 0,
     "embeddings/norm/gamma": 0,
@@ -215,7 +215,7 @@ DEPTHS = {
 }
 
 
-def test_layer_decay_is_that_of_electra():
+def test_layer_decay_equals_electras():
     expected = [0.8 ** (14 - depth) for depth in DEPTHS.values()]
     assert optimizers.layer_rates(list(DEPTHS), 0.8) == pytest.approx(expected)
     assert optimizers.layer_rates(list(DEPTHS), 1.0) == [1.0] * len(DEPTHS)
@@ -235,7 +235,7 @@ def test_layer_decay_scales_the_whole_update_with_its_decay(name):
         return variable.numpy() - before
 
     whole = moved(1.0, "layer_0/output/kernel")
-    # Float32 has weights of up to 1 to 2**-25, and each of the two moves came about in two roundings of one.
+    # In float32, weights up to 1 are rounded to 2**-25, and each of the two changes was rounded twice.
     rounding = 4 * 2**-25
     # Two layers: four steps from the embeddings to the heads.
     for path, share in {"embeddings/words": 0.5**4, "layer_0/output/kernel": 0.5**3, "head/output/kernel": 1.0}.items():
@@ -249,7 +249,7 @@ def test_an_update_can_be_compiled_by_xla_with_the_same_result(name):
         trained = variables()
         optimizer = create(trained, optimizer=name)
         apply = tf.function(optimizer.apply, jit_compile=compiled)
-        for step in range(7):  # RAdam's step is momentum alone in the first five
+        for step in range(7):  # in the first five steps RAdam is momentum alone
             apply([tf.constant(values[step]) for values in gradients(trained).values()], tf.constant(0.01))
         found[compiled] = {variable.path: variable.numpy() for variable in trained}
     assert_near(found[True], found[False])
@@ -263,7 +263,7 @@ def test_a_slot_counts_the_updates_that_were_made():
     assert int(optimizer.slots["updates"]) == 3
 
 
-def test_the_recipes_differ_in_what_the_page_on_them_lists():
+def test_the_recipes_differ_in_the_documented_settings():
     google, modern = (dataclasses.asdict(TrainConfig(recipe=recipe).resolved()) for recipe in ("google", "modern"))
     assert {name: (google[name], modern[name]) for name in google if google[name] != modern[name]} == {
         "recipe": ("google", "modern"),

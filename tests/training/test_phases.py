@@ -1,4 +1,4 @@
-"""Runs in phases: what each trains on, where the learning rate goes, and going on from inside one."""
+"""Runs in phases: the data of each, the learning rate, and resuming inside of a phase."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ def ramp(**last):
 
 
 def train(folder, phases=None, total_steps=20, evaluate=None, sizes=(4, 8, 16), **settings):
-    """Trains the regression with what each phase saw: the Trainer, the History, and the rows of each batch in turn."""
+    """Trains the regression and records the rows of each batch: the Trainer, the History, and the rows in order."""
     trained = trainer(bert=False, total_steps=total_steps, phases=phases or ramp(), steps_per_call=3, **settings)
     seen = []
 
@@ -40,20 +40,20 @@ def train(folder, phases=None, total_steps=20, evaluate=None, sizes=(4, 8, 16), 
     return trained, history, seen
 
 
-def test_each_phase_trains_on_batches_of_its_own(tmp_path):
+def test_each_phase_trains_on_its_own_batches(tmp_path):
     trained, history, seen = train(tmp_path, log_every=1)
     assert [(phase.first, phase.end) for phase in trained.phases] == [(0, 5), (5, 10), (10, 20)]
     assert trained.step == len(history.points) == 20
-    # Prefetching reads ahead: so many at least, and no smaller one after a larger one.
+    # Prefetching reads ahead, so at least this many, and no smaller one after a larger one.
     sizes = [len(ids) for ids in seen]
     assert sizes == sorted(sizes) and [sizes.count(4) >= 5, sizes.count(8) >= 5, sizes.count(16) >= 10] == [True] * 3
-    # A phase begins with an epoch that the one before has not touched.
+    # A phase starts with an epoch that the previous one has not used.
     for size, epoch in ((4, 0), (8, 1), (16, 2)):
         (first,) = epochs(size)(tf.constant(epoch, tf.int64)).take(1)
         np.testing.assert_array_equal(next(ids for ids in seen if len(ids) == size), first["input_word_ids"])
 
 
-def test_a_phase_is_a_run_with_its_settings_that_goes_on_from_the_weights_of_the_one_before(tmp_path):
+def test_a_phase_equals_a_run_with_its_settings_from_the_weights_of_the_previous_phase(tmp_path):
     settings = {"schedule": "constant", "warmup": 0.0, "log_every": 1}
     two = (PhaseConfig(share=0.5), PhaseConfig(share=0.5, batch_size=16, accumulation=2))
     whole, _, _ = train(tmp_path / "whole", two, sizes=(8, 16), **settings)
@@ -71,7 +71,7 @@ def test_a_phase_is_a_run_with_its_settings_that_goes_on_from_the_weights_of_the
 
 
 def evaluation(stop=None):
-    """An evaluation that ends the run when it is called after `stop` times."""
+    """An evaluation that ends the run when called after `stop` calls."""
     calls = itertools.count()
 
     def evaluate():
@@ -87,24 +87,24 @@ EVALUATED = [0, 4, 5, 8, 10, 12, 16, 20]  # every four updates, and at the ends 
 
 
 @pytest.fixture(scope="module")
-def in_peace(tmp_path_factory):
-    """The weights and the History of a run that nothing stopped."""
+def uninterrupted(tmp_path_factory):
+    """The weights and the History of a run without interruption."""
     trained, history, _ = train(tmp_path_factory.mktemp("whole"), evaluate=evaluation(), **INTERRUPTED)
     return weights_of(trained), history
 
 
-def test_held_out_text_is_evaluated_at_the_ends_of_phases_too(in_peace):
-    assert [row["step"] for row in in_peace[1].evaluations] == EVALUATED
+def test_validation_text_is_evaluated_at_the_ends_of_phases_too(uninterrupted):
+    assert [row["step"] for row in uninterrupted[1].evaluations] == EVALUATED
 
 
 # Between two phases, inside of one, inside of one in micro-batches.
 @pytest.mark.parametrize("stop_at", [5, pytest.param(8, marks=pytest.mark.slow), 16])
-def test_a_run_that_was_stopped_in_a_phase_or_between_two_goes_on_bit_for_bit(tmp_path, in_peace, stop_at):
+def test_a_run_stopped_in_a_phase_or_between_two_resumes_bit_for_bit(tmp_path, uninterrupted, stop_at):
     with pytest.raises(Stop):
         train(tmp_path, evaluate=evaluation(EVALUATED.index(stop_at)), **INTERRUPTED)
     trained, history, _ = train(tmp_path, evaluate=evaluation(), weights=99, **INTERRUPTED)
 
-    mine, (theirs, whole) = weights_of(trained), in_peace
+    mine, (theirs, whole) = weights_of(trained), uninterrupted
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
     assert curve(history.points) == curve(whole.points)
     assert history.evaluations == whole.evaluations
@@ -115,14 +115,14 @@ def rates(config, total_steps):
     return [float(rate(tf.constant(step, tf.int64))) for step in range(total_steps)]
 
 
-def test_the_schedule_goes_on_over_phases():
+def test_the_schedule_spans_phases():
     config = TrainConfig(learning_rate=1.0, warmup=0.1, batch_size=16)
     whole = schedules.learning_rate(config.resolved(), 40)
     phased = dataclasses.replace(config, phases=ramp())
     assert rates(phased, 40) == rates(config, 40) == [float(whole(step)) for step in range(40)]
 
 
-def test_a_rate_of_its_own_begins_the_schedule_anew_up_to_the_next_such_phase():
+def test_a_phase_with_its_own_rate_restarts_the_schedule_up_to_the_next_such_phase():
     four = (PhaseConfig(0.25), PhaseConfig(0.25, batch_size=16), PhaseConfig(0.25, learning_rate=0.5, warmup=0.5))
     config = TrainConfig(learning_rate=1.0, warmup=0.1, phases=(*four, PhaseConfig(0.25)))
     found = rates(config, 40)
@@ -131,7 +131,7 @@ def test_a_rate_of_its_own_begins_the_schedule_anew_up_to_the_next_such_phase():
     assert found[19] < 0.1 < max(found[20:]) == 0.5
 
 
-def test_data_settings_of_a_phase_replace_the_runs():
+def test_data_settings_of_a_phase_override_the_runs():
     data = PretrainingData(max_length=128, max_predictions=20, masking="span")
     assert data.in_phase(PhaseConfig(max_length=512, max_predictions=76)) == PretrainingData(
         max_length=512, max_predictions=76, masking="span"
@@ -151,7 +151,7 @@ def test_data_settings_of_a_phase_replace_the_runs():
         ),
     ],
 )
-def test_phases_that_no_run_can_have_are_refused(phases, message):
+def test_invalid_phases_are_refused(phases, message):
     with pytest.raises(ConfigError, match=message):
         TrainConfig(phases=phases).check()
 

@@ -1,4 +1,4 @@
-"""The number format that train.dtype=auto stands for."""
+"""The number format chosen by train.dtype=auto."""
 
 import pytest
 
@@ -22,27 +22,27 @@ CPUINFO = "processor\t: 0\nmodel name\t: {0}\nflags\t\t: fpu sse avx2 {0} rdpid\
         ("amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "False"}, "float32"),
     ],
 )
-def test_an_x86_processor_computes_in_bfloat16_if_it_has_usable_instructions_for_it(flag, environment, dtype):
+def test_an_x86_processor_uses_bfloat16_if_it_has_usable_instructions_for_it(flag, environment, dtype):
     assert precision.of_processor(CPUINFO.format(flag), environment)[0] == dtype
 
 
-def test_the_reason_names_what_decided():
+def test_the_reason_is_reported():
     info = CPUINFO.format("avx512_bf16")
     assert "avx512_bf16" in precision.of_processor(info, {})[1]
     assert "ONEDNN_MAX_CPU_ISA=AVX2" in precision.of_processor(info, {"ONEDNN_MAX_CPU_ISA": "AVX2"})[1]
 
 
-def test_the_flags_of_other_processors_say_nothing():
+def test_the_flags_of_other_processors_are_ignored():
     assert precision.of_processor("processor\t: 0\nFeatures\t: fp asimd bf16\n", {}) is None
     assert precision.of_processor("", {}) is None
 
 
 @pytest.mark.parametrize("capability, dtype", [((7, 5), "float32"), ((8, 0), "bfloat16"), ((12, 0), "bfloat16")])
-def test_gpus_compute_in_bfloat16_since_ampere(capability, dtype):
+def test_gpus_use_bfloat16_since_ampere(capability, dtype):
     assert precision.of_gpu(capability)[0] == dtype
 
 
-def test_auto_is_resolved_alike_every_time_and_says_how(capsys):
+def test_auto_is_resolved_the_same_way_every_time_and_reported(capsys):
     first = precision.policy("auto")
     assert precision.policy("auto") == first
     line, again = capsys.readouterr().out.splitlines()

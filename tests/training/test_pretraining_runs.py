@@ -1,4 +1,4 @@
-"""Bad input to whole runs: each error names what and where before anything is written."""
+"""Complete runs with invalid input: each error names its cause and location before anything is written."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ def vocab(tmp_path):
 
 @pytest.fixture
 def pretrain(tmp_path, vocab):
-    """A function that pre-trains on the bytes given, with some fields of the config changed."""
+    """A function that pre-trains on the given bytes, with some fields of the config changed."""
     model_dir = tmp_path / "model"
 
     def start(text, dry_run=False, accept_config_change=False, **fields):
@@ -95,7 +95,7 @@ def assert_one_line(error):
 
 
 @pytest.mark.parametrize("case", CORPORA)
-def test_a_corpus_that_cannot_be_meant_is_refused_before_anything_is_written(pretrain, tmp_path, case):
+def test_an_invalid_corpus_is_refused_before_anything_is_written(pretrain, tmp_path, case):
     text, message = CORPORA[case]
     with pytest.raises(DataError, match=message) as caught:
         pretrain(text)
@@ -115,7 +115,7 @@ def test_a_packed_run_reports_its_padding_and_saves_a_model_for_single_sequences
     assert names == {"input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions"}
 
 
-# Unpacked rows of full sentences are trained on from left to right, below.
+# The test of causal language models below trains on unpacked rows of full sentences.
 @pytest.mark.parametrize("pack", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, pack):
     data = PretrainingData(max_length=32, max_predictions=5, pairs="none", pack=pack)
@@ -125,7 +125,7 @@ def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, 
     assert type(task) is MaskedLM and not model.encoder.config.pooler
 
 
-def test_a_language_model_from_left_to_right_is_trained_and_fine_tuned(pretrain, finetune, tmp_path):
+def test_a_causal_language_model_is_trained_and_fine_tuned(pretrain, finetune, tmp_path):
     data = PretrainingData(max_length=32, max_predictions=31, pairs="none", masking="causal_lm")
     with pytest.raises(
         ConfigError, match=r"model\.attention is 'bidirectional' and data\.masking 'causal_lm'; 'causal' goes with"
@@ -138,7 +138,7 @@ def test_a_language_model_from_left_to_right_is_trained_and_fine_tuned(pretrain,
     assert directory.load_task(str(tmp_path / "model"))[1].get_layer("encoder").config.attention == "causal"
 
 
-def test_a_corpus_that_is_not_there_is_named(pretrain):
+def test_a_missing_corpus_is_named(pretrain):
     with pytest.raises(DataError, match=r"/nowhere/\*\.txt: no such file"):
         pretrain("", input="/nowhere/*.txt")
 
@@ -163,7 +163,7 @@ def test_a_training_field_out_of_range_is_named(pretrain, field, value):
         pretrain(sentences(), train=dataclasses.replace(TRAIN, **{field: value}))
 
 
-def test_a_batch_larger_than_the_corpus_says_so_instead_of_waiting_for_ever(pretrain):
+def test_a_batch_larger_than_the_corpus_is_an_error_instead_of_an_endless_loop(pretrain):
     with pytest.raises(DataError, match="less than one batch of 4096 pairs; add text or make") as caught:
         pretrain(sentences(), train=dataclasses.replace(TRAIN, batch_size=4096))
     assert_one_line(caught.value)
@@ -187,7 +187,7 @@ def template(tmp_path_factory):
 
 @pytest.fixture
 def pretrained(tmp_path, template):
-    """The same to be spoiled."""
+    """A copy of it that tests may damage."""
     return shutil.copytree(template, tmp_path / "pretrained")
 
 
@@ -229,7 +229,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("case", TABLES)
-def test_a_bad_table_or_model_is_refused_with_its_place_before_anything_is_written(finetune, tmp_path, case):
+def test_an_invalid_table_or_model_is_refused_with_its_location_before_anything_is_written(finetune, tmp_path, case):
     arguments, message = TABLES[case]
     with pytest.raises(BertTfError, match=message) as caught:
         finetune(**arguments)
@@ -237,7 +237,7 @@ def test_a_bad_table_or_model_is_refused_with_its_place_before_anything_is_writt
     assert not (tmp_path / "model").exists()
 
 
-def test_a_file_can_not_be_trained_on_and_measured_by_at_once(finetune, tmp_path):
+def test_a_file_cannot_be_used_for_training_and_validation(finetune, tmp_path):
     finetune()
     config = FinetuneConfig(task=ClassificationConfig(), data=ExampleData(), train=TRAIN)
     for place in ("train.tsv", "-"):
@@ -245,7 +245,7 @@ def test_a_file_can_not_be_trained_on_and_measured_by_at_once(finetune, tmp_path
             finetuning.source_of(config, str(tmp_path / place) if place != "-" else place)
 
 
-def test_a_report_that_fails_loses_no_model_and_is_made_when_the_run_comes_back(finetune, tmp_path):
+def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(finetune, tmp_path):
     class WithoutRoom(FileReporter):
         def evaluation(self, *_):
             raise OSError("no room")
@@ -258,12 +258,12 @@ def test_a_report_that_fails_loses_no_model_and_is_made_when_the_run_comes_back(
     assert (tmp_path / "model/model.safetensors").read_bytes() == saved
 
 
-def test_what_was_left_out_of_each_part_is_in_the_results(finetune):
+def test_skipped_examples_of_each_split_are_in_the_results(finetune):
     results = finetune(train=f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n")
     assert results["skipped"] == {"train": {"skipped: empty text": 2}, "validation": {}}
 
 
-def test_a_folder_that_is_no_model_is_refused(finetune, tmp_path):
+def test_a_folder_without_a_model_is_refused(finetune, tmp_path):
     (tmp_path / "photos").mkdir()
     with pytest.raises(DataError, match=r"photos: not a model .*; expected config\.json"):
         finetune(init=tmp_path / "photos")
@@ -285,7 +285,7 @@ def test_weights_of_another_size_are_listed_by_name(finetune, pretrained):
     assert_one_line(caught.value)
 
 
-def test_weights_cut_short_are_refused(finetune, pretrained):
+def test_truncated_weights_are_refused(finetune, pretrained):
     file = pretrained / "model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(DataError, match=r"model\.safetensors cannot be read") as caught:
@@ -297,12 +297,12 @@ def test_finetuning_keeps_the_labels_with_the_model(finetune, tmp_path):
     results = finetune()
     task, _ = directory.load_task(str(tmp_path / "model"))
     assert tuple(task.labels) == ("a", "b")
-    assert results["final"]["accuracy"] in (0.0, 1.0)  # of the one row
+    assert results["final"]["accuracy"] in (0.0, 1.0)  # of the single row
 
 
 @pytest.fixture
 def masked_lm(tmp_path, vocab):
-    """Hugging Face's BertForMaskedLM, which has no pooler; random in every weight."""
+    """Hugging Face's BertForMaskedLM, which has no pooler; with random weights."""
     config = model_config(vocab_size=len(WORDS), pooler=False)
     model = randomize(build(BertEncoder(config), "masked_lm"), scale=0.1)
     tensors = {
@@ -327,11 +327,11 @@ def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(finetune
     _, model = directory.load_task(str(tmp_path / "model"))
     trained = {variable.path: variable.numpy() for variable in model.weights}
     assert trained["pooler/kernel"].any() and trained["classifier/kernel"].any()
-    # Two updates at the small rate move no weight far: the encoder is the one that was given.
+    # Two updates at the small rate hardly change the weights: the encoder is the given one.
     given = load_file(masked_lm / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
     np.testing.assert_allclose(trained["embeddings/word_embeddings"], given, atol=1e-3)
     shutil.rmtree(tmp_path / "model")
-    keras.utils.set_random_seed(99)  # what was drawn before does not matter
+    keras.utils.set_random_seed(99)  # earlier random draws do not matter
     finetune(init=masked_lm)
     _, again = directory.load_task(str(tmp_path / "model"))
     for variable in again.weights:
@@ -347,7 +347,7 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(finetune, pretrained, tmp_
     assert not (tmp_path / "model").exists()
 
 
-def test_what_the_recipe_came_to_is_recorded_and_compared_with_when_a_run_goes_on(pretrain):
+def test_the_resolved_recipe_is_recorded_and_compared_on_resume(pretrain):
     recorded = pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google"))["config"]["train"]
     assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
     with pytest.raises(ConfigError, match=r"config\.train\.bias_correction: False there, True now"):
@@ -355,13 +355,11 @@ def test_what_the_recipe_came_to_is_recorded_and_compared_with_when_a_run_goes_o
 
 
 @pytest.mark.slow
-def test_a_run_killed_between_its_last_checkpoint_and_its_model_writes_model_and_results_when_it_comes_back(
-    pretrain, tmp_path, monkeypatch
-):
+def test_a_run_killed_after_its_last_checkpoint_writes_model_and_results_on_resume(pretrain, tmp_path, monkeypatch):
     model = tmp_path / "model"
     finished = pretrain(sentences())
     (model / "old.safetensors").write_bytes((model / "model.safetensors").read_bytes())
-    assert pretrain(sentences()) == finished  # as it stands on the disk: nothing is trained or measured again
+    assert pretrain(sentences()) == finished  # read from disk: nothing is trained or evaluated again
 
     longer = {"train": dataclasses.replace(TRAIN, steps=3), "accept_config_change": True}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -374,7 +372,7 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_model_writes_model_and
     steps = [
         json.loads(line)["step"] for line in (model / "history.jsonl").read_text().splitlines() if "resume" in line
     ]
-    assert steps == [2]  # only where training went on
+    assert steps == [2]  # only after further training
 
 
 @pytest.mark.slow
@@ -383,7 +381,7 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_model_writes_model_and
     [{"mask_on": "device", "pairs": "sop"}, {"pack": True}],
     ids=["on device", "packed"],
 )
-def test_a_dry_run_tells_the_plan_and_writes_nothing(pretrain, tmp_path, fields):
+def test_a_dry_run_prints_the_plan_and_writes_nothing(pretrain, tmp_path, fields):
     data = PretrainingData(max_length=32, max_predictions=3, **fields)
     shown = pretrain(sentences(), data=data, dry_run=True)
     assert not (tmp_path / "model").exists()

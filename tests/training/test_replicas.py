@@ -8,36 +8,36 @@ from tests.training.processes import cluster, finish, start
 from tests.training.replicas import CASES, train
 from tests.training.small import difference
 
-# By how much of themselves the numbers of masks that losses are divided by differ. Each piece that a batch is cut into
-# adds 1e-5, and two replicas cut twice as many as one: two more of a batch that may have only 3 masks, and one more of
+# Relative difference of the numbers of masks that losses are divided by. Each microbatch adds 1e-5, and two replicas
+# have twice as many as one: two more for a batch that may have only 3 masks, and one more for one of
 # at least 8.
 DIVISORS = {"uneven": 2e-5 / 3, "clipped": 1e-5 / 8}
 
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory):
-    """A folder with what two replicas in one process made of each case."""
+    """A folder with the results of two replicas in one process for each case."""
     folder = tmp_path_factory.mktemp("mirrored")
     finish(start("tests.training.replicas", "mirrored", folder, *CASES))
     return folder
 
 
 def assert_same(ones, others, divisors=0.0):
-    """`divisors`: as in DIVISORS."""
-    # Adam makes a large step of a gradient near zero, with whatever rounding it carries.
+    """`divisors`: see DIVISORS."""
+    # Adam makes a large step for a gradient near zero, including its rounding error.
     assert difference(ones, others) < 1e-4
     for name in ("evaluation", "curve/loss", "curve/mlm_accuracy", "curve/gradient_norm"):
-        # Twice: a gradient and, from the second update on, the weights that it is taken at.
+        # Twice: for a gradient and, from the second update on, for the weights at which it is computed.
         np.testing.assert_allclose(ones[name], others[name], rtol=1e-5 + 2 * divisors)
 
 
 @pytest.mark.parametrize("case", DIVISORS)
-def test_two_replicas_train_and_evaluate_as_one(tmp_path, mirrored, case):
+def test_two_replicas_train_and_evaluate_like_one(tmp_path, mirrored, case):
     one = train(create("one_device"), tmp_path, case)
     assert_same(one, np.load(mirrored / f"{case}.npz"), DIVISORS[case])
 
 
-def test_where_each_replica_counts_alone_two_are_two_micro_batches_of_one(tmp_path, mirrored):
+def test_if_replicas_are_normalized_separately_two_equal_two_micro_batches_of_one(tmp_path, mirrored):
     two = np.load(mirrored / "google.npz")
     assert_same(train(create("one_device"), tmp_path / "parts", "google", accumulation=2), two)
     whole = train(create("one_device"), tmp_path / "whole", "google")
@@ -51,25 +51,25 @@ def test_an_overflow_on_one_replica_skips_the_update_on_all_and_the_scale_grows_
         # Two good updates, the overflow, two good ones: doubled, halved, doubled.
         assert found["loss_scale"].tolist() == [2.0**16, 0.0]
         assert np.isfinite([found[name].sum() for name in found if not name.startswith("curve/")]).all()
-    # The third point is the skipped update's: NaN in both.
+    # The third point is that of the skipped update: NaN in both.
     np.testing.assert_allclose(one["curve/loss"], two["curve/loss"], rtol=1e-2)
 
 
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "auto"])
-def test_strategies_by_name_see_the_devices_there_are(name):
+def test_strategies_by_name_use_the_available_devices(name):
     strategy = create(name)
     gpus = len(tf.config.list_logical_devices("GPU"))
     assert strategy.num_replicas_in_sync == (1 if name == "one_device" else max(gpus, 1))
     assert is_chief(strategy)
 
 
-def test_an_unknown_strategy_is_refused_with_those_there_are():
+def test_the_error_for_an_unknown_strategy_lists_the_known_ones():
     with pytest.raises(ConfigError, match=r"--strategy=mirorred is unknown; choose one of auto, one_device, mirrored"):
         create("mirorred")
 
 
 @pytest.mark.slow
-def test_two_worker_processes_train_and_evaluate_as_one(tmp_path):
+def test_two_worker_processes_train_and_evaluate_like_one(tmp_path):
     arguments = ("tests.training.replicas", "multi_worker", tmp_path, "clipped")
     finish(*(start(*arguments, environment=environment) for environment in cluster(2)))
     one = train(create("one_device"), tmp_path / "one", "clipped")

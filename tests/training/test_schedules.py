@@ -1,4 +1,4 @@
-"""Learning rates against values worked out by hand, and google-research/bert's against its formula in NumPy."""
+"""Learning rates against values computed by hand, and google-research/bert's against its formula in NumPy."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from bert_tf.training.schedules import learning_rate
 
 
 class Rates(list):
-    """Equal to a list of the same numbers but for float32's rounding."""
+    """Equal to a list of the same numbers up to float32's rounding."""
 
     def __eq__(self, other):
         return list(self) == pytest.approx(list(other), rel=1e-6, abs=1e-7)
@@ -28,12 +28,12 @@ def test_linear_falls_in_a_straight_line_to_zero():
     assert rates(range(4, 13)) == [1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0]
 
 
-def test_linear_falls_to_the_rate_of_the_end():
+def test_linear_falls_to_the_final_rate():
     # From 1 to 0.2 in eight steps of 0.1; the last update, number 11, is one step before the end.
     assert rates([4, 8, 11, 12], end_learning_rate=0.2) == [1.0, 0.6, 0.3, 0.2]
 
 
-def test_polynomial_is_a_power_of_what_is_left():
+def test_polynomial_is_a_power_of_the_remaining_share():
     left = [1.0, 0.5, 0.125, 0.0]
     assert rates([4, 8, 11, 12], schedule="polynomial", power=2.0) == [share**2 for share in left]
     assert rates([4, 8, 11, 12], schedule="polynomial", power=0.5) == [share**0.5 for share in left]
@@ -41,8 +41,8 @@ def test_polynomial_is_a_power_of_what_is_left():
     assert rates([8], schedule="polynomial", power=2.0, end_learning_rate=0.2) == [0.4]
 
 
-def test_cosine_is_half_way_down_in_the_middle():
-    # A third of half a turn into the fall: (1 + cos(60 degrees)) / 2.
+def test_cosine_is_halfway_down_in_the_middle():
+    # A third of the way down: (1 + cos(60 degrees)) / 2.
     assert rates([6, 9, 12, 15], total_steps=15, warmup_steps=3, schedule="cosine") == [
         (1 + np.cos(np.pi / 4)) / 2, 0.5, (1 - np.cos(np.pi / 4)) / 2, 0.0,
     ]  # fmt: skip
@@ -65,7 +65,7 @@ def test_constant_stays_at_the_peak():
 
 
 @pytest.mark.parametrize("schedule, end", [("linear", 0.0), ("linear", 0.1), ("polynomial", 0.1), ("cosine", 0.1)])
-def test_the_rate_stays_at_the_end_after_the_end(schedule, end):
+def test_after_the_end_the_rate_stays_constant(schedule, end):
     assert rates([12, 13, 1000], schedule=schedule, end_learning_rate=end) == [end] * 3
 
 
@@ -78,7 +78,7 @@ def test_warm_up_may_take_the_whole_run():
     assert rates(range(5), total_steps=4) == [0.25, 0.5, 0.75, 1.0, 0.0]
 
 
-def test_warm_up_as_a_share_is_rounded_down_and_gives_way_to_a_number():
+def test_warm_up_as_a_share_is_rounded_down_and_overridden_by_a_number():
     assert rates([0, 2, 3], warmup_steps=None, warmup=0.3) == [1 / 3, 1.0, 1.0]  # 3.6 of 12 updates
     assert rates([0, 3], warmup_steps=4, warmup=0.9) == [0.25, 1.0]
 
@@ -94,17 +94,17 @@ def google(step, peak, warmup, total):
     return peak * step / warmup if step < warmup else rate
 
 
-def test_the_recipe_google_begins_at_zero_and_jumps_down_where_the_warm_up_ends():
+def test_the_recipe_google_starts_at_zero_and_drops_after_the_warm_up():
     found = rates(range(13), recipe="google")
     assert found == [google(step, 1.0, 4, 12) for step in range(13)]
     assert Rates(found[:6]) == [0.0, 0.25, 0.5, 0.75, 8 / 12, 7 / 12]
 
 
-def test_the_recipe_google_without_warm_up_begins_at_the_peak():
+def test_the_recipe_google_without_warm_up_starts_at_the_peak():
     assert rates([0, 6, 11], recipe="google", warmup_steps=0) == [1.0, 0.5, 1 / 12]
 
 
-def test_each_quirk_of_google_can_be_had_alone():
+def test_each_quirk_of_google_can_be_set_alone():
     assert rates([0, 3, 4, 5], warmup_from_zero=True) == [0.0, 0.75, 1.0, 0.875]
     assert rates([0, 3, 4, 5], decay_from_start=True) == [0.25, 1.0, 8 / 12, 7 / 12]
     assert rates([0, 3, 4, 5], recipe="google", warmup_from_zero=False, decay_from_start=False) == rates([0, 3, 4, 5])

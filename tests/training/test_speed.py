@@ -11,7 +11,7 @@ from bert_tf.training.speed import Speed, Work
 
 
 def products(function, specs):
-    """Floating-point operations of the matrix products in a traced function; those with a vector are left out."""
+    """Floating-point operations of the matrix products in a traced function, without products with a vector."""
     total = 0
     for op in tf.function(function).get_concrete_function(specs).graph.get_operations():
         if op.type in ("MatMul", "BatchMatMulV2"):
@@ -20,18 +20,18 @@ def products(function, specs):
             names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
             shared = left[-2] if op.get_attr(names[0]) else left[-1]
             assert shared == (right[-1] if op.get_attr(names[1]) else right[-2])
-            if 1 not in result.shape[-2:]:  # a bias' gradient is a product with ones
+            if 1 not in result.shape[-2:]:  # the gradient of a bias is a product with ones
                 total += 2 * shared * math.prod(result.shape)
     return total
 
 
 @pytest.mark.parametrize("packed, head", [(False, "pretraining"), (True, "pretraining"), (False, "masked_lm")])
-def test_a_row_takes_the_operations_of_the_products_in_the_traced_step(packed, head):
+def test_the_operations_of_a_row_equal_those_of_the_products_in_the_traced_step(packed, head):
     rows, length, predictions = 3, 24, 5
     config = BertConfig(
         vocab_size=500, num_layers=2, hidden_size=32, num_heads=4, intermediate_size=48, max_position_embeddings=40,
         pooler=head == "pretraining",
-        type_vocab_size=1,  # no look-up of types, which is a product, too
+        type_vocab_size=1,  # no look-up of types, which is a product too
     )  # fmt: skip
     model = build(BertEncoder(config, packed=packed), head)
     widths = {"masked_lm_positions": predictions, "first_token_positions": 4}
@@ -51,9 +51,9 @@ def test_a_row_takes_the_operations_of_the_products_in_the_traced_step(packed, h
     assert counted == products(forward_and_backward, specs)
 
 
-def test_bert_base_takes_seventy_billion_operations_a_sequence_of_128():
-    # 6 x parameters x tokens (Kaplan et al., 2020, section 2.1) of the 85.1 million in the layers, and attention's and
-    # the vocabulary's part on top.
+def test_bert_base_takes_seventy_billion_operations_per_sequence_of_128():
+    # 6 x parameters x tokens (Kaplan et al., 2020, section 2.1) for the 85.1 million in the layers, plus those of
+    # attention and of the vocabulary.
     config = BertConfig.from_name("base")
     layers = 6 * 12 * 12 * 768**2 * 128
     attention = 3 * 12 * 4 * 128**2 * 768
@@ -63,7 +63,7 @@ def test_bert_base_takes_seventy_billion_operations_a_sequence_of_128():
     assert 65e9 < whole < 75e9
 
 
-def test_the_ceiling_is_what_products_reach(monkeypatch):
+def test_peak_flops_is_the_speed_of_matrix_products(monkeypatch):
     monkeypatch.setattr(speed, "_PATIENCE", 0.0)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     matrix = tf.random.stateless_normal([1024, 1024], [0, 0])
@@ -73,13 +73,13 @@ def test_the_ceiling_is_what_products_reach(monkeypatch):
         tf.matmul(matrix, matrix)
         seconds.append(float(tf.timestamp() - started))
     reached = 2 * 1024**3 / min(seconds)
-    # Other processes may take the cores away from either: only what is off by more than they can do is an error.
+    # Other processes may use the cores during either measurement: only a larger difference is an error.
     assert 0.1 < speed.peak_flops(strategy, "float32") / reached < 20
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still until told: clock(seconds)."""
+    """A clock that stands still until advanced: clock(seconds)."""
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
 
@@ -89,13 +89,13 @@ def clock(monkeypatch):
     return pass_by
 
 
-def call(stopwatch, clock, seconds, steps, phase=0, measures=None):
+def call(stopwatch, clock, seconds, steps, phase=0, metrics=None):
     stopwatch.start()
     clock(seconds)
-    stopwatch.update(phase, steps, measures or {})
+    stopwatch.update(phase, steps, metrics or {})
 
 
-def test_the_first_call_of_each_phase_and_evaluations_do_not_count_as_speed(clock):
+def test_speed_excludes_evaluations_and_the_first_call_of_each_phase(clock):
     stopwatch = Speed([Work(20, 8), Work(20, 4)])
     with stopwatch.timing("start"):
         clock(3.0)
@@ -113,15 +113,15 @@ def test_the_first_call_of_each_phase_and_evaluations_do_not_count_as_speed(cloc
     assert stopwatch.rates()["sequences_per_second"] == 20.0
 
 
-def test_padding_is_no_token_but_costs_operations(clock):
+def test_padding_is_not_counted_as_tokens_but_as_operations(clock):
     stopwatch = Speed([Work(20, 8, 100, row_flops=lambda length: 1000.0 * length)], peak_flops=1e6)
     call(stopwatch, clock, 9.0, 1)
-    call(stopwatch, clock, 2.0, 5, measures={"padding_share": (300.0, 40 * 50.0)})  # 40 rows of 50, 300 of it padding
+    call(stopwatch, clock, 2.0, 5, metrics={"padding_share": (300.0, 40 * 50.0)})  # 40 rows of 50, 300 of it padding
     assert stopwatch.rates()["tokens_per_second"] == (40 * 50 - 300) / 2
     assert stopwatch.rates()["mfu"] == pytest.approx(40 * 50 * 1000 / 2 / 1e6)
 
 
-def test_the_time_left_knows_that_the_second_phase_is_slower(clock):
+def test_the_time_left_allows_for_a_slower_second_phase(clock):
     work = [
         Work(100, 8, 128, row_flops=lambda length: 1.0 * length),
         Work(10, 4, 512, row_flops=lambda length: 2.0 * length),
@@ -130,7 +130,7 @@ def test_the_time_left_knows_that_the_second_phase_is_slower(clock):
     assert stopwatch.seconds_left(0) is None
     call(stopwatch, clock, 30.0, 10)
     assert stopwatch.seconds_left(10) is None
-    call(stopwatch, clock, 20.0, 10)  # 2 s an update of 8 * 128 = 1024; one of the second phase has 4096: 8 s
+    call(stopwatch, clock, 20.0, 10)  # 2 s per update of 8 * 128 = 1024 tokens; in the second phase 4096: 8 s
     assert stopwatch.seconds_left(20) == pytest.approx(80 * 2 + 10 * 8)
     with stopwatch.timing("evaluation"):  # every 10 updates
         clock(5.0)

@@ -1,8 +1,8 @@
-"""Training steps of the one loop against PyTorch's gradients of Hugging Face's BERT and Adam written in NumPy.
+"""Training steps of the loop against PyTorch's gradients of Hugging Face's BERT and Adam written in NumPy.
 
-Everything is compared to 1e-5 of the largest magnitude in its tensor. A bound relative to each element would ask for
-digits that float32 does not have: gradients are sums in which elements cancel (that of the key's bias to nothing, as it
-shifts all scores of a row alike), so their error goes by the size of the terms. The other side computes in float64.
+Everything is compared to 1e-5 of the largest magnitude in its tensor. A bound relative to each element would need
+digits that float32 does not have: gradients are sums whose terms cancel (that of the key's bias to zero, because it
+shifts all scores of a row equally), so their error depends on the size of the terms. The other side computes in float64.
 """
 
 import re
@@ -23,10 +23,10 @@ from tests.model.small import randomize, small_config
 from tests.training.small import LENGTH, VOCABULARY, features
 
 BATCH, HIDDEN, PEAK = 8, 32, 1e-3
-DECAY = 0.5  # so much that it shows in five digits of the weights
+DECAY = 0.5  # so large that it shows in five digits of the weights
 CLIP = 1.0  # the paper's, and below the norm of every gradient here
-BETA_1, BETA_2 = (float(np.float32(beta)) for beta in (0.9, 0.999))  # rounding moves 1 - 0.999 by 1.3e-5
-RATES = {1: [1.0], 4: [0.5, 1.0, 1.0, 0.5]}  # shares of the peak, by the number of steps, half of them (cut) warm-up
+BETA_1, BETA_2 = (float(np.float32(beta)) for beta in (0.9, 0.999))  # rounding changes 1 - 0.999 by 1.3e-5
+RATES = {1: [1.0], 4: [0.5, 1.0, 1.0, 0.5]}  # shares of the peak; warm-up is half of the steps, rounded down
 ACTIVATIONS = {"tanh_gelu": "gelu_new", "erf_gelu": "gelu"}
 
 
@@ -88,7 +88,7 @@ class Reference:
             for name, parameter in self.parameters.items():
                 parameter.copy_(self.torch.from_numpy(self.weights[name]))
         self.model.zero_grad()
-        measures, loss = self.losses({name: self.torch.tensor(value).long() for name, value in batch.items()})
+        metrics, loss = self.losses({name: self.torch.tensor(value).long() for name, value in batch.items()})
         loss.backward()
         gradients = {name: parameter.grad.numpy() for name, parameter in self.parameters.items()}
         norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
@@ -98,10 +98,10 @@ class Reference:
             m = self.m[name] = BETA_1 * self.m[name] + (1 - BETA_1) * gradient
             v = self.v[name] = BETA_2 * self.v[name] + (1 - BETA_2) * gradient**2
             self.weights[name] = self.weights[name] - rate * (m / (np.sqrt(v) + 1e-6) + decay * self.weights[name])
-        return {key: float(value.detach()) for key, value in measures.items()} | {"gradient_norm": norm}
+        return {key: float(value.detach()) for key, value in metrics.items()} | {"gradient_norm": norm}
 
     def losses(self, batch):
-        """Those that are told, and the one that is minimised."""
+        """The reported losses, and the one that is minimized."""
         entropy = self.torch.nn.functional.cross_entropy
         outputs = self.model(
             input_ids=batch["input_word_ids"],
@@ -128,7 +128,7 @@ def fused(tensors):
 
 
 def differences(ours, theirs):
-    """dict name -> largest difference, by the largest magnitude in the tensor."""
+    """dict name -> largest difference, relative to the largest magnitude in the tensor."""
     assert ours.keys() == theirs.keys()
     ours, theirs = fused(ours), fused(theirs)
     assert all(ours[name].shape == theirs[name].shape for name in theirs)

@@ -1,4 +1,4 @@
-"""Every kind of labelled texts from finetune over evaluate to predict, with a tiny model and a few updates."""
+"""Labelled texts of every format through finetune, evaluate and predict, with a tiny model and a few updates."""
 
 import csv
 import dataclasses
@@ -41,7 +41,7 @@ def pretrained(tmp_path_factory):
 def run(tmp_path, pretrained, monkeypatch):
     """Fine-tunes, evaluates and predicts: the results, the task and the predictions."""
 
-    # AutoGraph writes its version of a function there, and rewriting all of them took a fifth of a run's start.
+    # AutoGraph writes its version of a function there; rewriting all of them would be a fifth of a run's start.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def start(task, place, **data):
@@ -149,7 +149,7 @@ KORNLI_FILES = ("multinli.train.ko.tsv", "xnli.dev.ko.tsv", "xnli.test.ko.tsv")
 KORSTS_FILES = ("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv")
 KORSTS_HEADER = ("genre", "filename", "year", "id", "score", "sentence1", "sentence2")
 
-# format -> how its files are made, labels of the model (None for a number), scores that must be there.
+# format -> function that makes its files, labels of the model (None for a number), required metrics.
 FORMATS = {
     "sst": (sst, ("0", "1"), {"accuracy", "macro_f1"}),
     "nsmc": (nsmc, ("0", "1"), {"accuracy", "macro_f1"}),
@@ -168,7 +168,7 @@ FORMATS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_published_format_is_learned_measured_and_answered(run, tmp_path, name):
+def test_a_published_format_is_fine_tuned_evaluated_and_predicted(run, tmp_path, name):
     write, labels, scores = FORMATS[name]
     write(tmp_path)
     measured, task, predictions = run(ClassificationConfig() if labels else RegressionConfig(), tmp_path, format=name)
@@ -181,7 +181,7 @@ def test_a_published_format_is_learned_measured_and_answered(run, tmp_path, name
         assert {prediction["label"] for prediction in predictions} <= set(task.labels)
 
 
-def test_anybodys_json_lines_with_several_labels_are_learned_measured_and_answered(run, tmp_path):
+def test_json_lines_with_several_labels_are_fine_tuned_evaluated_and_predicted(run, tmp_path):
     random = np.random.default_rng(0)
     for part in ("train", "dev", "test"):
         rows = [
@@ -199,7 +199,7 @@ def test_anybodys_json_lines_with_several_labels_are_learned_measured_and_answer
 
 
 @pytest.mark.slow
-def test_anybodys_csv_with_numbers_is_learned_measured_and_answered(run, tmp_path):
+def test_a_csv_file_with_numbers_is_fine_tuned_evaluated_and_predicted(run, tmp_path):
     for part in ("train", "dev", "test"):
         with open(tmp_path / f"{part}.csv", "w", newline="") as file:
             csv.writer(file).writerows(
@@ -208,7 +208,7 @@ def test_anybodys_csv_with_numbers_is_learned_measured_and_answered(run, tmp_pat
     files = {"train": "train.csv", "validation": "dev.csv", "test": "test.csv"}
     measured, task, predictions = run(RegressionConfig(), tmp_path, text="review", label="stars", **files)
     assert task.scale is None and not task.pair
-    # Three updates of 5e-5 move nothing: that the answers are about the mean, 400, the new head knows.
+    # Three updates of 5e-5 change nothing: that the answers are near the mean, 400, is due to the new head.
     assert np.mean([prediction["value"] for prediction in predictions]) == pytest.approx(400, abs=300)
     assert measured["loss"] < 400**2 + np.var(np.arange(9) * 100)
 
@@ -223,7 +223,7 @@ def test_anybodys_csv_with_numbers_is_learned_measured_and_answered(run, tmp_pat
         ("imdb_reviews", "text", ClassificationConfig()),
     ],
 )
-def test_a_set_of_tfds_is_learned_measured_and_answered(run, name, text, config):
+def test_a_set_of_tfds_is_fine_tuned_evaluated_and_predicted(run, name, text, config):
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs pip install tensorflow-datasets")
     fields = {"text": text, "evaluation": "test"} if text else {}
     with tfds.testing.mock_data(num_examples=20):

@@ -1,4 +1,5 @@
-"""The private API of TensorFlow does what `training.tf_internals` says; else a new version has changed it."""
+"""The private API of TensorFlow behaves as `training.tf_internals` describes; a failure means that a new version has
+changed it."""
 
 import gc
 import weakref
@@ -24,7 +25,7 @@ def test_graphs_with_custom_gradients_are_freed_only_inside_the_block():
     with forgetting_custom_gradients():
         freed = _traced()
     gc.collect()
-    # If the first were freed too, TensorFlow would need no help any more: remove the function.
+    # If the first were freed too, TensorFlow would no longer need the function: remove it.
     assert kept() is not None and freed() is None
 
 

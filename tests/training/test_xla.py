@@ -1,7 +1,7 @@
-"""The whole training step as XLA sees it: what a TPU asks of it, and that compiling changes nothing but rounding.
+"""The whole training step compiled by XLA: the requirements of a TPU, and equality up to rounding.
 
-From masking to the update: a TPU runs no part of it on the host, knows no strings, no sizes that are decided on the way
-and no float64.
+From masking to the update: a TPU runs no part of it on the host, and supports no strings, no dynamic sizes and no
+float64.
 """
 
 import itertools
@@ -26,8 +26,8 @@ from tests.training.small import difference, weights_of
 
 LENGTH, BATCH, STEPS = 32, 4, 2
 DATA = ("mask_on", "masking", "words", "pack")
-# Settings of data and training, and the model's number format. Together they have every optimizer, clipping, reduction
-# and way of masking.
+# Settings of data and training, and the model's number format. Together they cover every optimizer, clipping, reduction
+# and kind of masking.
 CASES = {
     "BERT's own": ({"recipe": "google", "clip_norm": 0.1, "accumulation": 2}, "float32"),
     "everything at once": (
@@ -53,7 +53,7 @@ QUICK = "tokens masked on the device"
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A file of 8 documents in words of one to three letters, each letter a piece, and its tokenizer."""
+    """A file of 8 documents with words of one to three letters, each letter a wordpiece, and its tokenizer."""
     random = np.random.default_rng(0)
     words = iter("".join(random.choice(list("abcdefgh"), random.integers(1, 4))) for _ in itertools.count())
     sentences = [" ".join(itertools.islice(words, 5)) for _ in range(64)]
@@ -96,7 +96,7 @@ def make(corpus, case, dropout):
 
 
 def arguments(batches, number, dtype):
-    """Of the replica step: the loss scale is one that makes rounding in float16 show."""
+    """Arguments of the replica step: with this loss scale, rounding in float16 is visible."""
     return batches, tf.constant(number, tf.int64), tf.constant(2.0**10 if dtype == "mixed_float16" else 1.0)
 
 
@@ -108,7 +108,7 @@ def test_the_step_is_one_program_of_fixed_shapes_without_host_ops_or_float64(cor
     keys = itertools.count(1)
 
     def all_reduce(context, operation, value):
-        # The op that XLA makes an all-reduce of. Strategies have it on accelerators only; one group of one suffices.
+        # The op that XLA compiles to an all-reduce. Strategies use it on accelerators only; one group of one is enough.
         def reduced(tensor):
             return tf.raw_ops.CollectiveReduceV2(
                 input=tensor, group_size=1, group_key=1, instance_key=next(keys), ordering_token=[], merge_op="Add",
@@ -124,7 +124,7 @@ def test_the_step_is_one_program_of_fixed_shapes_without_host_ops_or_float64(cor
 
     types = set(re.findall(r"\b([a-z]+[0-9]+|pred)\[", program))
     assert types <= {"f32", "f16", "bf16", "s64", "u64", "s32", "u32", "u16", "s16", "u8", "pred"}
-    assert "<=" not in program  # how a size is written that is only bounded
+    assert "<=" not in program  # the notation of a size that is only bounded
     operations = set(re.findall(r"= \S+(?: \S+)*? ([a-z][a-z-]+)\(", program))
     assert {"all-reduce", "dot", "tanh", "scatter"} <= operations
     assert not operations & {"custom-call", "infeed", "outfeed", "send", "recv", "get-dimension-size"}
@@ -132,7 +132,7 @@ def test_the_step_is_one_program_of_fixed_shapes_without_host_ops_or_float64(cor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_a_compiled_step_trains_as_one_that_is_not(corpus, case):
+def test_a_compiled_step_trains_like_an_uncompiled_one(corpus, case):
     trained, step, batches = make(corpus, case, dropout=0.0)
     dtype = CASES[case][1]
     # RAdam's first five updates are of one kind, the others of another.
@@ -150,7 +150,7 @@ def test_a_compiled_step_trains_as_one_that_is_not(corpus, case):
 
     plain, plain_weights = train()
     compiled, compiled_weights = train(jit_compile=True)
-    # XLA keeps in float32, within what it fuses, what other kernels round.
+    # XLA keeps float32 inside of fused operations where other kernels round.
     rounding = {"float32": 2e-5, "mixed_float16": 5e-3, "mixed_bfloat16": 5e-2}[dtype]
     np.testing.assert_allclose(compiled, plain, rtol=rounding)
     moments, compiled_moments = (
@@ -158,6 +158,6 @@ def test_a_compiled_step_trains_as_one_that_is_not(corpus, case):
         for weights in (plain_weights, compiled_weights)
     )
     assert difference(moments, compiled_moments) < rounding
-    # An update of Adam's divides by the root of what may be rounding alone.
+    # Adam's update divides by the root of what may be only rounding.
     assert difference(plain_weights, compiled_weights) < 2 * rounding
     assert plain_weights["updates"] == compiled_weights["updates"] == 4 + STEPS

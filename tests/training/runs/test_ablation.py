@@ -1,4 +1,4 @@
-"""The ablation, some steps of each training."""
+"""Ablation, with a few steps per training run."""
 
 import json
 
@@ -23,7 +23,7 @@ def recipe():
 
 
 @pytest.mark.slow
-def test_every_variant_is_trained_as_it_says_and_ended_ones_are_not_trained_again(recipe, tmp_path):
+def test_every_variant_is_trained_with_its_settings_and_only_once(recipe, tmp_path):
     settings = {"sizes": ["tiny", "mini"], "seeds": 1, "smoke": True, "reporter": FileReporter()}
     arguments = recipe, str(tmp_path), tf.distribute.OneDeviceStrategy("/cpu:0")
     rows = ablate(*arguments, **settings)
@@ -51,15 +51,15 @@ def test_every_variant_is_trained_as_it_says_and_ended_ones_are_not_trained_agai
 
 
 @pytest.mark.parametrize("sizes, message", [([], "no size of model"), (["tiny", "mni"], "model size 'mni' is unknown")])
-def test_sizes_are_looked_at_before_anything_is_trained(recipe, tmp_path, sizes, message):
+def test_sizes_are_checked_before_training(recipe, tmp_path, sizes, message):
     with pytest.raises(ConfigError, match=message):
         ablate(recipe, str(tmp_path), None, sizes=sizes, seeds=1)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
-def made_up(recipe, tmp_path, monkeypatch):
-    """A function that ablates with trainings that only claim their directory and build a graph with a gradient."""
+def fake_ablation(recipe, tmp_path, monkeypatch):
+    """A function that runs an ablation whose trainings only claim their directory and build a graph with a gradient."""
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
 
     def train(program, model_dir):
@@ -77,15 +77,15 @@ def made_up(recipe, tmp_path, monkeypatch):
     return lambda: ablate(recipe, str(tmp_path), None, sizes=["tiny"], seeds=2)
 
 
-def test_graphs_do_not_pile_up_from_training_to_training(made_up):
+def test_graphs_of_earlier_trainings_are_freed(fake_ablation):
     registered = set(ops.gradient_registry.list())
-    assert len(made_up()) == len(VARIANTS)
+    assert len(fake_ablation()) == len(VARIANTS)
     assert set(ops.gradient_registry.list()) == registered
 
 
-def test_a_training_with_other_settings_is_refused_with_a_flag_that_the_program_has(made_up, tmp_path):
+def test_the_error_for_other_settings_names_an_existing_flag(fake_ablation, tmp_path):
     folder = tmp_path / "bert-tiny" / "seed_1" / "reviews"
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "run.json").write_text('{"program": "finetune", "config": {"steps": 4}}')
     with pytest.raises(ConfigError, match=r"seed_1/reviews belongs .*4 there.*; choose another --output_dir$"):
-        made_up()
+        fake_ablation()

@@ -22,7 +22,7 @@ def tokenizer(tmp_path):
     return Tokenizer(str(tmp_path / "vocab.txt"))
 
 
-def test_masks_are_shown_with_what_was_there_and_what_stands_there(tokenizer):
+def test_masks_are_shown_with_the_original_and_the_input_token(tokenizer):
     seen = {
         "input_word_ids": [[CLS, THE, MASK, S, DOT, SEP, TREE, N, SEP, PAD]],
         "input_mask": [[1] * 9 + [0]],
@@ -38,7 +38,7 @@ def test_masks_are_shown_with_what_was_there_and_what_stands_there(tokenizer):
     assert "swapped" in swapped
 
 
-def test_each_sequence_of_a_packed_row_is_shown_by_itself(tokenizer):
+def test_each_sequence_of_a_packed_row_is_shown_separately(tokenizer):
     seen = {
         "input_word_ids": [[CLS, THE, MASK, SEP, CLS, KOREA, N, SEP, PAD]],
         "input_mask": [[1, 1, 1, 1, 2, 2, 2, 2, 0]],
@@ -51,13 +51,13 @@ def test_each_sequence_of_a_packed_row_is_shown_by_itself(tokenizer):
     assert " ".join(second.split()) == "4 tokens, 1 hidden [CLS] 한국 [##어=] [SEP]"
 
 
-def test_what_is_kept_grows_with_the_rows_and_remat_keeps_less():
+def test_stored_activations_grow_with_the_rows_and_are_fewer_with_remat():
     task = Pretraining(None, LENGTH)
     model = task.build(encoder(0.1, "float32"))
     one, two = ({name: tf.constant(value[:rows]) for name, value in features().items()} for rows in (16, 32))
     kept = dry_run.kept_bytes(task, model, one, remat=False)
-    # One layer of 16 units on 12 positions: its input, query, key, value, context, the two halves of the feed-forward
-    # network, float32, at least.
+    # One layer with 16 units and 12 positions: its input, query, key, value, context, the two halves of the
+    # feed-forward network, float32, as a lower limit.
     assert kept > 16 * LENGTH * 4 * (16 + 48 + 16 + 32 + 32)
     assert dry_run.kept_bytes(task, model, two, remat=False) == pytest.approx(2 * kept, rel=0.02)
     assert dry_run.kept_bytes(task, model, one, remat=True) < 0.7 * kept

@@ -1,4 +1,4 @@
-"""Several runs of one fine-tuning, most of them made up: a run that only says how well it did."""
+"""Several fine-tuning runs, most of them stubs that only report their result."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def changed(search=False, grid=None, **train):
     return dataclasses.replace(CONFIG, search=search, grid=grid, train=dataclasses.replace(CONFIG.train, **train))
 
 
-def test_the_papers_grid_has_eighteen_runs_and_each_seed_of_each():
+def test_the_papers_grid_has_eighteen_runs_with_each_seed():
     found = sweep.trials_of(changed(search=True))
     assert {(t.config.train.batch_size, t.config.train.learning_rate, t.config.train.epochs) for t in found} == {
         (batch, rate, epochs) for batch in (16, 32) for rate in (5e-5, 3e-5, 2e-5) for epochs in (2, 3, 4)
@@ -45,7 +45,7 @@ def test_the_papers_grid_has_eighteen_runs_and_each_seed_of_each():
     assert not any(trial.config.search or trial.config.train.seeds > 1 for trial in both)  # each is a single run
 
 
-def test_an_empty_part_of_the_grid_is_not_searched_over():
+def test_an_empty_part_of_the_grid_is_not_searched():
     grid = GridConfig(batch_size=(), epochs=())
     found = sweep.trials_of(changed(search=True, grid=grid, steps=50))
     assert [trial.config.train.learning_rate for trial in found] == [5e-5, 3e-5, 2e-5]
@@ -68,7 +68,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_search_that_can_not_be_meant_is_refused(tmp_path, tables, case):
+def test_an_invalid_search_is_refused(tmp_path, tables, case):
     config, message = WRONG[case]
     with pytest.raises(ConfigError, match=message):
         sweep.finetune(config, str(tables), "init", str(tmp_path / "model"), STRATEGY)
@@ -86,7 +86,7 @@ def tables(tmp_path):
 
 @pytest.fixture
 def search(tmp_path, tables, monkeypatch):
-    """A function that runs trials which find the accuracies given, by seed; it returns the results and who ran."""
+    """A function that makes runs with the given accuracies, by seed; it returns the results and the seeds that ran."""
 
     def start(accuracies, config=None, inputs="inputs", **arguments):
         ran = []
@@ -109,7 +109,7 @@ def search(tmp_path, tables, monkeypatch):
             return results
 
         monkeypatch.setattr(finetuning, "finetune", finetune)
-        monkeypatch.setattr(finetuning, "check_init", lambda config, init, like: None)  # there is no such checkpoint
+        monkeypatch.setattr(finetuning, "check_init", lambda config, init, like: None)  # the checkpoint does not exist
         model = str(tmp_path / "model")
         arguments |= {"reporter": FileReporter()}
         return sweep.finetune(config or changed(seeds=4), str(tables), "init", model, STRATEGY, **arguments), ran
@@ -117,7 +117,7 @@ def search(tmp_path, tables, monkeypatch):
     return start
 
 
-def test_mean_and_deviation_are_those_of_all_seeds_and_the_model_is_the_best_ones(search, tmp_path, capsys):
+def test_mean_and_deviation_are_over_all_seeds_and_the_model_is_the_best(search, tmp_path, capsys):
     accuracies = [0.7, 0.9, 0.5, math.nan]
     results, _ = search(accuracies[:3], changed(seeds=3))
     (group,) = results["groups"]
@@ -137,17 +137,17 @@ def test_mean_and_deviation_are_those_of_all_seeds_and_the_model_is_the_best_one
     assert "0.7000 ± 0.2000" in table
 
 
-def test_runs_that_are_not_above_the_floor_are_pointed_out(search, tmp_path):
+def test_runs_not_above_the_baseline_are_marked(search, tmp_path):
     results, _ = search([0.5, 0.9, 0.51, math.nan])
     assert results["groups"][0]["failed"] == ["seed_0", "seed_3"] and results["best"] == "seed_1"
     lines = {line.split()[1]: line for line in (tmp_path / "model/trials.md").read_text().splitlines() if line}
     assert {name for name, line in lines.items() if "did not learn" in line} == {"seed_0", "seed_3"}
     assert "2 of 4" in lines["all"]
-    again, ran = search([])  # nan comes back from the files of the runs
+    again, ran = search([])  # nan is read back from the files of the runs
     assert not ran and repr(again) == repr(results)
 
 
-def test_the_same_command_goes_on_and_repeats_no_run_that_has_ended(search):
+def test_the_same_command_resumes_without_repeating_finished_runs(search):
     with pytest.raises(Stop):
         search([0.7, 0.9, Stop(), 0.8])
     results, ran = search([None, None, 0.6, 0.8])
@@ -157,14 +157,14 @@ def test_the_same_command_goes_on_and_repeats_no_run_that_has_ended(search):
     assert not ran and again == results
 
 
-def test_stopped_in_the_first_run_the_same_command_goes_on(search):
+def test_the_same_command_resumes_if_the_first_run_was_stopped(search):
     with pytest.raises(Stop):
         search([Stop()])
     _, ran = search([0.6, 0.7, 0.6, 0.8])
     assert ran == [0, 1, 2, 3]
 
 
-def test_runs_may_have_scores_that_others_have_not(search):
+def test_runs_may_have_different_metrics(search):
     config = changed(seeds=2)
     results = {
         trial.name: {"final": {"f1": 0.5, f"{kind}/f1": 0.3}, "baseline": {"f1": 0.0}, "steps": 1, "seconds": 1.0}
@@ -175,7 +175,7 @@ def test_runs_may_have_scores_that_others_have_not(search):
     assert group["mean"] == {"f1": 0.5}
 
 
-def test_another_command_in_the_same_directory_is_refused(search, tables):
+def test_a_directory_of_another_command_is_refused(search, tables):
     with pytest.raises(Stop):
         search([0.7, Stop()])
     with pytest.raises(
@@ -188,7 +188,7 @@ def test_another_command_in_the_same_directory_is_refused(search, tables):
         search([])
 
 
-def test_more_seeds_are_added_where_that_is_said(search):
+def test_seeds_can_be_added_on_request(search):
     search([0.7, 0.9], changed(seeds=2))
     with pytest.raises(ConfigError, match=r"config\.train\.seeds: 2 there, 3 now.*--accept_config_change"):
         search([], changed(seeds=3))
@@ -197,7 +197,7 @@ def test_more_seeds_are_added_where_that_is_said(search):
     assert results["changes"] == [{"step": 2, "changes": {"config.train.seeds": [2, 3]}}]
 
 
-def test_a_measure_that_should_be_small_is_best_where_it_is_smallest():
+def test_a_metric_to_minimize_is_best_where_it_is_smallest():
     config = changed(search=True, grid=GridConfig(batch_size=(8, 16), learning_rate=(), epochs=()), seeds=2)
     found = sweep.trials_of(config)
     losses = dict(zip((trial.name for trial in found), (0.3, math.nan, 0.2, 0.4), strict=True))
@@ -223,7 +223,7 @@ def pretrained(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_best_run_of_a_real_search_is_what_predict_and_export_find(tmp_path, tables, pretrained):
+def test_predict_and_export_use_the_best_run_of_a_real_search(tmp_path, tables, pretrained):
     grid = GridConfig(batch_size=(), learning_rate=(1e-2, 1e-9), epochs=())
     config = changed(search=True, grid=grid, steps=6)
     results = sweep.finetune(config, str(tables), pretrained, str(tmp_path / "model"), STRATEGY)
@@ -231,7 +231,7 @@ def test_the_best_run_of_a_real_search_is_what_predict_and_export_find(tmp_path,
 
     single = changed(steps=6, learning_rate=1e-2)
     alone = finetuning.finetune(single, str(tables), pretrained, str(tmp_path / "alone"), STRATEGY)
-    assert alone["final"]["loss"] == results["trials"][0]["final"]["loss"]  # each trial begins from the same weights
+    assert alone["final"]["loss"] == results["trials"][0]["final"]["loss"]  # every run starts from the same weights
 
     task, model = directory.load_fine_tuned(str(tmp_path / "model"))
     source = finetuning.Source(ExampleData(), str(tables), task.example)
@@ -242,7 +242,7 @@ def test_the_best_run_of_a_real_search_is_what_predict_and_export_find(tmp_path,
 
 
 @pytest.mark.slow
-def test_trials_with_other_weights_to_begin_from_are_refused(tmp_path, tables, pretrained):
+def test_runs_with_other_initial_weights_are_refused(tmp_path, tables, pretrained):
     config = changed(steps=2, seeds=2)
     arguments = str(tables), pretrained, str(tmp_path / "model"), STRATEGY
     sweep.finetune(config, *arguments)
@@ -257,13 +257,13 @@ def test_trials_with_other_weights_to_begin_from_are_refused(tmp_path, tables, p
     (tmp_path / "model/seed_1/results.json").write_text((tmp_path / "model/seed_0/results.json").read_text())
     before = (tmp_path / "model/run.json").read_text()
     moved = shutil.copytree(pretrained, tmp_path / "moved")
-    with pytest.raises(ConfigError, match=changed_weights):  # also where all have ended
+    with pytest.raises(ConfigError, match=changed_weights):  # also if all are finished
         sweep.finetune(config, str(tables), str(moved), str(tmp_path / "model"), STRATEGY)
     assert (tmp_path / "model/run.json").read_text() == before
 
 
 @pytest.mark.slow
-def test_a_checkpoint_without_pooler_is_the_same_for_all_seeds(tmp_path, tables):
+def test_all_seeds_accept_a_checkpoint_without_pooler(tmp_path, tables):
     shape = {"num_layers": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 16, "max_position_embeddings": 8}
     encoder = BertEncoder(BertConfig(vocab_size=len(WORDS), pooler=False, **shape), dtype="float32")
     task = MaskedLM(Tokenizer(WORDS), 8)

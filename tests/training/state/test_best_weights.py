@@ -14,13 +14,13 @@ from bert_tf.training.state.best_weights import BestWeights
 from bert_tf.training.state.history import History
 from tests.training.small import Stop, epochs, trainer
 
-# Best at 6; checkpoints at 5, 10 and 12, so evaluations lie between them.
+# Best at 6; checkpoints at 5, 10 and 12, so that evaluations lie between them.
 LOSSES = {3: 5.0, 6: 4.0, 9: 6.0, 12: 4.0}
 SETTINGS = {"total_steps": 12, "save_every": 5, "keep_best": True}
 
 
 class Run:
-    """A run whose evaluations find the losses given, by their steps; it notes the weights that they saw."""
+    """A run whose evaluations have the given losses, by step; it records the weights at each evaluation."""
 
     def __init__(self, folder, losses=LOSSES, **settings):
         self.folder, self.seen = folder, {}
@@ -50,23 +50,23 @@ def assert_same(ones, others):
 
 
 @pytest.fixture(scope="module")
-def in_peace(tmp_path_factory):
-    """A run that nothing interrupts."""
+def uninterrupted(tmp_path_factory):
+    """A run without interruption."""
     run = Run(tmp_path_factory.mktemp("peace"))
     run.history = run.start()
     return run
 
 
-def test_the_model_gets_the_weights_that_the_best_evaluation_saw(in_peace):
-    assert in_peace.trained.best.restore(in_peace.history.evaluations) == 6
-    assert_same(in_peace.weights(), in_peace.seen[6])
-    assert any((in_peace.seen[6][name] != in_peace.seen[12][name]).any() for name in in_peace.seen[6])
-    # At 3 was what was best before the checkpoint of step 5, to which the run may have to fall back.
-    assert in_peace.kept() == [3, 6]
-    assert_same(load_file(in_peace.folder / "checkpoints/best-6.safetensors"), in_peace.seen[6])
+def test_the_model_gets_the_weights_of_the_best_evaluation(uninterrupted):
+    assert uninterrupted.trained.best.restore(uninterrupted.history.evaluations) == 6
+    assert_same(uninterrupted.weights(), uninterrupted.seen[6])
+    assert any((uninterrupted.seen[6][name] != uninterrupted.seen[12][name]).any() for name in uninterrupted.seen[6])
+    # The best before the checkpoint of step 5, to which the run may have to fall back, was at 3.
+    assert uninterrupted.kept() == [3, 6]
+    assert_same(load_file(uninterrupted.folder / "checkpoints/best-6.safetensors"), uninterrupted.seen[6])
 
 
-def test_the_first_of_equal_values_is_best_and_nan_never_is(tmp_path):
+def test_the_first_of_equal_values_is_best_and_nan_never(tmp_path):
     model, config = None, TrainConfig()
     rows = [{"step": step, "f1": f1} for step, f1 in ((1, math.nan), (2, 0.5), (3, 0.7), (4, 0.7), (5, math.nan))]
     assert BestWeights(tmp_path, model, "f1", "max", config).step(rows) == 3
@@ -88,7 +88,7 @@ QUICK = "before the best is noted"
 @pytest.mark.parametrize(
     "moment", [QUICK, *(pytest.param(one, marks=pytest.mark.slow) for one in MOMENTS if one != QUICK)]
 )
-def test_killed_at_any_moment_a_run_ends_with_the_same_best_weights(tmp_path, in_peace, monkeypatch, moment):
+def test_a_run_killed_at_any_moment_ends_with_the_same_best_weights(tmp_path, uninterrupted, monkeypatch, moment):
     losses, place = MOMENTS[moment]
     killed = Run(tmp_path, LOSSES | losses)
     with monkeypatch.context() as patch, pytest.raises(Stop):
@@ -110,16 +110,16 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_best_weights(tmp_path, in
     history = again.start()
     assert min(again.seen) == 6  # from the checkpoint of step 5
     assert again.trained.best.restore(history.evaluations) == 6
-    assert_same(again.weights(), in_peace.seen[6])
+    assert_same(again.weights(), uninterrupted.seen[6])
     assert not list(tmp_path.glob("checkpoints/.*"))
 
 
-def test_a_run_that_falls_back_and_gets_worse_than_before_has_what_was_best_until_there(tmp_path, in_peace):
+def test_a_run_that_falls_back_and_gets_worse_keeps_the_best_up_to_its_checkpoint(tmp_path, uninterrupted):
     better = {3: 5.0, 6: 4.0, 9: 3.0}
     killed = Run(tmp_path, better | {12: Stop()}, keep=3)
     with pytest.raises(Stop):
         killed.start()
-    assert killed.kept() == [3, 9]  # 3 is what was best at the checkpoint of step 5
+    assert killed.kept() == [3, 9]  # 3 was the best at the checkpoint of step 5
     for path in tmp_path.glob("checkpoints/step-1*.index"):
         path.write_bytes(b"")  # damaged: only that of step 5 is left
 
@@ -127,12 +127,12 @@ def test_a_run_that_falls_back_and_gets_worse_than_before_has_what_was_best_unti
     history = again.start()
     assert [row["step"] for row in history.evaluations] == [3, 6, 9, 12]
     assert again.trained.best.restore(history.evaluations) == 3
-    assert_same(again.weights(), in_peace.seen[3])
+    assert_same(again.weights(), uninterrupted.seen[3])
 
 
-def test_patience_ends_the_run_and_the_same_command_finds_it_ended(tmp_path):
+def test_patience_ends_the_run_and_it_stays_finished(tmp_path):
     losses = {3: 2.0, 6: 1.0, 9: 1.5, 12: 1.0}
-    settings = {"total_steps": 30, "save_every": 7, "patience": 2, "keep_best": False}  # which patience implies
+    settings = {"total_steps": 30, "save_every": 7, "patience": 2, "keep_best": False}  # implied by patience
     run = Run(tmp_path, losses, **settings)
     history = run.start()
     assert run.trained.step == 12 and run.trained.advanced
@@ -143,13 +143,13 @@ def test_patience_ends_the_run_and_the_same_command_finds_it_ended(tmp_path):
     assert_same(again.weights(), run.seen[6])
 
 
-def test_without_patience_a_run_goes_on_however_bad_it_gets(tmp_path):
+def test_without_patience_a_run_continues_despite_bad_evaluations(tmp_path):
     run = Run(tmp_path, {3: 1.0, 6: 2.0, 9: math.nan, 12: 4.0})
     run.start()
     assert run.trained.step == 12
 
 
-def test_a_model_that_only_finds_nan_is_stopped_too_and_the_last_weights_stay(tmp_path):
+def test_a_run_with_only_nan_is_stopped_too_and_keeps_the_last_weights(tmp_path):
     run = Run(tmp_path, dict.fromkeys(LOSSES, math.nan), patience=2)
     history = run.start()
     last = run.weights()
@@ -157,7 +157,7 @@ def test_a_model_that_only_finds_nan_is_stopped_too_and_the_last_weights_stay(tm
     assert_same(run.weights(), last)
 
 
-def test_on_a_full_disk_the_best_that_could_be_written_counts(tmp_path, monkeypatch, capsys):
+def test_on_a_full_disk_the_best_written_weights_are_used(tmp_path, monkeypatch, capsys):
     write, calls = best_module.write_tensors, []
 
     def full(*arguments):
@@ -178,21 +178,21 @@ def test_on_a_full_disk_the_best_that_could_be_written_counts(tmp_path, monkeypa
         Run(tmp_path / "stop").start()
 
 
-def test_nothing_is_kept_unless_it_is_asked_for(tmp_path):
+def test_best_weights_are_only_kept_on_request(tmp_path):
     run = Run(tmp_path, keep_best=False)
     history = run.start()
     assert not run.kept() and run.trained.best.restore(history.evaluations) is None
 
 
-def test_patience_implies_that_the_best_is_kept_and_is_not_negative():
+def test_patience_implies_keep_best_and_is_not_negative():
     assert TrainConfig(patience=3).resolved().keep_best
     assert not TrainConfig().resolved().keep_best
     with pytest.raises(ConfigError, match=r"train\.patience is -1"):
         dataclasses.replace(TrainConfig(), patience=-1).check()
 
 
-def test_best_weights_of_another_model_are_refused(in_peace):
+def test_best_weights_of_another_model_are_refused(uninterrupted):
     other = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
-    best = BestWeights(str(in_peace.folder / "checkpoints"), other, "loss", "min", TrainConfig(keep_best=True))
+    best = BestWeights(str(uninterrupted.folder / "checkpoints"), other, "loss", "min", TrainConfig(keep_best=True))
     with pytest.raises(DataError, match=r"best-6\.safetensors holds the weights of another model"):
-        best.restore(in_peace.history.evaluations)
+        best.restore(uninterrupted.history.evaluations)

@@ -18,7 +18,7 @@ def variable(value=0.0):
 
 
 def saved(folder, steps, keep=2):
-    """Checkpoints of one variable whose value is the step."""
+    """Checkpoints of a single variable whose value is the step."""
     weight = variable()
     checkpoints = Checkpoints(str(folder), {"layer/kernel": weight}, keep)
     for step in steps:
@@ -29,7 +29,7 @@ def saved(folder, steps, keep=2):
 
 
 def restored(folder, keep=2):
-    """(value found, lines reported) of a new process's look at the directory."""
+    """(value, lines reported) when a new process restores from the directory."""
     weight, lines = variable(-1.0), []
     found = Checkpoints(str(folder), {"layer/kernel": weight}, keep).restore(lines.append)
     return (weight.numpy()[0] if found else None), lines
@@ -40,12 +40,12 @@ def data_file(folder, step):
     return path
 
 
-def test_the_last_n_are_kept(tmp_path):
+def test_the_last_n_checkpoints_are_kept(tmp_path):
     saved(tmp_path, [10, 20, 30, 40], keep=3)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["step-20.index", "step-30.index", "step-40.index"]
 
 
-def test_the_newest_is_restored(tmp_path):
+def test_the_newest_checkpoint_is_restored(tmp_path):
     saved(tmp_path, [10, 20])
     assert restored(tmp_path) == (20.0, [])
 
@@ -69,7 +69,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_taken(tmp_path, damage):
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_restored(tmp_path, damage):
     saved(tmp_path, [10, 20])
     DAMAGES[damage](data_file(tmp_path, 20))
     value, lines = restored(tmp_path)
@@ -78,14 +78,14 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_taken(tmp_path, dam
     assert "step-20 cannot be read" in line and "\n" not in line
 
 
-def test_a_damaged_index_is_reported_and_the_one_before_taken(tmp_path):
+def test_a_damaged_index_is_reported_and_the_previous_checkpoint_restored(tmp_path):
     saved(tmp_path, [10, 20])
     os.truncate(tmp_path / "step-20.index", 10)
     value, lines = restored(tmp_path)
     assert value == 10.0 and len(lines) == 1
 
 
-def test_when_none_can_be_read_the_error_says_what_to_do(tmp_path):
+def test_the_error_for_no_readable_checkpoint_says_what_to_do(tmp_path):
     saved(tmp_path, [10, 20])
     for step in (10, 20):
         os.truncate(data_file(tmp_path, step), 3)
@@ -94,20 +94,20 @@ def test_when_none_can_be_read_the_error_says_what_to_do(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_checkpoint_of_another_shape_is_not_taken(tmp_path):
+def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
     saved(tmp_path, [10])
     with pytest.raises(BertTfError, match="no checkpoint can be read"):
         Checkpoints(str(tmp_path), {"layer/kernel": tf.Variable(tf.zeros([3]))}, 2).restore(print)
 
 
-def test_a_checkpoint_that_lacks_a_variable_is_not_taken(tmp_path):
+def test_a_checkpoint_that_lacks_a_variable_is_refused(tmp_path):
     saved(tmp_path, [10])
     more = {"layer/kernel": variable(), "layer/bias": variable()}
     with pytest.raises(BertTfError, match="no checkpoint can be read"):
         Checkpoints(str(tmp_path), more, 2).restore(print)
 
 
-def test_saving_goes_on_after_a_damaged_checkpoint(tmp_path):
+def test_saving_continues_after_a_damaged_checkpoint(tmp_path):
     saved(tmp_path, [10, 20])
     flip(data_file(tmp_path, 20))
     weight = variable()
@@ -119,13 +119,13 @@ def test_saving_goes_on_after_a_damaged_checkpoint(tmp_path):
     assert restored(tmp_path) == (20.5, [])
 
 
-def test_what_is_saved_is_what_was_there_however_training_goes_on(tmp_path):
-    # Every way in which the loop and the optimizers change a variable, while the thread is still to write.
+def test_saved_values_do_not_change_while_training_continues(tmp_path):
+    # Every way in which the loop and the optimizers change a variable, before the thread has written it.
     weight, other, count = variable(1.0), variable(2.0), tf.Variable(7, dtype=tf.int64)
     moments = variable(3.0), variable(4.0)
     variables = {"a": weight, "b": other, "count": count, "m": moments[0], "v": moments[1]}
     with Checkpoints(str(tmp_path), variables, 2) as checkpoints:
-        checkpoints._writer.submit(time.sleep, 0.3)  # the write waits behind it
+        checkpoints._writer.submit(time.sleep, 0.3)  # blocks the write
         checkpoints.save(1)
         tf.raw_ops.ResourceApplyAdam(
             var=weight.handle, m=moments[0].handle, v=moments[1].handle, beta1_power=0.0, beta2_power=0.0,
@@ -140,7 +140,7 @@ def test_what_is_saved_is_what_was_there_however_training_goes_on(tmp_path):
     assert values == [1.0, 2.0, 7, 3.0, 4.0]
 
 
-def test_a_save_does_not_wait_for_its_write_but_for_the_one_before(tmp_path):
+def test_a_save_waits_only_for_the_previous_write(tmp_path):
     checkpoints = saved(tmp_path, [10])
     gate = threading.Event()
     checkpoints._writer.submit(gate.wait, 60)
@@ -153,7 +153,7 @@ def test_a_save_does_not_wait_for_its_write_but_for_the_one_before(tmp_path):
     assert checkpoints.newest.endswith("step-30")
 
 
-def test_between_saves_no_copy_is_held(tmp_path):
+def test_no_copy_is_kept_between_saves(tmp_path):
     checkpoints = saved(tmp_path, [10])
     assert [tf.size(copy).numpy() for copy in checkpoints._copies.values()] == [0]
 
@@ -166,7 +166,7 @@ def break_writing(checkpoints, monkeypatch):
     monkeypatch.setattr(checkpoints._manager, "save", full)
 
 
-def test_the_end_of_the_block_waits_and_raises(tmp_path, monkeypatch):
+def test_the_end_of_the_block_waits_for_the_write_and_raises_its_error(tmp_path, monkeypatch):
     checkpoints = saved(tmp_path, [10])
     break_writing(checkpoints, monkeypatch)
     with pytest.raises(BertTfError, match="No space left on device"), checkpoints:
@@ -174,7 +174,7 @@ def test_the_end_of_the_block_waits_and_raises(tmp_path, monkeypatch):
     assert restored(tmp_path) == (10.0, [])
 
 
-def test_an_error_in_the_block_is_what_is_raised_and_the_writes_is_told(tmp_path, monkeypatch, capsys):
+def test_an_error_in_the_block_is_raised_and_that_of_the_write_reported(tmp_path, monkeypatch, capsys):
     checkpoints = saved(tmp_path, [10])
     break_writing(checkpoints, monkeypatch)
     with pytest.raises(ZeroDivisionError), checkpoints:
@@ -184,7 +184,7 @@ def test_an_error_in_the_block_is_what_is_raised_and_the_writes_is_told(tmp_path
 
 
 @pytest.mark.parametrize("told", ["check", "save", "wait"])
-def test_an_error_of_a_write_is_told_once_at_the_next_look(tmp_path, monkeypatch, told):
+def test_an_error_of_a_write_is_raised_once_by_the_next_call(tmp_path, monkeypatch, told):
     checkpoints = saved(tmp_path, [10])
     break_writing(checkpoints, monkeypatch)
     checkpoints.save(20)
@@ -205,13 +205,13 @@ def test_leftovers_of_a_killed_write_are_removed_by_the_next_process_that_saves(
     (tmp_path / "step-25.data-00000-of-00001").write_bytes(b"no index yet")
     (tmp_path / "input-0-20.index").write_bytes(b"of somebody else")
     assert restored(tmp_path) == (20.0, [])
-    assert half.exists()  # whoever only reads leaves them alone
+    assert half.exists()  # a process that only reads does not remove them
     saved(tmp_path, [40], keep=3)
     names = {path.name.split(".")[0] for path in tmp_path.iterdir()}
     assert names == {"checkpoint", "step-10", "step-20", "step-40", "input-0-20"}
 
 
-def test_a_full_disk_leaves_the_checkpoint_before_in_force(small_disk, fill):
+def test_on_a_full_disk_the_previous_checkpoint_is_kept(small_disk, fill):
     checkpoints = saved(small_disk, [10])
     fill(4096)
     checkpoints.save(20)
@@ -228,7 +228,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_in_force(small_disk, fill):
 
 
 @pytest.mark.parametrize("room", [0, 4096, 8192])  # none; for a part of the data; for the data but not for all files
-def test_going_on_with_a_full_disk_warns_each_time_and_leaves_nothing_behind(small_disk, fill, capfd, room):
+def test_continuing_with_a_full_disk_warns_each_time_and_leaves_no_partial_files(small_disk, fill, capfd, room):
     weight = variable(10.0)
     with Checkpoints(str(small_disk), {"layer/kernel": weight}, 2, on_error="go_on") as checkpoints:
         checkpoints.save(10)

@@ -27,7 +27,7 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
-def test_points_and_evaluations_are_on_disk_as_soon_as_they_are_noted(tmp_path):
+def test_points_and_evaluations_are_on_disk_as_soon_as_they_are_recorded(tmp_path):
     filled(tmp_path, steps=[10])
     training, evaluation = rows(tmp_path)
     assert training["kind"] == "training" and training["step"] == 10 and training["loss"] == 10.0
@@ -48,7 +48,7 @@ def test_tensorboard_shows_the_same_numbers(tmp_path):
             assert shown == pytest.approx({row["step"]: row[name] for row in expected if name in row}, rel=1e-6)
 
 
-def test_what_came_after_the_checkpoint_is_forgotten(tmp_path):
+def test_entries_after_the_checkpoint_are_removed(tmp_path):
     filled(tmp_path)
     resumed = History(str(tmp_path), 20)
     resumed.resume(20)
@@ -65,19 +65,19 @@ def shown_by_tensorboard(folder, name="loss"):
 
 
 def ended(history, folder, time):
-    """Closes the files as the end of a process does; their names get another `time`, here seconds apart at least."""
+    """Closes the files like the end of a process; their names get another `time`, here at least seconds apart."""
     for kind, writer in history._writers.items():
         writer.close()
         path = max((folder / "tensorboard" / kind).iterdir(), key=os.path.getmtime)
         path.rename(path.with_name(re.sub(r"\d{10}", f"{time:010d}", path.name, count=1)))
 
 
-def test_after_going_on_tensorboard_shows_each_point_once_and_the_new_ones(tmp_path):
+def test_after_resuming_tensorboard_shows_each_point_once_and_the_new_ones(tmp_path):
     ended(filled(tmp_path), tmp_path, 1000)
     for kind in ("training", "evaluation"):
         (path,) = (tmp_path / "tensorboard" / kind).iterdir()
-        path.write_bytes(path.read_bytes()[:-3])  # the process was killed while it wrote
-    for last, value in ((20, 7.0), (10, 8.0)):  # goes on from 20, then falls back behind where that began, to 10
+        path.write_bytes(path.read_bytes()[:-3])  # the process was killed while writing
+    for last, value in ((20, 7.0), (10, 8.0)):  # resumes from 20, then falls back to 10, before the start of that
         resumed = History(str(tmp_path), last)
         resumed.point(last + 10, 0, {"loss": value}, 0.0, {})
         resumed.evaluation(last + 10, {"loss": value}, print_line=lambda line: None)
@@ -89,7 +89,7 @@ def test_after_going_on_tensorboard_shows_each_point_once_and_the_new_ones(tmp_p
 @pytest.mark.parametrize(
     "damage", [b'{"kind": "train', b"\xff\xfe\n3\n{}\nnull\n"], ids=["half a line", "other things"]
 )
-def test_lines_that_are_no_rows_are_forgotten(tmp_path, damage):
+def test_invalid_lines_are_removed(tmp_path, damage):
     filled(tmp_path, steps=[10])
     with open(tmp_path / "history.jsonl", "ab") as file:
         file.write(damage)
@@ -98,23 +98,23 @@ def test_lines_that_are_no_rows_are_forgotten(tmp_path, damage):
     assert [row["step"] for row in rows(tmp_path)] == [10, 10, 20]
 
 
-def test_a_measure_that_is_no_number_is_null_in_the_file_and_nan_to_a_run_that_goes_on(tmp_path):
+def test_nan_is_null_in_the_file_and_nan_again_in_a_resumed_run(tmp_path):
     history = History(str(tmp_path), 0)
     history.point(10, 0, {"loss": math.nan, "accuracy": 0.5}, 0.0, {"padding_share": math.nan})
     history.evaluation(10, {"loss": math.nan}, print_line=lambda line: None)
     lines = (tmp_path / "history.jsonl").read_text().splitlines()
     training, evaluation = (json.loads(line, parse_constant=pytest.fail) for line in lines)
     assert (training["loss"], training["accuracy"], evaluation["loss"]) == (None, 0.5, None)
-    for resumed in (History(str(tmp_path), 10), History(str(tmp_path), 10)):  # the first writes the file anew
+    for resumed in (History(str(tmp_path), 10), History(str(tmp_path), 10)):  # the first one rewrites the file
         assert repr(resumed.points + resumed.evaluations) == repr(history.points + history.evaluations)
 
 
-def test_a_run_that_goes_on_with_a_full_disk_says_so_once_and_writes_later_what_is_missing(small_disk, fill, capfd):
+def test_on_a_full_disk_a_run_warns_once_and_writes_missing_entries_later(small_disk, fill, capfd):
     draw = functools.partial(FileReporter().curves, str(small_disk), "a run", "loss")
     history = History(str(small_disk), 0, on_error="go_on", draw=draw)
     history.point(10, 0, {"loss": 1.0}, 0.0, {})
     fill(0)
-    for step in range(20, 520, 50):  # more than the page that the file has already
+    for step in range(20, 520, 50):  # more than the rest of the file's last page
         history.point(step, 0, {f"measure {number}": 1.0 for number in range(20)}, 0.0, {})
     history.draw()
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("bert_tf: ")]
@@ -126,7 +126,7 @@ def test_a_run_that_goes_on_with_a_full_disk_says_so_once_and_writes_later_what_
     assert shown_by_tensorboard(small_disk / "tensorboard/training")[-1] == (520, 2.0)
 
 
-def test_a_full_disk_is_an_error_where_nobody_asked_to_go_on(small_disk, fill):
+def test_a_full_disk_is_an_error_by_default(small_disk, fill):
     history = History(str(small_disk), 0)
     fill(0)
     with pytest.raises(OSError, match="No space left"):
@@ -140,7 +140,7 @@ def test_a_worker_that_is_not_the_chief_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_tensorboard_shows_how_often_each_length_came(tmp_path):
+def test_tensorboard_shows_the_frequency_of_each_length(tmp_path):
     filled(tmp_path, steps=[10, 37])
     events = EventAccumulator(str(tmp_path / "tensorboard" / "training"), size_guidance={"tensors": 0})
     events.Reload()
@@ -152,7 +152,7 @@ def test_tensorboard_shows_how_often_each_length_came(tmp_path):
         assert count == 1 and left < event.step < right
 
 
-def test_what_was_reached_is_averaged_over_the_time_of_each_phase():
+def test_achieved_speed_is_averaged_over_the_time_of_each_phase():
     points = [
         {"phase": 0, "sequences_per_second": 10.0, "training_seconds": 1.0, "start_seconds": 5.0, "padding_share": 0.1},
         {

@@ -1,4 +1,4 @@
-"""Going on reads what is still to come, not what was read before."""
+"""A resumed run reads only the input that is still to come."""
 
 import itertools
 import os
@@ -65,7 +65,7 @@ def assert_same(ones, others):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_state_goes_on_with_the_very_batches_that_were_to_come(tmp_path, corpus, kind):
+def test_a_saved_state_resumes_with_exactly_the_next_batches(tmp_path, corpus, kind):
     batches = batches_of(corpus, **KINDS[kind])
     state = InputState(str(tmp_path), STRATEGY, keep=2)
     iterator = state.open(batches, (0, 0), None)
@@ -73,12 +73,12 @@ def test_a_saved_state_goes_on_with_the_very_batches_that_were_to_come(tmp_path,
     state.save(iterator, 70)
     expected = taken(iterator, 40)
     assert_same(taken(state.open(batches, position, 70), 40), expected)
-    # Without the state, from the position alone, the same.
+    # The same without the state, from the position alone.
     assert_same(taken(state.open(batches, position, None), 40), expected)
 
 
 def examples_of(task):
-    """A hundred labelled examples of a task that is fine-tuned, many of them longer than 16 pieces."""
+    """A hundred labelled examples for a fine-tuning task, many of them longer than 16 wordpieces."""
     random = np.random.default_rng(0)
 
     def words():
@@ -107,13 +107,13 @@ FINE_TUNED = {
 }
 
 
-QUICK = ("classification", "question_answering")  # rows of windows and of more than one text
+QUICK = ("classification", "question_answering")  # rows of windows and of several texts
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FINE_TUNED]
 )
-def test_where_fine_tuning_stood_is_saved_whatever_the_task(tmp_path, capsys, name):
+def test_the_input_position_of_fine_tuning_is_saved_for_every_task(tmp_path, capsys, name):
     tokenizer = Tokenizer([*SPECIALS, "?", *LETTERS])
     task = TASKS[name].from_settings({"max_length": 16} | FINE_TUNED[name], tokenizer)
     columns = task.to_tensors(list(examples_of(name)), labelled=True)
@@ -130,7 +130,7 @@ def test_where_fine_tuning_stood_is_saved_whatever_the_task(tmp_path, capsys, na
     assert "reading epoch" not in capsys.readouterr().out
 
 
-def test_going_on_late_in_an_epoch_does_not_read_its_beginning_again(tmp_path, corpus):
+def test_resuming_late_in_an_epoch_does_not_read_its_beginning_again(tmp_path, corpus):
     files, tokenizer = corpus
     copies = [shutil.copy(file, tmp_path) for file in files]
     batches = batches_of((copies, tokenizer))
@@ -143,7 +143,7 @@ def test_going_on_late_in_an_epoch_does_not_read_its_beginning_again(tmp_path, c
         sizes[done] = sum(path.stat().st_size for path in (tmp_path / "states").glob(f"*-{done}.*"))
     assert position[0] == 0  # of the 260 batches of an epoch
     expected = taken(iterator, 30)
-    for path in copies:  # each is two thirds read: what begins it is gone, the lines stay as long as they were
+    for path in copies:  # two thirds of each file are read: their beginning is erased, with lines of the same length
         with open(path, "r+b") as file:
             gone = file.read(os.path.getsize(path) // 2)
             file.seek(0)
@@ -152,18 +152,18 @@ def test_going_on_late_in_an_epoch_does_not_read_its_beginning_again(tmp_path, c
     assert sizes[200] < 2 * sizes[20]
 
 
-def test_as_many_states_as_checkpoints_are_kept_and_those_of_a_lost_future_go(tmp_path, corpus):
+def test_as_many_states_as_checkpoints_are_kept_and_those_of_later_steps_are_removed(tmp_path, corpus):
     state = InputState(str(tmp_path), STRATEGY, keep=2)
     iterator = state.open(batches_of(corpus), (0, 0), None)
     for step in (10, 20, 30):
         taken(iterator, 10)
         state.save(iterator, step)
     assert state._steps() == [20, 30]
-    state.save(iterator, 25)  # the run fell back behind 30
+    state.save(iterator, 25)  # the run fell back to before 30
     assert state._steps() == [20, 25]
 
 
-def test_a_state_of_another_pipeline_is_not_taken_and_goes_with_the_next_save(tmp_path, corpus):
+def test_a_state_of_another_pipeline_is_ignored_and_removed_by_the_next_save(tmp_path, corpus):
     batches, others = batches_of(corpus), batches_of(corpus, masking="span")
     state = InputState(str(tmp_path), STRATEGY, keep=2, pipeline="one")
     iterator = state.open(batches, (0, 0), None)
@@ -177,7 +177,7 @@ def test_a_state_of_another_pipeline_is_not_taken_and_goes_with_the_next_save(tm
     assert {name.split(".index")[0].split(".data")[0] for name in os.listdir(tmp_path)} == {f"{changed._name}-5"}
 
 
-def test_a_damaged_state_costs_time_and_nothing_else(tmp_path, corpus, capsys):
+def test_a_damaged_state_only_costs_time(tmp_path, corpus, capsys):
     batches = batches_of(corpus)
     state = InputState(str(tmp_path), STRATEGY, keep=2)
     iterator = state.open(batches, (0, 0), None)

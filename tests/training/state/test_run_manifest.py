@@ -13,7 +13,7 @@ from bert_tf.training.state.run_manifest import RESUMABLE_FIELDS, RunManifest, d
 
 
 class Killed(Exception):
-    """Stands for kill -9."""
+    """Simulates kill -9."""
 
 
 RUN = {
@@ -37,17 +37,17 @@ def on_disk(folder):
     return json.loads((folder / "run.json").read_text())
 
 
-def test_a_new_directory_is_claimed_and_says_whose_it_is(tmp_path):
+def test_a_new_directory_is_claimed_and_identifies_its_run(tmp_path):
     RunManifest(str(tmp_path / "a/b"), RUN).write(0)
     assert on_disk(tmp_path / "a/b") == RUN
 
 
-def test_the_same_run_may_come_back(tmp_path):
+def test_the_same_run_may_be_resumed(tmp_path):
     RunManifest(str(claimed(tmp_path / "run")), RUN).write(10)
     assert on_disk(tmp_path / "run") == RUN
 
 
-def test_another_runs_directory_is_refused_with_what_differs(tmp_path):
+def test_the_error_for_another_runs_directory_lists_the_differences(tmp_path):
     folder = claimed(tmp_path / "run")
     with pytest.raises(ConfigError) as caught:
         RunManifest(str(folder), other(batch_size=16, warmup=0.5))
@@ -64,7 +64,7 @@ def test_a_corpus_with_other_contents_is_refused(tmp_path):
         RunManifest(str(folder), RUN | {"inputs": {"input": {"bytes": 101}}})
 
 
-def test_what_can_not_change_the_result_may_change(tmp_path):
+def test_settings_that_do_not_affect_the_result_may_change(tmp_path):
     folder = claimed(tmp_path / "run")
     moved = other(keep=9)
     moved["config"]["input"] = "/elsewhere/a.txt"
@@ -72,7 +72,7 @@ def test_what_can_not_change_the_result_may_change(tmp_path):
     assert on_disk(folder) == moved
 
 
-def test_when_it_is_evaluated_may_change_unless_the_best_evaluation_decides(tmp_path):
+def test_the_evaluation_interval_may_change_unless_the_best_evaluation_is_kept(tmp_path):
     for keep_best in (False, True):
         before, now = (
             {"config": to_dict(PretrainConfig(train=TrainConfig(keep_best=keep_best, evaluate_every=every)))}
@@ -81,7 +81,7 @@ def test_when_it_is_evaluated_may_change_unless_the_best_evaluation_decides(tmp_
         assert list(differences(before, now)) == ["config.train.evaluate_every"] * keep_best
 
 
-def test_a_change_that_is_accepted_is_kept_with_its_step(tmp_path):
+def test_an_accepted_change_is_recorded_with_its_step(tmp_path):
     folder = claimed(tmp_path / "run")
     RunManifest(str(folder), other(batch_size=16), accept=True).write(10)
     RunManifest(str(folder), other(batch_size=16)).write(20)
@@ -94,9 +94,9 @@ def test_a_change_that_is_accepted_is_kept_with_its_step(tmp_path):
     }
 
 
-def test_a_change_that_was_accepted_but_could_not_go_on_is_not_recorded(tmp_path):
+def test_an_accepted_change_is_not_recorded_if_the_run_could_not_resume(tmp_path):
     folder = claimed(tmp_path / "run")
-    RunManifest(str(folder), other(batch_size=16), accept=True)  # and no `write`, as where no checkpoint fits
+    RunManifest(str(folder), other(batch_size=16), accept=True)  # and no `write`, as if no checkpoint could be restored
     assert on_disk(folder) == RUN
 
 
@@ -106,14 +106,14 @@ def test_another_program_is_refused_even_if_changes_are_accepted(tmp_path):
         RunManifest(str(folder), RUN | {"program": "finetune"}, accept=True)
 
 
-def test_a_run_that_failed_before_its_first_checkpoint_can_be_mended(tmp_path):
+def test_the_settings_of_a_run_without_checkpoint_may_be_corrected(tmp_path):
     RunManifest(str(tmp_path / "run"), RUN).write(0)
     RunManifest(str(tmp_path / "run"), other(batch_size=4)).write(0)
     assert on_disk(tmp_path / "run") == other(batch_size=4)
 
 
 @pytest.mark.parametrize("sign, begun", [("run.json", False), ("checkpoints", True), ("results.json", True)])
-def test_several_runs_can_be_mended_until_one_of_them_has_learned_something(tmp_path, sign, begun):
+def test_the_settings_of_several_runs_may_be_corrected_until_one_has_a_checkpoint(tmp_path, sign, begun):
     folder = tmp_path / "run"
     RunManifest(str(folder), RUN).write(0)
     RunManifest(str(folder / "seed_0"), RUN).write(0)
@@ -123,7 +123,7 @@ def test_several_runs_can_be_mended_until_one_of_them_has_learned_something(tmp_
     assert on_disk(folder) == (RUN if begun else other(batch_size=4))
 
 
-def test_what_a_killed_run_was_writing_is_no_obstacle_and_is_removed(tmp_path):
+def test_partial_files_of_a_killed_run_are_removed(tmp_path):
     for name in ("run.json", "model.safetensors"):
         with contextlib.suppress(Killed), replacing(tmp_path / name) as temporary:
             shutil.copy(temporary, tmp_path / "kept")
@@ -134,7 +134,7 @@ def test_what_a_killed_run_was_writing_is_no_obstacle_and_is_removed(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
+def test_a_directory_with_other_files_is_refused_and_not_changed(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ConfigError, match=r"not empty \(it holds 'thesis.tex'\)"):
         RunManifest(str(tmp_path), RUN)
@@ -142,7 +142,7 @@ def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path)
 
 
 def fields_of(config, prefix):
-    """(name, value) of every setting, nested ones too."""
+    """(name, value) of every setting, including nested ones."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -152,7 +152,7 @@ def fields_of(config, prefix):
 
 
 @pytest.mark.parametrize("config", [PretrainConfig(), FinetuneConfig(task=ClassificationConfig())])
-def test_every_setting_that_is_not_listed_as_free_is_compared(config):
+def test_every_setting_not_listed_as_resumable_is_compared(config):
     for name, _ in fields_of(config, "config"):
         before, now = {"config": to_dict(config)}, {"config": to_dict(config)}
         *path, last = name.split(".")
@@ -164,7 +164,7 @@ def test_every_setting_that_is_not_listed_as_free_is_compared(config):
         assert bool(found) == (name not in RESUMABLE_FIELDS), name
 
 
-def test_the_list_of_free_settings_names_settings_that_there_are():
+def test_the_list_of_resumable_settings_names_existing_settings():
     known = {
         name
         for config in (PretrainConfig(), FinetuneConfig(task=ClassificationConfig()))
