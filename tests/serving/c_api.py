@@ -108,8 +108,8 @@ class Api:
         for size in shape:
             count *= size
         if kind == STRING:
-            places = (start + place * STRING_SIZE for place in range(count))
-            texts = (ctypes.string_at(self.string_data(place), self.string_size(place)) for place in places)
+            output_array = (start + place * STRING_SIZE for place in range(count))
+            texts = (ctypes.string_at(self.string_data(place), self.string_size(place)) for place in output_array)
             return [shape, kind, [base64.b64encode(text).decode() for text in texts]]
         width = struct.calcsize(FORMATS[kind])
         raw = ctypes.string_at(start, width * count) if count else b""
@@ -118,12 +118,12 @@ class Api:
     def ask(self, path, inputs, outputs):
         session, graph = self.session(path)
 
-        def places(names):
+        def output_array(names):
             return (Output * len(names))(*(Output(self.operation(graph, name.encode()), at) for name, at in names))
 
         fed = (ctypes.c_void_p * len(inputs))(*(self.tensor(*value) for _, _, *value in inputs))
         fetched = (ctypes.c_void_p * len(outputs))()
-        feeds, fetches = places([one[:2] for one in inputs]), places(list(outputs.values()))
+        feeds, fetches = output_array([one[:2] for one in inputs]), output_array(list(outputs.values()))
         self.checked(self.run, session, None, feeds, fed, len(inputs), fetches, fetched, len(outputs), None, 0, None)
         found = {name: self.values(tensor) for name, tensor in zip(outputs, fetched, strict=True)}
         for tensor in (*fed, *fetched):

@@ -76,9 +76,9 @@ def test_microbatches_get_the_masks_of_the_whole_batch_and_epochs_differ(corpus)
     batches_of = epochs(corpus, data)
     per_epoch = len(list(batches_of(0)))
 
-    def prepared(pieces, start=(0, 0)):
+    def prepared(count, start=(0, 0)):
         batches = itertools.islice(stream(batches_of, start), 2 * per_epoch)
-        return [prepare(microbatch(features, k, pieces)) for features, _ in batches for k in range(pieces)]
+        return [prepare(microbatch(features, k, count)) for features, _ in batches for k in range(count)]
 
     whole, cut, resumed = prepared(1), prepared(4), prepared(1, start=(1, 2))
     for name in (*MASKED, "input_word_ids"):

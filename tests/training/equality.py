@@ -148,7 +148,7 @@ def _relative(ones, others):
     return np.max(np.abs(others - ones) / np.maximum(np.abs(ones), 1e-30))
 
 
-def masks(folder, pieces, case="modern"):
+def masks(folder, microbatches, case="modern"):
     """int [updates, microbatches], the number of masked tokens in each microbatch of the batches of a case."""
     settings = config(folder, **CASES[case])
     batches = pretraining_dataset(
@@ -158,7 +158,7 @@ def masks(folder, pieces, case="modern"):
         batch_size=settings.train.batch_size,
     )
     weights = np.stack([batch["masked_lm_weights"] for batch in batches.take(settings.train.steps)])
-    return weights.reshape(len(weights), pieces, -1).sum(-1).astype(int)
+    return weights.reshape(len(weights), microbatches, -1).sum(-1).astype(int)
 
 
 def compare(folder, row):

@@ -49,13 +49,13 @@ def epochs(batch_size=8, *, shuffle=True, examples=EXAMPLES):
     return batches
 
 
-def with_nan(batches, bad_steps, *, first_row=0, per_epoch=EXAMPLES // 8):
+def with_nan(batches, nonfinite_steps, *, first_row=0, per_epoch=EXAMPLES // 8):
     """The same batches with weights of NaN in the batches of these numbers, from `first_row` on."""
 
     def spoiled(epoch):
         def spoil(number, rows):
             weights = rows["masked_lm_weights"]
-            bad = tf.reduce_any(epoch * per_epoch + number == tf.constant(bad_steps, tf.int64))
+            bad = tf.reduce_any(epoch * per_epoch + number == tf.constant(nonfinite_steps, tf.int64))
             hit = bad & (tf.range(tf.shape(weights)[0]) >= first_row)
             return rows | {"masked_lm_weights": tf.where(hit[:, tf.newaxis], float("nan"), weights)}
 

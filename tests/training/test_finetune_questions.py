@@ -82,8 +82,8 @@ def evaluated(folder):
 @pytest.mark.slow
 def test_answers_and_their_absence_are_learned_and_the_threshold_is_saved_with_the_model(tmp_path, pretrained):
     write(tmp_path / "train.jsonl", questions(600, 0))
-    heldout = questions(90, 1)
-    write(tmp_path / "dev.jsonl", heldout)
+    validation = questions(90, 1)
+    write(tmp_path / "dev.jsonl", validation)
     task = QuestionAnsweringConfig(max_length=24, stride=8, unanswerable=True, n_best=5)
     results = finetune(task, "squad2", tmp_path, pretrained, epochs=8)
     scores, predictions = evaluated(tmp_path)
@@ -92,7 +92,7 @@ def test_answers_and_their_absence_are_learned_and_the_threshold_is_saved_with_t
     assert scores["HasAns_exact"] > 0.9 and scores["NoAns_exact"] > 0.9
     assert settings(tmp_path)["null_threshold"] == results["final"]["best_f1_thresh"]
     # The predicted answers, with the threshold applied, are those that were scored.
-    right = [predictions[one["id"]]["answer"] == (one["answers"] or [{"text": ""}])[0]["text"] for one in heldout]
+    right = [predictions[one["id"]]["answer"] == (one["answers"] or [{"text": ""}])[0]["text"] for one in validation]
     assert np.mean(right) == pytest.approx(scores["exact"], abs=1e-6)
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from bert_tf.training.phases import Input
 from tests.training.small import VOCABULARY, epochs, trainer, with_nan
 
-PIECES = 4
+MICROBATCHES = 4
 
 
 def gradient(model, rows, weight):
@@ -24,14 +24,19 @@ def total(gradients):
 
 
 def expected(model, batch, normalization, clip_on, clip):
-    pieces = [{name: tf.split(value, PIECES)[index] for name, value in batch.items()} for index in range(PIECES)]
-    weights = [tf.reduce_sum(piece["masked_lm_weights"]) for piece in pieces]
+    microbatches = [
+        {name: tf.split(value, MICROBATCHES)[index] for name, value in batch.items()} for index in range(MICROBATCHES)
+    ]
+    weights = [tf.reduce_sum(microbatch["masked_lm_weights"]) for microbatch in microbatches]
     assert len({float(weight) for weight in weights}) > 1
     if normalization == "global":
-        parts = [gradient(model, piece, sum(weights)) for piece in pieces]
+        parts = [gradient(model, microbatch, sum(weights)) for microbatch in microbatches]
     else:
-        share = PIECES if normalization == "replica_mean" else 1
-        parts = [gradient(model, piece, weight * share) for piece, weight in zip(pieces, weights, strict=True)]
+        share = MICROBATCHES if normalization == "replica_mean" else 1
+        parts = [
+            gradient(model, microbatch, weight * share)
+            for microbatch, weight in zip(microbatches, weights, strict=True)
+        ]
     norms = [float(tf.linalg.global_norm(part)) for part in (*parts, total(parts))]
     if clip_on == "replica":
         assert min(norms[:-1]) < clip < max(norms[:-1])
@@ -52,7 +57,7 @@ def expected(model, batch, normalization, clip_on, clip):
 )
 def test_the_gradient_is_normalised_reduced_and_clipped_as_configured(tmp_path, normalization, clip_on, clip):
     settings = {"normalization": normalization, "clip_on": clip_on, "clip_norm": clip}
-    trained = trainer(bert=False, total_steps=1, accumulation=PIECES, log_every=1, **settings)
+    trained = trainer(bert=False, total_steps=1, accumulation=MICROBATCHES, log_every=1, **settings)
     for variable in trained.model.trainable_variables:
         variable.assign(variable + 0.3)  # errors of different sizes
     (batch,) = epochs()(tf.constant(0, tf.int64)).take(1)
@@ -68,7 +73,7 @@ def test_the_gradient_is_normalised_reduced_and_clipped_as_configured(tmp_path, 
 
 
 def test_an_empty_or_non_finite_micro_batch_may_be_clipped_alone(tmp_path):
-    settings = {"recipe": "google", "accumulation": PIECES, "log_every": 1}
+    settings = {"recipe": "google", "accumulation": MICROBATCHES, "log_every": 1}
     trained = trainer(bert=False, total_steps=4, **settings)
     history = trained.run(
         [Input(epochs(examples=9))], str(tmp_path / "empty"), title="test"

@@ -2,7 +2,7 @@
 
 Everything is compared to 1e-5 of the largest magnitude in its tensor. A bound relative to each element would need
 digits that float32 does not have: gradients are sums whose terms cancel (that of the key's bias to zero, because it
-shifts all scores of a row equally), so their error depends on the size of the terms. The other side computes in float64.
+shifts all scores of a row equally), so their error depends on the size of the terms. The reference uses float64.
 """
 
 import re

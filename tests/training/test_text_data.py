@@ -50,18 +50,18 @@ def run(tmp_path, pretrained, monkeypatch):
         results = finetuning.finetune(config, str(place), pretrained, model_dir, STRATEGY)
         task, model = directory.load_fine_tuned(model_dir)
         source = Source(task.data, str(place), TextExample)
-        heldout = finetuning.read(source, "validation", ReadReport())
-        columns = task.to_tensors(heldout, labelled=True)
-        measured = finetuning.Evaluation(task, model, heldout, columns, 32, STRATEGY)()
-        assert measured == pytest.approx({name: results["final"][name] for name in measured}, rel=1e-4, abs=1e-4)
-        assert task.monitor in measured and task.baseline(heldout).keys() <= measured.keys()
+        validation = finetuning.read(source, "validation", ReadReport())
+        columns = task.to_tensors(validation, labelled=True)
+        metrics = finetuning.Evaluation(task, model, validation, columns, 32, STRATEGY)()
+        assert metrics == pytest.approx({name: results["final"][name] for name in metrics}, rel=1e-4, abs=1e-4)
+        assert task.monitor in metrics and task.baseline(validation).keys() <= metrics.keys()
         asked = list(source.examples(ReadReport(), "test", labelled=False))
         predicted = list(finetuning.predicting(task, model, asked, 32, STRATEGY))
         assert [example for example, _ in predicted] == asked
         assert not list(tmp_path.glob("__autograph_generated*"))
         predictions = [prediction for _, prediction in predicted]
         assert [prediction["id"] for prediction in predictions] == [example.id for example in asked]
-        return measured, task, predictions
+        return metrics, task, predictions
 
     return start
 
@@ -171,8 +171,8 @@ FORMATS = {
 def test_a_published_format_is_fine_tuned_evaluated_and_predicted(run, tmp_path, name):
     write, labels, scores = FORMATS[name]
     write(tmp_path)
-    measured, task, predictions = run(ClassificationConfig() if labels else RegressionConfig(), tmp_path, format=name)
-    assert measured.keys() >= scores | {"loss", "truncated_share"}
+    metrics, task, predictions = run(ClassificationConfig() if labels else RegressionConfig(), tmp_path, format=name)
+    assert metrics.keys() >= scores | {"loss", "truncated_share"}
     if labels is None:
         assert task.scale == [0.0, 5.0]
         assert all(0 <= prediction["value"] <= 5 for prediction in predictions)
@@ -192,9 +192,9 @@ def test_json_lines_with_several_labels_are_fine_tuned_evaluated_and_predicted(r
         (tmp_path / f"{part}.jsonl").write_text("".join(lines))
     files = {"train": "train.jsonl", "validation": "dev.jsonl", "test": "test.jsonl"}
     config = MultiLabelConfig(long_texts="window", balanced=True)
-    measured, task, predictions = run(config, tmp_path, text="title", second_text="body", label="topics", **files)
+    metrics, task, predictions = run(config, tmp_path, text="title", second_text="body", label="topics", **files)
     assert task.labels == ["x", "y", "z"] and task.pair and len(task.class_weights) == 3
-    assert measured.keys() >= {"micro_f1", "macro_f1", "exact_match"} and measured["truncated_share"] == 0
+    assert metrics.keys() >= {"micro_f1", "macro_f1", "exact_match"} and metrics["truncated_share"] == 0
     assert all(set(prediction["labels"]) <= set("xyz") for prediction in predictions) and len(predictions) == 20
 
 
@@ -206,11 +206,11 @@ def test_a_csv_file_with_numbers_is_fine_tuned_evaluated_and_predicted(run, tmp_
                 [("review", "stars"), *((f'a "b",\n{"c" * row}', row * 100) for row in range(9))]
             )
     files = {"train": "train.csv", "validation": "dev.csv", "test": "test.csv"}
-    measured, task, predictions = run(RegressionConfig(), tmp_path, text="review", label="stars", **files)
+    metrics, task, predictions = run(RegressionConfig(), tmp_path, text="review", label="stars", **files)
     assert task.scale is None and not task.pair
     # Three updates of 5e-5 change nothing: that the answers are near the mean, 400, is due to the new head.
     assert np.mean([prediction["value"] for prediction in predictions]) == pytest.approx(400, abs=300)
-    assert measured["loss"] < 400**2 + np.var(np.arange(9) * 100)
+    assert metrics["loss"] < 400**2 + np.var(np.arange(9) * 100)
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_a_set_of_tfds_is_fine_tuned_evaluated_and_predicted(run, name, text, co
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs pip install tensorflow-datasets")
     fields = {"text": text, "evaluation": "test"} if text else {}
     with tfds.testing.mock_data(num_examples=20):
-        measured, task, predictions = run(config, "", source=f"tfds:{name}", **fields)
+        metrics, task, predictions = run(config, "", source=f"tfds:{name}", **fields)
     assert len(predictions) == 20
     assert task.pair == (not text)
-    assert measured.keys() >= ({"score"} if name.startswith("glue/") else {"accuracy", "macro_f1"})
+    assert metrics.keys() >= ({"score"} if name.startswith("glue/") else {"accuracy", "macro_f1"})
