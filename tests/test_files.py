@@ -204,7 +204,7 @@ def test_a_failure_leaves_no_new_parent_directory(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_the_second_of_two_writers_of_a_directory_gets_an_error(tmp_path):
+def test_the_later_of_two_writers_of_a_directory_gets_an_error(tmp_path):
     writing = replacing_directory(tmp_path / "1")
     with pytest.raises(ConfigError, match="was written by another process in the meantime"), writing:
         (tmp_path / "1").mkdir()

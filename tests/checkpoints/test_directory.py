@@ -180,7 +180,7 @@ def save_state(folder, variables):
         checkpoints.save(7)
 
 
-def test_the_optimizer_state_of_a_run_is_converted_too(tmp_path):
+def test_the_optimizer_state_of_a_run_is_read_and_written_with_its_model(tmp_path):
     task, model, encoder = make("classification")
     directory.save(str(tmp_path), model, encoder, task)
     slots = {

@@ -32,10 +32,10 @@ def test_errors_by_hand():
 def test_a_calibrated_model_has_only_random_error():
     rng = np.random.default_rng(1)
     confidences = rng.uniform(0.5, 1, 50000)
-    honest = calibration_errors(confidences, rng.random(50000) < confidences)
-    boastful = calibration_errors(confidences, rng.random(50000) < confidences - 0.2)
-    assert honest["expected_calibration_error"] < 0.01
-    assert boastful["expected_calibration_error"] == pytest.approx(0.2, abs=0.01)
+    calibrated = calibration_errors(confidences, rng.random(50000) < confidences)
+    overconfident = calibration_errors(confidences, rng.random(50000) < confidences - 0.2)
+    assert calibrated["expected_calibration_error"] < 0.01
+    assert overconfident["expected_calibration_error"] == pytest.approx(0.2, abs=0.01)
 
 
 def test_values_that_are_not_probabilities_are_refused():

@@ -327,7 +327,7 @@ def test_a_dict_may_contain_arrays_of_any_integer_type_and_more_entries(encoder)
     assert_same(encoder(PADDED | {"a_label": np.arange(4)}), want)
 
 
-def test_missing_inputs_and_inputs_without_names_are_refused_by_name(encoder):
+def test_a_list_and_an_incomplete_dict_of_inputs_are_refused_by_name(encoder):
     with pytest.raises(ValueError, match="input_mask"):
         encoder([ROWS["input_word_ids"], ROWS["input_mask"], ROWS["input_type_ids"]])
     with pytest.raises(ValueError, match="input_type_ids"):

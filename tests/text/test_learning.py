@@ -49,7 +49,7 @@ def test_wordpieces_are_normalized_and_never_cross_a_split_of_the_tokenizer():
     assert "é中国" in whole
 
 
-def test_rare_characters_and_their_words_are_ignored():
+def test_rare_characters_are_excluded_together_with_their_words():
     rare = [f"a{chr(0x4E00 + i)}" for i in range(200)]
     pieces = learn_vocabulary(["abab ab"] * 50 + rare, 100, split_cjk=False)
     assert sum(len(piece.removeprefix("##")) == 1 for piece in pieces) <= 50 and "abab" in pieces

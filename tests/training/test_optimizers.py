@@ -98,7 +98,7 @@ def test_the_recipe_google_updates_like_google_research_bert():
     compare(adam_weight_decay(), recipe="google")
 
 
-def test_with_betas_rounded_as_in_googles_program_updates_agree_to_five_digits():
+def test_with_the_unrounded_betas_of_googles_program_updates_agree_to_five_digits():
     compare(adam_weight_decay(0.9, 0.999), tolerance=2e-5, recipe="google")
 
 

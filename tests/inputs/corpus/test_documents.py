@@ -197,10 +197,10 @@ def test_a_lone_document_at_the_end_keeps_its_true_pairs():
 def test_empty_sentences_and_documents_are_skipped():
     documents = corpus(20)
     holes = [[], [[]], [[], []]]
-    with_holes = []
+    with_empty = []
     for number, document in enumerate(documents):
-        with_holes += [[s for sentence in document for s in ([], sentence)] + [[]], holes[number % 3]]
-    assert pairs_of(with_holes) == pairs_of(documents)
+        with_empty += [[s for sentence in document for s in ([], sentence)] + [[]], holes[number % 3]]
+    assert pairs_of(with_empty) == pairs_of(documents)
     assert pairs_of([[], [[]]]) == []
 
 

@@ -263,7 +263,7 @@ def test_runs_with_other_initial_weights_are_refused(tmp_path, tables, pretraine
 
 
 @pytest.mark.slow
-def test_all_seeds_accept_a_checkpoint_without_pooler(tmp_path, tables):
+def test_a_sweep_from_a_checkpoint_without_pooler_can_be_resumed(tmp_path, tables):
     shape = {"num_layers": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 16, "max_position_embeddings": 8}
     encoder = BertEncoder(BertConfig(vocab_size=len(WORDS), pooler=False, **shape), dtype="float32")
     task = MaskedLM(Tokenizer(WORDS), 8)
