@@ -2,9 +2,9 @@
 
     python -m tests.training.equality FOLDER
 
-prints the table of docs/pretraining.md ("Any number of devices"), from 20 updates each; stopped, the same command goes
-on. Everything is the real thing: the bundled corpus through the real pipeline, whole runs, and what their last
-checkpoints hold.
+prints the table of docs/evidence.md ("Replicas, workers and micro-batches"), from 20 updates each; stopped, the same
+command goes on. Everything is the real thing: the bundled corpus through the real pipeline, whole runs, and what their
+last checkpoints hold.
 """
 
 import json
