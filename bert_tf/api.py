@@ -314,9 +314,10 @@ class TextClassifier(_TextModel):
     Labels are strings or integers. `predict` returns the label and the probability of each label; labels that are the
     numbers 0 to n - 1 are returned as integers.
 
-    Example:
-        >>> classifier = bert_tf.TextClassifier.from_pretrained("hf://google/bert_uncased_L-2_H-128_A-2")
-        >>> classifier.fit(texts, labels, validation_data=(dev_texts, dev_labels), epochs=3)
+    Examples:
+        >>> path = "hf://google/bert_uncased_L-2_H-128_A-2"
+        >>> classifier = bert_tf.TextClassifier.from_pretrained(path)
+        >>> classifier.fit(texts, labels, validation_data=(dev_texts, dev_labels))
         >>> classifier.predict(["A film to remember."])
         [{'label': 'positive', 'probabilities': {'negative': 0.02, 'positive': 0.98}}]
     """
