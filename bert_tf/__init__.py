@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from bert_tf import quiet
+
 if TYPE_CHECKING:
     from bert_tf.api import (
         MaskedLM,
@@ -51,6 +53,8 @@ def __getattr__(name: str) -> Any:
     # Imported on first use: reading the version or a config should not wait for TensorFlow.
     if name not in __all__:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
+    if name != "BertConfig":
+        quiet.import_tensorflow()
     return getattr(importlib.import_module(_MODULES.get(name, "bert_tf.api")), name)
 
 

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf import quiet
 from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import load
 from bert_tf.checkpoints.formats import open_checkpoint
@@ -183,11 +184,13 @@ class _FineTuned(_Model[FineTuningTask]):
         batch_size: int = 32,
         learning_rate: float = 5e-5,
         directory: StrPath | None = None,
+        verbose: bool | int = True,
         **train: Any,
     ) -> keras.callbacks.History:
         """Fine-tunes the pre-trained model, as `python -m bert_tf.finetune` does.
 
-        Every call starts from the weights that `from_pretrained` opened, as scikit-learn's `fit` does.
+        Every call starts from the weights that `from_pretrained` opened, as scikit-learn's `fit` does. The fine-tuned
+        model predicts in float32, whatever number format was used in training.
 
         Args:
             x: inputs; see the class.
@@ -198,6 +201,7 @@ class _FineTuned(_Model[FineTuningTask]):
             learning_rate: peak of the schedule.
             directory: keeps checkpoints, curves and the model; the same call resumes an interrupted run from there.
                 None keeps nothing on disk.
+            verbose: shows a progress bar and validation metrics.
             **train: other fields of `bert_tf.config.TrainConfig`, such as seed, dtype or patience.
 
         Returns:
@@ -218,6 +222,7 @@ class _FineTuned(_Model[FineTuningTask]):
         with (
             tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder,
             forgetting_custom_gradients(),
+            contextlib.nullcontext() if verbose else quiet.silence(),
         ):
             try:
                 results = finetuning.train(
@@ -314,9 +319,10 @@ class TextClassifier(_TextModel):
     Labels are strings or integers. `predict` returns the label and the probability of each label; labels that are the
     numbers 0 to n - 1 are returned as integers.
 
-    Example:
-        >>> classifier = bert_tf.TextClassifier.from_pretrained("hf://google/bert_uncased_L-2_H-128_A-2")
-        >>> classifier.fit(texts, labels, validation_data=(dev_texts, dev_labels), epochs=3)
+    Examples:
+        >>> path = "hf://google/bert_uncased_L-2_H-128_A-2"
+        >>> classifier = bert_tf.TextClassifier.from_pretrained(path)
+        >>> classifier.fit(texts, labels, validation_data=(dev_texts, dev_labels))
         >>> classifier.predict(["A film to remember."])
         [{'label': 'positive', 'probabilities': {'negative': 0.02, 'positive': 0.98}}]
     """
@@ -541,7 +547,8 @@ class SentenceEncoder:
             TaggedExample(str(index), text, None, None, None, None, f"texts[{index}]")
             for index, text in enumerate(_texts(texts))
         ]
-        vectors = [values["vector"] for _, values in extract(self._embedder, examples, batch_size)]
+        with quiet.silence():  # without a progress bar
+            vectors = [values["vector"] for _, values in extract(self._embedder, examples, batch_size)]
         return np.stack(vectors) if vectors else np.zeros([0, self._embedder.model.output_shape[-1]], np.float32)
 
     def export(self, path: StrPath, *, check: bool = True) -> Exported:

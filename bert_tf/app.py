@@ -12,31 +12,10 @@ from typing import NoReturn
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from bert_tf import config
+from bert_tf import config, quiet
 from bert_tf.config import ExampleData
 from bert_tf.config.values import unknown_field
 from bert_tf.errors import BertTfError
-
-
-def _import_quietly() -> None:
-    """Imports TensorFlow with standard error closed.
-
-    Its C++ parts print a dozen lines about oneDNN, CUDA and absl that no setting silences, before a program can print
-    anything. Set TF_CPP_MIN_LOG_LEVEL=0 to see them.
-    """
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
-        return
-    sys.stderr.flush()
-    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, 2)
-    try:
-        import tensorflow
-
-        tensorflow.config.list_physical_devices()  # looks for GPUs, and complains, without starting them
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(devnull)
 
 
 def _report_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -49,7 +28,7 @@ def _report_interrupt(kind: type[BaseException], error: BaseException, trace: Tr
 
 flags.disclaim_key_flags()  # flags defined here are listed by the --help of the program that asks for them
 sys.excepthook = _report_interrupt
-_import_quietly()
+quiet.import_tensorflow()
 
 import tensorflow as tf  # noqa: E402
 

@@ -94,11 +94,12 @@ class BertEncoder(FunctionalModel):
     """BERT without a head (Devlin et al., 2019, section 3).
 
     Called on a dict of int32 [batch, length] tensors (`input_word_ids`, `input_mask`, `input_type_ids`), it returns
-        sequence_output [batch, length, hidden]: the last layer;
-        pooled_output [batch, hidden]: tanh of a dense layer on the first position, if config.pooler; with causal
-            attention, on the last token;
-        encoder_outputs: list of num_layers tensors [batch, length, hidden];
-        embedding_output [batch, length, hidden]: the input of the first layer.
+
+    - `sequence_output` [batch, length, hidden]: the last layer;
+    - `pooled_output` [batch, hidden]: tanh of a dense layer on the first position, if config.pooler; with causal
+      attention, on the last token;
+    - `encoder_outputs`: list of num_layers tensors [batch, length, hidden];
+    - `embedding_output` [batch, length, hidden]: the input of the first layer.
 
     A packed encoder has the same weights and reads rows of several sequences, for training. Its
     `input_mask` contains the number of each token's sequence in the row, from 1 (0 at padding). Tokens attend within
@@ -110,12 +111,14 @@ class BertEncoder(FunctionalModel):
         dtype: Keras dtype policy or its name, e.g. "mixed_bfloat16"; None for the global policy. LayerNorm and softmax
             compute in float32 whatever the policy.
         packed: whether rows contain several sequences.
-        trainable, frozen: as for `FunctionalModel`.
+        trainable: as for `FunctionalModel`.
+        frozen: as for `FunctionalModel`.
 
-    Example:
+    Examples:
         >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
         >>> ones = np.ones((1, 5), "int32")
-        >>> encoder({"input_word_ids": ones, "input_mask": ones, "input_type_ids": 0 * ones})["pooled_output"].shape
+        >>> inputs = {"input_word_ids": ones, "input_mask": ones, "input_type_ids": 0 * ones}
+        >>> encoder(inputs)["pooled_output"].shape
         TensorShape([1, 128])
     """
 

@@ -121,14 +121,16 @@ class BertPretrainer(FunctionalModel):
     """Masked language model and next-sentence prediction on one encoder (section 3.1).
 
     Takes the encoder's inputs and `masked_lm_positions`, int32 [batch, predictions]; returns
-        mlm_logits float32 [batch, predictions, vocab_size];
-        nsp_logits float32 [batch, 2], with a packed encoder [batch, sequences, 2]: index 0 is "the second segment
-            follows the first", 1 "it does not".
+
+    - `mlm_logits` float32 [batch, predictions, vocab_size];
+    - `nsp_logits` float32 [batch, 2], with a packed encoder [batch, sequences, 2]: index 0 is "the second segment
+      follows the first", 1 "it does not".
 
     Args:
         encoder: must have a pooler if `next_sentence` is True.
         next_sentence: False omits the next-sentence head, which needs a pooler.
-        trainable, frozen: as for `FunctionalModel`.
+        trainable: as for `FunctionalModel`.
+        frozen: as for `FunctionalModel`.
     """
 
     def __init__(

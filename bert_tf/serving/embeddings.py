@@ -1,6 +1,7 @@
 """Vectors of sentences, words or tokens, computed in graph code; used by `extract` and exported as a SavedModel."""
 
 import dataclasses
+import functools
 
 import keras
 import tensorflow as tf
@@ -72,6 +73,11 @@ class Embedder:
         self.counted: dict[str, tuple[str, ...]] = {}
         if self._per != "sentence":
             self.counted = {f"{self._per}_count": ("vector", "text", "start", "end")}
+
+    @functools.cached_property
+    def traced(self) -> TfFunction:
+        """`__call__` as a graph."""
+        return tf.function(self.__call__, autograph=False, reduce_retracing=True)
 
     def settings(self) -> Json:
         """JSON-ready description of the vectors, for the model card."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from bert_tf import quiet
 from bert_tf.checkpoints.directory import load_task, read_results
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing_directory
@@ -140,7 +141,8 @@ def _save(model: keras.Model, signatures: dict[str, Any], path: str) -> None:
     module.variables_of_model = [variable.value for variable in model.variables]
     # Gradients would bring functions that must be compiled by XLA, which a server may lack and never needs.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(module, path, signatures=signatures, options=options)
+    with quiet.warnings_only():
+        tf.saved_model.save(module, path, signatures=signatures, options=options)
 
 
 def _checked(path: str, signatures: dict[str, Any], requests: list[Request]) -> tuple[list[Json], str]:

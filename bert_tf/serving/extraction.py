@@ -65,7 +65,6 @@ def extract(embedder: Embedder, examples: Iterable[TaggedExample], batch_size: i
     Yields:
         The examples in their order, each with the embedder's outputs as arrays.
     """
-    embed = tf.function(embedder.__call__, autograph=False, reduce_retracing=True)
     characters = batch_size * _CHARACTERS
     chunks = _batches(
         _consistent(examples), _BATCHES * batch_size, _LONG_BATCHES * characters, lambda example: example.text
@@ -76,7 +75,7 @@ def extract(embedder: Embedder, examples: Iterable[TaggedExample], batch_size: i
             outputs: list[dict[str, Array]] = [{} for _ in chunk]
             for batch in _batches(by_length, batch_size, characters, lambda numbered: numbered[1].text):
                 indices, members = zip(*batch, strict=True)
-                tensors = embed(tf.constant([example.text for example in members]), **_given_words(members))
+                tensors = embedder.traced(tf.constant([example.text for example in members]), **_given_words(members))
                 for index, *values in zip(indices, *map(_rows, tensors.values()), strict=True):
                     outputs[index] = dict(zip(tensors, values, strict=True))
                 progress.update(len(members))

@@ -152,7 +152,8 @@ class Tokenizer(tf.Module):
         that normalization deletes are part of a piece only inside it.
 
         Args:
-            strings, special_tokens: see `tokenize`.
+            strings: see `tokenize`.
+            special_tokens: see `tokenize`.
 
         Returns:
             ids, starts, ends: int32 [batch, None]. Piece j of row i is bytes starts[i, j] to ends[i, j] (exclusive,

@@ -1,6 +1,6 @@
 """Four layers of 256 units on the bundled English and Korean text: 36 minutes on two shared CPU cores.
 
-The vocabulary keeps Hangul syllables whole (docs/pretraining.md shows the run):
+The vocabulary keeps Hangul syllables whole (docs/results.md shows the run):
 
     python -m bert_tf.learn_vocab --input='data/sotu/train.txt.gz,data/korean/*_train.txt.gz' --output=vocab.txt \\
         --vocab_size=12000 --nostrip_accents

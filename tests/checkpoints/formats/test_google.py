@@ -546,8 +546,8 @@ def test_a_mismatched_tensor_is_named(directory, changes, culprits):
     "settings, culprits",
     [
         ({"hidden_act": "swish"}, ["hidden_act 'swish'", "gelu"]),
-        ({"num_attention_heads": 5}, ["num_heads 5"]),
-        ({"num_hidden_layers": "2"}, ["num_hidden_layers is '2'", "int"]),
+        ({"num_attention_heads": 5}, ["num_attention_heads 5"]),
+        ({"num_hidden_layers": "2"}, ["num_hidden_layers is '2'", "a whole number"]),
         ({"vocab_size": None}, ["'vocab_size'"]),
         ({"vocab_size": len(PIECES) + 1}, ["vocab.txt", f"{len(PIECES)} pieces", f"{len(PIECES) + 1}"]),
     ],

@@ -317,7 +317,7 @@ def test_the_graph_of_a_saved_model_determines_its_activation(tmp_path, tensors,
     [
         ("bert_config.json", '{"hidden_act": "swish"}', ["hidden_act 'swish'", "gelu"]),
         ("bert_config.json", '{"num_hidden_layers": 3}', ["num_layers is 2 in its variables, but 3"]),
-        ("bert_config.json", '{"hidden_dropout_prob": "0.1"}', ["hidden_dropout_prob is '0.1'; expected float"]),
+        ("bert_config.json", '{"hidden_dropout_prob": "0.1"}', ["hidden_dropout_prob is '0.1'; expected a number"]),
         ("bert_config.json", "[]", ["bert_config.json: a list"]),
         ("params.yaml", PARAMS.replace("relu", "mish"), ["hidden_activation 'mish'"]),
         ("params.yaml", PARAMS.replace("norm_first: false", "norm_first: true"), ["params.yaml: norm_first"]),

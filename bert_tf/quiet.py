@@ -1,0 +1,47 @@
+"""Hides TensorFlow's routine messages."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+from absl import logging
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow, unless it is imported already, with standard error closed.
+
+    Its C++ parts print a dozen lines about oneDNN, CUDA and absl that no setting silences. TF_CPP_MIN_LOG_LEVEL=0 shows
+    them.
+    """
+    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
+        return
+    sys.stderr.flush()
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
+    try:
+        import tensorflow
+
+        tensorflow.config.list_physical_devices()  # looks for GPUs, and complains, without starting them
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)
+
+
+@contextlib.contextmanager
+def warnings_only() -> Iterator[None]:
+    """Hides messages below warnings, such as those about saving."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(min(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Hides everything that Python prints: progress bars, metrics, warnings."""
+    with open(os.devnull, "w") as devnull, contextlib.redirect_stdout(devnull), contextlib.redirect_stderr(devnull):
+        yield

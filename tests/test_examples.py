@@ -1,0 +1,69 @@
+"""The notebooks in examples/ and the Python in the READMEs run as they stand."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas
+import pytest
+
+from tests.packages import minilm
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+FAILURE = re.compile(r"Traceback|error:|ask\.py: ")  # a failed `!command` does not fail its cell
+
+
+def _outputs(cell):
+    """The text of the outputs of a code cell."""
+    for output in cell["outputs"]:
+        texts = [output["text"]] if "text" in output else output.get("data", {}).values()
+        yield from ("".join(text) for text in texts)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_stored_outputs_are_those_of_one_complete_run(path):
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    text = "\n".join(text for cell in cells for text in _outputs(cell))
+    assert not FAILURE.search(text)
+    assert not re.search(r"(?<![\w.:/<*])/\w[\w.-]*/\w", text)  # an absolute path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    minilm()
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert not FAILURE.search("\n".join(_outputs(cell))), cell.source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("readme", ["README.md", "README.ko.md"])
+def test_the_python_of_the_readme_runs(readme, tmp_path):
+    """With packaged weights instead of those on the Hub, some of the bundled reviews, and two updates."""
+    code = re.search(r"```python\n(.*?)```", (ROOT / readme).read_text(encoding="utf-8"), re.DOTALL)[1]
+    code, names = re.subn(r'"hf://[\w/.-]+"', repr(str(minilm())), code)
+    code, trainings = re.subn(r"epochs=\d", "steps=2", code)
+    assert (names, trainings) == (1, 1)
+    (tmp_path / "data/reviews").mkdir(parents=True)
+    for part, nsmc in (("train", "train"), ("heldout", "test")):
+        rows = pandas.read_csv(ROOT / f"data/reviews/{part}.tsv", sep="\t", quoting=3).head(64)
+        rows.to_csv(tmp_path / f"data/reviews/{part}.tsv", sep="\t", index=False, quoting=3)
+        rows = pandas.DataFrame({"document": rows.sentence, "label": (rows.label == "positive").astype(int)})
+        rows.to_csv(tmp_path / f"ratings_{nsmc}.txt", sep="\t", index_label="id", quoting=3)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    printed = done.stdout.decode()
+    assert "'probabilities'" in printed and "'accuracy'" in printed
+    assert list(tmp_path.glob("served/*/1/saved_model.pb")) and list(tmp_path.glob("runs/*/model.safetensors"))

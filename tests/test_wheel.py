@@ -1,0 +1,57 @@
+"""The wheel contains what an installed package needs, and no tests."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import bert_tf
+
+ROOT = pathlib.Path(bert_tf.__file__).parent.parent
+# In a directory without the checkout: the bundled config and data, a template, and the Python API.
+PROGRAM = """
+import pathlib, bert_tf
+from bert_tf.bundled import config
+from bert_tf.files import bundled
+from bert_tf.report import pages
+assert "installed" in bert_tf.__file__, bert_tf.__file__
+print(config("finetune/reviews.py").data.train, pathlib.Path(bundled("data/reviews/train.tsv")).exists())
+print(pages.__name__, bert_tf.TextClassifier.__name__)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
+    subprocess.run(command, check=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_the_wheel_has_all_modules_and_data_but_no_tests(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = ROOT / "bert_tf"
+    needed = {str(path.relative_to(ROOT)) for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert needed <= names
+    assert "bert_tf/configs/finetune/reviews.py" in names and "bert_tf/data/reviews/train.tsv" in names
+    assert not [name for name in names if name.startswith(("tests", "docs", "examples"))]
+
+
+def test_an_installed_wheel_finds_its_files(wheel, tmp_path):
+    folder = tmp_path / "installed"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, wheel], check=True
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["train.tsv", "True", "bert_tf.report.pages", "TextClassifier"]
