@@ -158,7 +158,7 @@ def test_predict_reads_json_lines_from_standard_input(programs, folder, finetune
     assert (folder / "piped.jsonl").read_text() == (folder / "read.jsonl").read_text()
     assert len((folder / "piped.jsonl").read_text().splitlines()) == 3
     empty = programs("predict", model, "--data_dir=-", f"--output={folder}/none.jsonl")
-    assert empty.status == 1 and "-: no rows" in empty.error_line
+    assert empty.status == 1 and "-: no examples" in empty.error_line
     wrong = programs("predict", model, "--data_dir=-", f"--output={folder}/none.jsonl", stdin='{"text": "good"}\n')
     assert wrong.status == 1 and wrong.error_line.startswith("bert_tf: error: -:1: no field 'sentence'")
 
@@ -219,7 +219,7 @@ FLAG_ERRORS = {
     "no input": (["--config.input="], "input is empty; name the text to train on"),
     "no steps": (["--config.train.steps=0"], "train.steps is 0"),
     "no batch": (["--config.train.batch_size=0"], "train.batch_size is 0"),
-    "an unknown dtype": (["--config.train.dtype=int8"], "train.dtype 'int8' is unknown"),
+    "an unknown dtype": (["--config.train.dtype=int8"], "train.dtype is 'int8'; expected one of float32"),
     "too long for the model": (["--config.data.max_length=65"], "data.max_length 65 is over"),
 }
 

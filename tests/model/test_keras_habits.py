@@ -138,7 +138,7 @@ def test_an_export_works_in_tensorflow_and_as_a_keras_layer(trained, encoder, tm
     served = tf.saved_model.load(tmp_path / "model")
     assert_same(served.serve(tensors), model(ROWS), atol=1e-5)
     encoder.export(tmp_path / "encoder", verbose=False)
-    outputs = keras.layers.TFSMLayer(tmp_path / "encoder", call_endpoint="serving_default")(tensors)
+    outputs = keras.layers.TFSMLayer(tmp_path / "encoder", call_endpoint="serve")(tensors)
     expected = dict(encoder(ROWS))
     expected |= {f"encoder_outputs_{index}": value for index, value in enumerate(expected.pop("encoder_outputs"))}
     assert_same(dict(outputs), expected, atol=1e-5)
@@ -166,8 +166,9 @@ def test_every_policy_computes_trains_and_is_saved(policy, variables, bound, tmp
     keras.config.set_dtype_policy(policy)
     try:
         encoder = new_encoder()
-        # Not Adam's own epsilon of 1e-7: squares of small gradients are 0 in float16, so it would be the divisor.
-        model = compiled(with_head(encoder), keras.optimizers.Adam(3e-3, epsilon=1e-4))
+        # Not Adam's defaults: in float16 squares of small gradients are 0, and epsilon (1e-7) would be the divisor; in
+        # bfloat16 beta_2 (0.999) is 1, so that nothing is learned.
+        model = compiled(with_head(encoder), keras.optimizers.Adam(3e-3, epsilon=1e-4, beta_2=0.98))
         model.save(tmp_path / "model.keras")
     finally:
         keras.config.set_dtype_policy("float32")
