@@ -23,14 +23,16 @@ from bert_tf import quiet
 from bert_tf.checkpoints import directory as model_directory
 from bert_tf.checkpoints import load
 from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
-from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConfig
+from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConfig, to_dict
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import write_json
 from bert_tf.inputs.datasets.examples import (
     Answer,
     ChoiceExample,
     QuestionExample,
+    ReadReport,
     TaggedExample,
     TextExample,
     tagged,
@@ -55,6 +57,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import strategy
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
+from bert_tf.training.state.run_manifest import remedy
 from bert_tf.training.state.signals import Interrupted
 from bert_tf.training.tf_internals import forgetting_custom_gradients
 from bert_tf.types import Array, Json, Metrics, StrPath, TfFunction
@@ -86,6 +89,7 @@ class _Model(abc.ABC, Generic[_Task]):
         self._results: Json = {}
         if checkpoint.task and checkpoint.task["name"] in self._names():
             self._load(*model_directory.task_and_model(checkpoint, path))
+            self._results = model_directory.read_results(path)
 
     @classmethod
     def _names(cls) -> tuple[str, ...]:
@@ -122,8 +126,11 @@ class _Model(abc.ABC, Generic[_Task]):
         """Writes the model to a directory, for `from_pretrained` and the programs of this package."""
         task, model = self._trained()
         model_directory.save(os.fspath(path), model, encoder_of(model), task)
+        results = os.path.join(path, model_directory.RESULTS)
         if self._results:
-            write_json(os.path.join(path, model_directory.RESULTS), self._results)
+            write_json(results, self._results)
+        elif os.path.exists(results):
+            os.remove(results)  # of another model
 
     def export(self, path: StrPath, *, attention: bool = False, check: bool = True) -> Exported:
         """Exports a SavedModel that takes text, as the next version in a directory for TF Serving.
@@ -150,6 +157,7 @@ class _FineTuned(_Model[FineTuningTask]):
     _kind: ClassVar[type[FineTuningTask]]
     _format: ClassVar[ExampleData]
     _config: Any  # of the class _kind.Config
+    _element_rank: ClassVar[int] = 0  # of the tensors of an input in an unbatched tf.data.Dataset
 
     def __init__(self, path: str, checkpoint: Checkpoint, settings: Json) -> None:
         unknown = settings.keys() - {field.name for field in dataclasses.fields(self._kind.Config)}
@@ -159,8 +167,15 @@ class _FineTuned(_Model[FineTuningTask]):
         super().__init__(path, checkpoint)
         config = self._kind.Config() if self._loaded is None else self.task.config
         self._config = dataclasses.replace(config, **settings).check() if settings else config
-        if self._loaded:
+        if self._loaded is None:
+            return
+        limit = self.encoder.config.max_position_embeddings
+        if self._config.max_length > limit:
+            raise ConfigError(f"max_length is {self._config.max_length}; it must be at most the model's {limit}")
+        if self._kind.head(to_dict(self._config)) == self._kind.head(to_dict(config)):
             self.task.config = self._config
+        else:
+            self._loaded = None  # another head must be trained first
 
     @classmethod
     def from_pretrained(cls, path: StrPath, **settings: Any) -> Self:
@@ -171,7 +186,7 @@ class _FineTuned(_Model[FineTuningTask]):
                 kind of task it can predict at once; otherwise call `fit`.
             **settings: fields of the task's config, such as max_length.
         """
-        path = os.fspath(path)
+        path = _absolute(path)
         return cls(path, open_checkpoint(path), settings)
 
     def fit(
@@ -210,9 +225,9 @@ class _FineTuned(_Model[FineTuningTask]):
         """
         given = {"train": self._labelled(x, y, "x")}
         if validation_data is not None:
-            x, y = validation_data if isinstance(validation_data, tuple | list) else (validation_data, None)
+            x, y = (validation_data, None) if isinstance(validation_data, tf.data.Dataset) else _pair(validation_data)
             given["validation"] = self._labelled(x, y, "validation x")
-        per_epoch = max(1, math.ceil(len(given["train"]) / batch_size))
+        per_epoch = max(1, math.ceil(len(given["train"]) / max(1, batch_size)))
         settings: Json = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
         settings |= {"log_every": min(10, per_epoch)} | train
         try:
@@ -222,6 +237,7 @@ class _FineTuned(_Model[FineTuningTask]):
         with (
             tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder,
             forgetting_custom_gradients(),
+            remedy("choose another directory, or remove this one"),
             contextlib.nullcontext() if verbose else quiet.silence(),
         ):
             try:
@@ -230,7 +246,7 @@ class _FineTuned(_Model[FineTuningTask]):
                     InMemory(given),
                     self._path,
                     os.fspath(folder),
-                    strategy.create(),
+                    _strategy(),
                     reporter=FileReporter() if directory else SILENT,
                 )
             except Interrupted as stop:
@@ -241,31 +257,33 @@ class _FineTuned(_Model[FineTuningTask]):
 
     def predict(self, x: Values, *, batch_size: int = 32) -> list[Json]:
         """Predicts for each input a dict of plain Python values; see the class for its contents."""
-        examples = self._examples(_listed(x, "x"), None, "x")
+        examples = self._examples(_listed(x, "x", self._element_rank), None, "x")
         return [self._answer(prediction) for _, prediction in self._predict(examples, batch_size)]
 
     def evaluate(self, x: Values, y: Values = None, *, batch_size: int = 32) -> Metrics:
         """Evaluates the model: loss, the task's metrics and its official metrics."""
         task, model = self._trained()
-        examples = self._labelled(x, y, "x")
+        given = InMemory({"validation": self._labelled(x, y, "x")})
+        examples = finetuning.read(given, "validation", ReadReport())
         tensors = task.to_tensors(examples, labelled=True)
-        return finetuning.Evaluation(task, model, examples, tensors, batch_size, strategy.create())()
+        with forgetting_custom_gradients():
+            return finetuning.Evaluation(task, model, examples, tensors, batch_size, _strategy())()
 
     @functools.cached_property
     def _predict(self) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
-        return finetuning.predictor(*self._trained(), strategy.create())
+        return finetuning.predictor(*self._trained(), _strategy())
 
     def _labelled(self, x: Values, y: Values, name: str) -> list[Any]:
         """Examples with labels."""
         if isinstance(x, tf.data.Dataset) and y is None:
-            pairs = _listed(x, name)
+            pairs = _listed(x, name, self._element_rank)
             if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
                 raise DataError(f"{name} is a dataset of {x.element_spec}; expected pairs (input, label)")
             inputs, labels = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         elif y is None:
             raise ConfigError(f"{name} has no labels; give them as y, or give a tf.data.Dataset of (input, label)")
         else:
-            inputs, labels = _listed(x, name), self._listed_labels(y, name)
+            inputs, labels = _listed(x, name, self._element_rank), self._listed_labels(y, name)
         if len(inputs) != len(labels):
             raise DataError(f"{name} has {len(inputs)} inputs and {len(labels)} labels; expected one label per input")
         if not inputs:
@@ -349,22 +367,37 @@ class MultiLabelClassifier(_TextModel):
 
     _kind = MultiLabel
 
+    def fit(self, x: Values, y: Values = None, **settings: Any) -> keras.callbacks.History:
+        """As `TextClassifier.fit`."""
+        before, columns = self._config, _columns(y)
+        if columns and not before.labels:  # all of them: a label may have no example
+            self._config = dataclasses.replace(before, labels=columns)
+        try:
+            return super().fit(x, y, **settings)
+        finally:
+            self._config = before
+
     def _label(self, label: Any, location: str) -> tuple[str, ...]:
-        if not isinstance(label, list | tuple | set | frozenset):
-            raise DataError(f"the labels of {location} are {_shown(label)}; expected a list of labels")
-        return tuple(_class(one, location) for one in label)
+        if not isinstance(label, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in label):
+            raise DataError(
+                f"the labels of {location} are {_shown(label)}; expected a list of strings, or all labels as a NumPy "
+                "matrix of 0 and 1"
+            )
+        return tuple(sorted(label))
 
     def _listed_labels(self, y: Values, name: str) -> list[Any]:
-        matrix = y.to_numpy() if hasattr(y, "to_numpy") else y
-        if not isinstance(matrix, np.ndarray) or matrix.ndim != 2:
+        columns = _columns(y)
+        if not columns:
             return super()._listed_labels(y, name)
-        labels = self._config.labels or tuple(map(str, getattr(y, "columns", range(matrix.shape[1]))))
-        if len(labels) != matrix.shape[1] or not np.isin(matrix, (0, 1)).all():
-            shape = " x ".join(map(str, matrix.shape))
-            raise DataError(
-                f"the labels of {name} are a matrix {shape}; expected 0 or 1 for each of {len(labels)} labels"
-            )
-        self._config = dataclasses.replace(self._config, labels=labels)  # a label may have no example
+        labels = tuple(self._config.labels or (self.task.labels if self._loaded else columns))
+        matrix = y.to_numpy() if hasattr(y, "columns") else np.asarray(y)
+        if hasattr(y, "columns") and sorted(columns) == sorted(labels):
+            matrix = matrix[:, [columns.index(label) for label in labels]]
+        elif hasattr(y, "columns") or matrix.shape[1] != len(labels):
+            found = ", ".join(columns) if hasattr(y, "columns") else f"{len(columns)} columns"
+            raise DataError(f"the labels of {name} are {found}; expected {', '.join(labels)}")
+        if not np.isin(matrix, (0, 1)).all():
+            raise DataError(f"the labels of {name} hold other values than 0 and 1")
         return [tuple(itertools.compress(labels, row)) for row in matrix]
 
 
@@ -389,6 +422,7 @@ class TokenClassifier(_FineTuned):
 
     _kind = Tagging
     _format = ExampleData(format="conll")
+    _element_rank = 1
 
     def _example(self, value: Any, label: Any, location: str, *, labelled: bool) -> TaggedExample:
         if isinstance(value, str) and not labelled:
@@ -423,7 +457,11 @@ class QuestionAnswerer(_FineTuned):
             return None
         if isinstance(label, Mapping):
             texts, starts = _fields(label, ("text", "answer_start"), f"the label of {location}")
-            answers = [Answer(text, int(start)) for text, start in zip(texts, starts, strict=True)]
+            lists = isinstance(texts, list | tuple) and isinstance(starts, list | tuple) and len(texts) == len(starts)
+            pairs = list(zip(texts, starts, strict=True)) if lists else []
+            if not lists or not all(isinstance(text, str) and isinstance(start, int) for text, start in pairs):
+                raise DataError(f"the label of {location} is {_shown(label)}; expected lists of texts and of starts")
+            answers = [Answer(text, start) for text, start in pairs]
         elif label is None or isinstance(label, str):
             found = context.find(label) if label else -1
             answers = [Answer(label, found if found >= 0 else None)] if label else []
@@ -459,7 +497,7 @@ class MultipleChoice(_FineTuned):
         texts = [context, question, *choices] if isinstance(choices, list | tuple) else []
         if len(texts) < 4 or not all(isinstance(text, str) for text in texts):
             raise DataError(f"{location} is {_shown(value)}; expected a context, a question and at least two choices")
-        if labelled and (isinstance(label, bool) or label not in range(len(choices))):
+        if labelled and (type(label) is not int or label not in range(len(choices))):
             raise DataError(
                 f"the label of {location} is {_shown(label)}; expected an index from 0 to {len(choices) - 1}"
             )
@@ -478,14 +516,18 @@ class MaskedLM(_Model[MaskedLMTask]):
     @classmethod
     def from_pretrained(cls, path: StrPath) -> Self:
         """Opens a model that has its masked-language-model head, in any format that `bert_tf.load` reads."""
-        path = os.fspath(path)
+        path = _absolute(path)
         model = cls(path, open_checkpoint(path))
         if model._loaded is None:
             raise DataError(f"{path}: no masked-language-model head; expected a pre-trained model that kept its head")
         return model
 
     def predict(self, texts: Values, *, batch_size: int = 32) -> list[list[list[Json]]]:
-        """Returns a list per text and, in it, a list per [MASK]: dicts of token and probability, the best first."""
+        """Predicts the wordpieces of each [MASK] within the model's maximum length.
+
+        Returns:
+            A list per text and, in it, a list per [MASK]: dicts of token and probability, the best first.
+        """
         listed = _texts(texts)
         predictions: list[list[list[Json]]] = []
         for first in range(0, len(listed), batch_size):
@@ -529,7 +571,7 @@ class SentenceEncoder:
             layers: the layers whose states are summed; 0 for the embeddings, -1 for the last layer.
             max_length: tokens per window of a long text; 0 for the model's maximum.
         """
-        return cls(os.fspath(path), EmbeddingConfig("sentence", pool, FeatureConfig(tuple(layers)), max_length))
+        return cls(_absolute(path), EmbeddingConfig("sentence", pool, FeatureConfig(tuple(layers)), max_length))
 
     def _open(self) -> Embedder:
         encoder, tokenizer = load(self._path)
@@ -547,8 +589,7 @@ class SentenceEncoder:
             TaggedExample(str(index), text, None, None, None, None, f"texts[{index}]")
             for index, text in enumerate(_texts(texts))
         ]
-        with quiet.silence():  # without a progress bar
-            vectors = [values["vector"] for _, values in extract(self._embedder, examples, batch_size)]
+        vectors = [values["vector"] for _, values in extract(self._embedder, examples, batch_size, progress=False)]
         return np.stack(vectors) if vectors else np.zeros([0, self._embedder.model.output_shape[-1]], np.float32)
 
     def export(self, path: StrPath, *, check: bool = True) -> Exported:
@@ -558,12 +599,20 @@ class SentenceEncoder:
         return export(embedder, embedder.model, os.fspath(path), check=check)
 
 
-def _listed(values: Values, name: str) -> list[Any]:
-    """Values as a list of Python values; rows of a matrix and of a data frame with several columns become tuples."""
+def _listed(values: Values, name: str, element_rank: int = 0) -> list[Any]:
+    """Values as a list of Python values; rows of a matrix and of a data frame become lists.
+
+    Args:
+        name: for errors.
+        element_rank: of the tensors in an unbatched tf.data.Dataset.
+    """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise ConfigError(f"{name} is {_shown(values)}; expected a list")
     if isinstance(values, tf.data.Dataset):
-        batched = any(spec.shape.rank for spec in tf.nest.flatten(values.element_spec))
+        if values.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ConfigError(f"{name} is an endless tf.data.Dataset; leave repeat() out")
+        ranks = [spec.shape.rank for spec in tf.nest.flatten(values.element_spec)]
+        batched = all(rank > element_rank for rank in ranks)
         return [_plain(value) for value in (values.unbatch() if batched else values).as_numpy_iterator()]
     if hasattr(values, "to_numpy"):  # pandas
         values = values.to_numpy()
@@ -573,12 +622,39 @@ def _listed(values: Values, name: str) -> list[Any]:
 def _plain(value: Any) -> Any:
     """A value of NumPy, or a container of such values, as plain Python."""
     if isinstance(value, bytes):
-        return value.decode()
+        return value.decode("utf-8", "replace")
     if isinstance(value, np.generic | np.ndarray):
         return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(_plain, value))
+        return (tuple if isinstance(value, tuple) else list)(map(_plain, value))
     return value
+
+
+def _columns(labels: Values) -> tuple[str, ...]:
+    """Names of the columns of a matrix (NumPy) or a data frame (pandas); () for anything else."""
+    if hasattr(labels, "columns"):
+        return tuple(map(str, labels.columns))
+    matrix = isinstance(labels, np.ndarray) and labels.ndim == 2
+    return tuple(map(str, range(labels.shape[1]))) if matrix else ()
+
+
+def _pair(validation_data: Any) -> tuple[Values, Values]:
+    if not isinstance(validation_data, tuple | list) or len(validation_data) != 2:
+        raise ConfigError("validation_data is no pair; expected (x, y) or a tf.data.Dataset")
+    return validation_data[0], validation_data[1]
+
+
+def _absolute(path: StrPath) -> str:
+    """The path, whatever the working directory becomes."""
+    path = os.fspath(path)
+    return path if path.startswith(SCHEME) else os.path.abspath(path)
+
+
+def _strategy() -> tf.distribute.Strategy:
+    """The strategy in whose scope this runs, else the best one for this machine."""
+    return tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy.create()
 
 
 def _texts(values: Values) -> list[str]:
@@ -616,7 +692,8 @@ def _shown(value: Any) -> str:
 
 def _history(results: Json, epochs: float) -> keras.callbacks.History:
     """The results of a run as Keras' History: training metrics are means over the logged points of each epoch."""
-    per_epoch = results["steps"] / math.ceil(epochs)
+    # Runs of version 0.1.0 and before have not recorded it.
+    per_epoch = results.get("steps_per_epoch") or results["steps"] / max(1, math.ceil(epochs))
     numbers = range(math.ceil(results["steps"] / per_epoch))
     history = keras.callbacks.History()
     history.epoch, history.history = list(numbers), {}

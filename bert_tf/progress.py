@@ -12,7 +12,14 @@ TRAINING = "{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
 def bar(
-    title: str, total: int | None, unit: str, *, done: int = 0, leave: bool = True, layout: str | None = None
+    title: str,
+    total: int | None,
+    unit: str,
+    *,
+    done: int = 0,
+    leave: bool = True,
+    layout: str | None = None,
+    shown: bool = True,
 ) -> "tqdm.tqdm[Any]":
     """A progress bar on standard error; use it in a `with` statement.
 
@@ -23,6 +30,7 @@ def bar(
         done: units that are done already.
         leave: keep the bar on the screen when it is full.
         layout: tqdm's bar_format; None for its default.
+        shown: whether to draw it at all.
     """
     terminal = sys.stderr.isatty()
     return tqdm.tqdm(
@@ -33,7 +41,7 @@ def bar(
         initial=done,
         leave=leave,
         # A log cannot erase a bar, so one that should not stay is not drawn at all.
-        disable=not terminal and not leave,
+        disable=not shown or (not terminal and not leave),
         ascii=not terminal,
         dynamic_ncols=terminal,
         mininterval=0.2 if terminal else 10.0,

@@ -43,5 +43,7 @@ def warnings_only() -> Iterator[None]:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Hides everything that Python prints: progress bars, metrics, warnings."""
-    with open(os.devnull, "w") as devnull, contextlib.redirect_stdout(devnull), contextlib.redirect_stderr(devnull):
+    # Never closed: with several threads, another one may restore it as its standard output.
+    devnull = open(os.devnull, "w")  # noqa: SIM115
+    with contextlib.redirect_stdout(devnull), contextlib.redirect_stderr(devnull):
         yield

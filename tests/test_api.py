@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 import bert_tf
+from bert_tf import api
 from bert_tf.checkpoints import directory
 from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.errors import BertTfError, ConfigError
+from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.tasks import ClassificationConfig
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs import finetuning
@@ -211,6 +212,42 @@ def test_encode_returns_the_inputs_of_the_encoder(pretrained):
     assert cut.numpy().tolist() == [[cls, the, good, sep, good, comma, sep]]
     with pytest.raises(ConfigError, match="as many pairs as texts"):
         tokenizer.encode(["the", "a"], ["b"])
+
+
+def test_history_has_a_value_per_epoch_also_of_short_and_partial_runs():
+    def results(steps, evaluated):
+        points = [{"kind": "training", "step": step, "loss": float(step)} for step in range(10, steps + 1, 10)]
+        rows = [{"kind": "evaluation", "step": step, "accuracy": step / 1000} for step in evaluated]
+        return {"steps": steps, "steps_per_epoch": 100, "history": points, "evaluations": rows}
+
+    for steps, epochs, evaluated in ((200, 10, [100, 200]), (250, 2.5, [100, 200, 250]), (100, 0, [100])):
+        history = api._history(results(steps, evaluated), epochs)
+        assert history.epoch == list(range(len(evaluated)))
+        assert history.history["val_accuracy"] == [step / 1000 for step in evaluated]
+    assert api._history(results(200, []), 2).history == {"loss": [55.0, 155.0]}
+
+
+def test_values_of_other_libraries_become_plain_python():
+    frame = pandas.DataFrame({"a": ["x", "y"], "b": [1, 2]})
+    assert api._listed(frame.itertuples(index=False), "x") == [("x", 1), ("y", 2)]
+    pairs = tf.data.Dataset.from_tensor_slices((np.array([["a", "b"], ["c", "d"]]), [0, 1]))
+    assert api._listed(pairs, "x") == [(["a", "b"], 0), (["c", "d"], 1)]
+    assert api._listed(tf.data.Dataset.from_tensor_slices({"question": ["q"]}), "x") == [{"question": "q"}]
+    words = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([["a"], ["b", "c"]]))
+    assert api._listed(words, "x", 1) == [["a"], ["b", "c"]]
+    with pytest.raises(ConfigError, match="endless"):
+        api._listed(pairs.repeat(), "x")
+
+
+def test_columns_of_label_matrices_are_matched_by_name(pretrained):
+    model = bert_tf.MultiLabelClassifier.from_pretrained(pretrained, labels=("p", "q"))
+    frame = pandas.DataFrame({"q": [1, 0], "p": [0, 0]})
+    assert model._listed_labels(frame, "x") == [("q",), ()]
+    assert model._listed_labels(frame[["p", "q"]].to_numpy(), "x") == [("q",), ()]
+    with pytest.raises(DataError, match="are q, r; expected p, q"):
+        model._listed_labels(frame.rename(columns={"p": "r"}), "x")
+    with pytest.raises(DataError, match="a NumPy matrix of 0 and 1"):
+        model.fit(["a", "b"], [[1, 0], [0, 1]])
 
 
 def test_mistakes_are_one_line_errors(fitted, pretrained):

@@ -1,1 +1,1 @@
-"""Model inputs: corpora, example data sets, packing, masking, windows and batching."""
+"""Model inputs: corpora, example data sets, masking, windows and batching."""

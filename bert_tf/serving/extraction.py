@@ -54,13 +54,16 @@ def read_texts(path: str, column: str = "text") -> Iterator[TaggedExample]:
         yield TaggedExample(str(count), text, None, None, None, None, location)
 
 
-def extract(embedder: Embedder, examples: Iterable[TaggedExample], batch_size: int) -> Iterator[Embedded]:
+def extract(
+    embedder: Embedder, examples: Iterable[TaggedExample], batch_size: int, *, progress: bool = True
+) -> Iterator[Embedded]:
     """Computes vectors for a stream of texts.
 
     Args:
         embedder: its outputs are vectors per sentence, word or token.
         examples: either all have `words` or none has; given words are not split again.
         batch_size: texts per batch, fewer if they are long.
+        progress: shows a progress bar.
 
     Yields:
         The examples in their order, each with the embedder's outputs as arrays.
@@ -69,7 +72,7 @@ def extract(embedder: Embedder, examples: Iterable[TaggedExample], batch_size: i
     chunks = _batches(
         _consistent(examples), _BATCHES * batch_size, _LONG_BATCHES * characters, lambda example: example.text
     )
-    with bar("extract", None, "text") as progress:
+    with bar("extract", None, "text", shown=progress) as line:
         for chunk in chunks:
             by_length = sorted(enumerate(chunk), key=lambda numbered: len(numbered[1].text))
             outputs: list[dict[str, Array]] = [{} for _ in chunk]
@@ -78,7 +81,7 @@ def extract(embedder: Embedder, examples: Iterable[TaggedExample], batch_size: i
                 tensors = embedder.traced(tf.constant([example.text for example in members]), **_given_words(members))
                 for index, *values in zip(indices, *map(_rows, tensors.values()), strict=True):
                     outputs[index] = dict(zip(tensors, values, strict=True))
-                progress.update(len(members))
+                line.update(len(members))
             yield from zip(chunk, outputs, strict=True)
 
 

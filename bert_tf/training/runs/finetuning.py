@@ -147,6 +147,7 @@ def train(
 
     def finish(results: Json) -> None:
         results["skipped"] = {role: read_report[role].counts for role in read_report}
+        results["steps_per_epoch"] = steps_per_epoch
         if evaluation is None:
             return
         results |= {"measure": [task.monitor, task.mode], "baseline": task.baseline(examples["validation"])}
