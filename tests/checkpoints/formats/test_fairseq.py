@@ -302,9 +302,9 @@ def test_mismatched_tensors_are_named(tmp_path, tensors, change, culprit):
     [
         ({"activation_fn": "swish"}, "activation_fn 'swish'; expected one of gelu, "),
         ({"activation_fn": None}, "activation_fn None; expected one of gelu, "),
-        ({"encoder_layers": None}, "encoder_layers is None; expected int"),
-        ({"encoder_layers": True}, "encoder_layers is True; expected int"),
-        ({"dropout": "0.1"}, "dropout is '0.1'; expected float"),
+        ({"encoder_layers": None}, "encoder_layers is None; expected a whole number"),
+        ({"encoder_layers": True}, "encoder_layers is True; expected a whole number"),
+        ({"dropout": "0.1"}, "dropout is '0.1'; expected a number"),
         ({"encoder_attention_heads": 5}, "encoder_embed_dim 32 is not a multiple of encoder_attention_heads 5"),
         ({"encoder_normalize_before": True}, "encoder_normalize_before is set"),
     ],
