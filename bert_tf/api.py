@@ -692,7 +692,7 @@ def _shown(value: Any) -> str:
 
 def _history(results: Json, epochs: float) -> keras.callbacks.History:
     """The results of a run as Keras' History: training metrics are means over the logged points of each epoch."""
-    # Runs of version 0.1.0 and before have not recorded it.
+    # Results of older runs lack it.
     per_epoch = results.get("steps_per_epoch") or results["steps"] / max(1, math.ceil(epochs))
     numbers = range(math.ceil(results["steps"] / per_epoch))
     history = keras.callbacks.History()
