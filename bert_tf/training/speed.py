@@ -11,10 +11,12 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 
-# Sizes of square matrices, smallest first: a slow machine peaks with those, and the time limit stops it there.
-_SIZES = (512, 1024, 2048, 4096, 8192)
+_SIZES = (512, 1024, 2048, 4096, 8192)  # of square matrices; the faster the machine, the larger those it needs
 _TRIES = 15  # many short ones: other processes take the cores away during most of them
-_PATIENCE, _CHAIN = 2.0, 0.02  # seconds: after which no further size is tried; target time of a chain of products
+_CHAIN = 0.02  # seconds: target time of a chain of products
+# Seconds of one product from which no larger ones are tried. Two cores reach their peak with 512 to 1024 rows, and an
+# accelerator multiplies the largest ones in less.
+_LONG = 0.01
 # Categories of a run's time. "start": making the input, compiling, and the call that does both for the first time.
 SECONDS = ("training", "evaluation", "saving", "start")
 
@@ -64,8 +66,11 @@ def row_flops(length: float, config: BertConfig, *, predictions: int = 0, pooled
     return 3.0 * forward
 
 
+_measured: dict[tuple[str, ...], float] = {}  # by dtype and devices; the same for all runs of a process
+
+
 def peak_flops(strategy: tf.distribute.Strategy, dtype: str) -> float:
-    """The highest rate of floating-point operations that matrix products reach here, measured in a few seconds.
+    """The highest rate of floating-point operations that matrix products reach here, measured once per process.
 
     Args:
         strategy: its replicas multiply at the same time, so replicas that share a processor's cores also share its
@@ -76,12 +81,16 @@ def peak_flops(strategy: tf.distribute.Strategy, dtype: str) -> float:
         Operations per second of all replicas together, including those of other workers.
     """
     compute_dtype = tf.as_dtype(dtype.removeprefix("mixed_"))
-    best, until = 0.0, time.perf_counter() + _PATIENCE
-    for size in _SIZES:
-        best = max(best, _matmul_flops(strategy, compute_dtype, size))
-        if time.perf_counter() > until:
-            break
-    return best * strategy.num_replicas_in_sync
+    key = (compute_dtype.name, *strategy.extended.worker_devices)
+    if key not in _measured:
+        best = 0.0
+        for size in _SIZES:
+            flops = _matmul_flops(strategy, compute_dtype, size)
+            best = max(best, flops)
+            if 2 * size**3 / flops > _LONG:
+                break
+        _measured[key] = best * strategy.num_replicas_in_sync
+    return _measured[key]
 
 
 def _matmul_flops(strategy: tf.distribute.Strategy, dtype: tf.DType, size: int) -> float:
