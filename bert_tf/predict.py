@@ -14,7 +14,7 @@ from absl import flags
 from bert_tf.app import data_flags, run, strategy_flags
 from bert_tf.checkpoints.directory import load_fine_tuned
 from bert_tf.errors import ConfigError
-from bert_tf.files import replacing_with_others
+from bert_tf.files import replacing
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.training import strategy
@@ -88,7 +88,7 @@ def _predict(model_dir: str) -> None:
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
     examples = source.examples(read_report, _SPLIT.value, labelled=False)
     predictions = _Counted(finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
-    with replacing_with_others(_OUTPUT.value, adding=ending == ".zip") as temporary:
+    with replacing(_OUTPUT.value, adding=ending == ".zip") as temporary:
         note = writers[ending](temporary, predictions)
     finetuning.print_report(source, _SPLIT.value, read_report)
     print(f"{_OUTPUT.value}: {predictions.count:,} rows" + (f"; {note}" if note else ""))

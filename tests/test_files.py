@@ -14,7 +14,6 @@ from bert_tf.files import (
     read_json,
     replacing,
     replacing_directory,
-    replacing_with_others,
     write_json,
     write_text,
 )
@@ -46,9 +45,9 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(tmp_path):
 def test_a_file_can_be_appended_to_and_a_failure_appends_nothing(tmp_path):
     path = tmp_path / "file.txt"
     for text in ("one ", "two"):
-        with replacing_with_others(path, adding=True) as temporary, open(temporary, "a") as file:
+        with replacing(path, adding=True) as temporary, open(temporary, "a") as file:
             file.write(text)
-    with pytest.raises(ZeroDivisionError), replacing_with_others(path, adding=True) as temporary:
+    with pytest.raises(ZeroDivisionError), replacing(path, adding=True) as temporary:
         Path(temporary).write_text("half")
         raise ZeroDivisionError
     assert path.read_text() == "one two"
@@ -76,18 +75,18 @@ def test_a_written_file_can_be_read_by_others(tmp_path):
 
 def test_several_files_are_written_together_or_not_at_all(tmp_path):
     path = tmp_path / "deep" / "file.json"
-    with replacing_with_others(path) as temporary:
+    with replacing(path) as temporary:
         assert os.path.basename(temporary) == "file.json"
         Path(temporary).write_text("new")
         Path(temporary).with_suffix(".odds.json").write_text("other")
         assert not path.exists()
     assert names(path.parent) == ["file.json", "file.odds.json"]
     assert path.read_text() == "new"
-    with pytest.raises(ZeroDivisionError), replacing_with_others(path) as temporary:
+    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
         Path(temporary).write_text("half")
         raise ZeroDivisionError
     assert (names(path.parent), path.read_text()) == (["file.json", "file.odds.json"], "new")
-    with pytest.raises(OSError) as caught, replacing_with_others(path) as temporary:
+    with pytest.raises(OSError) as caught, replacing(path) as temporary:
         raise OSError(28, "No space left on device", temporary)
     assert caught.value.filename == str(path)
 
@@ -132,9 +131,8 @@ def test_errors_give_the_final_name_of_the_directory(tmp_path, make):
 
 def test_a_directory_that_cannot_be_created_is_named(tmp_path):
     path = tmp_path / ("x" * 300)
-    with pytest.raises(OSError) as caught, replacing_directory(path):
+    with pytest.raises(ConfigError, match="x cannot be written: File name too long"), replacing_directory(path):
         pass
-    assert caught.value.filename == str(path)
 
 
 def test_json_is_restored_from_a_file(tmp_path):
