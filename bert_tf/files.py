@@ -203,7 +203,12 @@ def _temporary_folder(path: str, parent: str, name: str) -> str:
 
 def _prefix(name: str) -> str:
     """The start of the temporary names for a file or directory."""
-    return f".{os.fsencode(name)[:_NAME_BYTES].decode(errors='ignore')}."
+    return f".{short(name)}."
+
+
+def short(name: str) -> str:
+    """The start of a file's name, short enough to be part of a temporary name."""
+    return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
 
 
 def leftovers(directory: StrPath) -> list[str]:
