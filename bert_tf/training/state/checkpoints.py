@@ -94,7 +94,7 @@ class Checkpoints:
                 self.newest = path
                 return path
             except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:  # IndexError: cut short
-                report(f"{path} cannot be read ({' '.join(str(error).split())[:120]}); trying the previous one")
+                report(f"{path} cannot be read ({cause(error)}); trying the previous one")
         if self._manager.checkpoints:
             raise BertTfError(
                 f"{self._directory}: no checkpoint can be read; if settings of the model or the optimizer have "
