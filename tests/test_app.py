@@ -44,8 +44,11 @@ CASES = {
         1,
         f"{'/d' * 300}: No space left on device",
     ),
-    "TensorFlow, too large a file": (tf.errors.OutOfRangeError(None, None, "m/x; File too large"), 1,
-                                     "m/x: File too large"),  # fmt: skip
+    "TensorFlow, too large a file": (
+        tf.errors.OutOfRangeError(None, None, "m/x; File too large"),
+        1,
+        "m/x: File too large",
+    ),
     "TensorFlow, in a graph": (
         tf.errors.NotFoundError(
             None, None, "Graph execution error:\n\nDetected at\n  File\n m/z; no file\n\t [[{{node"
