@@ -39,8 +39,8 @@ def system_error(error: Exception) -> OSError | None:
 def cause(error: Exception) -> str:
     """Why a file could not be read or written, in one line without names of files and graph nodes."""
     found = system_error(error)
-    if found and found.strerror:
-        return found.strerror
+    if found:
+        return found.strerror or str(found)
     text = re.sub(r"\{\{.*?\}\} ?", "", getattr(error, "message", str(error)).split("[[")[0])
     return " ".join(text.partition(" [Op:")[0].strip().splitlines()[-1:])[:300]
 
