@@ -30,15 +30,8 @@ flags.disclaim_key_flags()  # flags defined here are listed by the --help of the
 sys.excepthook = _report_interrupt
 quiet.import_tensorflow()
 
-import tensorflow as tf  # noqa: E402
-
-# TensorFlow raises these for files that vanish, are damaged, are not allowed or do not fit on the disk or in memory.
-_SYSTEM_ERRORS = (
-    tf.errors.DataLossError,
-    tf.errors.NotFoundError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.ResourceExhaustedError,
-)
+from bert_tf.files import cause, check_output, is_stdout, is_stream, system_error  # noqa: E402
+from bert_tf.gfiles import SYSTEM_ERRORS  # noqa: E402
 
 
 def run(main: Callable[[list[str]], None], *, arguments: bool = False) -> None:
@@ -60,14 +53,15 @@ def run(main: Callable[[list[str]], None], *, arguments: bool = False) -> None:
             main(argv)
         except BertTfError as error:
             _fail(str(error), error.exit_status)
-        except _SYSTEM_ERRORS as error:
-            _fail(_reason(error), 1)
-        except OSError as error:
-            _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
         except MemoryError as error:
             _fail(f"not enough memory: {error}", 1)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
+        except Exception as error:
+            found = system_error(error)
+            if not found and not isinstance(error, SYSTEM_ERRORS):
+                raise
+            _fail(f"{found.filename or 'system'}: {cause(error)}" if found else cause(error), 1)
 
     app.run(guarded, flags_parser=_parse)
 
@@ -117,16 +111,23 @@ def _wrong_field(error: Exception | str) -> str:
     return reason
 
 
-def _reason(error: tf.errors.OpError) -> str:
-    """The message of a TensorFlow error, without "Graph execution error", Python frames and node names."""
-    return error.message.split("[[")[0].strip().splitlines()[-1][:300]
-
-
 def _fail(message: str, status: int) -> NoReturn:
     line = " ".join(message.split())
     kind = "error: " if status in (1, 2) else ""  # stopping a run is not an error
     print(f"bert_tf: {kind}{line}", file=sys.stderr, flush=True)
     sys.exit(status)
+
+
+def checked_extension(path: str) -> str:
+    """Refuses an output file that cannot be written, before the work begins; returns the extension of its name.
+
+    For a pipe or device whose name has none, that is .jsonl. If the output is standard output, whatever else the
+    program prints goes to standard error.
+    """
+    check_output(path)
+    if is_stdout(path):
+        sys.stdout = sys.stderr
+    return os.path.splitext(path)[1] or (".jsonl" if is_stream(path) else "")
 
 
 def strategy_flags() -> Callable[[], tuple[str, str]]:

@@ -5,6 +5,7 @@ from absl import flags
 from bert_tf.app import run
 from bert_tf.checkpoints import adapt, conversion
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import check_output
 
 _INPUT = flags.DEFINE_string(
     "input", None, "Checkpoint in any format that bert_tf.load reads, or hf://OWNER/NAME.", required=True
@@ -25,6 +26,7 @@ _VERIFY = flags.DEFINE_bool(
 
 
 def main(_: list[str]) -> None:
+    check_output(_OUTPUT.value, directory=True, new=True)
     report = conversion.convert(
         _INPUT.value,
         _FORMAT.value,

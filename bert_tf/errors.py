@@ -1,5 +1,10 @@
 """Errors that a user can cause: one line each, with what was found, what was expected and what to do."""
 
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+
 
 class BertTfError(Exception):
     """An error that the user can fix. Programs print its message as one line and exit with `exit_status`."""
@@ -15,3 +20,30 @@ class ConfigError(BertTfError):
 
 class DataError(BertTfError):
     """An input file is missing or does not contain what it should."""
+
+
+@contextlib.contextmanager
+def of_workers() -> Iterator[None]:
+    """Raises the BertTfError, or KeyboardInterrupt, of a Beam worker itself, without what the runner adds to it."""
+    log = logging.getLogger("apache_beam.runners")  # which prints stack traces first
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    except BertTfError as error:
+        raise type(error)(_of_worker(str(error))) from None
+    except Exception as error:  # of runners whose workers are other processes: a stack trace, as text
+        found = re.findall(r"bert_tf\.errors\.(\w+): (.*)", str(error))
+        if found:
+            name, message = found[-1]
+            raise globals()[name](_of_worker(message)) from None
+        if "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        log.setLevel(level)
+
+
+def _of_worker(message: str) -> str:
+    """The message of an error without the step that Beam appends."""
+    return re.sub(r" \[while running '.*", "", message, flags=re.DOTALL)

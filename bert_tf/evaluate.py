@@ -6,7 +6,7 @@ from absl import flags
 
 from bert_tf.app import data_flags, run, strategy_flags
 from bert_tf.checkpoints.directory import load_fine_tuned
-from bert_tf.files import write_json
+from bert_tf.files import check_output, write_json
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import metrics_line
@@ -26,6 +26,7 @@ _STRATEGY = strategy_flags()
 
 
 def main(_: list[str]) -> None:
+    check_output(_OUTPUT.value, directory=True)
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(_MODEL_DIR.value)

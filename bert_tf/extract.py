@@ -4,17 +4,16 @@ With --export_dir=DIR instead of --input and --output, exports a SavedModel that
 """
 
 import contextlib
-import os
 from collections.abc import Sequence
 from typing import TypeVar
 
 from absl import flags
 
-from bert_tf.app import run
+from bert_tf.app import checked_extension, run
 from bert_tf.checkpoints import load
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import replacing
+from bert_tf.files import check_output, replacing
 from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
 from bert_tf.serving.export import export, on_cpu, summary
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
@@ -55,13 +54,15 @@ _CHECK = flags.DEFINE_bool("check", True, "Verify the SavedModel in a TensorFlow
 
 def main(_: list[str]) -> None:
     source, output, export_dir = _INPUT.value or "", _OUTPUT.value or "", _EXPORT_DIR.value or ""
-    ending = os.path.splitext(output)[1]
     if not export_dir and not (source and output):
         raise ConfigError("nothing to do: give --input and --output, or --export_dir")
     if export_dir and (source or output):
         raise ConfigError("--export_dir writes a SavedModel and reads no texts; leave --input and --output out")
+    ending = checked_extension(output) if output else ""
     if output and ending not in WRITERS:
         raise ConfigError(f"--output={output}: unknown extension; choose one of {', '.join(WRITERS)}")
+    if export_dir:
+        check_output(export_dir, directory=True)
     layers, weights = _numbers("layers", _LAYERS.value, int), _numbers("weights", _WEIGHTS.value, float)
     features = FeatureConfig(layers, _COMBINE.value, weights)
     config = EmbeddingConfig(_PER.value, _POOL.value, features, _MAX_LENGTH.value)

@@ -1,11 +1,14 @@
 """Atomic file writes: write to a temporary name, then rename. And JSON as this project writes it."""
 
 import contextlib
+import errno
 import glob
 import json
 import math
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,60 +21,208 @@ from bert_tf.types import Json, StrPath
 _RANDOM = 8  # characters that tempfile.mkdtemp puts between prefix and suffix
 _A_DAY = 24 * 60 * 60.0
 _PARTIAL = ".partial"  # suffix of the temporary names
+_NAME_BYTES = 200  # of a name in a temporary name; file systems allow 255 for all of it
+_DESCRIPTOR = re.compile(r"/dev/std(out|err)|(?:/dev|/proc/self)/fd/(\d+)")
+_CODES = {os.strerror(code): code for code in errno.errorcode}
+# "FILE; No space left on device", at the start of a line or after the name of a graph node.
+_TENSORFLOW = re.compile(rf"^(?:\{{\{{.*?\}}\}} )?(.*); ({'|'.join(map(re.escape, _CODES))})\b", re.MULTILINE)
+
+
+def system_error(error: Exception) -> OSError | None:
+    """The error of the operating system that an OSError or one of TensorFlow's errors reports; None for others."""
+    if isinstance(error, OSError):
+        return error
+    found = _TENSORFLOW.search(getattr(error, "message", ""))
+    return OSError(_CODES[found[2]], found[2], found[1]) if found else None
+
+
+def cause(error: Exception) -> str:
+    """Why a file could not be read or written, in one line without names of files and graph nodes."""
+    found = system_error(error)
+    if found:
+        return found.strerror or str(found)
+    text = re.sub(r"\{\{.*?\}\} ?", "", getattr(error, "message", str(error)).split("[[")[0])
+    return " ".join(text.partition(" [Op:")[0].strip().splitlines()[-1:])[:300]
 
 
 @contextlib.contextmanager
-def replacing(path: StrPath) -> Iterator[str]:
-    """Yields a temporary path next to `path`: renamed to `path` if the block succeeds, removed if it fails."""
-    directory = os.path.dirname(os.path.abspath(path))
-    os.makedirs(directory, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(path)}.", suffix=_PARTIAL)
-    os.close(handle)
+def errors_naming(path: str, temporary: str) -> Iterator[None]:
+    """Errors inside name the file or directory `path` instead of `temporary`; TensorFlow's become OSErrors."""
     try:
-        yield temporary
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        # A full disk names no file, and the temporary name means nothing to the user. Errors without an errno are text.
-        if error.errno and error.filename in (None, temporary):
-            error.filename = os.fspath(path)
+        yield
+    except BertTfError as error:
+        if temporary in str(error):
+            error.args = (str(error).replace(temporary, path),)
         raise
-    finally:
+    except Exception as error:
+        found = system_error(error)
+        if not (found and found.errno):  # errors without an errno are text
+            raise
+        named = str(found.filename or "")  # a full disk names no file
+        if found is error:
+            found.filename = named.replace(temporary, path) or path
+            raise
+        # TensorFlow also has temporary files of its own.
+        found.filename = path if named.startswith((temporary, path)) else named
+        raise found from None
+
+
+def _existing(path: StrPath) -> str:
+    """The nearest of a path and its parents that exists."""
+    found = os.path.abspath(path)
+    while not os.path.lexists(found):
+        found = os.path.dirname(found)
+    return found
+
+
+def check_output(path: StrPath, *, directory: bool = False, new: bool = False) -> None:
+    """Refuses an output that cannot be written, before the work begins; changes nothing.
+
+    Args:
+        path: a local file, or a directory to write files into.
+        directory: whether it is a directory.
+        new: whether it must not exist yet.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    if not os.fspath(path):
+        raise ConfigError("the path to write to is empty; give one")
+    if "://" in os.fspath(path):
+        raise ConfigError(f"{path}: only local files are written; choose a local path and copy the result afterwards")
+    if new and os.path.lexists(path):  # true for a dangling link, too
+        raise ConfigError(f"{path} already exists; choose another name or remove it")
+    if directory and os.path.lexists(path) and not os.path.isdir(path):
+        raise ConfigError(f"{path} is not a directory; choose another path")
+    if not directory and os.path.isdir(path):
+        raise ConfigError(f"{path} is a directory; expected a file to write")
+    try:
+        if not directory and is_stream(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
+            os.stat(path)  # a name that is too long, a link to itself, a file as a parent
+        # Only a try shows whether a file system, its quota and the permissions allow it.
+        with tempfile.TemporaryFile(dir=_existing(path if directory else os.path.dirname(os.path.realpath(path)))):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; choose another path") from None
+
+
+def require_space(directory: StrPath, needed: float, what: str) -> None:
+    """Refuses to begin if a disk has clearly too little room.
+
+    Args:
+        directory: to write into; need not exist yet.
+        needed: bytes, rather too few than too many.
+        what: what needs them: "the model".
+
+    Raises:
+        DataError: fewer bytes are free.
+    """
+    disk = shutil.disk_usage(_existing(directory))
+    if disk.total and disk.free < needed:  # some network file systems report 0 for both
+        raise DataError(
+            f"{directory}: {what} takes at least {needed:,.0f} bytes, and {disk.free:,} are free; make room or choose "
+            "another directory"
+        )
+
+
+def is_stream(path: StrPath) -> bool:
+    """Whether a path is a pipe, a device or an open file such as /dev/stdout, to be written to but never replaced."""
+    if _DESCRIPTOR.fullmatch(os.path.abspath(path)):
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def is_stdout(path: StrPath) -> bool:
+    """Whether a path stands for this program's standard output."""
+    return _descriptor(path) == 1
+
+
+def _descriptor(path: StrPath) -> int | None:
+    found = _DESCRIPTOR.fullmatch(os.path.abspath(path))
+    return None if found is None else int(found[2] or {"out": 1, "err": 2}[found[1]])
+
+
+def _send(temporary: str, path: str) -> None:
+    """Copies a complete file to a stream; opening a pipe waits for its reader."""
+    number = _descriptor(path)
+    # Opening /dev/stdout again would begin at the start of the file to which a shell has redirected it.
+    with open(temporary, "rb") as source, open(path if number is None else os.dup(number), "wb") as target:
+        shutil.copyfileobj(source, target)
 
 
 @contextlib.contextmanager
-def replacing_with_others(path: StrPath, *, adding: bool = False) -> Iterator[str]:
+def replacing(path: StrPath, *, adding: bool = False) -> Iterator[str]:
     """Yields a temporary path with the same name, in a new folder of its own.
 
     If the block succeeds, all files in that folder move next to `path`, `path` itself last; if it fails, they are
-    removed.
+    removed. A link stays, and the file that it points to is replaced. A stream (`is_stream`) gets the complete content.
 
     Args:
         path: the file to write.
         adding: whether the temporary file starts as a copy of the existing file, if any.
     """
-    directory, name = os.path.split(os.path.abspath(path))
+    path, stream = os.fspath(path), is_stream(path)
+    directory, name = os.path.split(os.path.abspath(path) if stream else os.path.realpath(path))
     os.makedirs(directory, exist_ok=True)
-    folder = tempfile.mkdtemp(dir=directory, prefix=f".{name}.")
+    folder = _temporary_folder(path, tempfile.gettempdir() if stream else directory, name)
+    temporary = os.path.join(folder, name)
     try:
-        if adding and os.path.exists(path):
-            shutil.copyfile(path, os.path.join(folder, name))
-        yield os.path.join(folder, name)
-        for file in sorted(os.listdir(folder), key=name.__eq__):
-            os.replace(os.path.join(folder, file), os.path.join(directory, file))
-    except OSError as error:
-        if error.errno and (error.filename is None or str(error.filename).startswith(folder)):
-            error.filename = os.fspath(path)
-        raise
+        with errors_naming(directory, folder), errors_naming(path, temporary):
+            if adding and os.path.exists(path) and not stream:
+                shutil.copyfile(path, temporary)
+            yield temporary
+            for file in sorted(os.listdir(folder), key=name.__eq__):
+                written, target = os.path.join(folder, file), os.path.join(directory, file)
+                os.chmod(written, 0o644)
+                if not stream:
+                    os.replace(written, target)
+                elif file == name:
+                    _send(written, path)
+                else:
+                    shutil.move(written, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _temporary_folder(path: str, parent: str, name: str) -> str:
+    """A new folder in `parent` for what will be written to `path`."""
+    try:
+        return tempfile.mkdtemp(dir=parent, prefix=_prefix(name), suffix=_PARTIAL)
+    except OSError as error:
+        error.filename = path
+        raise
+
+
+def _prefix(name: str) -> str:
+    """The start of the temporary names for a file or directory."""
+    return f".{short(name)}."
+
+
+def short(name: str) -> str:
+    """The start of a file's name, short enough to be part of a temporary name."""
+    return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
+
+
 def leftovers(directory: StrPath) -> list[str]:
-    """Temporary files left in a directory by processes killed inside `replacing`; empty if there is no directory."""
+    """What processes killed inside `replacing` left in a directory; empty if there is no directory."""
     return glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}"))
+
+
+def remove_leftovers(directory: StrPath) -> None:
+    """Removes all `leftovers`."""
+    for path in leftovers(directory):
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:  # of older versions
+            os.remove(path)
 
 
 @contextlib.contextmanager
@@ -81,34 +232,24 @@ def replacing_directory(path: StrPath) -> Iterator[str]:
     Removes temporary directories that were left here by processes killed at least a day ago: those of this name or, if
     it is a number, of any other version. A parent directory that is created for it is removed again on failure.
     """
+    check_output(path, directory=True, new=True)
     path = os.path.abspath(path)
-    if os.path.lexists(path):  # true for a dangling link, too
-        raise ConfigError(f"{path} already exists; choose another name or remove it")
     parent, name = os.path.split(path)
     parent_existed = os.path.isdir(parent)
     os.makedirs(parent, exist_ok=True)
-    left = "[0-9]*" if name.isdecimal() else glob.escape(name)
-    for leftover in glob.glob(os.path.join(glob.escape(parent), f".{left}.{'?' * _RANDOM}{_PARTIAL}")):
+    left = ".[0-9]*." if name.isdecimal() else glob.escape(_prefix(name))
+    for leftover in glob.glob(os.path.join(glob.escape(parent), f"{left}{'?' * _RANDOM}{_PARTIAL}")):
         with contextlib.suppress(OSError):
             if os.path.getmtime(leftover) < time.time() - _A_DAY:
                 shutil.rmtree(leftover)
+    temporary = _temporary_folder(path, parent, name)
     try:
-        temporary = tempfile.mkdtemp(dir=parent, prefix=f".{name}.", suffix=_PARTIAL)
-    except OSError as error:
-        error.filename = path
-        raise
-    try:
-        yield temporary
-        if os.path.lexists(path):
-            raise ConfigError(f"{path} was written by another process in the meantime; run the same command again")
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, path)
-    except BertTfError as error:
-        raise type(error)(str(error).replace(temporary, path)) from None
-    except OSError as error:
-        if isinstance(error.filename, str):
-            error.filename = error.filename.replace(temporary, path)
-        raise
+        with errors_naming(path, temporary):
+            yield temporary
+            if os.path.lexists(path):
+                raise ConfigError(f"{path} was written by another process in the meantime; run the same command again")
+            os.chmod(temporary, 0o755)
+            os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if not parent_existed:

@@ -4,6 +4,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
+from bert_tf.files import check_output
 from bert_tf.progress import metrics_line
 from bert_tf.report.reporter import FileReporter
 from bert_tf.training import strategy
@@ -24,6 +25,7 @@ _STRATEGY = strategy_flags()
 
 
 def main(_: list[str]) -> None:
+    check_output(_MODEL_DIR.value, directory=True)
     devices = strategy.create(*_STRATEGY())
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):

@@ -2,25 +2,51 @@
 
 import contextlib
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.errors import DataError
+from bert_tf.files import cause, errors_naming, short, system_error
+
+# TensorFlow raises these, besides those of `files.system_error`, for files that vanish, are damaged, are not allowed or
+# do not fit on the disk or in memory.
+SYSTEM_ERRORS = (
+    tf.errors.DataLossError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.ResourceExhaustedError,
+)
 PARTIAL = ".part"  # suffix of the temporary names
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
     """Yields a temporary path next to `path`: renamed to `path` if the block succeeds, removed if it fails."""
-    temporary = f"{path}.{uuid.uuid4().hex}{PARTIAL}"  # a runner may have two workers write the same file
+    folder, name = os.path.split(path)
+    # A runner may have two workers write the same file.
+    temporary = os.path.join(folder, f"{short(name)}.{uuid.uuid4().hex}{PARTIAL}")
     try:
-        yield temporary
-        tf.io.gfile.rename(temporary, path, overwrite=True)
+        with errors_naming(path, temporary):
+            yield temporary
+            tf.io.gfile.rename(temporary, path, overwrite=True)
     finally:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
+
+
+@contextlib.contextmanager
+def data_errors(name: str) -> Iterator[None]:
+    """Turns errors of the file system into a DataError that begins with `name`; Beam's workers can hand it on."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, SYSTEM_ERRORS) and system_error(error) is None:
+            raise
+        raise DataError(f"{name}: {cause(error)}") from None
 
 
 def write_json(path: str, value: Any, indent: int | None = None) -> None:

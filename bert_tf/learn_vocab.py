@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from bert_tf.app import run
+from bert_tf.app import checked_extension, run
 from bert_tf.inputs.corpus.readers import find_files
 from bert_tf.progress import bar
 from bert_tf.text import learn_vocabulary, write_vocabulary
@@ -30,6 +30,7 @@ def _read(paths: list[str]) -> Iterator[bytes]:
 
 
 def main(_: list[str]) -> None:
+    checked_extension(_OUTPUT.value)
     paths = find_files(_INPUT.value.split(","))
     pieces = learn_vocabulary(
         _read(paths), _SIZE.value, _LOWER_CASE.value, _STRIP_ACCENTS.value, split_cjk=_SPLIT_CJK.value

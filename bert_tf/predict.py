@@ -4,19 +4,18 @@ For millions of rows, with Apache Beam and an exported model: --export_dir=DIR -
 --model_dir. Arguments after a lone -- are passed on to Beam, as in `prepare`.
 """
 
-import logging
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from absl import flags
 
-from bert_tf.app import data_flags, run, strategy_flags
+from bert_tf.app import checked_extension, data_flags, run, strategy_flags
 from bert_tf.checkpoints.directory import load_fine_tuned
 from bert_tf.errors import ConfigError
-from bert_tf.files import replacing_with_others
+from bert_tf.files import replacing
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
+from bert_tf.quiet import hide_beam_warnings
 from bert_tf.training import strategy
 from bert_tf.training.runs import finetuning
 from bert_tf.types import Json
@@ -76,11 +75,12 @@ def _checked_export_dir() -> str:
 
 
 def _predict(model_dir: str) -> None:
+    ending = checked_extension(_OUTPUT.value)
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(model_dir)
     task.data = _DATA(task.data)
-    writers, ending = task.writers(), os.path.splitext(_OUTPUT.value)[1]
+    writers = task.writers()
     if ending not in writers:
         raise ConfigError(
             f"--output={_OUTPUT.value}: unknown extension; a {task.name} model writes {', '.join(writers)}"
@@ -88,14 +88,14 @@ def _predict(model_dir: str) -> None:
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
     examples = source.examples(read_report, _SPLIT.value, labelled=False)
     predictions = _Counted(finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
-    with replacing_with_others(_OUTPUT.value, adding=ending == ".zip") as temporary:
+    with replacing(_OUTPUT.value, adding=ending == ".zip") as temporary:
         note = writers[ending](temporary, predictions)
     finetuning.print_report(source, _SPLIT.value, read_report)
     print(f"{_OUTPUT.value}: {predictions.count:,} rows" + (f"; {note}" if note else ""))
 
 
 def _predict_on_beam(runner: str, export_dir: str, arguments: list[str]) -> None:
-    logging.getLogger().addFilter(_is_relevant)
+    hide_beam_warnings()
     try:
         from bert_tf.beam_options import pipeline_options
         from bert_tf.serving import beam
@@ -114,11 +114,6 @@ def _predict_on_beam(runner: str, export_dir: str, arguments: list[str]) -> None
     reused = f", {len(shards) - len(written)} of them from an earlier run" if len(written) < len(shards) else ""
     names = f"{shards.path(0)}, ...: {rows:,} rows in {len(shards)} shards"
     print((names if len(shards) > 1 else f"{shards.path(0)}: {rows:,} rows") + reused)
-
-
-def _is_relevant(record: logging.LogRecord) -> bool:
-    """False for warnings that Beam always logs: about clouds that are not installed, and memory it does not measure."""
-    return not record.getMessage().startswith(("apitools not found", "Resource module is not available"))
 
 
 class _Counted:

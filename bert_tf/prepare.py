@@ -9,6 +9,7 @@ from absl import flags
 from bert_tf.app import run
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_file, find_files
+from bert_tf.quiet import hide_beam_warnings
 from bert_tf.text import read_vocabulary
 
 _INPUT = flags.DEFINE_string(
@@ -30,6 +31,7 @@ _RUNNER = flags.DEFINE_string("runner", "DirectRunner", "Beam runner of the pipe
 
 
 def main(argv: list[str]) -> None:
+    hide_beam_warnings()
     try:
         from bert_tf.beam_options import pipeline_options
         from bert_tf.inputs.corpus.preparation import plan, prepare

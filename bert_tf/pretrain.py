@@ -4,6 +4,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from bert_tf.app import accept_config_change_flag, run, strategy_flags
+from bert_tf.files import check_output
 from bert_tf.report.reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.runs.pretraining import pretrain
@@ -20,6 +21,7 @@ _STRATEGY = strategy_flags()
 
 
 def main(_: list[str]) -> None:
+    check_output(_MODEL_DIR.value, directory=True)
     devices = strategy.create(*_STRATEGY())
     if _DRY_RUN.value:
         print(pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True))

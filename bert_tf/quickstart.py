@@ -18,7 +18,7 @@ from bert_tf.app import run
 from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.config import FinetuneConfig, PretrainConfig
 from bert_tf.errors import DataError
-from bert_tf.files import bundled, write_json, write_text
+from bert_tf.files import bundled, check_output, write_json, write_text
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.report.pages import quickstart_page
 from bert_tf.report.reporter import FileReporter
@@ -55,6 +55,7 @@ _BLANKS = (
 
 def main(_: list[str]) -> None:
     output = _OUTPUT_DIR.value
+    check_output(output, directory=True)
     started = time.time()
     seconds: dict[str, float] = {}
     devices = strategy.create()

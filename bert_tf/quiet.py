@@ -1,6 +1,7 @@
 """Hides TensorFlow's routine messages."""
 
 import contextlib
+import logging as standard_logging
 import os
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,13 @@ def import_tensorflow() -> None:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(devnull)
+
+
+def hide_beam_warnings() -> None:
+    """Hides warnings that importing and running Apache Beam always logs: about clouds, and memory not measured."""
+    standard_logging.getLogger().addFilter(
+        lambda record: not record.getMessage().startswith(("apitools not found", "Resource module is not available"))
+    )
 
 
 @contextlib.contextmanager

@@ -37,6 +37,18 @@ CASES = {
     "full disk, no name": (OSError(28, "No space left on device"), 1, "system: No space left on device"),
     "missing": (FileNotFoundError(2, "No such file or directory", "x"), 1, "x: No such file or directory"),
     "TensorFlow, full disk": (tf.errors.ResourceExhaustedError(None, None, "m/y; disk full"), 1, "m/y; disk full"),
+    "TensorFlow, full disk, long path": (
+        tf.errors.ResourceExhaustedError(
+            None, None, f"{{{{function_node __wrapped__SaveV2}}}} {'/d' * 300}; No space left on device [Op:SaveV2]"
+        ),
+        1,
+        f"{'/d' * 300}: No space left on device",
+    ),
+    "TensorFlow, too large a file": (
+        tf.errors.OutOfRangeError(None, None, "m/x; File too large"),
+        1,
+        "m/x: File too large",
+    ),
     "TensorFlow, in a graph": (
         tf.errors.NotFoundError(
             None, None, "Graph execution error:\n\nDetected at\n  File\n m/z; no file\n\t [[{{node"

@@ -1,20 +1,29 @@
+import concurrent.futures
+import errno
 import json
 import math
 import os
+import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from bert_tf import gfiles
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import (
     bundled,
+    cause,
+    check_output,
     nan_for_null,
     read_json,
     replacing,
     replacing_directory,
-    replacing_with_others,
+    require_space,
     write_json,
     write_text,
 )
@@ -46,9 +55,9 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(tmp_path):
 def test_a_file_can_be_appended_to_and_a_failure_appends_nothing(tmp_path):
     path = tmp_path / "file.txt"
     for text in ("one ", "two"):
-        with replacing_with_others(path, adding=True) as temporary, open(temporary, "a") as file:
+        with replacing(path, adding=True) as temporary, open(temporary, "a") as file:
             file.write(text)
-    with pytest.raises(ZeroDivisionError), replacing_with_others(path, adding=True) as temporary:
+    with pytest.raises(ZeroDivisionError), replacing(path, adding=True) as temporary:
         Path(temporary).write_text("half")
         raise ZeroDivisionError
     assert path.read_text() == "one two"
@@ -76,18 +85,18 @@ def test_a_written_file_can_be_read_by_others(tmp_path):
 
 def test_several_files_are_written_together_or_not_at_all(tmp_path):
     path = tmp_path / "deep" / "file.json"
-    with replacing_with_others(path) as temporary:
+    with replacing(path) as temporary:
         assert os.path.basename(temporary) == "file.json"
         Path(temporary).write_text("new")
         Path(temporary).with_suffix(".odds.json").write_text("other")
         assert not path.exists()
     assert names(path.parent) == ["file.json", "file.odds.json"]
     assert path.read_text() == "new"
-    with pytest.raises(ZeroDivisionError), replacing_with_others(path) as temporary:
+    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
         Path(temporary).write_text("half")
         raise ZeroDivisionError
     assert (names(path.parent), path.read_text()) == (["file.json", "file.odds.json"], "new")
-    with pytest.raises(OSError) as caught, replacing_with_others(path) as temporary:
+    with pytest.raises(OSError) as caught, replacing(path) as temporary:
         raise OSError(28, "No space left on device", temporary)
     assert caught.value.filename == str(path)
 
@@ -132,9 +141,8 @@ def test_errors_give_the_final_name_of_the_directory(tmp_path, make):
 
 def test_a_directory_that_cannot_be_created_is_named(tmp_path):
     path = tmp_path / ("x" * 300)
-    with pytest.raises(OSError) as caught, replacing_directory(path):
+    with pytest.raises(ConfigError, match="x cannot be written: File name too long"), replacing_directory(path):
         pass
-    assert caught.value.filename == str(path)
 
 
 def test_json_is_restored_from_a_file(tmp_path):
@@ -209,3 +217,147 @@ def test_the_later_of_two_writers_of_a_directory_gets_an_error(tmp_path):
     with pytest.raises(ConfigError, match="was written by another process in the meantime"), writing:
         (tmp_path / "1").mkdir()
     assert names(tmp_path) == ["1"]
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A device on which every write fails, as on a full disk."""
+    try:
+        os.mknod(tmp_path / "full", 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+        (tmp_path / "full").open("wb").close()
+    except PermissionError:
+        pytest.skip("needs the right to make devices")
+    return tmp_path / "full"
+
+
+def test_a_device_is_written_to_and_never_replaced(full):
+    with pytest.raises(OSError) as caught:
+        write_text(full, "text")
+    assert (caught.value.strerror, caught.value.filename) == ("No space left on device", str(full))
+    assert stat.S_ISCHR(full.stat().st_mode)
+
+
+def test_a_pipe_gets_a_complete_file_or_nothing(tmp_path):
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        with pytest.raises(ZeroDivisionError), replacing(pipe) as temporary:
+            Path(temporary).write_text("half")
+            raise ZeroDivisionError
+        with replacing(pipe, adding=True) as temporary:
+            Path(temporary).write_text("text")
+            Path(temporary).with_suffix(".odds.json").write_text("other")
+        assert read.result(60) == "text"
+    assert names(tmp_path) == ["pipe.json", "pipe.odds.json"] and pipe.is_fifo()
+
+
+def test_an_open_file_such_as_dev_stdout_is_written_where_it_stands(tmp_path):
+    code = (
+        "from bert_tf.files import write_text; write_text('/dev/stdout', 'two\\n'); write_text('/dev/fd/1', 'three\\n')"
+    )
+    with open(tmp_path / "log", "w") as log:
+        print("one", file=log, flush=True)
+        subprocess.run([sys.executable, "-c", code], stdout=log, check=True, env=os.environ | {"PYTHONPATH": "."})
+        print("four", file=log, flush=True)
+    assert (tmp_path / "log").read_text() == "one\ntwo\nthree\nfour\n"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_its_target_is_written(tmp_path, exists):
+    (tmp_path / "there").mkdir()
+    if exists:
+        (tmp_path / "there" / "file.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to("there/file.txt")
+    write_text(tmp_path / "link.txt", "new")
+    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "there" / "file.txt").read_text() == "new"
+    assert names(tmp_path / "there") == ["file.txt"]
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "가" * 85])
+def test_a_name_of_255_bytes_can_be_written(tmp_path, name):
+    write_text(tmp_path / name, "text")
+    with replacing_directory(tmp_path / "in" / name):
+        pass
+    with gfiles.replacing(str(tmp_path / name)) as temporary:
+        Path(temporary).write_text("more")
+    assert names(tmp_path) == sorted(["in", name]) and names(tmp_path / "in") == [name]
+    assert (tmp_path / name).read_text() == "more"
+
+
+NODE = "{{function_node __wrapped__SaveV2_device_/job:localhost/replica:0/task:0/device:CPU:0}} "
+GRAPH = "Graph execution error:\n\nDetected at\n  File\n"
+
+
+@pytest.mark.parametrize(
+    "before, after", [("", ""), (NODE, " [Op:SaveV2]"), (GRAPH, "\n\t [[{{node WriteFile}}]]\nHint")]
+)
+def test_a_full_disk_that_tensorflow_reports_is_an_error_of_the_final_file(tmp_path, before, after):
+    for writing in (replacing, replacing_directory, gfiles.replacing):
+        path = str(tmp_path / ("x" * 250))
+        with pytest.raises(OSError) as caught, writing(path) as temporary:
+            message = f"{before}{temporary}/variables_temp/part; No space left on device{after}"
+            raise tf.errors.ResourceExhaustedError(None, None, message)
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, path)
+        assert names(tmp_path) == []
+
+
+def test_the_cause_of_an_error_has_no_names_of_graph_nodes():
+    text = f"{NODE}corrupted record at 12 [Op:RestoreV2] name: "
+    assert cause(tf.errors.DataLossError(None, None, text)) == "corrupted record at 12"
+    assert cause(tf.errors.NotFoundError(None, None, f"{NODE}m/x; No such file or directory [Op:A]")) == (
+        "No such file or directory"
+    )
+    assert cause(OSError(28, "No space left on device", "m/x")) == "No space left on device"
+
+
+UNWRITABLE = {
+    "below a file": ("file/x", "Not a directory"),
+    "too long": ("x" * 256, "File name too long"),
+    "of a system": ("/proc/none/x", "cannot be written"),
+    "a link to itself": ("loop", "Too many levels of symbolic links"),
+    "remote": ("gs://bucket/x", "only local files are written"),
+    "empty": ("", "is empty"),
+}
+
+
+@pytest.mark.parametrize("directory", [True, False])
+@pytest.mark.parametrize("case", UNWRITABLE)
+def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path, monkeypatch, case, directory):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("loop").symlink_to("loop")
+    path, message = UNWRITABLE[case]
+    with pytest.raises(ConfigError, match="is not a directory" if path == "loop" and directory else message):
+        check_output(path, directory=directory)
+    assert names(tmp_path) == ["file", "loop"]
+
+
+def test_outputs_that_can_be_written_are_accepted_and_not_made(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for name, target in (("link", "folder"), ("dangling", "nowhere"), ("file_link", "file")):
+        (tmp_path / name).symlink_to(target)
+    before = names(tmp_path)
+    for name in ("new", "deep/new", "folder", "link", "link/new", "folder/.."):
+        check_output(tmp_path / name, directory=True)
+    for name in ("new", "deep/new", "file", "file_link", "dangling", "pipe"):
+        check_output(tmp_path / name)
+    assert names(tmp_path) == before
+    for name in ("folder", "link"):
+        with pytest.raises(ConfigError, match="is a directory; expected a file"):
+            check_output(tmp_path / name)
+    for name in ("file", "dangling", "pipe", "file_link"):
+        with pytest.raises(ConfigError, match="is not a directory"):
+            check_output(tmp_path / name, directory=True)
+    with pytest.raises(ConfigError, match="No such file or directory"):
+        check_output(tmp_path / "dangling" / "new", directory=True)
+
+
+def test_too_little_free_space_is_an_error_with_both_numbers(tmp_path):
+    require_space(tmp_path / "new" / "model", 1, "the model")
+    with pytest.raises(
+        DataError, match=r"new: the model takes at least 1,000,000,000,000,000,000 bytes, and [\d,]+ are"
+    ):
+        require_space(tmp_path / "new", 1e18, "the model")

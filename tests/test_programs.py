@@ -163,6 +163,38 @@ def test_predict_reads_json_lines_from_standard_input(programs, folder, finetune
     assert wrong.status == 1 and wrong.error_line.startswith("bert_tf: error: -:1: no field 'sentence'")
 
 
+def test_predict_writes_rows_to_standard_output_and_nothing_else(programs, folder, finetuned):
+    files = f"--model_dir={finetuned}", f"--data_dir={folder}"
+    programs.succeed("predict", *files, f"--output={folder}/rows.jsonl")
+    done = programs.succeed("predict", *files, "--output=/dev/stdout")
+    assert done.output == (folder / "rows.jsonl").read_text()
+    assert "/dev/stdout: 37 rows" in done.errors
+
+
+OUTPUTS = {
+    "predict": "--model_dir=none --output",
+    "evaluate": "--model_dir=none --output",
+    "extract": "--init=none --input=none.txt --output",
+    "extract ": "--init=none --export_dir",
+    "export": "--model_dir=none --export_dir",
+    "convert": "--input=none --format=google --output",
+    "learn_vocab": "--input=none --output",
+    "pretrain": "--config={0}/pretrain.py --model_dir",
+    "finetune": "--config={0}/finetune.py --init=none --model_dir",
+    "ablate": "--output_dir",
+    "quickstart": "--output_dir",
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(programs, folder, name):
+    (folder / "file").touch()
+    arguments = f"{OUTPUTS[name].format(folder)}={folder}/file/x.jsonl"
+    done = programs(name.strip(), *arguments.split())
+    assert done.status == 2, done.errors
+    assert f"{folder}/file/x.jsonl cannot be written: Not a directory" in done.error_line
+
+
 def peak_memory(*command):
     """Peak resident memory of the process of a command, in bytes."""
     process = subprocess.Popen(command)

@@ -1,6 +1,7 @@
 """Conversion of a checkpoint to another format: open, adapt, write, verify, report."""
 
 import dataclasses
+import itertools
 import math
 import os
 import re
@@ -14,7 +15,7 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.verification import compare
 from bert_tf.checkpoints.weight_map import first_names
 from bert_tf.errors import ConfigError
-from bert_tf.files import replacing_directory, write_json
+from bert_tf.files import replacing_directory, require_space, write_json
 from bert_tf.types import Json
 
 WRITERS: dict[str, WritableFormat] = {format.FORMAT: format for format in (directory, google, huggingface)}
@@ -79,6 +80,8 @@ def convert(
     if checkpoint.head == "cosine" and format != "bert_tf":
         checkpoint.task = None
         checkpoint.warnings.append("only the encoder is written: the head, a cosine of mean vectors, has no weights")
+    tensors = itertools.chain(checkpoint.tensors.values(), checkpoint.slots.values())
+    require_space(output, sum(tensor.nbytes for tensor in tensors), "the checkpoint")
     with replacing_directory(output) as temporary:
         names = WRITERS[format].write(checkpoint, temporary)
         report = Report(

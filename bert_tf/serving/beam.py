@@ -12,7 +12,6 @@ import collections
 import contextlib
 import functools
 import json
-import logging
 import os
 import re
 import tempfile
@@ -29,7 +28,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from bert_tf import __version__, errors
 from bert_tf.config import ExampleData
-from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.identity import file_identity
 from bert_tf.serving import ask
 from bert_tf.serving.card import CARD, EXTRA, task_of_export
@@ -198,7 +197,7 @@ def predict(
     if missing:
         answering = (version, task.data)
         handler: Any = KeyedModelHandler(ExportHandler(*answering, _threads(options)))
-        with _errors_in_one_line(), beam.Pipeline(options=options) as pipeline:
+        with errors.of_workers(), beam.Pipeline(options=options) as pipeline:
             (
                 pipeline
                 | "Shards" >> beam.Create(missing)
@@ -238,33 +237,6 @@ def _check(task: FineTuningTask, examples: list[Any]) -> None:
                 '{"text": "..."}, or predict without --runner'
             )
     task.to_tensors(examples, labelled=False)
-
-
-@contextlib.contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    """Raises the BertTfError, or KeyboardInterrupt, of a worker itself, without what the runner adds to it."""
-    log = logging.getLogger("apache_beam.runners.common")  # which prints the stack trace first
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    except BertTfError as error:
-        raise type(error)(_of_worker(str(error))) from None
-    except Exception as error:  # of runners whose workers are other processes: a stack trace, as text
-        found = re.findall(r"bert_tf\.errors\.(\w+): (.*)", str(error))
-        if found:
-            name, message = found[-1]
-            raise getattr(errors, name)(_of_worker(message)) from None
-        if "KeyboardInterrupt" in str(error):
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        log.setLevel(level)
-
-
-def _of_worker(message: str) -> str:
-    """The message of an error without the step that Beam appends."""
-    return re.sub(r" \[while running '.*", "", message, flags=re.DOTALL)
 
 
 class _Batches(beam.DoFn):

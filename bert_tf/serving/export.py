@@ -1,10 +1,8 @@
 """Writes SavedModels in TF Serving's layout: one folder per model, in it one folder per version."""
 
 import contextlib
-import errno
 import os
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -13,7 +11,7 @@ import tensorflow as tf
 from bert_tf import quiet
 from bert_tf.checkpoints.directory import load_task, read_results
 from bert_tf.errors import ConfigError
-from bert_tf.files import replacing_directory
+from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.model.encoder import encoder_of
 from bert_tf.serving.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.serving.check import NotServable, ask_session, check_ops, compare
@@ -103,7 +101,8 @@ def export(
         functions[ATTENTION] = attention_signature(task, model)
     signatures = {key: function.get_concrete_function() for key, function in functions.items()}
     requests = sample_requests(task, signatures)
-    with _naming_full_disk(path), replacing_directory(path) as temporary:
+    require_space(path, 4 * model.count_params(), "the SavedModel")
+    with replacing_directory(path) as temporary:
         _save(model, signatures, temporary)
         write_operations(temporary, name, requests)
         answers, checked = _checked(temporary, signatures, requests) if check else ([None] * len(requests), "")
@@ -114,17 +113,6 @@ def export(
 def on_cpu() -> contextlib.AbstractContextManager[None]:
     """Context in which to load a model for export: the answers of a GPU have too few digits to compare."""
     return tf.device("/CPU:0")
-
-
-@contextlib.contextmanager
-def _naming_full_disk(path: str) -> Iterator[None]:
-    """TensorFlow's error for a full disk as Python's, without the names of ops and temporary files."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if os.strerror(errno.ENOSPC) not in error.message:
-            raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path) from error
 
 
 def summary(exported: Exported) -> str:
@@ -166,8 +154,7 @@ def _next_version(directory: str) -> str:
     Raises:
         ConfigError: TF Serving would not read it, or would take it for another model.
     """
-    if "://" in directory:
-        raise ConfigError(f"--export_dir={directory}: exports are written to local folders; copy it there afterwards")
+    check_output(directory, directory=True)
     directory = os.path.abspath(directory)
     parent, name = os.path.split(directory)
     try:
@@ -184,12 +171,7 @@ def _next_version(directory: str) -> str:
             f"--export_dir={directory} ends in a number, as versions do; give the model's folder, in which versions "
             f"are numbered, such as {parent}"
         )
-    existing = directory
-    while not os.path.lexists(existing):
-        existing = os.path.dirname(existing)
-    if not os.path.isdir(existing):
-        raise ConfigError(f"--export_dir={directory}: {existing} is a file; expected a folder")
-    if existing != directory:
+    if not os.path.exists(directory):
         return os.path.join(directory, "1")
     if os.path.exists(os.path.join(directory, "saved_model.pb")):
         raise ConfigError(

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.gfiles import PARTIAL, read_json, replacing, write_json
+from bert_tf.files import check_output
+from bert_tf.gfiles import PARTIAL, data_errors, read_json, replacing, write_json
 from bert_tf.inputs.corpus.shards import digest
 from bert_tf.inputs.datasets.examples import QuestionExample
 from bert_tf.types import Json, Writer
@@ -71,7 +72,7 @@ class Shards:
 
     def is_complete(self, number: int) -> bool:
         """Whether a shard has been written, from exactly these rows and settings."""
-        with _errors_naming(self._output):
+        with data_errors(f"--output={self._output}"):
             description = _read_description(_description(self._output, number))
             if description is None:
                 return False
@@ -108,22 +109,14 @@ class Shards:
         """
         path = self.path(number)
         folder, name = os.path.split(path)
-        try:
-            # The writers know only local files.
-            with tempfile.TemporaryDirectory() as local:
-                writer(os.path.join(local, name), zip(self.examples(number), predictions, strict=True))
-                sizes = {file: os.path.getsize(os.path.join(local, file)) for file in os.listdir(local)}
-                # The description comes first: a later run trusts a shard that has its final name.
-                write_json(
-                    _description(self._output, number), {"made_of": self._shards[number].made_of, "files": sizes}
-                )
-                for file in sorted(sizes, key=name.__eq__):  # this one last, after those that belong to it
-                    with replacing(os.path.join(folder, file)) as temporary:
-                        _copy(os.path.join(local, file), temporary)
-        except tf.errors.OpError as error:
-            raise DataError(f"{path}: {_reason(error)}") from None
-        except OSError as error:
-            raise DataError(f"{path}: {error.strerror or error}") from None
+        with data_errors(path), tempfile.TemporaryDirectory() as local:  # the writers know only local files
+            writer(os.path.join(local, name), zip(self.examples(number), predictions, strict=True))
+            sizes = {file: os.path.getsize(os.path.join(local, file)) for file in os.listdir(local)}
+            # The description comes first: a later run trusts a shard that has its final name.
+            write_json(_description(self._output, number), {"made_of": self._shards[number].made_of, "files": sizes})
+            for file in sorted(sizes, key=name.__eq__):  # this one last, after those that belong to it
+                with replacing(os.path.join(folder, file)) as temporary:
+                    _copy(os.path.join(local, file), temporary)
 
     def begin(self) -> list[int]:
         """Removes what earlier runs left of this output, except for its complete shards.
@@ -137,7 +130,7 @@ class Shards:
         complete = [number for number in range(len(self)) if self.is_complete(number)]
         missing = [number for number in range(len(self)) if number not in set(complete)]
         folder, own = os.path.dirname(self._output), _folder(self._output)
-        with _errors_naming(self._output):
+        with data_errors(f"--output={self._output}"):
             names = [name for name in tf.io.gfile.listdir(own) if _OWN_FILE.fullmatch(name)]
             written: set[str] = set()  # by this run or an earlier one
             for name in names:
@@ -175,7 +168,7 @@ class Shards:
         if missing:
             more = f", and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise DataError(f"{missing[0]}: not written{more}; run the same command again to resume")
-        with _errors_naming(self._output):
+        with data_errors(f"--output={self._output}"):
             for number in range(len(self)):
                 if tf.io.gfile.exists(_staged(self._output, number)):
                     tf.io.gfile.remove(_staged(self._output, number))
@@ -193,7 +186,9 @@ def stage(
         settings: JSON-ready; everything besides the rows that determines the predictions.
         check: raises an error for examples that cannot be answered.
     """
-    with _errors_naming(output):
+    if "://" not in output:
+        check_output(_folder(output), directory=True)
+    with data_errors(f"--output={output}"):
         tf.io.gfile.makedirs(_folder(output))
     shards: list[Shard] = []
     for rows in _ranges(examples):
@@ -203,7 +198,11 @@ def stage(
             content.update(line.partition(b"\t")[0] + b"\n")
         shards.append(Shard(len(rows), digest([settings, content.hexdigest()])))
         path = _staged(output, len(shards) - 1)
-        with _errors_naming(output), replacing(path) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
+        with (
+            data_errors(f"--output={output}"),
+            replacing(path) as temporary,
+            tf.io.gfile.GFile(temporary, "wb") as file,
+        ):
             file.write(zlib.compress(b"\n".join([shards[-1].made_of.encode(), *(line for _, line in rows)]), 1))
     if not shards:
         raise DataError("no examples to answer; expected at least one")
@@ -253,22 +252,6 @@ def _read_description(path: str) -> Json | None:
         return None
     valid = isinstance(description, dict) and isinstance(description.get("files"), dict) and "made_of" in description
     return description if valid else None
-
-
-@contextlib.contextmanager
-def _errors_naming(output: str) -> Iterator[None]:
-    """Turns errors of the file system into a DataError that names the output, not a temporary file."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise DataError(f"--output={output}: {_reason(error)}") from None
-
-
-def _reason(error: tf.errors.OpError) -> str:
-    """The cause of a file-system error in one line, without the path: "No space left on device"."""
-    message = " ".join(error.message.split())
-    path, _, cause = message.partition("; ")
-    return cause if cause and " " not in path else message
 
 
 def _folder(output: str) -> str:

@@ -231,7 +231,7 @@ def test_a_model_that_answers_nan_is_not_exported():
 
 
 def test_a_path_that_is_not_local_or_not_utf8_is_refused(single, tmp_path):
-    for folder, message in (("gs://bucket/shop", "written to local folders"), (f"{tmp_path}/\udce9", "not UTF-8")):
+    for folder, message in (("gs://bucket/shop", "only local files are written"), (f"{tmp_path}/\udce9", "not UTF-8")):
         with pytest.raises(ConfigError, match=message):
             export(single.task, single.model, folder)
     assert not os.listdir(tmp_path)

@@ -9,7 +9,7 @@ import sklearn.metrics
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
-from bert_tf.files import replacing_with_others
+from bert_tf.files import replacing
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.metrics.glue import GLUE_SETS
 from bert_tf.tasks import TASKS
@@ -36,7 +36,7 @@ def predicted(name, rows=None, seed=0):
 
 
 def submit(path, name, **how):
-    with replacing_with_others(path, adding=True) as temporary:
+    with replacing(path, adding=True) as temporary:
         return write_submission(GLUE_SETS[name].task, temporary, predicted(name, **how))
 
 
@@ -136,7 +136,7 @@ def test_metrics_are_those_of_the_glue_task_and_their_mean_selects_the_best_mode
 def test_a_model_of_mnli_predicts_ax_and_is_scored_with_its_metric(tmp_path, data):
     task = make("mnli_matched")
     task.data = data
-    with replacing_with_others(tmp_path / "a.zip", adding=True) as temporary:
+    with replacing(tmp_path / "a.zip", adding=True) as temporary:
         note = task.writers()[".zip"](temporary, predicted("ax"))
     assert note.startswith("AX.tsv written")
     assert {index: label for index, label in table(tmp_path / "a.zip", "AX.tsv")} == {

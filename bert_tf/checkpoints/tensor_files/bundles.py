@@ -1,7 +1,5 @@
 """TensorFlow's checkpoint files, PREFIX.index and PREFIX.data-*, read and written a few tensors at a time."""
 
-import contextlib
-import errno
 import glob
 import os
 import tempfile
@@ -13,6 +11,7 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
+from bert_tf.files import errors_naming
 from bert_tf.types import Array
 
 # An entry that tf.train.Checkpoint adds; its other names are paths through Python objects, not names of variables.
@@ -106,22 +105,12 @@ def write_bundle(prefix: str, tensors: Mapping[str, Tensor]) -> None:
         for names in _shards(tensors):
             arrays = [tf.constant(tensors[name].read()) for name in names]
             shards.append(os.path.join(folder, str(len(shards))))
-            with _system_errors(prefix):
+            with errors_naming(prefix, folder):
                 tf.raw_ops.SaveV2(
                     prefix=shards[-1], tensor_names=names, shape_and_slices=[""] * len(names), tensors=arrays
                 )
-        with _system_errors(prefix):
+        with errors_naming(prefix, folder):
             tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False)
-
-
-@contextlib.contextmanager
-def _system_errors(prefix: str) -> Iterator[None]:
-    """Turns TensorFlow's errors, which name nodes and temporary files, into an OSError for the file `prefix`."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        reason = _line(error).partition(" [Op:")[0].rpartition("; ")[2]  # "FILE; No space left on device [Op:SaveV2]"
-        raise OSError(errno.EIO, reason, prefix) from None
 
 
 def _shards(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:

@@ -21,8 +21,9 @@ import numpy as np
 import tensorflow as tf
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from bert_tf.errors import ConfigError, DataError
-from bert_tf.gfiles import PARTIAL, read_json, replacing, write_json
+from bert_tf.errors import ConfigError, DataError, of_workers
+from bert_tf.files import check_output, require_space
+from bert_tf.gfiles import PARTIAL, data_errors, read_json, replacing, write_json
 from bert_tf.inputs.corpus.readers import read_source
 from bert_tf.inputs.corpus.shards import DESCRIPTION, ENDING, SourceWriter, digest, settings_of, shard_name
 from bert_tf.text import Tokenizer
@@ -30,6 +31,9 @@ from bert_tf.types import Json
 
 # A worker reads a shard of this size within minutes, so that a restart repeats little work.
 _SHARD_BYTES = 100_000_000
+# Shards take 0.3 of the bytes of plain English text and 0.9 of those of a .gz file, fewer if much of it is repeated or
+# unknown to the vocabulary. By whether a file is compressed.
+_LEAST_SHARE = {False: 0.1, True: 0.3}
 # The hashes are partitioned to find duplicates in parallel.
 _PARTITIONS = 64
 _HASHES_PER_BLOCK = 1 << 14
@@ -85,7 +89,9 @@ def prepare(planned: Json, output: str, options: PipelineOptions | None = None, 
     path = os.path.join(output, DESCRIPTION)
     count = len(planned["groups"])
     _clear(output, digest(planned), count)
-    with beam.Pipeline(options=options) as pipeline:
+    if "://" not in output:
+        require_space(output, _least_bytes(planned, output), "the prepared corpus")
+    with of_workers(), beam.Pipeline(options=options) as pipeline:
         shards = pipeline | "Shards" >> beam.Create(range(count)) | "Spread" >> beam.Reshuffle()
         duplicates = (
             shards
@@ -179,10 +185,11 @@ class _Write(beam.DoFn):
         positions = duplicates[["file", "document"]].tolist()
         made_of = digest([self._plan["layout"], settings_of(self._tokenizer), self._plan["groups"][number], positions])
         base = os.path.join(self._output, shard_name(number, len(self._plan["groups"])))
-        if not _is_complete(base, made_of):
-            with replacing(base + ENDING) as temporary:
-                index = self._write(temporary, number, set(positions))
-            write_json(base + ".json", {"made_of": made_of} | index)
+        with data_errors(base + ENDING):
+            if not _is_complete(base, made_of):
+                with replacing(base + ENDING) as temporary:
+                    index = self._write(temporary, number, set(positions))
+                write_json(base + ".json", {"made_of": made_of} | index)
 
     def _write(self, path: str, number: int, duplicates: set[tuple[int, int]]) -> Json:
         """Writes the shard to `path`; returns its index."""
@@ -226,6 +233,8 @@ def _documents(planned: Json, number: int) -> tf.data.Dataset:
 
 def _clear(output: str, plan_digest: str, count: int) -> None:
     """Creates `output` or removes leftovers of interrupted runs; a corpus of another plan there is a ConfigError."""
+    if "://" not in output:
+        check_output(output, directory=True)
     tf.io.gfile.makedirs(output)
     path = os.path.join(output, DESCRIPTION)
     if tf.io.gfile.exists(path) and read_json(path)["plan"] != plan_digest:
@@ -234,6 +243,13 @@ def _clear(output: str, plan_digest: str, count: int) -> None:
         shard = re.fullmatch(rf"\d{{5}}-of-(\d{{5}})({ENDING}|\.json)", name)
         if name.endswith(PARTIAL) or (shard and int(shard[1]) != count):
             tf.io.gfile.remove(os.path.join(output, name))
+
+
+def _least_bytes(planned: Json, output: str) -> float:
+    """A lower limit of the bytes that shards still to be written will take."""
+    files = [(path, size) for group in planned["groups"] for path, size, _ in group]
+    shares = (size * _LEAST_SHARE[path.endswith(".gz")] for path, size in files)
+    return sum(shares) - sum(os.path.getsize(path) for path in tf.io.gfile.glob(os.path.join(output, f"*{ENDING}")))
 
 
 def _is_complete(base: str, made_of: str) -> bool:

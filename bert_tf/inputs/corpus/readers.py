@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import cause
 
 LAYOUTS = ("sentences", "documents")
 
@@ -73,7 +74,7 @@ def check_text_file(path: str) -> None:
     except zlib.error:
         raise DataError(f"{path}: not a gzip file, although its name ends in .gz; rename or compress it") from None
     except tf.errors.OpError as error:
-        raise DataError(f"{path}: cannot be read ({error.message}); check the path and its permissions") from None
+        raise DataError(f"{path}: cannot be read ({cause(error)}); check the path and its permissions") from None
     if not sample:
         raise DataError(f"{path}: the file is empty, expected text; remove it from the input or add text")
     if sample.startswith((b"\xff\xfe", b"\xfe\xff")) or sample.count(0) > len(sample) / 10:

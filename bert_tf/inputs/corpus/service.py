@@ -8,6 +8,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from bert_tf.errors import DataError
+from bert_tf.files import cause
 from bert_tf.progress import log
 from bert_tf.types import Tensors
 
@@ -75,8 +76,7 @@ def _wait(address: str, workers: int, patience: float) -> None:
         try:
             running = set(_distribute(_worker_numbers(workers), address).as_numpy_iterator())
         except tf.errors.OpError as error:
-            reason = error.message.splitlines()[0][:200]
-            raise DataError(f"{address}: not a usable input service ({reason}); see data.service") from None
+            raise DataError(f"{address}: not a usable input service ({cause(error)}); see data.service") from None
         if len(running) == workers:
             return
         if time.monotonic() > end:

@@ -11,7 +11,7 @@ from bert_tf.checkpoints.tensor import tensor_of_variable
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.config import TrainConfig
 from bert_tf.errors import DataError
-from bert_tf.files import leftovers
+from bert_tf.files import remove_leftovers
 from bert_tf.progress import log
 from bert_tf.types import Json, Metrics
 
@@ -43,8 +43,7 @@ class BestWeights:
     def remove_after(self, step: int) -> None:
         """Removes the weights that an earlier process kept after `step`, from which this one resumes."""
         if self._write:
-            for path in leftovers(self._folder):
-                os.remove(path)
+            remove_leftovers(self._folder)
             for later in self._kept():
                 if later > step:
                     os.remove(self._path(later))

@@ -11,6 +11,7 @@ from typing import Self
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError
+from bert_tf.files import cause
 from bert_tf.progress import log
 
 _NAME = "step"
@@ -93,7 +94,7 @@ class Checkpoints:
                 self.newest = path
                 return path
             except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:  # IndexError: cut short
-                report(f"{path} cannot be read ({' '.join(str(error).split())[:120]}); trying the previous one")
+                report(f"{path} cannot be read ({cause(error)}); trying the previous one")
         if self._manager.checkpoints:
             raise BertTfError(
                 f"{self._directory}: no checkpoint can be read; if settings of the model or the optimizer have "
@@ -154,9 +155,9 @@ class Checkpoints:
         self._remove_incomplete()
         if self.newest not in self._manager.checkpoints:
             self.newest = self._manager.latest_checkpoint
-        reason = " ".join(str(getattr(error, "message", error)).split())[:200]
         message = (
-            f"checkpoint of step {step} could not be written: {reason}; last good checkpoint: {self.newest or 'none'}"
+            f"checkpoint of step {step} could not be written: {cause(error)}; "
+            f"last good checkpoint: {self.newest or 'none'}"
         )
         if self._on_error == "go_on":
             log(f"{message}; training continues (train.on_save_error)")

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata as histogram
 
-from bert_tf.files import nan_for_null, to_json, write_text
+from bert_tf.files import cause, nan_for_null, to_json, write_text
 from bert_tf.progress import log, metrics_line
 from bert_tf.training.reporter import CURVES
 from bert_tf.training.speed import SECONDS
@@ -157,11 +157,8 @@ class History:
                 raise
             if name not in self._failing:
                 self._failing.add(name)
-                reason = (
-                    error.strerror if isinstance(error, OSError) else error.message.splitlines()[0].rsplit("; ")[-1]
-                )
                 path = os.path.join(self._directory, name)
-                log(f"{path} could not be written: {reason}; training continues (train.on_save_error)")
+                log(f"{path} could not be written: {cause(error)}; training continues (train.on_save_error)")
 
 
 def by_phase(points: Sequence[Json], pending: Mapping[str, float] | None = None) -> list[Json]:

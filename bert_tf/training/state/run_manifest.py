@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_tf.config import run_with_new_names
 from bert_tf.errors import ConfigError
-from bert_tf.files import leftovers, read_json_object, write_json
+from bert_tf.files import leftovers, read_json_object, remove_leftovers, write_json
 from bert_tf.types import Json
 
 # Settings that may change when a run resumes: weights, losses and the order of the data stay bit for bit the same. Any
@@ -120,8 +120,7 @@ class RunManifest:
             self._changes = {}
         directory = os.path.dirname(self._path)
         os.makedirs(directory, exist_ok=True)
-        for path in leftovers(directory):  # a leftover may be as large as the model
-            os.remove(path)
+        remove_leftovers(directory)  # one may be as large as the model
         write_json(self._path, self.value)
 
     @property

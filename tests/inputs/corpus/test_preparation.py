@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,29 @@ def test_a_second_call_keeps_complete_shards_and_writes_the_others_again(tmp_pat
     assert (output / "00000-of-00002.tfrecord").stat().st_mtime_ns == kept
     with pytest.raises(ConfigError, match="other files or settings"):
         prepared(files, output, lower_case=False)
+
+
+def test_a_full_disk_is_one_line_that_names_the_shard(tmp_path, monkeypatch, caplog):
+    def full(self, record):
+        raise tf.errors.ResourceExhaustedError(None, None, f"{tmp_path}/shards/x.part; No space left on device")
+
+    monkeypatch.setattr(tf.io.TFRecordWriter, "write", full)
+    files = write(tmp_path / "text", random_files(files=1))
+    shard = tmp_path / "shards" / "00000-of-00001.tfrecord"
+    with pytest.raises(DataError, match=rf"^{shard}: No space left on device$"):
+        prepared(files, tmp_path / "shards")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert os.listdir(tmp_path / "shards") == []
+
+
+def test_an_output_that_is_not_writable_or_too_full_is_refused_before_the_text_is_read(tmp_path, monkeypatch):
+    files = write(tmp_path / "text", random_files(files=1))
+    monkeypatch.setattr("bert_tf.inputs.corpus.preparation.read_source", None)
+    with pytest.raises(ConfigError, match=r"0\.txt is not a directory"):
+        prepared(files, files[0])
+    monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(1000, 990, 10))
+    with pytest.raises(DataError, match=r"shards: the prepared corpus takes at least \d+ bytes, and 10 are free"):
+        prepared(files, tmp_path / "shards")
 
 
 @pytest.mark.slow

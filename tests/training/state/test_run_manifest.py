@@ -2,6 +2,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -126,10 +127,12 @@ def test_the_settings_of_several_runs_may_be_corrected_until_one_has_a_checkpoin
 def test_partial_files_of_a_killed_run_are_removed(tmp_path):
     for name in ("run.json", "model.safetensors"):
         with contextlib.suppress(Killed), replacing(tmp_path / name) as temporary:
-            shutil.copy(temporary, tmp_path / "kept")
+            Path(temporary).write_text("half")
+            shutil.copytree(Path(temporary).parent, tmp_path / "kept")
             raise Killed
-        (tmp_path / "kept").rename(temporary)
-    assert len(list(tmp_path.iterdir())) == 2
+        (tmp_path / "kept").rename(Path(temporary).parent)
+    (tmp_path / ".run.json.k1lled_1.partial").touch()  # of an older version
+    assert len(list(tmp_path.iterdir())) == 3
     RunManifest(str(tmp_path), RUN).write(0)
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
