@@ -4,9 +4,13 @@ import contextlib
 import json
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
+
+from bert_tf.files import parse_json
+
+_T = TypeVar("_T")
 
 PARTIAL = ".part"  # suffix of the temporary names
 
@@ -29,7 +33,7 @@ def write_json(path: str, value: Any, indent: int | None = None) -> None:
         file.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
-def read_json(path: str) -> Any:
-    """Reads a JSON file written by `write_json`."""
-    with tf.io.gfile.GFile(path) as file:
-        return json.load(file)
+def read_json(path: str, kind: type[_T]) -> _T:
+    """Reads and checks a JSON file, as `files.read_json`; tf.errors.NotFoundError if there is none."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return parse_json(file.read(), path, kind)

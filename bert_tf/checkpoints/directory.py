@@ -21,7 +21,7 @@ from bert_tf.checkpoints.weight_map import TensorMapping, read_mapped
 from bert_tf.config import BertConfig, from_dict, run_with_new_names, to_dict
 from bert_tf.config.values import with_new_names
 from bert_tf.errors import BertTfError, DataError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.files import read_json, write_json
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import HEADS
 from bert_tf.tasks import TASKS, FineTuningTask
@@ -38,7 +38,7 @@ RESULTS = "results.json"  # the metrics of a run, beside its model
 def recognises(path: str) -> bool:
     """Whether `path` is a directory of this format."""
     file = os.path.join(path, "config.json")
-    return os.path.exists(file) and read_json_object(file).get("format") == FORMAT
+    return os.path.exists(file) and read_json(file, Json).get("format") == FORMAT
 
 
 def read(path: str, allow_pickle: bool = False) -> Checkpoint:
@@ -46,7 +46,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     file = os.path.join(path, "config.json")
     if not os.path.exists(file):
         raise DataError(f"{path or repr(path)}: no config.json; expected a directory that pretrain or finetune wrote")
-    config = read_json_object(file)
+    config = read_json(file, Json)
     if config.get("format") != FORMAT:
         raise DataError(
             f'{path}: not a bert_tf model; expected config.json with "format": "{FORMAT}"; convert other models with '
@@ -177,7 +177,7 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
 def read_results(folder: str) -> Json:
     """Reads results.json in the folder of a run; empty if the run has not finished."""
     path = os.path.join(folder, RESULTS)
-    return run_with_new_names(read_json_object(path)) if os.path.exists(path) else {}
+    return run_with_new_names(read_json(path, Json)) if os.path.exists(path) else {}
 
 
 def load_task(path: str, dtype: str | None = None) -> tuple[Task, keras.Model]:

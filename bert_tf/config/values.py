@@ -1,12 +1,15 @@
-"""Settings as dataclasses: the check of their values, and their conversion from and to dicts."""
+"""Values checked against type annotations: settings, and what JSON files contain. Settings from and to dicts."""
 
 import dataclasses
 import difflib
+import functools
+import json
 import operator
+import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from bert_tf.errors import ConfigError
@@ -34,6 +37,12 @@ _NOUNS: dict[Any, str] = {
     str: "text",
     types.NoneType: "None",
 }
+_JSON_NOUNS: dict[Any, str] = {bool: "true or false", types.NoneType: "null"}
+_WHOLE = "the content"  # stands for the path of a whole file
+_WRAPPERS = (typing.Annotated, typing.Required, typing.NotRequired)
+_LISTS = (tuple, list, Sequence)
+_HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")  # of surrogates: JSON can write one, UTF-8 cannot
+_NO_RULE: Mapping[str, Any] = types.MappingProxyType({})
 _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "at_least": (operator.ge, "from"),
     "above": (operator.gt, "above"),
@@ -68,28 +77,91 @@ def check_fields(config: "DataclassInstance", where: str = "") -> None:
         where: their path in the whole config, such as "train"; "" for the whole.
     """
     for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), f"{where}.{field.name}".lstrip(".")
-        if _fits(value, field.type, field.metadata):
-            continue
+        value, name = getattr(config, field.name), _path(where, field.name)
         old = _OLD_VALUES.get(type(config).__name__, {}).get(field.name, {})
         if isinstance(value, str) and value in old:
             raise ConfigError(f"{name}={value!r} has been renamed; use {old[value]!r}")
-        expected = "; ".join([_expected(field.type, field.metadata), *filter(None, [field.metadata.get("hint")])])
-        raise ConfigError(f"{name} is {repr(value)[:80]}; expected {expected}")
+        if found := misfit(value, field.type, name, field.metadata):
+            raise ConfigError(found)
+
+
+def misfit(
+    value: Any, kind: Any, where: str = "", rule: Mapping[str, Any] = _NO_RULE, *, in_json: bool = False
+) -> str | None:
+    """The first part of a value that does not fit a type annotation, in words; None if all of it fits.
+
+    Args:
+        value: of a setting, or from JSON.
+        kind: the annotation: None, bool, int, float (finite; whole numbers, too), str (that UTF-8 can encode), Any; a
+            union; list[X], tuple[X, ...], tuple[X, Y] and Sequence[X] (lists and tuples alike); dict[str, X];
+            Annotated[X, rule]; a TypedDict, which may have other keys, too; a dataclass (from JSON: an object with some
+            of its fields).
+        where: path of the value, such as "train.phases[0]"; "" for the whole.
+        rule: limits of the value or of its elements.
+        in_json: whether to speak of JSON's values or of Python's.
+    """
+    return next(_misfits(value, kind, where, rule, in_json), None)
+
+
+def _misfits(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json: bool) -> Iterator[str]:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    parts: Iterable[tuple[str, Any, Any, Mapping[str, Any]]] = ()  # path, value, annotation, rule
+    for text in value if isinstance(value, dict) else [value]:
+        if isinstance(text, str) and not text.isascii() and _HALF_OF_A_PAIR.search(text):
+            yield f"{where or _WHOLE} has half of a surrogate pair, {json.dumps(text)[:80]}; remove it"
+    if origin in _WRAPPERS:
+        yield from _misfits(value, inner[0], where, dict(*inner[1:]) or rule, in_json)
+    elif origin in (types.UnionType, typing.Union):
+        found = [misfit(value, one, where, rule, in_json=in_json) for one in inner]
+        if all(found):
+            # If the value has the outer form of one of the types, the error is inside of it.
+            inside = (one for one in found if one and not one.startswith(f"{where or _WHOLE} is "))
+            yield next(inside, _message(value, kind, where, rule, in_json))
+    elif in_json and isinstance(value, dict) and _is_schema(kind):
+        fields = _annotations(kind)
+        lacking = [name for name in getattr(kind, "__required_keys__", ()) if name not in value]
+        yield from (f"no {name!r}" + (f" in {where}" if where else "") for name in sorted(lacking))
+        if not typing.is_typeddict(kind):
+            yield from (unknown_field(kind, name, where) for name in value.keys() - fields.keys())
+        parts = ((_path(where, name), one, *fields.get(name, (Any, {}))) for name, one in value.items())
+    elif isinstance(value, dict) and (origin is dict or kind is Any):
+        parts = ((_path(where, name), one, inner[1] if inner else Any, rule) for name, one in value.items())
+    elif isinstance(value, list | tuple) and (origin in _LISTS or kind is Any):
+        kinds = inner if origin is tuple and inner[1:] != (...,) else (inner or (Any,))[:1] * len(value)
+        if len(kinds) != len(value):
+            yield _message(value, kind, where, rule, in_json)
+        parts = ((f"{where}[{number}]", *one, rule) for number, one in enumerate(zip(value, kinds, strict=False)))
+    elif not _fits(value, kind, rule):
+        yield _message(value, kind, where, rule, in_json)
+    for path, part, annotation, limits in parts:
+        yield from _misfits(part, annotation, path, limits, in_json)
+
+
+@functools.cache
+def _annotations(kind: type[Any]) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    """Annotation and rule of each field of a TypedDict or a dataclass."""
+    if dataclasses.is_dataclass(kind):
+        return {field.name: (field.type, field.metadata) for field in dataclasses.fields(kind)}
+    return {name: (one, {}) for name, one in typing.get_type_hints(kind, include_extras=True).items()}
+
+
+def _is_schema(kind: Any) -> bool:
+    return typing.is_typeddict(kind) or dataclasses.is_dataclass(kind)
+
+
+def _path(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
 
 
 def _fits(value: Any, kind: Any, rule: Mapping[str, Any]) -> bool:
-    if isinstance(kind, types.UnionType):
-        return any(_fits(value, one, rule) for one in typing.get_args(kind))
-    if value is None:
-        return kind in (types.NoneType, object)
-    if typing.get_origin(kind) is tuple:
-        element = typing.get_args(kind)[0]
-        return isinstance(value, tuple | list) and all(_fits(one, element, rule) for one in value)
+    """Whether a value that `misfit` does not look into fits."""
+    if kind in (Any, object) or value is None:
+        return kind in (Any, object, types.NoneType)
     # To Python, True is a whole number.
     if isinstance(value, bool) and kind in (int, float):
         return False
-    if not isinstance(value, (int, float) if kind is float else kind):
+    classes = (int, float) if kind is float else typing.get_origin(kind) or kind
+    if typing.is_typeddict(kind) or not isinstance(value, classes):
         return False
     if kind is float and not abs(value) <= sys.float_info.max:  # NaN is neither below nor above
         return False
@@ -97,17 +169,28 @@ def _fits(value: Any, kind: Any, rule: Mapping[str, Any]) -> bool:
     return inside and value in rule.get("choices", (value,))
 
 
-def _expected(kind: Any, rule: Mapping[str, Any]) -> str:
-    if isinstance(kind, types.UnionType):
-        return " or ".join(_expected(one, rule) for one in typing.get_args(kind))
-    if typing.get_origin(kind) is tuple:
-        return f"a tuple, each element {_expected(typing.get_args(kind)[0], rule)}"
-    if kind is types.NoneType:
-        return "None"
-    if "choices" in rule:
+def _message(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json: bool) -> str:
+    shown = (json.dumps(value) if in_json else repr(value))[:80]
+    expected = "; ".join([_expected(kind, rule, in_json), *filter(None, [rule.get("hint")])])
+    return f"{where or _WHOLE} is {shown}; expected {expected}"
+
+
+def _expected(kind: Any, rule: Mapping[str, Any], in_json: bool) -> str:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in _WRAPPERS:
+        return _expected(inner[0], dict(*inner[1:]) or rule, in_json)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_expected(one, rule, in_json) for one in inner)
+    if origin in _LISTS:
+        kinds = dict.fromkeys(_expected(one, rule, in_json) for one in inner if one is not ...)
+        return f"a {'list' if in_json else 'tuple'}, each element {' or '.join(kinds)}"
+    if origin is dict or (in_json and _is_schema(kind)):
+        return "an object"
+    if "choices" in rule and kind is str:
         return f"one of {', '.join(filter(None, rule['choices']))}"
     limits = [f"{words} {rule[name]:,}" for name, (_, words) in _LIMITS.items() if name in rule]
-    return " ".join([_NOUNS.get(kind) or f"a {kind.__name__}", *limits])
+    noun = (in_json and _JSON_NOUNS.get(kind)) or _NOUNS.get(kind) or f"a {kind.__name__}"
+    return " ".join([noun, *limits])
 
 
 def to_dict(config: "DataclassInstance") -> Json:

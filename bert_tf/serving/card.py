@@ -21,7 +21,7 @@ import tensorflow as tf
 
 import bert_tf
 from bert_tf.errors import DataError
-from bert_tf.files import read_json_object, write_json, write_text
+from bert_tf.files import read_json, write_json, write_text
 from bert_tf.serving.check import rest_body
 from bert_tf.serving.embeddings import Embedder
 from bert_tf.serving.samples import WARM_UP, Request
@@ -152,7 +152,7 @@ def task_of_export(path: str) -> Task:
     file = os.path.join(path, EXTRA, CARD)
     if not os.path.exists(file):
         raise DataError(f"{path}: no {EXTRA}/{CARD}; expected a version written by `python -m bert_tf.export`")
-    card = read_json_object(file)
+    card = read_json(file, Json)
     try:
         name, settings, tokenizer = card["task"]["name"], card["task"]["settings"], card["tokenizer"]
     except (KeyError, TypeError):

@@ -145,7 +145,7 @@ class Shards:
                 written |= set(description["files"] if description else ())
             kept = {os.path.basename(_description(self._output, number)) for number in complete}
             for number in complete:
-                kept |= set(read_json(_description(self._output, number))["files"])
+                kept |= set(read_json(_description(self._output, number), Json)["files"])
             kept |= {os.path.basename(_staged(self._output, number)) for number in missing}
             stem, extension = os.path.splitext(os.path.basename(self._output))
             # Next to NAME.json a task may write NAME.more.json.
@@ -248,8 +248,8 @@ def _copy(source: str, target: str) -> None:
 def _read_description(path: str) -> Json | None:
     """The description of a shard; None if it is missing or damaged, as a crash or a full disk may leave it."""
     try:
-        description = read_json(path)
-    except (tf.errors.NotFoundError, UnicodeDecodeError, json.JSONDecodeError):
+        description = read_json(path, Json)
+    except (tf.errors.NotFoundError, DataError):
         return None
     valid = isinstance(description, dict) and isinstance(description.get("files"), dict) and "made_of" in description
     return description if valid else None

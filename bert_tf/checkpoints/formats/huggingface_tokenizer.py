@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.files import read_json, write_json
 from bert_tf.text.codepoints import SPECIAL_PIECES
 from bert_tf.text.vocabulary import check_size, check_vocabulary, read_vocabulary, write_vocabulary
 from bert_tf.types import Json
@@ -30,7 +30,7 @@ _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool:
 def read_config(path: str) -> Json:
     """The content of tokenizer_config.json; empty if there is none."""
     file = os.path.join(path, "tokenizer_config.json")
-    config = read_json_object(file) if os.path.exists(file) else {}
+    config = read_json(file, Json) if os.path.exists(file) else {}
     kinds = {theirs: bool for theirs, _, _ in _SETTINGS.values()}
     return _checked(config, kinds | {"tokenizer_class": str, "added_tokens_decoder": dict}, file)
 
@@ -40,7 +40,7 @@ def _read_library(file: str) -> Json | None:
     if not os.path.exists(file):
         return None
     kinds = {"model": dict, "normalizer": dict, "pre_tokenizer": dict, "added_tokens": list}
-    library = _checked(read_json_object(file), kinds, file)
+    library = _checked(read_json(file, Json), kinds, file)
     model = library.get("model") or {}
     if model.get("type") == "WordPiece":  # other types list pieces with their scores
         _checked(model, {"vocab": dict}, file)
@@ -145,7 +145,7 @@ def _added(path: str, config: Json, library: Json | None) -> dict[int, str]:
         tokens = [(number, token["content"]) for number, token in listed]
         tokens += [(token["id"], token["content"]) for token in (library or {}).get("added_tokens") or []]
         if os.path.exists(file):
-            tokens += [(number, token) for token, number in read_json_object(file).items()]
+            tokens += [(number, token) for token, number in read_json(file, Json).items()]
         return {int(number): str(token) for number, token in tokens}
     except (KeyError, TypeError, ValueError):
         raise DataError(

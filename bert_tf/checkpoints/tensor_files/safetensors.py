@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
-from bert_tf.files import read_json_object, replacing
+from bert_tf.files import read_json, replacing
 from bert_tf.types import Array, Json
 
 # NumPy's dtype names -> the format's (https://github.com/huggingface/safetensors, "Format").
@@ -40,7 +40,7 @@ def open_sharded(
         open_file: opens one of the files.
     """
     path = os.path.join(directory, index)
-    weight_map = read_json_object(path).get("weight_map")
+    weight_map = read_json(path, Json).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise DataError(f"{path}: no 'weight_map' of names; expected an index of tensor names and files")
     shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}

@@ -99,7 +99,7 @@ def prepare(planned: Json, output: str, options: PipelineOptions | None = None, 
     names = [shard_name(number, count) for number in range(count)]
     counts: collections.Counter[str] = collections.Counter()
     for name in names:
-        counts.update(read_json(os.path.join(output, f"{name}.json"))["counts"])
+        counts.update(read_json(os.path.join(output, f"{name}.json"), Json)["counts"])
     if counts["not_utf8"] > max_bad_share * counts["sentences_read"]:
         raise DataError(
             f"{counts['not_utf8']} of {counts['sentences_read']} sentences are not UTF-8; expected at most "
@@ -228,7 +228,7 @@ def _clear(output: str, plan_digest: str, count: int) -> None:
     """Creates `output` or removes leftovers of interrupted runs; a corpus of another plan there is a ConfigError."""
     tf.io.gfile.makedirs(output)
     path = os.path.join(output, DESCRIPTION)
-    if tf.io.gfile.exists(path) and read_json(path)["plan"] != plan_digest:
+    if tf.io.gfile.exists(path) and read_json(path, Json)["plan"] != plan_digest:
         raise ConfigError(f"{output} has a corpus of other files or settings; choose another --output or remove it")
     for name in tf.io.gfile.listdir(output):
         shard = re.fullmatch(rf"\d{{5}}-of-(\d{{5}})({ENDING}|\.json)", name)
@@ -239,5 +239,5 @@ def _clear(output: str, plan_digest: str, count: int) -> None:
 def _is_complete(base: str, made_of: str) -> bool:
     if not tf.io.gfile.exists(base + ".json") or not tf.io.gfile.exists(base + ENDING):
         return False
-    index = read_json(base + ".json")
+    index = read_json(base + ".json", Json)
     return index["made_of"] == made_of and index["bytes"] == tf.io.gfile.stat(base + ENDING).length

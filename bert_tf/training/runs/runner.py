@@ -14,7 +14,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import nan_for_null, read_json_object, write_json
+from bert_tf.files import nan_for_null, read_json, write_json
 from bert_tf.inputs.corpus.shards import digest
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.task import Task
@@ -107,7 +107,7 @@ class Runner:
         if self.config.dtype != "auto":
             return self.config.dtype
         if os.path.exists(path):
-            computes_in = read_json_object(path).get("computes_in")
+            computes_in = read_json(path, Json).get("computes_in")
         if computes_in:
             return computes_in.removeprefix("mixed_")
         if in_multi_worker_mode(self.strategy):
