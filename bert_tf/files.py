@@ -5,6 +5,7 @@ import glob
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bert_tf.config.values import misfit
+from bert_tf.config.values import half_pairs, misfit
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.types import StrPath
 
@@ -175,8 +176,10 @@ def parse_json(text: str | bytes, location: StrPath, kind: type[_T], line: int =
         DataError: the text is no JSON, or has other content; names file, field, value and what was expected.
     """
     try:
-        value = json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
-        found = None if kind is object else misfit(value, kind, in_json=True)
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        value = json.loads(text)
+        # Not for data: only what is read of a record needs to be valid.
+        wrong = next(half_pairs(value), None) if kind is not object and re.search(r"\\u[dD][89a-fA-F]", text) else None
     except UnicodeDecodeError as error:
         bad = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
         raise DataError(f"{location}: {bad} is not UTF-8; expected JSON") from None
@@ -186,8 +189,15 @@ def parse_json(text: str | bytes, location: StrPath, kind: type[_T], line: int =
     except (ValueError, RecursionError):
         what = "lists or objects nested too deeply, or a number with thousands of digits"
         raise DataError(f"{location}:{line}: JSON with {what}; correct it") from None
-    if found:
-        raise DataError(f"{location}: {found}")
+    if wrong:
+        raise DataError(f"{location}: {wrong}")
+    return value if kind is object else checked(value, kind, location)
+
+
+def checked(value: Any, kind: type[_T], location: StrPath, where: str = "") -> _T:
+    """A value from JSON at the path `where` of a file, if it fits `kind`; raises as `parse_json`."""
+    if wrong := misfit(value, kind, where, in_json=True):
+        raise DataError(f"{location}: {wrong}")
     return value
 
 

@@ -98,6 +98,10 @@ def test_a_config_is_restored_from_a_dict(cls):
         (BertConfig(type_vocab_size=-1), "model.type_vocab_size is -1; expected a whole number from 0"),
         (BertConfig(dropout=1.0), "model.dropout is 1.0"),
         (BertConfig(attention_dropout=-0.1), "model.attention_dropout is -0.1"),
+        (
+            BertConfig(hidden_size=96_000, num_layers=900),
+            r"has [\d,]+ weights; expected up to 100,000,000,000",
+        ),
         (BertConfig(hidden_size=100), "hidden_size 100 is not a multiple of num_heads 12"),
         (BertConfig(activation="gelu"), "model.activation is 'gelu'; expected one of tanh_gelu, erf_gelu, relu"),
         (BertConfig(norm="both"), "model.norm is 'both'; expected one of post, pre"),
@@ -180,6 +184,13 @@ def test_a_value_of_the_wrong_type_is_named_in_any_field(cls):
         for value in (1j, [None], b"text"):
             with pytest.raises(ConfigError, match=rf"^\w+\.{field.name}(\[0\])? is .*; expected [^\n]*$"):
                 dataclasses.replace(cls(), **{field.name: value}).check()
+
+
+def test_a_mistyped_assignment_in_a_config_file_is_named():
+    config = FinetuneConfig(task=None)
+    config.train.learning_rte = 1e-4
+    with pytest.raises(ConfigError, match=r"^train has no field 'learning_rte'; did you mean 'learning_rate'\?$"):
+        config.check()
 
 
 def test_tagging_schemes_are_those_of_the_metrics():

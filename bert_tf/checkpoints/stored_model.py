@@ -18,7 +18,7 @@ from bert_tf.text import Tokenizer
 from bert_tf.types import Json, Shapes
 
 
-def head_of(task: Json) -> str | None:
+def head_of(task: Mapping[str, Any]) -> str | None:
     """The head of a task {"name", "settings"}, a key of `model.variables.HEADS`; None for an unknown task."""
     kind = TASKS.get(task["name"])
     head = kind.head(task.get("settings", {})) if kind else task["name"]  # heads of other formats have no task here

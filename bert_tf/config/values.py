@@ -41,7 +41,7 @@ _JSON_NOUNS: dict[Any, str] = {bool: "true or false", types.NoneType: "null"}
 _WHOLE = "the content"  # stands for the path of a whole file
 _WRAPPERS = (typing.Annotated, typing.Required, typing.NotRequired)
 _LISTS = (tuple, list, Sequence)
-_HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")  # of surrogates: JSON can write one, UTF-8 cannot
+_HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
 _NO_RULE: Mapping[str, Any] = types.MappingProxyType({})
 _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "at_least": (operator.ge, "from"),
@@ -76,6 +76,8 @@ def check_fields(config: "DataclassInstance", where: str = "") -> None:
         config: the settings.
         where: their path in the whole config, such as "train"; "" for the whole.
     """
+    for name in vars(config).keys() - {field.name for field in dataclasses.fields(config)}:  # assigned in a config file
+        raise ConfigError(unknown_field(type(config), name, where))
     for field in dataclasses.fields(config):
         value, name = getattr(config, field.name), _path(where, field.name)
         old = _OLD_VALUES.get(type(config).__name__, {}).get(field.name, {})
@@ -92,7 +94,7 @@ def misfit(
 
     Args:
         value: of a setting, or from JSON.
-        kind: the annotation: None, bool, int, float (finite; whole numbers, too), str (that UTF-8 can encode), Any; a
+        kind: the annotation: None, bool, int, float (finite; whole numbers, too), str, Any; a
             union; list[X], tuple[X, ...], tuple[X, Y] and Sequence[X] (lists and tuples alike); dict[str, X];
             Annotated[X, rule]; a TypedDict, which may have other keys, too; a dataclass (from JSON: an object with some
             of its fields).
@@ -106,9 +108,6 @@ def misfit(
 def _misfits(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json: bool) -> Iterator[str]:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     parts: Iterable[tuple[str, Any, Any, Mapping[str, Any]]] = ()  # path, value, annotation, rule
-    for text in value if isinstance(value, dict) else [value]:
-        if isinstance(text, str) and not text.isascii() and _HALF_OF_A_PAIR.search(text):
-            yield f"{where or _WHOLE} has half of a surrogate pair, {json.dumps(text)[:80]}; remove it"
     if origin in _WRAPPERS:
         yield from _misfits(value, inner[0], where, dict(*inner[1:]) or rule, in_json)
     elif origin in (types.UnionType, typing.Union):
@@ -118,31 +117,49 @@ def _misfits(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json
             inside = (one for one in found if one and not one.startswith(f"{where or _WHOLE} is "))
             yield next(inside, _message(value, kind, where, rule, in_json))
     elif in_json and isinstance(value, dict) and _is_schema(kind):
-        fields = _annotations(kind)
+        fields = annotations(kind)
         lacking = [name for name in getattr(kind, "__required_keys__", ()) if name not in value]
         yield from (f"no {name!r}" + (f" in {where}" if where else "") for name in sorted(lacking))
         if not typing.is_typeddict(kind):
             yield from (unknown_field(kind, name, where) for name in value.keys() - fields.keys())
         parts = ((_path(where, name), one, *fields.get(name, (Any, {}))) for name, one in value.items())
-    elif isinstance(value, dict) and (origin is dict or kind is Any):
-        parts = ((_path(where, name), one, inner[1] if inner else Any, rule) for name, one in value.items())
-    elif isinstance(value, list | tuple) and (origin in _LISTS or kind is Any):
-        kinds = inner if origin is tuple and inner[1:] != (...,) else (inner or (Any,))[:1] * len(value)
+    elif isinstance(value, dict) and origin is dict:
+        parts = ((_path(where, name), one, inner[1], rule) for name, one in value.items())
+    elif isinstance(value, list | tuple) and origin in _LISTS:
+        kinds = inner if origin is tuple and inner[1:] != (...,) else inner[:1] * len(value)
         if len(kinds) != len(value):
             yield _message(value, kind, where, rule, in_json)
         parts = ((f"{where}[{number}]", *one, rule) for number, one in enumerate(zip(value, kinds, strict=False)))
     elif not _fits(value, kind, rule):
         yield _message(value, kind, where, rule, in_json)
     for path, part, annotation, limits in parts:
-        yield from _misfits(part, annotation, path, limits, in_json)
+        if limits or annotation is float or type(part) is not annotation:  # else it fits: for vocabularies of 100,000
+            yield from _misfits(part, annotation, path, limits, in_json)
+
+
+def half_pairs(value: Any, where: str = "") -> Iterator[str]:
+    """Where a value from JSON has half of a surrogate pair, in words: JSON can write one, but UTF-8 cannot."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from half_pairs(name, where)
+            yield from half_pairs(one, _path(where, name))
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from half_pairs(one, f"{where}[{number}]")
+    elif isinstance(value, str) and _HALF_OF_A_PAIR.search(value):
+        yield f"{where or _WHOLE} has half of a surrogate pair, {json.dumps(value)[:80]}; remove it"
+
+
+def annotations(kind: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    """Annotation and rule of each field of a TypedDict or a dataclass."""
+    if typing.is_typeddict(kind):
+        return {name: (one, {}) for name, one in _hints(kind).items()}
+    return {field.name: (field.type, field.metadata) for field in dataclasses.fields(kind)}
 
 
 @functools.cache
-def _annotations(kind: type[Any]) -> dict[str, tuple[Any, Mapping[str, Any]]]:
-    """Annotation and rule of each field of a TypedDict or a dataclass."""
-    if dataclasses.is_dataclass(kind):
-        return {field.name: (field.type, field.metadata) for field in dataclasses.fields(kind)}
-    return {name: (one, {}) for name, one in typing.get_type_hints(kind, include_extras=True).items()}
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 def _is_schema(kind: Any) -> bool:
@@ -216,13 +233,15 @@ def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
 
 def with_new_names(cls: type[Any], values: Json) -> Json:
     """Replaces old names of fields and values in a dict of the dataclass `cls` that version 0.1 or later saved."""
+    if not isinstance(values, dict):
+        return values  # damaged, as `restored` reports
     values = {_OLD_NAMES.get(cls.__name__, {}).get(name, name): value for name, value in values.items()}
     for name, new in _OLD_VALUES.get(cls.__name__, {}).items():
-        if name in values:
+        if isinstance(values.get(name), str):
             values[name] = new.get(values[name], values[name])
     for field in dataclasses.fields(cls):
         kind = field.type
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(values.get(field.name), dict):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and field.name in values:
             values[field.name] = with_new_names(kind, values[field.name])
     return values
 
@@ -245,3 +264,20 @@ def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") ->
             value = from_dict(kind, value, f"{where}{name}.")
         arguments[name] = value
     return cls(**arguments)
+
+
+def restored(cls: type[_Config], values: Json, where: str) -> _Config:
+    """Builds the dataclass `cls` from a saved dict, perhaps of an older version; it may lack fields.
+
+    Args:
+        cls: the dataclass.
+        values: from JSON.
+        where: their path in the file.
+
+    Raises:
+        ConfigError: a field is unknown, or its value invalid.
+    """
+    values = with_new_names(cls, values)
+    if wrong := misfit(values, cls, where, in_json=True):
+        raise ConfigError(wrong)
+    return from_dict(cls, values)

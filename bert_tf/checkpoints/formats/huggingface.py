@@ -73,7 +73,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         For a class that this project does not have it is the encoder, with the other tensors in `unused_tensors`.
     """
     file = os.path.join(path, "config.json")
-    settings = read_json(file, Json)
+    settings: Json = {**read_json(file, configs.Settings)}
     warnings: list[str] = []
     config = configs.read_config(settings, file)
     roberta = configs.is_roberta(settings["model_type"])
