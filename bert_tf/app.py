@@ -135,9 +135,10 @@ class _ConfigFile(flags.ArgumentParser[Any]):
     def parse(self, path: str) -> Any:
         path, *argument = path.split(":", 1)
         loader = importlib.machinery.SourceFileLoader("config_file", path)
-        module = types.ModuleType(loader.name)
+        module = sys.modules[loader.name] = types.ModuleType(loader.name)
+        module.__file__ = path
         try:
-            loader.exec_module(module)
+            exec(loader.source_to_code(loader.get_data(path), path), vars(module))  # leaves no __pycache__
             config = module.get_config(*argument)
         except (Exception, SystemExit) as error:
             raise ConfigError(_inside(path, error)) from error
@@ -153,10 +154,10 @@ def _inside(path: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename == path:
         lines = [error.lineno or 1]
     if not lines:  # the file could not be read, or has no get_config
-        return f"{path}: {error.strerror if isinstance(error, OSError) else error}"
+        return f"{path or repr(path)}: {error.strerror if isinstance(error, OSError) else error}"
     reason = _wrong_field(error)
     if not isinstance(error, BertTfError) and reason == _message(error):
-        reason = f"{type(error).__name__}: {reason}"
+        reason = f"{type(error).__name__}: {reason}".removesuffix(": ")
     return f"{path}:{lines[-1]}: {reason}"
 
 

@@ -184,6 +184,12 @@ def from_description(config: Mapping[str, Any], location: str) -> dict[str, Any]
         raise DataError(f"{location}: {error}") from None
     if task and HEADS.get(head_of(task) or "") and "labels" not in task["settings"]:
         raise DataError(f"{location}: no 'labels' in task.settings")
+    length = task["settings"].get("max_length", 0) if task and task["name"] in TASKS else 0
+    if length > model.max_position_embeddings:
+        raise DataError(
+            f"{location}: task.settings.max_length is {length}; expected up to the {model.max_position_embeddings} of "
+            "model.max_position_embeddings"
+        )
     return {
         "config": model,
         "tokenizer_settings": described["tokenizer"],
@@ -237,8 +243,10 @@ def task_and_model(checkpoint: Checkpoint, path: str, dtype: str | None = None) 
     tokenizer = checkpoint.tokenizer()
     if tokenizer is None:
         raise DataError(f"{path}: no vocab.txt, so it cannot read text; use bert_tf.checkpoints.load_model with ids")
-    task = TASKS[name].from_settings(checkpoint.task["settings"], tokenizer)
-    return task, checkpoint.model(dtype)
+    try:
+        return TASKS[name].from_settings(checkpoint.task["settings"], tokenizer), checkpoint.model(dtype)
+    except ConfigError as error:  # in the settings that a converted directory keeps for us, or features of a layer
+        raise DataError(f"{path}: {error}") from None
 
 
 def load_fine_tuned(path: str) -> tuple[FineTuningTask, keras.Model]:

@@ -117,7 +117,8 @@ class Checkpoint:
         """The features that a BiLSTM tagger reads; None for any other head."""
         if not self.task or self.head != "tagging_bilstm":
             return None
-        return from_dict(FeatureConfig, self.task["settings"].get("features", {}))
+        features = from_dict(FeatureConfig, self.task["settings"].get("features", {}))
+        return features.check(self.config.num_layers)
 
     def _outputs(self) -> int | None:
         return len(self.labels) if self.labels else None

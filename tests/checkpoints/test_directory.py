@@ -142,6 +142,7 @@ WRONG = {
     "task.settings.pair": ("x", 'task.settings.pair is "x"; expected true or false or null'),
     "task.settings.max_length": ("x", 'task.settings.max_length is "x"; expected a whole number from 8'),
     "task.settings.max_length ": (-1, "task.settings.max_length is -1; expected a whole number from 8"),
+    "task.settings.max_length  ": (25, "task.settings.max_length is 25; expected up to the 24 of model.max_position"),
     "task.settings.head": (5, "task.settings.head is 5; expected one of pooled, bilstm"),
     "task.settings.maxlength": (5, "task.settings has no field 'maxlength'; did you mean 'max_length'?"),
     "task.settings.data": (5, "task.settings.data is 5; expected an object"),
