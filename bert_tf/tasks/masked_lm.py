@@ -46,7 +46,7 @@ class MaskedLM(Task):
 
     @classmethod
     def arguments(cls, settings: Json) -> Json:
-        if wrong := misfit(settings, _Settings, "task", in_json=True):
+        if wrong := misfit(settings, _Settings, "task.settings", in_json=True):
             raise ConfigError(wrong)
         return {"max_length": settings["max_length"]}
 
