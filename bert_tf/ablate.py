@@ -13,7 +13,9 @@ _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Directory for the models, results.json, ablation.md and ablation.png.", required=True
 )
 _SIZES = flags.DEFINE_list("sizes", ["tiny"], "Model sizes: all variants of the first, only BERT of the others.")
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Training runs per variant, each with its own seed.", lower_bound=1)
+_SEEDS = flags.DEFINE_integer(
+    "seeds", 3, "Training runs per variant, each with its own seed.", lower_bound=1, upper_bound=100_000
+)
 _SMOKE = flags.DEFINE_bool("smoke", False, "Run only a few steps each: checks that everything works, learns nothing.")
 
 

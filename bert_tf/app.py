@@ -1,21 +1,24 @@
 """Common entry point of all programs: parses flags, and turns errors into one line and an exit status."""
 
 import dataclasses
+import importlib.machinery
 import os
 import pydoc
 import re
 import sys
+import traceback
+import types
 from collections.abc import Callable
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from bert_tf import config, quiet
-from bert_tf.config import ExampleData
+from bert_tf.config import ExampleData, FinetuneConfig, PretrainConfig
 from bert_tf.config.values import unknown_field
-from bert_tf.errors import BertTfError
+from bert_tf.errors import BertTfError, ConfigError
 
 
 def _report_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -75,21 +78,11 @@ def _parse(argv: list[str]) -> list[str]:
         rest = flags.FLAGS(argv)
         for name in flags.FLAGS:
             _ = flags.FLAGS[name].value
-        if "config" in flags.FLAGS:
-            # A file that could not be read leaves an object here that fails when it is used.
-            error = vars(flags.FLAGS.config).get("_error")
-            if error:
-                raise error
         return rest
     except BertTfError as error:  # raised by the config file itself
         _fail(f"--config: {error}", error.exit_status)
     except flags.Error as error:
-        # An error inside a config file comes with its whole stack trace, as text.
-        inside = "Traceback" in str(error) and f"--config: {_wrong_field(str(error).strip().splitlines()[-1])}"
-        _fail(inside or f"{error}; --help lists the flags", 2)
-    except OSError as error:
-        # The config library wraps the file's error in several lines of its own; the original one comes last.
-        _fail(f"--config: {str(error).strip().splitlines()[-1].strip().split('] ')[-1]}", 2)
+        _fail(f"{error}; --help lists the flags", 2)
     except IndexError:
         named = ", ".join(re.findall(r"^--?config\.([\w.]+\[-?\d+\])", "\n".join(argv), re.MULTILINE))
         if not named:
@@ -99,9 +92,9 @@ def _parse(argv: list[str]) -> list[str]:
         _fail(f"--config: {_wrong_field(error)}", 2)
 
 
-def _wrong_field(error: Exception | str) -> str:
+def _wrong_field(error: BaseException) -> str:
     """The message of an error of the config library, or of a dataclass in a config file; see `unknown_field`."""
-    reason = str((error.args[0] if error.args else error) if isinstance(error, Exception) else error)
+    reason = _message(error)
     found = re.search(r"Field (\w+) not found on dataclass <class '([\w.]+)'>", reason)
     if found and isinstance(cls := pydoc.locate(found[2]), type):
         return unknown_field(cls, found[1])
@@ -128,6 +121,51 @@ def checked_extension(path: str) -> str:
     if is_stdout(path):
         sys.stdout = sys.stderr
     return os.path.splitext(path)[1] or (".jsonl" if is_stream(path) else "")
+
+
+def config_flag(help_text: str) -> flags.FlagHolder[Any]:
+    """Defines --config, the path of a Python file, and --config.FIELD for each field of what its get_config returns."""
+    holder = config_flags.DEFINE_config_file("config", help_string=help_text)
+    flags.FLAGS["config"].parser = _ConfigFile()
+    return holder
+
+
+class _ConfigFile(flags.ArgumentParser[Any]):
+    """Runs a config file; whatever goes wrong inside of it is a ConfigError with its line."""
+
+    def parse(self, path: str) -> Any:
+        path, *argument = path.split(":", 1)
+        loader = importlib.machinery.SourceFileLoader("config_file", path)
+        module = sys.modules[loader.name] = types.ModuleType(loader.name)
+        module.__file__ = path
+        try:
+            exec(loader.source_to_code(loader.get_data(path), path), vars(module))  # leaves no __pycache__
+            config = module.get_config(*argument)
+        except (Exception, SystemExit) as error:
+            raise ConfigError(_inside(path, error)) from error
+        if not isinstance(config, PretrainConfig | FinetuneConfig):
+            found = f"get_config() returned {repr(config)[:80]}"
+            raise ConfigError(f"{path}: {found}; expected a PretrainConfig or a FinetuneConfig")
+        return config
+
+
+def _inside(path: str, error: BaseException) -> str:
+    """The message of an error inside of a config file, with the last line of the file that led to it."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines = [error.lineno or 1]
+    if not lines:  # the file could not be read, or has no get_config
+        return f"{path or repr(path)}: {error.strerror if isinstance(error, OSError) else error}"
+    reason = _wrong_field(error)
+    if not isinstance(error, BertTfError) and reason == _message(error):
+        reason = f"{type(error).__name__}: {reason}".removesuffix(": ")
+    return f"{path}:{lines[-1]}: {reason}"
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return error.msg  # without the name of the file
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)  # without quotes
 
 
 def strategy_flags() -> Callable[[], tuple[str, str]]:

@@ -14,7 +14,13 @@ _FORMAT = flags.DEFINE_enum("format", None, list(conversion.WRITERS), "Format to
 _OUTPUT = flags.DEFINE_string("output", None, "Directory to write; it must not exist.", required=True)
 _DTYPE = flags.DEFINE_enum("dtype", None, adapt.DTYPES, "Number format of the weights; unchanged by default.")
 _ADD_TOKENS = flags.DEFINE_string("add_tokens", None, "File with wordpieces to add to the vocabulary, one per line.")
-_POSITIONS = flags.DEFINE_integer("max_position_embeddings", None, "Longest input of the converted model, in tokens.")
+_POSITIONS = flags.DEFINE_integer(
+    "max_position_embeddings",
+    None,
+    "Longest input of the converted model, in tokens.",
+    lower_bound=1,
+    upper_bound=1_000_000,
+)
 _ALLOW_PICKLE = flags.DEFINE_bool(
     "allow_pickle",
     False,

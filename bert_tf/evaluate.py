@@ -20,7 +20,7 @@ _SPLIT = flags.DEFINE_string(
     "split", "validation", "Split of a directory: train, validation, test, or a name of the data set's own."
 )
 _OUTPUT = flags.DEFINE_string("output", None, "Directory for results.json and report.html.", required=True)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Examples per batch.", lower_bound=1)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Examples per batch.", lower_bound=1, upper_bound=10_000_000)
 _DATA = data_flags()
 _STRATEGY = strategy_flags()
 

@@ -47,8 +47,12 @@ _LAYERS = flags.DEFINE_list(
 )
 _COMBINE = flags.DEFINE_enum("combine", "sum", ["sum", "concat"], "How several layers are combined.")
 _WEIGHTS = flags.DEFINE_list("weights", [], "Weights of the layers in a sum; empty for 1 each.")
-_MAX_LENGTH = flags.DEFINE_integer("max_length", 0, "Tokens per window; 0 for the model's maximum.", lower_bound=0)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Texts per batch, fewer if they are long.", lower_bound=1)
+_MAX_LENGTH = flags.DEFINE_integer(
+    "max_length", 0, "Tokens per window; 0 for the model's maximum.", lower_bound=0, upper_bound=1_000_000
+)
+_BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", 32, "Texts per batch, fewer if they are long.", lower_bound=1, upper_bound=10_000_000
+)
 _CHECK = flags.DEFINE_bool("check", True, "Verify the SavedModel in a TensorFlow session, as TF Serving runs it.")
 
 

@@ -13,11 +13,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from bert_tf.config.values import half_pairs, misfit
 from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.types import Json, StrPath
+from bert_tf.types import StrPath
 
+_T = TypeVar("_T")
 _RANDOM = 8  # characters that tempfile.mkdtemp puts between prefix and suffix
 _A_DAY = 24 * 60 * 60.0
 _PARTIAL = ".partial"  # suffix of the temporary names
@@ -290,22 +292,52 @@ def write_json(path: StrPath, value: Any) -> None:
     write_text(path, to_json(value, indent=1) + "\n")
 
 
-def read_json(path: StrPath) -> Any:
-    """Reads a JSON file."""
+def read_json(path: StrPath, kind: type[_T]) -> _T:
+    """Reads a JSON file; `parse_json` says what `kind` is and when this is a DataError."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, numbers with thousands of digits; too deep
-        raise DataError(f"{path}: not JSON: {error}") from None
+        with open(path, "rb") as file:
+            return parse_json(file.read(), path, kind)
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise DataError(f"{path}: {reason}") from None
 
 
-def read_json_object(path: StrPath) -> Json:
-    """Reads a JSON file that contains an object."""
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: a JSON {type(value).__name__}; expected an object, {{...}}")
+def parse_json(text: str | bytes, location: StrPath, kind: type[_T], line: int = 1) -> _T:
+    """Parses JSON and checks what it contains: the only way JSON is read.
+
+    Args:
+        text: UTF-8 if it is bytes.
+        location: its file, for errors.
+        kind: annotation of the expected value as in `misfit`, such as a TypedDict or dict[str, int]; object for
+            anything, which is not looked into.
+        line: number of its first line in the file.
+
+    Raises:
+        DataError: the text is no JSON, or has other content; names file, field, value and what was expected.
+    """
+    try:
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        value = json.loads(text)
+        # Not for data: only what is read of a record needs to be valid.
+        wrong = next(half_pairs(value), None) if kind is not object and re.search(r"\\u[dD][89a-fA-F]", text) else None
+    except UnicodeDecodeError as error:
+        bad = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        raise DataError(f"{location}: {bad} is not UTF-8; expected JSON") from None
+    except json.JSONDecodeError as error:
+        at = f"{location}:{line + error.lineno - 1}"
+        raise DataError(f"{at}: not JSON ({error.msg} at column {error.colno})") from None
+    except (ValueError, RecursionError):
+        what = "lists or objects nested too deeply, or a number with thousands of digits"
+        raise DataError(f"{location}:{line}: JSON with {what}; correct it") from None
+    if wrong:
+        raise DataError(f"{location}: {wrong}")
+    return value if kind is object else checked(value, kind, location)
+
+
+def checked(value: Any, kind: type[_T], location: StrPath, where: str = "") -> _T:
+    """A value from JSON at the path `where` of a file, if it fits `kind`; raises as `parse_json`."""
+    if wrong := misfit(value, kind, where, in_json=True):
+        raise DataError(f"{location}: {wrong}")
     return value
 
 

@@ -1,9 +1,8 @@
 """Fine-tunes on labelled texts: python -m bert_tf.finetune --config=FILE --data_dir=DIR --init=DIR --model_dir=DIR."""
 
 from absl import flags
-from ml_collections import config_flags
 
-from bert_tf.app import accept_config_change_flag, run, strategy_flags
+from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags
 from bert_tf.files import check_output
 from bert_tf.progress import metrics_line
 from bert_tf.report.reporter import FileReporter
@@ -11,7 +10,7 @@ from bert_tf.training import strategy
 from bert_tf.training.runs import sweep
 from bert_tf.training.state.signals import terminable
 
-_CONFIG = config_flags.DEFINE_config_file("config", help_string="Config file such as configs/finetune/*.py.")
+_CONFIG = config_flag("Config file such as configs/finetune/*.py.")
 flags.mark_flag_as_required("config")  # type: ignore[no-untyped-call]
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Directory with the files that the config's data.format reads.")
 _INIT = flags.DEFINE_string(

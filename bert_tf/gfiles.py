@@ -5,12 +5,12 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from bert_tf.errors import DataError
-from bert_tf.files import cause, errors_naming, short, system_error
+from bert_tf.files import cause, errors_naming, parse_json, short, system_error
 
 # TensorFlow raises these, besides those of `files.system_error`, for files that vanish, are damaged, are not allowed or
 # do not fit on the disk or in memory.
@@ -20,6 +20,8 @@ SYSTEM_ERRORS = (
     tf.errors.PermissionDeniedError,
     tf.errors.ResourceExhaustedError,
 )
+_T = TypeVar("_T")
+
 PARTIAL = ".part"  # suffix of the temporary names
 
 
@@ -55,7 +57,7 @@ def write_json(path: str, value: Any, indent: int | None = None) -> None:
         file.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
-def read_json(path: str) -> Any:
-    """Reads a JSON file written by `write_json`."""
-    with tf.io.gfile.GFile(path) as file:
-        return json.load(file)
+def read_json(path: str, kind: type[_T]) -> _T:
+    """Reads and checks a JSON file, as `files.read_json`; tf.errors.NotFoundError if there is none."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return parse_json(file.read(), path, kind)

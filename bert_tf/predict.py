@@ -42,7 +42,7 @@ _OUTPUT = flags.DEFINE_string(
     "File to write; its extension determines the format: .jsonl, or one that the task defines.",
     required=True,
 )
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Examples per batch.", lower_bound=1)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Examples per batch.", lower_bound=1, upper_bound=10_000_000)
 _DATA = data_flags()
 _STRATEGY = strategy_flags()
 

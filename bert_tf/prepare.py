@@ -22,7 +22,11 @@ _LOWER_CASE = flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
 _STRIP_ACCENTS = flags.DEFINE_bool("strip_accents", None, "Strip accents; by default the same as --lower_case.")
 _SPLIT_CJK = flags.DEFINE_bool("split_cjk", True, "Make every CJK ideograph a separate word.")
 _SHARDS = flags.DEFINE_integer(
-    "shards", 0, "Number of files to write, at most one per input file; 0 for one per 100 MB.", lower_bound=0
+    "shards",
+    0,
+    "Number of files to write, at most one per input file; 0 for one per 100 MB.",
+    lower_bound=0,
+    upper_bound=99_999,  # their names have five digits
 )
 _MAX_BAD_SHARE = flags.DEFINE_float(
     "max_bad_share", 0.01, "Largest share of sentences that may be invalid UTF-8.", lower_bound=0.0, upper_bound=1.0

@@ -1,16 +1,15 @@
 """Pre-trains BERT from raw text: python -m bert_tf.pretrain --config=configs/pretrain/tiny.py --model_dir=DIR."""
 
 from absl import flags
-from ml_collections import config_flags
 
-from bert_tf.app import accept_config_change_flag, run, strategy_flags
+from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags
 from bert_tf.files import check_output
 from bert_tf.report.reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.state.signals import terminable
 
-_CONFIG = config_flags.DEFINE_config_file("config", help_string="Config file such as configs/pretrain/*.py.")
+_CONFIG = config_flag("Config file such as configs/pretrain/*.py.")
 flags.mark_flag_as_required("config")  # type: ignore[no-untyped-call]
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Directory for the model, checkpoints, curves and results.json.", required=True

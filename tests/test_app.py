@@ -126,3 +126,28 @@ def test_no_program_loads_tensorflow_before_silencing_its_startup_messages():
                 names += [alias.name for alias in node.names]
         before = {name.partition(".")[0] for name in names[: names.index("bert_tf.app")]}
         assert before <= {"absl", "ml_collections", *sys.stdlib_module_names}, path
+
+
+CONFIG_ERRORS = {
+    "def get_config(:\n  pass": "1: SyntaxError: invalid syntax",
+    "\n\nimport no_such_module": "3: ModuleNotFoundError: No module named 'no_such_module'",
+    "def get_config():\n  x = {}\n  return x['k']": "3: KeyError: k",
+    "def get_config():\n  return get_config()": "2: RecursionError: maximum recursion depth exceeded",
+    "def get_config():\n  assert False": "2: AssertionError",
+    "raise ValueError('one\\ntwo')": "1: ValueError: one two",
+    "def get_config():\n  open('/no/such')": "2: FileNotFoundError: [Errno 2] No such file or directory: '/no/such'",
+    "import sys\nsys.exit(3)": "2: SystemExit: 3",
+    "x = 1": " module 'config_file' has no attribute 'get_config'",
+    "def get_config(): return {1: 2}": " get_config() returned {1: 2}; expected a PretrainConfig or a FinetuneConfig",
+    "def get_config(): return None": " get_config() returned None; expected a PretrainConfig or a FinetuneConfig",
+    "from bert_tf.config import *\ndef get_config():\n  return BertConfig.from_name('huge')": "3: model size 'huge' is",
+}
+
+
+@pytest.mark.parametrize("text", CONFIG_ERRORS)
+def test_whatever_goes_wrong_in_a_config_file_is_one_line_with_the_line_of_the_file(tmp_path, text):
+    path = tmp_path / "a.py"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        app._ConfigFile().parse(str(path))
+    assert str(caught.value).replace("\n", " ").startswith(f"{path}:{CONFIG_ERRORS[text]}")

@@ -98,6 +98,10 @@ def test_a_config_is_restored_from_a_dict(cls):
         (BertConfig(type_vocab_size=-1), "model.type_vocab_size is -1; expected a whole number from 0"),
         (BertConfig(dropout=1.0), "model.dropout is 1.0"),
         (BertConfig(attention_dropout=-0.1), "model.attention_dropout is -0.1"),
+        (
+            BertConfig(hidden_size=96_000, num_layers=900),
+            r"has [\d,]+ weights; expected up to 100,000,000,000",
+        ),
         (BertConfig(hidden_size=100), "hidden_size 100 is not a multiple of num_heads 12"),
         (BertConfig(activation="gelu"), "model.activation is 'gelu'; expected one of tanh_gelu, erf_gelu, relu"),
         (BertConfig(norm="both"), "model.norm is 'both'; expected one of post, pre"),
@@ -123,7 +127,7 @@ def test_a_config_is_restored_from_a_dict(cls):
         (TrainConfig(learning_rate=float("nan")), "train.learning_rate is nan; expected a number from 0 up to"),
         (TrainConfig(learning_rate=float("inf")), "train.learning_rate is inf"),
         (TrainConfig(phases=3), "train.phases is 3; expected a tuple, each element a PhaseConfig"),
-        (TrainConfig(phases=(0.9, 0.1)), r"train.phases is \(0.9, 0.1\); expected a tuple, each element a PhaseConfig"),
+        (TrainConfig(phases=(0.9, 0.1)), r"train.phases\[0\] is 0.9; expected a PhaseConfig"),
         (TrainConfig(phases=(PhaseConfig(batch_size=8.0),)), r"train.phases\[0\].batch_size is 8.0; expected a whole"),
         (TrainConfig(end_learning_rate=1.0), "train.end_learning_rate 1.0 is above train.learning_rate 5e-05"),
         (
@@ -133,7 +137,7 @@ def test_a_config_is_restored_from_a_dict(cls):
         (TrainConfig(power=2.0), "train.power is 2.0, but only the schedule 'polynomial' has one"),
         (TrainConfig(optimizer="radam", bias_correction=False), "train.bias_correction is false, but RAdam requires"),
         (GridConfig(batch_size=16), "grid.batch_size is 16; expected a tuple, each element a whole number from 1"),
-        (GridConfig(learning_rate=(1e-4, -1e-4)), r"grid.learning_rate is \(0.0001, -0.0001\); expected a tuple"),
+        (GridConfig(learning_rate=(1e-4, -1e-4)), r"grid.learning_rate\[1\] is -0.0001; expected a number"),
         (GridConfig(epochs=(2, 3, 2.0)), r"grid.epochs is \(2, 3, 2.0\); expected different numbers"),
         (PretrainingData(layout="lines"), "data.layout is 'lines'; expected one of sentences, documents"),
         (PretrainingData(max_length=4), "data.max_length is 4; expected a whole number from 5"),
@@ -178,8 +182,15 @@ def test_the_defaults_and_compatible_settings_are_valid(config):
 def test_a_value_of_the_wrong_type_is_named_in_any_field(cls):
     for field in dataclasses.fields(cls):
         for value in (1j, [None], b"text"):
-            with pytest.raises(ConfigError, match=rf"^\w+\.{field.name} is .*; expected [^\n]*$"):
+            with pytest.raises(ConfigError, match=rf"^\w+\.{field.name}(\[0\])? is .*; expected [^\n]*$"):
                 dataclasses.replace(cls(), **{field.name: value}).check()
+
+
+def test_a_mistyped_assignment_in_a_config_file_is_named():
+    config = FinetuneConfig(task=None)
+    config.train.learning_rte = 1e-4
+    with pytest.raises(ConfigError, match=r"^train has no field 'learning_rte'; did you mean 'learning_rate'\?$"):
+        config.check()
 
 
 def test_tagging_schemes_are_those_of_the_metrics():

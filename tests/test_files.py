@@ -8,18 +8,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_tf import gfiles
+from bert_tf.config import TokenizerConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import (
     bundled,
     cause,
     check_output,
     nan_for_null,
+    parse_json,
     read_json,
     replacing,
     replacing_directory,
@@ -148,7 +151,7 @@ def test_a_directory_that_cannot_be_created_is_named(tmp_path):
 def test_json_is_restored_from_a_file(tmp_path):
     value = {"label": "긍정", "numbers": [1, 2.5, None], "nested": {"true": True}}
     write_json(tmp_path / "a.json", value)
-    assert read_json(tmp_path / "a.json") == value
+    assert read_json(tmp_path / "a.json", dict[str, Any]) == value
 
 
 def no_json(constant):
@@ -166,14 +169,70 @@ def test_numbers_that_are_not_finite_are_null_in_files_and_nan_again_when_read(t
 
 def test_a_missing_file_and_invalid_json_are_named(tmp_path):
     with pytest.raises(DataError, match=r"missing\.json: no such file"):
-        read_json(tmp_path / "missing.json")
+        read_json(tmp_path / "missing.json", object)
     (tmp_path / "bad.json").write_text('{"a": ')
-    with pytest.raises(DataError, match=r"bad\.json: not JSON"):
-        read_json(tmp_path / "bad.json")
-    for content in (b'"\xe9"', b"[" * 100_000, b"9" * 10_000):
-        (tmp_path / "odd.json").write_bytes(content)
-        with pytest.raises(DataError, match=r"odd\.json: not JSON"):
-            read_json(tmp_path / "odd.json")
+    with pytest.raises(DataError, match=r"bad\.json:1: not JSON \(Expecting value at column 7\)"):
+        read_json(tmp_path / "bad.json", object)
+
+
+class Part(TypedDict):
+    name: str
+    share: NotRequired[Annotated[float, {"at_least": 0, "at_most": 1}]]
+
+
+class Content(TypedDict):
+    step: int
+    parts: NotRequired[list[Part] | None]
+    sizes: NotRequired[dict[str, tuple[int, int]]]
+    tokenizer: NotRequired[TokenizerConfig]
+    rest: NotRequired[Any]
+
+
+VALID = [
+    '{"step": 1}',
+    '\ufeff{"step": 1, "parts": null, "new": [{"deep": null}]}',
+    '{"step": 1, "parts": [], "sizes": {"a": [1, 2]}, "tokenizer": {"strip_accents": null}}',
+    '{"step": 1, "parts": [{"name": "\\ud83d\\ude00", "share": 1}], "rest": [[null, 1e9]]}',
+]
+INVALID = {
+    "[1]": ": the content is [1]; expected an object",
+    "5": ": the content is 5; expected an object",
+    "{}": ": no 'step'",
+    '{"step": "x"}': ': step is "x"; expected a whole number',
+    '{"step": null}': ": step is null; expected a whole number",
+    '{"step": true}': ": step is true; expected a whole number",
+    '{"step": 1.0}': ": step is 1.0; expected a whole number",
+    '{"step": 1, "parts": 5}': ": parts is 5; expected a list, each element an object or null",
+    '{"step": 1, "parts": [{"name": "a"}, {}]}': ": no 'name' in parts[1]",
+    '{"step": 1, "parts": [{"name": 5}]}': ": parts[0].name is 5; expected text",
+    '{"step": 1, "parts": [{"name": "", "share": 2}]}': ": parts[0].share is 2; expected a number from 0 up to 1",
+    '{"step": 1, "parts": [{"name": "", "share": NaN}]}': ": parts[0].share is NaN; expected a number from 0 up to 1",
+    '{"step": 1, "sizes": {"a": [1]}}': ": sizes.a is [1]; expected a list, each element a whole number",
+    '{"step": 1, "sizes": {"a": [1, {}]}}': ": sizes.a[1] is {}; expected a whole number",
+    '{"step": 1, "tokenizer": 5}': ": tokenizer is 5; expected an object",
+    '{"step": 1, "tokenizer": {"lower_case": 1}}': ": tokenizer.lower_case is 1; expected true or false",
+    '{"step": 1, "tokenizer": {"lowercase": true}}': ": tokenizer has no field 'lowercase'; did you mean 'lower_case'?",
+    '{"step": 1, "new": ["\\ud800"]}': ': new[0] has half of a surrogate pair, "\\ud800"; remove it',
+    '{"step": 1, "rest": {"\\udfff": 1}}': ': rest has half of a surrogate pair, "\\udfff"; remove it',
+    "[" * 100_000: ":1: JSON with lists or objects nested too deeply, or a number with thousands of digits; correct it",
+    "9" * 10_000: ":1: JSON with lists or objects nested too deeply, or a number with thousands of digits; correct it",
+    '{"step": 1,\n "parts": [}': ":2: not JSON (Expecting value at column 12)",
+    b'{"step": "\xe9"}': ": byte 0xe9 at offset 10 is not UTF-8; expected JSON",
+}
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_json_may_have_other_keys_and_lack_optional_ones(text):
+    assert parse_json(text.encode(), "file", Content) == json.loads(text.lstrip("\ufeff"))
+
+
+@pytest.mark.parametrize("case", range(len(INVALID)))
+def test_json_of_another_form_is_one_line_with_file_field_value_and_expectation(case, tmp_path):
+    text, expected = list(INVALID.items())[case]
+    (tmp_path / "a.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError) as caught:
+        read_json(tmp_path / "a.json", Content)
+    assert str(caught.value) == f"{tmp_path / 'a.json'}{expected}"
 
 
 def test_bundled_data_is_found_from_any_directory(tmp_path, monkeypatch):

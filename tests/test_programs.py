@@ -250,6 +250,19 @@ FLAG_ERRORS = {
     "an unknown strategy": (["--strategy=none"], "--strategy=none is unknown"),
     "no input": (["--config.input="], "input is empty; name the text to train on"),
     "no steps": (["--config.train.steps=0"], "train.steps is 0"),
+    "a rate that is no number": (
+        ["--config.train.layer_decay=nan"],
+        "train.layer_decay is nan; expected a number above 0",
+    ),
+    "endless training": (
+        ["--config.train.epochs=inf"],
+        "train.epochs is inf; expected a number from 0 up to 1,000,000",
+    ),
+    "a huge number": (["--config.train.log_every=1" + 30 * "0"], "expected a whole number from 1 up to 1,000,000,000"),
+    "a huge model": (
+        ["--config.model.num_layers=1000000000"],
+        "num_layers is 1000000000; expected a whole number from 1",
+    ),
     "no batch": (["--config.train.batch_size=0"], "train.batch_size is 0"),
     "an unknown dtype": (["--config.train.dtype=int8"], "train.dtype is 'int8'; expected one of float32"),
     "too long for the model": (["--config.data.max_length=65"], "data.max_length 65 is over"),

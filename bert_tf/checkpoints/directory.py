@@ -7,7 +7,7 @@ slots.
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import keras
 import numpy as np
@@ -18,14 +18,15 @@ from bert_tf.checkpoints.tensor import Tensor, tensor_of, tensor_of_variable
 from bert_tf.checkpoints.tensor_files.bundles import open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, read_mapped
-from bert_tf.config import BertConfig, from_dict, run_with_new_names, to_dict
-from bert_tf.config.values import with_new_names
-from bert_tf.errors import BertTfError, DataError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.config import BertConfig, RunRecord, run_with_new_names, to_dict
+from bert_tf.config.data import TokenizerSettings
+from bert_tf.config.values import Rule, restored
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import checked, read_json, write_json
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import HEADS
 from bert_tf.tasks import TASKS, FineTuningTask
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import Task, TaskDescription
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
 from bert_tf.types import Json, Shapes
 
@@ -35,10 +36,42 @@ _STEP = "step"
 RESULTS = "results.json"  # the metrics of a run, beside its model
 
 
+class _Origin(TypedDict, total=False):
+    format: str
+    model_type: str
+    settings: Json
+    config: Json
+    tokenizer_config: Json
+
+
+class _Description(TypedDict):
+    """What `description` returns. Other keys are ignored, but not in its parts, as a model may depend on them."""
+
+    version: Annotated[int, Rule(at_least=1)]
+    model: Json
+    tokenizer: Json
+    task: TaskDescription | None
+    origin: NotRequired[_Origin]
+
+
+_Metrics = dict[str, float | str | None]  # null for nan, and the kind of a row
+
+
+class _Results(RunRecord, total=False):
+    task: str
+    measure: tuple[str, Annotated[str, Rule(choices=("min", "max"))]]
+    steps: int
+    seconds: float
+    final: _Metrics
+    baseline: _Metrics
+    history: list[_Metrics]
+    evaluations: list[_Metrics]
+
+
 def recognises(path: str) -> bool:
     """Whether `path` is a directory of this format."""
     file = os.path.join(path, "config.json")
-    return os.path.exists(file) and read_json_object(file).get("format") == FORMAT
+    return os.path.exists(file) and read_json(file, Json).get("format") == FORMAT
 
 
 def read(path: str, allow_pickle: bool = False) -> Checkpoint:
@@ -46,7 +79,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     file = os.path.join(path, "config.json")
     if not os.path.exists(file):
         raise DataError(f"{path or repr(path)}: no config.json; expected a directory that pretrain or finetune wrote")
-    config = read_json_object(file)
+    config = read_json(file, Json)
     if config.get("format") != FORMAT:
         raise DataError(
             f'{path}: not a bert_tf model; expected config.json with "format": "{FORMAT}"; convert other models with '
@@ -137,21 +170,31 @@ def description(checkpoint: Checkpoint) -> Json:
 
 def from_description(config: Mapping[str, Any], location: str) -> dict[str, Any]:
     """The inverse of `description`: keyword arguments of Checkpoint. `location` is its file, for errors."""
-    version = _part(location, config, "version")
-    if not isinstance(version, int) or version > VERSION:
+    version = config.get("version")
+    if isinstance(version, int) and version > VERSION:
         raise DataError(f"{location}: format version {version}; this program reads up to {VERSION}: update bert_tf")
+    described = checked(config, _Description, location)
+    task = described["task"]
     try:
-        model = from_dict(BertConfig, with_new_names(BertConfig, _part(location, config, "model"))).check()
-    except (BertTfError, TypeError, AttributeError) as error:
+        model = restored(BertConfig, described["model"], "model").check()
+        restored(TokenizerSettings, described["tokenizer"], "tokenizer")
+        if task and task["name"] in TASKS:
+            TASKS[task["name"]].arguments(task["settings"])
+    except ConfigError as error:
         raise DataError(f"{location}: {error}") from None
-    task = _part(location, config, "task")
-    if task and _part(location, task, "name") and HEADS.get(head_of(task) or ""):
-        _part(location, _part(location, task, "settings"), "labels")
+    if task and HEADS.get(head_of(task) or "") and "labels" not in task["settings"]:
+        raise DataError(f"{location}: no 'labels' in task.settings")
+    length = task["settings"].get("max_length", 0) if task and task["name"] in TASKS else 0
+    if length > model.max_position_embeddings:
+        raise DataError(
+            f"{location}: task.settings.max_length is {length}; expected up to the {model.max_position_embeddings} of "
+            "model.max_position_embeddings"
+        )
     return {
         "config": model,
-        "tokenizer_settings": _part(location, config, "tokenizer"),
+        "tokenizer_settings": described["tokenizer"],
         "task": task,
-        "source_metadata": config.get("origin", {}),
+        "source_metadata": described.get("origin", {}),
     }
 
 
@@ -177,7 +220,12 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
 def read_results(folder: str) -> Json:
     """Reads results.json in the folder of a run; empty if the run has not finished."""
     path = os.path.join(folder, RESULTS)
-    return run_with_new_names(read_json_object(path)) if os.path.exists(path) else {}
+    return read_run(path, _Results) if os.path.exists(path) else {}
+
+
+def read_run(path: str, kind: type[Any] = RunRecord) -> Json:
+    """Reads a run.json or, of another `kind`, the same with results, perhaps of an older version."""
+    return checked(run_with_new_names(read_json(path, Json)), kind, path)
 
 
 def load_task(path: str, dtype: str | None = None) -> tuple[Task, keras.Model]:
@@ -195,8 +243,10 @@ def task_and_model(checkpoint: Checkpoint, path: str, dtype: str | None = None) 
     tokenizer = checkpoint.tokenizer()
     if tokenizer is None:
         raise DataError(f"{path}: no vocab.txt, so it cannot read text; use bert_tf.checkpoints.load_model with ids")
-    task = TASKS[name].from_settings(checkpoint.task["settings"], tokenizer)
-    return task, checkpoint.model(dtype)
+    try:
+        return TASKS[name].from_settings(checkpoint.task["settings"], tokenizer), checkpoint.model(dtype)
+    except ConfigError as error:  # in the settings that a converted directory keeps for us, or features of a layer
+        raise DataError(f"{path}: {error}") from None
 
 
 def load_fine_tuned(path: str) -> tuple[FineTuningTask, keras.Model]:
@@ -205,9 +255,3 @@ def load_fine_tuned(path: str) -> tuple[FineTuningTask, keras.Model]:
     if not isinstance(task, FineTuningTask):
         raise DataError(f"{path}: a {task.name} model, not fine-tuned; fine-tune it: python -m bert_tf.finetune")
     return task, model
-
-
-def _part(location: str, config: Mapping[str, Any], key: str) -> Any:
-    if key not in config:
-        raise DataError(f"{location}: no {key!r}; expected the file as bert_tf wrote it")
-    return config[key]

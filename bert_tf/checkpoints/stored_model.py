@@ -18,7 +18,7 @@ from bert_tf.text import Tokenizer
 from bert_tf.types import Json, Shapes
 
 
-def head_of(task: Json) -> str | None:
+def head_of(task: Mapping[str, Any]) -> str | None:
     """The head of a task {"name", "settings"}, a key of `model.variables.HEADS`; None for an unknown task."""
     kind = TASKS.get(task["name"])
     head = kind.head(task.get("settings", {})) if kind else task["name"]  # heads of other formats have no task here
@@ -117,7 +117,8 @@ class Checkpoint:
         """The features that a BiLSTM tagger reads; None for any other head."""
         if not self.task or self.head != "tagging_bilstm":
             return None
-        return from_dict(FeatureConfig, self.task["settings"].get("features", {}))
+        features = from_dict(FeatureConfig, self.task["settings"].get("features", {}))
+        return features.check(self.config.num_layers)
 
     def _outputs(self) -> int | None:
         return len(self.labels) if self.labels else None

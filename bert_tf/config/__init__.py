@@ -1,7 +1,7 @@
 """Settings of models, data and training: typed, checked, and saved next to the results."""
 
 import dataclasses
-from typing import Self
+from typing import Annotated, Any, Self, TypedDict
 
 from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig
 from bert_tf.config.features import FeatureConfig
@@ -78,11 +78,27 @@ class FinetuneConfig:
         return self
 
 
+class _Change(TypedDict):
+    step: int
+    changes: dict[str, list[Any]]
+
+
+class RunRecord(TypedDict, total=False):
+    """run.json, and the same part of results.json. Other keys are compared like these when a run resumes."""
+
+    program: str
+    config: Json
+    computes_in: Annotated[str, {"choices": ("float32", "mixed_bfloat16", "mixed_float16")}]
+    inputs: Json
+    skipped: Json | int
+    changes: list[_Change]
+
+
 def run_with_new_names(run: Json) -> Json:
-    """Replaces old names in the content of a run.json or results.json from an older version."""
+    """Replaces old names in a `RunRecord` from an older version."""
     run = {"baseline" if name == "floor" else name: value for name, value in run.items()}
     kinds: dict[str, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
-    kind = kinds.get(run.get("program", ""))
+    kind = kinds.get(str(run.get("program")))
     if kind and isinstance(run.get("config"), dict):
         run["config"] = with_new_names(kind, run["config"])
     for name in ("inputs", "skipped"):

@@ -130,20 +130,29 @@ class ExampleData:
 
 
 @dataclasses.dataclass
-class TokenizerConfig:
-    """Arguments of `Tokenizer`.
+class TokenizerSettings:
+    """Arguments of `Tokenizer` besides the vocabulary, as saved with a model.
 
     Attributes:
-        vocab: path of vocab.txt.
         lower_case: lower-case the text.
         strip_accents: strip accents; None for the same as lower_case.
         split_cjk: make every CJK ideograph a separate word.
     """
 
-    vocab: str = "vocab.txt"
     lower_case: bool = True
     strip_accents: bool | None = None
     split_cjk: bool = True
+
+
+@dataclasses.dataclass
+class TokenizerConfig(TokenizerSettings):
+    """Arguments of `Tokenizer`.
+
+    Attributes:
+        vocab: path of vocab.txt.
+    """
+
+    vocab: str = "vocab.txt"
 
     def check(self) -> Self:
         """Raises ConfigError for values of the wrong type."""

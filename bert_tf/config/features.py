@@ -22,7 +22,7 @@ class FeatureConfig:
 
     layers: tuple[int, ...] = (-1,)
     combine: str = setting("sum", choices=("sum", "concat"))
-    weights: tuple[float, ...] = ()
+    weights: tuple[float, ...] = setting((), at_least=-1e6, at_most=1e6)
 
     @property
     def width(self) -> int:

@@ -16,6 +16,8 @@ _SIZES = {
     "base": (12, 768),
     "large": (24, 1024),
 }
+# 300 times BERT-large, and 400 GB in float32: each field may be plausible, but not all of them together.
+_MOST_WEIGHTS = 100_000_000_000
 
 
 @dataclasses.dataclass
@@ -82,4 +84,13 @@ class BertConfig:
         check_fields(self, "model")
         if self.hidden_size % self.num_heads:
             raise ConfigError(f"model.hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        layer = 4 * self.hidden_size + 2 * self.intermediate_size
+        weights = (rows + self.num_layers * layer) * self.hidden_size
+        if weights > _MOST_WEIGHTS:
+            raise ConfigError(
+                f"the model has {weights:,} weights; expected up to {_MOST_WEIGHTS:,}: check model.hidden_size "
+                f"{self.hidden_size}, num_layers {self.num_layers}, intermediate_size {self.intermediate_size}, "
+                f"vocab_size {self.vocab_size} and max_position_embeddings {self.max_position_embeddings}"
+            )
         return self

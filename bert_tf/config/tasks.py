@@ -1,7 +1,7 @@
 """Settings of the fine-tuning tasks. Each task is in the module of the same name in `bert_tf.tasks`."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from bert_tf.config.features import FeatureConfig
@@ -55,22 +55,32 @@ class LabelsConfig(TextConfig):
 
     labels: tuple[str, ...] = setting((), hint=_LABELS)
     balanced: bool = False
-    class_weights: tuple[float, ...] = setting((), above=0)
+    class_weights: tuple[float, ...] = setting((), above=0, at_most=1_000_000)
 
     def check(self) -> Self:
         super().check()
-        if not all(self.labels):
-            raise ConfigError(f"task.labels is {self.labels!r}; expected names: {_LABELS}")
-        if len(set(self.labels)) < len(self.labels):
-            raise ConfigError(f"task.labels has a label twice: {', '.join(map(repr, self.labels))}; {_LABELS}")
+        check_labels(self.labels, _LABELS)
         if self.balanced and self.class_weights:
             raise ConfigError("task.balanced and task.class_weights are both set; leave one of them out")
-        if self.class_weights and len(self.class_weights) != len(self.labels):
-            raise ConfigError(
-                f"task.class_weights has {len(self.class_weights)} weights for {len(self.labels)} task.labels; list "
-                "all labels, and one weight for each"
-            )
+        check_weights(self.class_weights, self.labels)
         return self
+
+
+def check_labels(labels: Sequence[str], remedy: str) -> None:
+    """Raises ConfigError unless the labels are distinct and none is empty."""
+    if not all(labels):
+        raise ConfigError(f"task.labels is {labels!r}; expected names: {remedy}")
+    if len(set(labels)) < len(labels):
+        raise ConfigError(f"task.labels has a label twice: {', '.join(map(repr, labels))}; {remedy}")
+
+
+def check_weights(class_weights: Sequence[float], labels: Sequence[str]) -> None:
+    """Raises ConfigError unless there is a weight for each label, or none at all."""
+    if class_weights and len(class_weights) != len(labels):
+        raise ConfigError(
+            f"task.class_weights has {len(class_weights)} weights for {len(labels)} task.labels; list all labels, and "
+            "one weight for each"
+        )
 
 
 @dataclasses.dataclass
@@ -167,7 +177,7 @@ class TaggingConfig(TaskConfig):
             the training file.
     """
 
-    stride: int = setting(0, at_least=0)
+    stride: int = setting(0, at_least=0, at_most=1_000_000)
     context: str = setting("sentence", choices=("sentence", "document"))
     scheme: str = setting("", choices=("", "BIO", "BIOES", "IOB1"))
     head: str = setting("token", choices=("token", "bilstm"))
@@ -176,6 +186,7 @@ class TaggingConfig(TaskConfig):
 
     def check(self) -> Self:
         super().check()
+        check_fields(self.features, "task.features")
         if self.stride > self.max_length - 2:
             raise ConfigError(
                 f"task.stride is {self.stride}; it must be at most {self.max_length - 2}, which is task.max_length "

@@ -1,12 +1,15 @@
-"""Settings as dataclasses: the check of their values, and their conversion from and to dicts."""
+"""Values checked against type annotations: settings, and what JSON files contain. Settings from and to dicts."""
 
 import dataclasses
 import difflib
+import functools
+import json
 import operator
+import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from bert_tf.errors import ConfigError
@@ -34,6 +37,12 @@ _NOUNS: dict[Any, str] = {
     str: "text",
     types.NoneType: "None",
 }
+_JSON_NOUNS: dict[Any, str] = {bool: "true or false", types.NoneType: "null"}
+_WHOLE = "the content"  # stands for the path of a whole file
+_WRAPPERS = (typing.Annotated, typing.Required, typing.NotRequired)
+_LISTS = (tuple, list, Sequence)
+_HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
+_NO_RULE: Mapping[str, Any] = types.MappingProxyType({})
 _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "at_least": (operator.ge, "from"),
     "above": (operator.gt, "above"),
@@ -67,29 +76,109 @@ def check_fields(config: "DataclassInstance", where: str = "") -> None:
         config: the settings.
         where: their path in the whole config, such as "train"; "" for the whole.
     """
+    for name in vars(config).keys() - {field.name for field in dataclasses.fields(config)}:  # assigned in a config file
+        raise ConfigError(unknown_field(type(config), name, where))
     for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), f"{where}.{field.name}".lstrip(".")
-        if _fits(value, field.type, field.metadata):
-            continue
+        value, name = getattr(config, field.name), _path(where, field.name)
         old = _OLD_VALUES.get(type(config).__name__, {}).get(field.name, {})
         if isinstance(value, str) and value in old:
             raise ConfigError(f"{name}={value!r} has been renamed; use {old[value]!r}")
-        expected = "; ".join([_expected(field.type, field.metadata), *filter(None, [field.metadata.get("hint")])])
-        raise ConfigError(f"{name} is {repr(value)[:80]}; expected {expected}")
+        if found := misfit(value, field.type, name, field.metadata):
+            raise ConfigError(found)
+
+
+def misfit(
+    value: Any, kind: Any, where: str = "", rule: Mapping[str, Any] = _NO_RULE, *, in_json: bool = False
+) -> str | None:
+    """The first part of a value that does not fit a type annotation, in words; None if all of it fits.
+
+    Args:
+        value: of a setting, or from JSON.
+        kind: the annotation: None, bool, int, float (finite; whole numbers, too), str, Any; a
+            union; list[X], tuple[X, ...], tuple[X, Y] and Sequence[X] (lists and tuples alike); dict[str, X];
+            Annotated[X, rule]; a TypedDict, which may have other keys, too; a dataclass (from JSON: an object with some
+            of its fields).
+        where: path of the value, such as "train.phases[0]"; "" for the whole.
+        rule: limits of the value or of its elements.
+        in_json: whether to speak of JSON's values or of Python's.
+    """
+    return next(_misfits(value, kind, where, rule, in_json), None)
+
+
+def _misfits(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json: bool) -> Iterator[str]:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    parts: Iterable[tuple[str, Any, Any, Mapping[str, Any]]] = ()  # path, value, annotation, rule
+    if origin in _WRAPPERS:
+        yield from _misfits(value, inner[0], where, dict(*inner[1:]) or rule, in_json)
+    elif origin in (types.UnionType, typing.Union):
+        found = [misfit(value, one, where, rule, in_json=in_json) for one in inner]
+        if all(found):
+            # If the value has the outer form of one of the types, the error is inside of it.
+            inside = (one for one in found if one and not one.startswith(f"{where or _WHOLE} is "))
+            yield next(inside, _message(value, kind, where, rule, in_json))
+    elif in_json and isinstance(value, dict) and _is_schema(kind):
+        fields = annotations(kind)
+        lacking = [name for name in getattr(kind, "__required_keys__", ()) if name not in value]
+        yield from (f"no {name!r}" + (f" in {where}" if where else "") for name in sorted(lacking))
+        if not typing.is_typeddict(kind):
+            yield from (unknown_field(kind, name, where) for name in value.keys() - fields.keys())
+        parts = ((_path(where, name), one, *fields.get(name, (Any, {}))) for name, one in value.items())
+    elif isinstance(value, dict) and origin is dict:
+        parts = ((_path(where, name), one, inner[1], rule) for name, one in value.items())
+    elif isinstance(value, list | tuple) and origin in _LISTS:
+        kinds = inner if origin is tuple and inner[1:] != (...,) else inner[:1] * len(value)
+        if len(kinds) != len(value):
+            yield _message(value, kind, where, rule, in_json)
+        parts = ((f"{where}[{number}]", *one, rule) for number, one in enumerate(zip(value, kinds, strict=False)))
+    elif not _fits(value, kind, rule):
+        yield _message(value, kind, where, rule, in_json)
+    for path, part, annotation, limits in parts:
+        if limits or annotation is float or type(part) is not annotation:  # else it fits: for vocabularies of 100,000
+            yield from _misfits(part, annotation, path, limits, in_json)
+
+
+def half_pairs(value: Any, where: str = "") -> Iterator[str]:
+    """Where a value from JSON has half of a surrogate pair, in words: JSON can write one, but UTF-8 cannot."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from half_pairs(name, where)
+            yield from half_pairs(one, _path(where, name))
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from half_pairs(one, f"{where}[{number}]")
+    elif isinstance(value, str) and _HALF_OF_A_PAIR.search(value):
+        yield f"{where or _WHOLE} has half of a surrogate pair, {json.dumps(value)[:80]}; remove it"
+
+
+def annotations(kind: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    """Annotation and rule of each field of a TypedDict or a dataclass."""
+    if typing.is_typeddict(kind):
+        return {name: (one, {}) for name, one in _hints(kind).items()}
+    return {field.name: (field.type, field.metadata) for field in dataclasses.fields(kind)}
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def _is_schema(kind: Any) -> bool:
+    return typing.is_typeddict(kind) or dataclasses.is_dataclass(kind)
+
+
+def _path(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
 
 
 def _fits(value: Any, kind: Any, rule: Mapping[str, Any]) -> bool:
-    if isinstance(kind, types.UnionType):
-        return any(_fits(value, one, rule) for one in typing.get_args(kind))
-    if value is None:
-        return kind in (types.NoneType, object)
-    if typing.get_origin(kind) is tuple:
-        element = typing.get_args(kind)[0]
-        return isinstance(value, tuple | list) and all(_fits(one, element, rule) for one in value)
+    """Whether a value that `misfit` does not look into fits."""
+    if kind in (Any, object) or value is None:
+        return kind in (Any, object, types.NoneType)
     # To Python, True is a whole number.
     if isinstance(value, bool) and kind in (int, float):
         return False
-    if not isinstance(value, (int, float) if kind is float else kind):
+    classes = (int, float) if kind is float else typing.get_origin(kind) or kind
+    if typing.is_typeddict(kind) or not isinstance(value, classes):
         return False
     if kind is float and not abs(value) <= sys.float_info.max:  # NaN is neither below nor above
         return False
@@ -97,17 +186,28 @@ def _fits(value: Any, kind: Any, rule: Mapping[str, Any]) -> bool:
     return inside and value in rule.get("choices", (value,))
 
 
-def _expected(kind: Any, rule: Mapping[str, Any]) -> str:
-    if isinstance(kind, types.UnionType):
-        return " or ".join(_expected(one, rule) for one in typing.get_args(kind))
-    if typing.get_origin(kind) is tuple:
-        return f"a tuple, each element {_expected(typing.get_args(kind)[0], rule)}"
-    if kind is types.NoneType:
-        return "None"
-    if "choices" in rule:
+def _message(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json: bool) -> str:
+    shown = (json.dumps(value) if in_json else repr(value))[:80]
+    expected = "; ".join([_expected(kind, rule, in_json), *filter(None, [rule.get("hint")])])
+    return f"{where or _WHOLE} is {shown}; expected {expected}"
+
+
+def _expected(kind: Any, rule: Mapping[str, Any], in_json: bool) -> str:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in _WRAPPERS:
+        return _expected(inner[0], dict(*inner[1:]) or rule, in_json)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_expected(one, rule, in_json) for one in inner)
+    if origin in _LISTS:
+        kinds = dict.fromkeys(_expected(one, rule, in_json) for one in inner if one is not ...)
+        return f"a {'list' if in_json else 'tuple'}, each element {' or '.join(kinds)}"
+    if origin is dict or (in_json and _is_schema(kind)):
+        return "an object"
+    if "choices" in rule and kind is str:
         return f"one of {', '.join(filter(None, rule['choices']))}"
     limits = [f"{words} {rule[name]:,}" for name, (_, words) in _LIMITS.items() if name in rule]
-    return " ".join([_NOUNS.get(kind) or f"a {kind.__name__}", *limits])
+    noun = (in_json and _JSON_NOUNS.get(kind)) or _NOUNS.get(kind) or f"a {kind.__name__}"
+    return " ".join([noun, *limits])
 
 
 def to_dict(config: "DataclassInstance") -> Json:
@@ -133,13 +233,15 @@ def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
 
 def with_new_names(cls: type[Any], values: Json) -> Json:
     """Replaces old names of fields and values in a dict of the dataclass `cls` that version 0.1 or later saved."""
+    if not isinstance(values, dict):
+        return values  # damaged, as `restored` reports
     values = {_OLD_NAMES.get(cls.__name__, {}).get(name, name): value for name, value in values.items()}
     for name, new in _OLD_VALUES.get(cls.__name__, {}).items():
-        if name in values:
+        if isinstance(values.get(name), str):
             values[name] = new.get(values[name], values[name])
     for field in dataclasses.fields(cls):
         kind = field.type
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(values.get(field.name), dict):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and field.name in values:
             values[field.name] = with_new_names(kind, values[field.name])
     return values
 
@@ -162,3 +264,20 @@ def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") ->
             value = from_dict(kind, value, f"{where}{name}.")
         arguments[name] = value
     return cls(**arguments)
+
+
+def restored(cls: type[_Config], values: Json, where: str) -> _Config:
+    """Builds the dataclass `cls` from a saved dict, perhaps of an older version; it may lack fields.
+
+    Args:
+        cls: the dataclass.
+        values: from JSON.
+        where: their path in the file.
+
+    Raises:
+        ConfigError: a field is unknown, or its value invalid.
+    """
+    values = with_new_names(cls, values)
+    if wrong := misfit(values, cls, where, in_json=True):
+        raise ConfigError(wrong)
+    return from_dict(cls, values)

@@ -14,20 +14,23 @@ import shlex
 import time
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import jinja2
 import tensorflow as tf
 
 import bert_tf
-from bert_tf.errors import DataError
-from bert_tf.files import read_json_object, write_json, write_text
+from bert_tf.config import to_dict
+from bert_tf.config.data import TokenizerSettings
+from bert_tf.config.values import restored
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import read_json, write_json, write_text
 from bert_tf.serving.check import rest_body
 from bert_tf.serving.embeddings import Embedder
 from bert_tf.serving.samples import WARM_UP, Request
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, REGRESS
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import Task, TaskDescription
 from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import read_vocabulary, write_vocabulary
 from bert_tf.types import ConcreteFunction, Json
@@ -60,6 +63,13 @@ batch_timeout_micros { value: 2000 }
 max_enqueued_batches { value: 100 }
 num_batch_threads { value: 2 }
 """
+
+
+class _Card(TypedDict):
+    """The part of model_card.json that is read; the rest is for people."""
+
+    task: TaskDescription
+    tokenizer: Json
 
 
 def write_operations(path: str, name: str, requests: Sequence[Request]) -> None:
@@ -152,15 +162,16 @@ def task_of_export(path: str) -> Task:
     file = os.path.join(path, EXTRA, CARD)
     if not os.path.exists(file):
         raise DataError(f"{path}: no {EXTRA}/{CARD}; expected a version written by `python -m bert_tf.export`")
-    card = read_json_object(file)
-    try:
-        name, settings, tokenizer = card["task"]["name"], card["task"]["settings"], card["tokenizer"]
-    except (KeyError, TypeError):
-        raise DataError(f"{file}: no task or no tokenizer; expected the file as written by bert_tf.export") from None
+    card = read_json(file, _Card)
+    name = card["task"]["name"]
     if name not in TASKS:
         raise DataError(f"{path}: a {name} model cannot be used to predict; expected one of {', '.join(TASKS)}")
-    tokenizer = Tokenizer(read_vocabulary(os.path.join(path, EXTRA, _VOCABULARY)), **tokenizer)
-    return TASKS[name].from_settings(settings, tokenizer)
+    vocabulary = read_vocabulary(os.path.join(path, EXTRA, _VOCABULARY))
+    try:
+        tokenizer = Tokenizer(vocabulary, **to_dict(restored(TokenizerSettings, card["tokenizer"], "tokenizer")))
+        return TASKS[name].from_settings(card["task"]["settings"], tokenizer)
+    except ConfigError as error:
+        raise DataError(f"{file}: {error}") from None
 
 
 def _training(results: Json) -> Json:

@@ -16,7 +16,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import tensorflow as tf
 
@@ -32,6 +32,11 @@ from bert_tf.types import Json, Writer
 SHARD_ROWS, SHARD_BYTES = 10_000, 1 << 23
 _COPIED = 1 << 20  # bytes per read
 _OWN_FILE = re.compile(rf"\d{{5,}}\.(json|rows)(\.\w+{PARTIAL})?")
+
+
+class _Description(TypedDict):
+    made_of: str
+    files: dict[str, int]  # sizes by name
 
 
 class Shard(NamedTuple):
@@ -138,7 +143,7 @@ class Shards:
                 written |= set(description["files"] if description else ())
             kept = {os.path.basename(_description(self._output, number)) for number in complete}
             for number in complete:
-                kept |= set(read_json(_description(self._output, number))["files"])
+                kept |= set(read_json(_description(self._output, number), _Description)["files"])
             kept |= {os.path.basename(_staged(self._output, number)) for number in missing}
             stem, extension = os.path.splitext(os.path.basename(self._output))
             # Next to NAME.json a task may write NAME.more.json.
@@ -244,14 +249,12 @@ def _copy(source: str, target: str) -> None:
             written.write(block)
 
 
-def _read_description(path: str) -> Json | None:
+def _read_description(path: str) -> _Description | None:
     """The description of a shard; None if it is missing or damaged, as a crash or a full disk may leave it."""
     try:
-        description = read_json(path)
-    except (tf.errors.NotFoundError, UnicodeDecodeError, json.JSONDecodeError):
+        return read_json(path, _Description)
+    except (tf.errors.NotFoundError, DataError):
         return None
-    valid = isinstance(description, dict) and isinstance(description.get("files"), dict) and "made_of" in description
-    return description if valid else None
 
 
 def _folder(output: str) -> str:

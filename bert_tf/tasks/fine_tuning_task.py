@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import types
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -19,9 +20,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, from_dict, to_dict
-from bert_tf.config.tasks import TaskConfig
-from bert_tf.config.values import with_new_names
+from bert_tf.config import ExampleData, to_dict
+from bert_tf.config.tasks import TaskConfig, check_labels, check_weights
+from bert_tf.config.values import annotations, misfit, restored
+from bert_tf.errors import ConfigError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.datasets.examples import ReadReport, Scale
 from bert_tf.model.chunks import map_in_chunks
@@ -117,11 +119,20 @@ class FineTuningTask(Task):
         return json.loads(json.dumps(to_dict(self.config) | state | {"data": to_dict(self.data)}))
 
     @classmethod
-    def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
+    def arguments(cls, settings: Json) -> Json:
         settings = dict(settings)
-        data = from_dict(ExampleData, with_new_names(ExampleData, settings.pop("data", {})))
+        data = restored(ExampleData, settings.pop("data", {}), "task.settings.data")
         state = {name: settings.pop(name) for name in cls.state if name in settings}
-        return cls(tokenizer, from_dict(cls.Config, settings), data, **state)
+        # The limits are those of the config field of that name, if any.
+        limited, kinds = annotations(cls.Config), typing.get_type_hints(cls)
+        for name, value in state.items():
+            kind, rule = limited.get(name) or (kinds[name], {})
+            if wrong := misfit(value, kind, f"task.settings.{name}", rule, in_json=True):
+                raise ConfigError(wrong)
+        if "labels" in state:
+            check_labels(state["labels"] or [""], "one or more, each once")
+            check_weights(state.get("class_weights", ()), state["labels"])
+        return {"config": restored(cls.Config, settings, "task.settings"), "data": data} | state
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         labels = len(self.labels) if "labels" in self.state else None

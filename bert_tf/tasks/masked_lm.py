@@ -1,10 +1,11 @@
 """The masked language model (paper, section 3.1, task 1); when served, it fills in [MASK]."""
 
-from typing import Self
+from typing import Annotated, TypedDict
 
 import keras
 import tensorflow as tf
 
+from bert_tf.config.values import Rule, misfit
 from bert_tf.errors import ConfigError
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
@@ -17,6 +18,10 @@ from bert_tf.types import Json, Tensors, TfFunction
 
 # Predictions for each [MASK].
 _FILLINGS = 5
+
+
+class _Settings(TypedDict):
+    max_length: Annotated[int, Rule(at_least=1, at_most=1_000_000)]
 
 
 class MaskedLM(Task):
@@ -40,8 +45,10 @@ class MaskedLM(Task):
         return {"max_length": self.max_length}
 
     @classmethod
-    def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
-        return cls(tokenizer, **settings)
+    def arguments(cls, settings: Json) -> Json:
+        if wrong := misfit(settings, _Settings, "task.settings", in_json=True):
+            raise ConfigError(wrong)
+        return {"max_length": settings["max_length"]}
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         return build(encoder, self.head(self.settings()))

@@ -2,8 +2,8 @@
 
 import abc
 import types
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Self, TypedDict
 
 import keras
 import tensorflow as tf
@@ -11,6 +11,13 @@ import tensorflow as tf
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Json, Tensors, TfFunction
+
+
+class TaskDescription(TypedDict):
+    """A task as saved with its model: its `name` and `settings()`."""
+
+    name: str
+    settings: Json
 
 
 class Task(abc.ABC):
@@ -46,8 +53,18 @@ class Task(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
+    def arguments(cls, settings: Json) -> Json:
+        """Keyword arguments of the class from `settings()`, or the subset that is known of a converted checkpoint.
+
+        Raises:
+            ConfigError: a setting is unknown, or its value is invalid.
+        """
+
+    @classmethod
     def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
-        """Restores the task from its `settings()`."""
+        """Restores the task from its `settings()`; raises as `arguments`."""
+        create: Callable[..., Self] = cls
+        return create(tokenizer, **cls.arguments(settings))
 
     @classmethod
     def head(cls, settings: Json) -> str:

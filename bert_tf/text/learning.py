@@ -15,6 +15,7 @@ from bert_tf.text.tokenizer import MAX_WORD_CHARS
 from bert_tf.types import StrPath
 
 MIN_SIZE = 100  # a smaller one has no room for an alphabet, digits and punctuation
+MAX_SIZE = 10_000_000  # of a model (config.model); the largest published one has a million
 _CHUNK_BYTES = 1 << 20  # of text normalized at a time
 
 
@@ -47,8 +48,9 @@ def learn_vocabulary(
     Returns:
         The pieces by id; [PAD], [UNK], [CLS], [SEP] and [MASK] are 0 to 4.
     """
-    if size < MIN_SIZE:
-        raise ConfigError(f"vocabulary size {size} is too small; expected at least {MIN_SIZE}")
+    if not MIN_SIZE <= size <= MAX_SIZE:
+        raise ConfigError(f"vocabulary size {size:,} is too {'small' if size < MIN_SIZE else 'large'}; expected "
+                          f"{MIN_SIZE} up to {MAX_SIZE:,}")  # fmt: skip
     words = _count_words(lines, Normalizer(lower_case, strip_accents, split_cjk))
     if not words:
         raise DataError("no words in the text to learn a vocabulary from; expected lines of text")

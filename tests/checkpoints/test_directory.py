@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf.checkpoints import directory
-from bert_tf.config import ExampleData
+from bert_tf.config import ExampleData, to_dict
 from bert_tf.errors import DataError
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.pretraining import Pretraining
@@ -103,12 +103,93 @@ def test_an_unknown_task_is_named(saved):
     np.testing.assert_array_equal(encoder.weights[0].numpy(), saved[2].weights[0].numpy())
 
 
+def described(**changes):
+    """The content of a classifier's config.json with other values at these dotted paths; None removes one."""
+    task = {"name": "classification", "settings": {"labels": ["no", "ja"], "max_length": 21, "data": {"text": "a"}}}
+    tokenizer = {"lower_case": False, "strip_accents": None, "split_cjk": True}
+    content = {"version": 1, "model": to_dict(small_config()), "tokenizer": tokenizer, "task": task, "origin": {}}
+    for path, value in changes.items():
+        *parents, name = path.split(".")
+        part = content
+        for parent in parents:
+            part = part[parent]
+        part[name] = value
+    return content
+
+
+WRONG = {
+    "version": ("x", 'version is "x"; expected a whole number from 1'),
+    "model": (5, "model is 5; expected an object"),
+    "model.attention": (["left"], 'model.attention is ["left"]; expected one of bidirectional, causal'),
+    "model.pooler": (1, "model.pooler is 1; expected true or false"),
+    "model.num_layers": (10**9, "model.num_layers is 1000000000; expected a whole number from 1 up to 1,000"),
+    "model.num_heads": (5, "model.hidden_size 32 is not a multiple of num_heads 5"),
+    "model.hiden_size": (5, "model has no field 'hiden_size'; did you mean 'hidden_size'?"),
+    "tokenizer": (5, "tokenizer is 5; expected an object"),
+    "tokenizer.lower_case": ("no", 'tokenizer.lower_case is "no"; expected true or false'),
+    "tokenizer.lowercase": (True, "tokenizer has no field 'lowercase'; did you mean 'lower_case'?"),
+    "tokenizer.vocab": ("v", "tokenizer has no field 'vocab'; known: lower_case, strip_accents, split_cjk"),
+    "task": (5, "task is 5; expected an object or null"),
+    "task.name": (5, "task.name is 5; expected text"),
+    "task.settings": ([], "task.settings is []; expected an object"),
+    "task.settings.labels": (None, "task.settings.labels is null; expected a list, each element text"),
+    "task.settings.labels ": (["a", 5], "task.settings.labels[1] is 5; expected text"),
+    "task.settings.labels  ": (["a", "a"], "task.labels has a label twice: 'a', 'a'; one or more, each once"),
+    "task.settings.labels   ": (["a", ""], "task.labels is ['a', '']; expected names: one or more, each once"),
+    "task.settings.labels    ": ([], "task.labels is ['']; expected names: one or more, each once"),
+    "task.settings.class_weights": ([1], "task.class_weights has 1 weights for 2 task.labels"),
+    "task.settings.class_weights ": ([1, -1], "task.settings.class_weights[1] is -1; expected a number above 0"),
+    "task.settings.pair": ("x", 'task.settings.pair is "x"; expected true or false or null'),
+    "task.settings.max_length": ("x", 'task.settings.max_length is "x"; expected a whole number from 8'),
+    "task.settings.max_length ": (-1, "task.settings.max_length is -1; expected a whole number from 8"),
+    "task.settings.max_length  ": (25, "task.settings.max_length is 25; expected up to the 24 of model.max_position"),
+    "task.settings.head": (5, "task.settings.head is 5; expected one of pooled, bilstm"),
+    "task.settings.maxlength": (5, "task.settings has no field 'maxlength'; did you mean 'max_length'?"),
+    "task.settings.data": (5, "task.settings.data is 5; expected an object"),
+    "task.settings.data.text": (5, "task.settings.data.text is 5; expected text"),
+    "origin": (5, "origin is 5; expected an object"),
+    "origin.config": ("\ud800", "origin.config has half of a surrogate pair"),
+}
+
+
+@pytest.mark.parametrize("path", WRONG)
+def test_a_wrong_value_in_a_config_is_one_line_with_file_field_value_and_expectation(path):
+    value, message = WRONG[path]
+    with pytest.raises(DataError) as caught:
+        directory.from_description(described(**{path.strip(): value}), "m/config.json")
+    assert str(caught.value).startswith(f"m/config.json: {message}")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("key", ["version", "model", "tokenizer", "task"])
-def test_an_incomplete_config_is_named(saved, key):
-    path, *_ = saved
-    edit(path, lambda config: config.pop(key))
-    with pytest.raises(DataError, match=rf"config\.json: no '{key}'"):
-        directory.load_task(str(path))
+def test_a_missing_part_of_a_config_is_named(key):
+    content = described()
+    del content[key]
+    with pytest.raises(DataError, match=rf"^m/config\.json: no '{key}'$"):
+        directory.from_description(content, "m/config.json")
+
+
+FITTED = {  # task: labels, a fitted value
+    "tagging": (["O", "B-X"], "unit"),
+    "regression": (["x"], "scale"),
+    "question_answering": (None, "null_threshold"),
+}
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_the_fitted_values_of_every_task_are_checked(name):
+    labels, state = FITTED[name]
+    task = {"name": name, "settings": {"labels": labels} if labels else {}}
+    assert directory.from_description(described(task=task), "m/config.json")["task"] == task
+    task["settings"][state] = {}
+    with pytest.raises(DataError, match=rf"^m/config\.json: task\.settings\.{state} is {{}}; expected "):
+        directory.from_description(described(task=task), "m/config.json")
+
+
+def test_other_keys_and_names_of_older_versions_are_read():
+    assert directory.from_description(described(), "m/config.json")["config"] == small_config()
+    content = described(made_by="later", **{"model.attention": "left", "task.settings.data": {"evaluation": "dev.tsv"}})
+    assert directory.from_description(content, "m/config.json")["config"] == small_config(attention="causal")
 
 
 def test_a_directory_of_another_format_is_not_read_as_a_task(tmp_path):

@@ -86,7 +86,7 @@ def test_the_program_writes_the_same_file_in_every_process(tmp_path):
 def test_an_empty_text_and_a_too_small_size_are_refused(tmp_path):
     with pytest.raises(DataError, match="no words in the text"):
         learn_vocabulary(["", " \t"], 100)
-    with pytest.raises(ConfigError, match="vocabulary size 20 is too small"):
+    with pytest.raises(ConfigError, match="vocabulary size 20 is too small; expected 100 up to 10,000,000"):
         learn_vocabulary(["the cat"], 20)
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"the cat\n" * 1000)[:-10])
     with pytest.raises(DataError, match=r"cut\.gz: not a complete gzip file"):

@@ -78,8 +78,8 @@ class Regression(Task):
         return {"dropout": self.dropout}
 
     @classmethod
-    def from_settings(cls, settings, tokenizer):
-        return cls(**settings)
+    def arguments(cls, settings):
+        return settings
 
     def build(self, encoder):
         ids = keras.Input((LENGTH,), dtype="int32", name="input_word_ids")

@@ -23,10 +23,11 @@ from bert_tf.checkpoints.weight_map import (
 )
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.files import read_json, write_json
 from bert_tf.model.variables import ON_POOLED
 from bert_tf.text.casing import guess_tokenizer
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
+from bert_tf.types import Json
 
 FORMAT = "google"
 
@@ -82,7 +83,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
             f"{prefix}: no {configs.FILE} beside it; copy {configs.FILE} and {_VOCABULARY} there from the checkpoint "
             "that its training started from"
         )
-    settings = read_json_object(file)
+    settings = read_json(file, Json)
     store = open_bundle(prefix)
     has_description = configs.OURS in settings
     if has_description:

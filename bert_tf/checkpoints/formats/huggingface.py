@@ -17,7 +17,7 @@ from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tens
 from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, names_of, read_mapped, write_mapped
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.files import read_json, write_json
 from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
 from bert_tf.types import Json
 
@@ -73,7 +73,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         For a class that this project does not have it is the encoder, with the other tensors in `unused_tensors`.
     """
     file = os.path.join(path, "config.json")
-    settings = read_json_object(file)
+    settings: Json = {**read_json(file, configs.Settings)}
     warnings: list[str] = []
     config = configs.read_config(settings, file)
     roberta = configs.is_roberta(settings["model_type"])

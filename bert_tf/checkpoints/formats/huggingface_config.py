@@ -1,7 +1,7 @@
 """config.json of a Hugging Face directory: sizes, the class of the model, its labels and its task."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from bert_tf.checkpoints.formats import google_config
 from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, check_writable, foreign_config, head_of
@@ -56,6 +56,19 @@ _NOT_KEPT = {
 }  # fmt: skip
 
 
+class Settings(TypedDict, total=False):
+    """Types of the keys of config.json that are used here and not checked elsewhere; transformers writes many more."""
+
+    model_type: str
+    architectures: list[str] | None
+    hidden_act: str
+    max_position_embeddings: int
+    pad_token_id: Annotated[int, {"at_least": -1, "at_most": 10_000_000}] | None
+    num_labels: int | None
+    problem_type: str | None
+    tokenizer_class: str | None
+
+
 def is_roberta(model_type: str) -> bool:
     """Whether a known `model_type` has RoBERTa's architecture."""
     return model_type != "bert"
@@ -76,9 +89,6 @@ def read_config(settings: Json, file: str) -> BertConfig:
         if field in settings and settings[field] not in known:
             choices = ", ".join(repr(value) for value in known if value is not None)
             raise DataError(f"{file}: {field} {settings[field]!r}; expected {choices}: nothing else is supported")
-    classes = settings.get("architectures") or []
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise DataError(f"{file}: architectures {classes!r}; expected a list of class names")
     try:
         fields: dict[str, Any] = {
             ours: settings.get(name, _DEFAULTS[ours]) if ours in _DEFAULTS else settings[name]
@@ -92,8 +102,6 @@ def read_config(settings: Json, file: str) -> BertConfig:
         raise DataError(
             f"{file}: no {error.args[0]!r}, only {keys}; expected Hugging Face's config.json of a BERT model"
         ) from None
-    except TypeError as error:
-        raise DataError(f"{file}: {error}") from None
     return foreign_config(fields | {"activation": _ACTIVATIONS[settings.get("hidden_act", "gelu")]}, _FIELDS, file)
 
 
@@ -152,6 +160,8 @@ def read_labels(settings: Json, file: str, outputs: int | None) -> list[str]:
         if numbered is None or sorted(numbered) != list(range(len(names))):
             raise DataError(f"{file}: id2label {names!r}; expected an object from 0, 1, ... to the names of the labels")
         labels = [numbered[number] for number in sorted(numbered)]
+        if len(set(labels)) < len(labels):
+            raise DataError(f"{file}: id2label has a label twice: {', '.join(map(repr, labels))}; rename one")
         field, count = "id2label", len(labels)
     else:
         labels = [f"LABEL_{number}" for number in range(outputs or 2)]  # two: Transformers' default

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
-from bert_tf.files import read_json_object, write_json
+from bert_tf.files import checked, read_json, write_json
 from bert_tf.text.codepoints import SPECIAL_PIECES
 from bert_tf.text.vocabulary import check_size, check_vocabulary, read_vocabulary, write_vocabulary
 from bert_tf.types import Json
@@ -24,36 +24,58 @@ _SETTINGS: dict[str, tuple[str, str, bool | None]] = {
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of SPECIAL_PIECES
 # Of no use in another directory: old paths, and code that would be downloaded and run.
 _NOT_KEPT = {"auto_map", "name_or_path", "tokenizer_file", "vocab_file"}
-_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+
+
+class _Config(TypedDict, total=False):
+    do_lower_case: bool | None
+    strip_accents: bool | None
+    tokenize_chinese_chars: bool | None
+    tokenizer_class: str | None
+    added_tokens_decoder: dict[str, "_Token"] | None
+
+
+class _Token(TypedDict):
+    content: str
+
+
+class _AddedToken(_Token):
+    id: int
+
+
+class _Model(TypedDict, total=False):
+    type: str
+    continuing_subword_prefix: str | None
+
+
+class _Normalizer(TypedDict, total=False):
+    type: str
+    lowercase: bool | None
+    strip_accents: bool | None
+    handle_chinese_chars: bool | None
+
+
+class _Library(TypedDict, total=False):
+    model: _Model | None
+    normalizer: _Normalizer | None
+    pre_tokenizer: Json | None
+    added_tokens: list[_AddedToken] | None
 
 
 def read_config(path: str) -> Json:
     """The content of tokenizer_config.json; empty if there is none."""
     file = os.path.join(path, "tokenizer_config.json")
-    config = read_json_object(file) if os.path.exists(file) else {}
-    kinds = {theirs: bool for theirs, _, _ in _SETTINGS.values()}
-    return _checked(config, kinds | {"tokenizer_class": str, "added_tokens_decoder": dict}, file)
+    return {**read_json(file, _Config)} if os.path.exists(file) else {}
 
 
 def _read_library(file: str) -> Json | None:
     """The content of tokenizer.json, with the types of its parts checked; None if there is no such file."""
     if not os.path.exists(file):
         return None
-    kinds = {"model": dict, "normalizer": dict, "pre_tokenizer": dict, "added_tokens": list}
-    library = _checked(read_json_object(file), kinds, file)
+    library: Json = {**read_json(file, _Library)}
     model = library.get("model") or {}
     if model.get("type") == "WordPiece":  # other types list pieces with their scores
-        _checked(model, {"vocab": dict}, file)
-    _checked(library.get("normalizer") or {}, {theirs: bool for _, theirs, _ in _SETTINGS.values()}, file)
+        checked(model.get("vocab") or {}, dict[str, int], file, "model.vocab")
     return library
-
-
-def _checked(values: Json, kinds: Mapping[str, type], location: str) -> Json:
-    """`values`; DataError if one of them is set and not of its type in `kinds`."""
-    for name, kind in kinds.items():
-        if values.get(name) is not None and not isinstance(values[name], kind):
-            raise DataError(f"{location}: {name} is {str(values[name])[:60]!r}; expected {_KINDS[kind]}")
-    return values
 
 
 def read_tokenizer(
@@ -145,7 +167,7 @@ def _added(path: str, config: Json, library: Json | None) -> dict[int, str]:
         tokens = [(number, token["content"]) for number, token in listed]
         tokens += [(token["id"], token["content"]) for token in (library or {}).get("added_tokens") or []]
         if os.path.exists(file):
-            tokens += [(number, token) for token, number in read_json_object(file).items()]
+            tokens += [(number, token) for token, number in read_json(file, dict[str, int]).items()]
         return {int(number): str(token) for number, token in tokens}
     except (KeyError, TypeError, ValueError):
         raise DataError(

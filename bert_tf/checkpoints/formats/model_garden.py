@@ -223,7 +223,7 @@ def _settings(folder: str) -> tuple[Json, dict[str, str]]:
     """Fields of BertConfig from bert_config.json or params.yaml, and their names there; empty if there is neither."""
     file = os.path.join(folder, "bert_config.json")
     if os.path.exists(file):
-        found, keys = read_json(file), _FIELDS
+        found, keys = read_json(file, Json), _FIELDS
     elif os.path.exists(file := os.path.join(folder, "params.yaml")):
         found, keys = _read_yaml(file), _YAML_FIELDS
     else:

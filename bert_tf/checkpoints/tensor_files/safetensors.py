@@ -4,19 +4,23 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
-from bert_tf.files import read_json_object, replacing
+from bert_tf.files import read_json, replacing
 from bert_tf.types import Array, Json
 
 # NumPy's dtype names -> the format's (https://github.com/huggingface/safetensors, "Format").
 _DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
 _NAMES = {theirs: ours for ours, theirs in _DTYPES.items()}
+
+
+class _Index(TypedDict):
+    weight_map: dict[str, str]  # tensor -> file
 
 
 def open_tensors(file: str) -> dict[str, Tensor]:
@@ -40,9 +44,7 @@ def open_sharded(
         open_file: opens one of the files.
     """
     path = os.path.join(directory, index)
-    weight_map = read_json_object(path).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise DataError(f"{path}: no 'weight_map' of names; expected an index of tensor names and files")
+    weight_map = read_json(path, _Index)["weight_map"]
     shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
     lacking = [f"{name} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
     if lacking:

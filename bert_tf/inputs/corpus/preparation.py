@@ -25,7 +25,16 @@ from bert_tf.errors import ConfigError, DataError, of_workers
 from bert_tf.files import check_output, require_space
 from bert_tf.gfiles import PARTIAL, data_errors, read_json, replacing, write_json
 from bert_tf.inputs.corpus.readers import read_source
-from bert_tf.inputs.corpus.shards import DESCRIPTION, ENDING, SourceWriter, digest, settings_of, shard_name
+from bert_tf.inputs.corpus.shards import (
+    DESCRIPTION,
+    ENDING,
+    Description,
+    Index,
+    SourceWriter,
+    digest,
+    settings_of,
+    shard_name,
+)
 from bert_tf.text import Tokenizer
 from bert_tf.types import Json
 
@@ -105,7 +114,7 @@ def prepare(planned: Json, output: str, options: PipelineOptions | None = None, 
     names = [shard_name(number, count) for number in range(count)]
     counts: collections.Counter[str] = collections.Counter()
     for name in names:
-        counts.update(read_json(os.path.join(output, f"{name}.json"))["counts"])
+        counts.update(read_json(os.path.join(output, f"{name}.json"), Index)["counts"])
     if counts["not_utf8"] > max_bad_share * counts["sentences_read"]:
         raise DataError(
             f"{counts['not_utf8']} of {counts['sentences_read']} sentences are not UTF-8; expected at most "
@@ -237,7 +246,7 @@ def _clear(output: str, plan_digest: str, count: int) -> None:
         check_output(output, directory=True)
     tf.io.gfile.makedirs(output)
     path = os.path.join(output, DESCRIPTION)
-    if tf.io.gfile.exists(path) and read_json(path)["plan"] != plan_digest:
+    if tf.io.gfile.exists(path) and read_json(path, Description)["plan"] != plan_digest:
         raise ConfigError(f"{output} has a corpus of other files or settings; choose another --output or remove it")
     for name in tf.io.gfile.listdir(output):
         shard = re.fullmatch(rf"\d{{5}}-of-(\d{{5}})({ENDING}|\.json)", name)
@@ -255,5 +264,8 @@ def _least_bytes(planned: Json, output: str) -> float:
 def _is_complete(base: str, made_of: str) -> bool:
     if not tf.io.gfile.exists(base + ".json") or not tf.io.gfile.exists(base + ENDING):
         return False
-    index = read_json(base + ".json")
+    try:
+        index = read_json(base + ".json", Index)
+    except DataError:
+        return False  # damaged: the shard is written again
     return index["made_of"] == made_of and index["bytes"] == tf.io.gfile.stat(base + ENDING).length

@@ -15,15 +15,18 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.gfiles import read_json
 from bert_tf.inputs.masking import mark_words
 from bert_tf.text import Tokenizer
 from bert_tf.types import Array, Json
+
+_T = TypeVar("_T")
 
 DESCRIPTION = "corpus.json"
 ENDING = ".tfrecord"
@@ -33,6 +36,30 @@ _FORMAT = 1
 _RECORD_TOKENS, _RECORD_DOCUMENTS = 1 << 17, 1 << 12
 # TFRecord: length and its checksum before each record, the record's checksum after it.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
+
+
+_Count = Annotated[int, {"at_least": 0, "at_most": 2**63 - 1}]
+
+
+class Description(TypedDict):
+    """What is needed of a corpus.json."""
+
+    plan: str
+    tokenizer: Json
+    shards: list[str]
+
+
+class _Source(TypedDict):
+    records: list[tuple[_Count, _Count, _Count]]
+
+
+class Index(TypedDict):
+    """What is needed of the index of a shard."""
+
+    made_of: str
+    bytes: _Count
+    counts: dict[str, _Count]
+    sources: list[_Source]
 
 
 def settings_of(tokenizer: Tokenizer) -> Json:
@@ -120,7 +147,8 @@ def find_shards(patterns: Iterable[str]) -> list[str]:
         if not tf.io.gfile.isdir(pattern):
             paths.append(pattern)
         elif tf.io.gfile.exists(os.path.join(pattern, DESCRIPTION)):
-            paths += [os.path.join(pattern, shard) for shard in _read(os.path.join(pattern, DESCRIPTION))["shards"]]
+            description = _read(os.path.join(pattern, DESCRIPTION), Description)
+            paths += [os.path.join(pattern, shard) for shard in description["shards"]]
         elif tf.io.gfile.glob(os.path.join(pattern, f"*-of-*{ENDING}")):
             raise DataError(
                 f"{pattern}: shards but no {DESCRIPTION}: the preparation never finished; run the same prepare again"
@@ -155,21 +183,21 @@ class Shards:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.paths = list(paths)
-        self._descriptions: dict[str, Json] = {}
+        self._descriptions: dict[str, Description] = {}
         firsts, shards, records, sizes = [0], [], [], []
         self.num_tokens = 0
         for number, path in enumerate(self.paths):
             folder, name = os.path.split(path)
             if folder not in self._descriptions:
-                self._descriptions[folder] = _read(os.path.join(folder, DESCRIPTION))
+                self._descriptions[folder] = _read(os.path.join(folder, DESCRIPTION), Description)
             if name not in self._descriptions[folder]["shards"]:
                 raise DataError(f"{path}: not listed in {folder}/{DESCRIPTION}; remove it or prepare again")
-            index = _read(path.removesuffix(ENDING) + ".json")
+            index = _read(path.removesuffix(ENDING) + ".json", Index)
             size = tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else 0
             if size != index["bytes"]:
                 raise DataError(f"{path}: {size} bytes, expected {index['bytes']}; copy it again or prepare again")
             sizes.append(size)
-            self.num_tokens += index["counts"]["tokens"]
+            self.num_tokens += index["counts"].get("tokens", 0)
             for source in index["sources"]:
                 records += source["records"]
                 shards += [number] * len(source["records"])
@@ -188,13 +216,13 @@ class Shards:
         now = settings_of(tokenizer)
         for folder, description in self._descriptions.items():
             before = description["tokenizer"]
-            if before["fingerprint"] != now["fingerprint"]:
+            if before.get("fingerprint") != now["fingerprint"]:
                 names = [name for name in now if name != "fingerprint" and before.get(name) != now[name]]
                 differences = ", ".join(
                     f"{name}: {_short(before.get(name))} there, {_short(now[name])} here" for name in names
                 )
                 raise ConfigError(
-                    f"{folder} was prepared with tokenizer fingerprint {before['fingerprint']}, this run has"
+                    f"{folder} was prepared with tokenizer fingerprint {before.get('fingerprint')}, this run has"
                     f" {now['fingerprint']} ({differences}); use the tokenizer of the shards or prepare the text again"
                 )
 
@@ -281,11 +309,10 @@ def _short(value: Any) -> Any:
     return f"{value[:12]}..." if isinstance(value, str) else value
 
 
-def _read(path: str) -> Json:
+def _read(path: str, kind: type[_T]) -> _T:
     try:
-        with tf.io.gfile.GFile(path) as file:
-            return json.load(file)
+        return read_json(path, kind)
     except tf.errors.NotFoundError:
         raise DataError(f"{path}: no such file; use a directory that prepare has finished, or its shards") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not JSON: {error}; prepare the text again") from None
+    except DataError as error:
+        raise DataError(f"{error}; prepare the text again") from None

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from bert_tf.errors import DataError
+from bert_tf.files import parse_json
 
 _T = TypeVar("_T")
 
@@ -85,26 +86,14 @@ def read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
 
 def read_json(path: str) -> Any:
     """Reads a JSON file, the whole of it into memory."""
-    return _parsed("\n".join(text for _, text in read_lines(path)), path)
+    return parse_json("\n".join(text for _, text in read_lines(path)), path, object)
 
 
 def read_json_lines(path: str) -> Iterator[tuple[int, Any]]:
     """Streams (line number, value) of a file with one JSON value per line; empty lines are skipped."""
     for number, text in read_lines(path):
         if text:
-            yield number, _parsed(text, path, number)
-
-
-def _parsed(text: str, path: str, number: int = 1) -> Any:
-    """The JSON value of a text that begins on line `number`."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = number + error.lineno - 1
-        raise DataError(f"{path}:{line}: not JSON ({error.msg} at column {error.colno})") from None
-    except (ValueError, RecursionError):
-        what = "lists or objects nested too deeply, or a number with thousands of digits"
-        raise DataError(f"{path}:{number}: JSON with {what}; correct it") from None
+            yield number, parse_json(text, path, object, number)
 
 
 def field(record: Any, name: str, kind: type[_T] | tuple[type[_T], ...], location: str) -> _T:

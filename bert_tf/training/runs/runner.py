@@ -14,7 +14,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import nan_for_null, read_json_object, write_json
+from bert_tf.files import nan_for_null, write_json
 from bert_tf.inputs.corpus.shards import digest
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.task import Task
@@ -50,11 +50,13 @@ def isolated_session() -> Iterator[None]:
         gc.collect()
 
 
-def results_of(folder: str) -> Json:
-    """The results.json of a finished run; {} if the run has not finished or the file is damaged."""
+def results_of(folder: str, *needed: str) -> Json:
+    """The results.json of a finished run; {} if the run has not finished, or the file is damaged or lacks a key."""
     try:
         results = directory.read_results(folder)
     except DataError:
+        return {}
+    if not {*needed} <= results.keys():
         return {}
     return results | {name: nan_for_null(results[name]) for name in _NUMERIC if name in results}
 
@@ -107,7 +109,7 @@ class Runner:
         if self.config.dtype != "auto":
             return self.config.dtype
         if os.path.exists(path):
-            computes_in = read_json_object(path).get("computes_in")
+            computes_in = directory.read_run(path).get("computes_in")
         if computes_in:
             return computes_in.removeprefix("mixed_")
         if in_multi_worker_mode(self.strategy):

@@ -24,6 +24,9 @@ from bert_tf.types import Json
 
 # Copied from the best run to the model directory; the files that make it a model come last.
 _COPIED = (CURVES, PAGE, "vocab.txt", "model.safetensors", "config.json")
+# Keys of the best run's results in the summary.
+_SUMMARIZED = ("task", "measure", "baseline", "steps", "final")
+_NEEDED = (*_SUMMARIZED, "seconds", "inputs", "computes_in")  # of each run's
 # Settings that a search varies -> their names in the names of folders.
 _GRID = {"batch_size": "batch", "learning_rate": "rate", "epochs": "epochs"}
 
@@ -82,7 +85,7 @@ def finetune(
     run: Json = {"program": "finetune", "data_dir": data_dir, "init": init, "config": to_dict(config)}
     run["inputs"] = {role: source.identity(role) for role in ("train", "validation")}
     folders = {trial.name: os.path.join(model_dir, trial.name) for trial in trials}
-    results = {name: results_of(folder) for name, folder in folders.items()}
+    results = {name: results_of(folder, *_NEEDED) for name, folder in folders.items()}
     if all(results.values()):  # else the next run compares it
         finetuning.check_init(config, init, results[trials[0].name])
     if chief:
@@ -185,7 +188,7 @@ def summarize(trials: Sequence[Trial], results: Mapping[str, Json]) -> Json:
         "trials": rows,
         "groups": groups,
         "best": best["name"],
-    } | {key: results[best["name"]][key] for key in ("task", "measure", "baseline", "steps", "final")}
+    } | {key: results[best["name"]][key] for key in _SUMMARIZED}
 
 
 def _copy(folder: str, model_dir: str) -> None:

@@ -79,7 +79,7 @@ class BestWeights:
 
     def step(self, evaluations: Iterable[Json]) -> int | None:
         """The step of the best evaluation; None if there are no evaluations or all are nan."""
-        rows = [row for row in evaluations if not math.isnan(row[self._monitor])]
+        rows = [row for row in evaluations if not math.isnan(row.get(self._monitor, math.nan))]
         return max(rows, key=lambda row: self._sign * row[self._monitor])["step"] if rows else None
 
     def exhausted(self, evaluations: Sequence[Json]) -> bool:

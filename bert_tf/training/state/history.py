@@ -1,23 +1,25 @@
 """Training curves and evaluations: history.jsonl and TensorBoard files."""
 
 import contextlib
-import json
 import math
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypedDict
 
 import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata as histogram
 
-from bert_tf.files import cause, nan_for_null, to_json, write_text
+from bert_tf.errors import DataError
+from bert_tf.files import cause, checked, nan_for_null, parse_json, to_json, write_text
 from bert_tf.progress import log, metrics_line
 from bert_tf.training.reporter import CURVES
 from bert_tf.training.speed import SECONDS
 from bert_tf.training.state import event_files
 from bert_tf.types import Array, Json, Metrics
 
+_Numbers = dict[str, float | None]
 _SHOWN = ("training", "evaluation")  # kinds of rows written to TensorBoard
 _BUCKETS = 64  # maximum per histogram: more than TensorBoard's plots can show
 
@@ -51,10 +53,7 @@ class History:
         draw: Callable[["History"], None] = lambda history: None,
     ) -> None:
         self._path = os.path.join(directory, "history.jsonl")
-        rows: list[Json] = []
-        if os.path.exists(self._path):
-            with open(self._path, encoding="utf-8", errors="replace") as file:
-                rows = [row for row in map(_row, file) if row and row["step"] <= step]
+        rows = [row for row in _read(self._path, warn=write) if row["step"] <= step]
         self._rows, self._complete = rows, True  # the rows of history.jsonl, and whether the file has them all
         self._on_error = on_error
         self._failing: set[str] = set()  # files that cannot be written at present
@@ -178,7 +177,9 @@ def by_phase(points: Sequence[Json], pending: Mapping[str, float] | None = None)
         spent = rows + [pending or {}] * (phase == points[-1]["phase"])
         row: Json = {"phase": phase}
         for name in ("sequences_per_second", "tokens_per_second", "mfu"):
-            timed = [(point[name], point["training_seconds"]) for point in rows if name in point]
+            timed = [
+                (point[name], point["training_seconds"]) for point in rows if {name, "training_seconds"} <= {*point}
+            ]
             if timed:
                 row[name] = sum(rate * seconds for rate, seconds in timed) / sum(seconds for _, seconds in timed)
         shares = [point.get("padding_share", math.nan) for point in rows]
@@ -205,14 +206,34 @@ def _lines(rows: Iterable[Json]) -> str:
     return "".join(to_json(row) + "\n" for row in rows)
 
 
-def _row(line: str) -> Json | None:
-    """Parses a line; None if it is no row, e.g. the truncated line that a full disk may leave at the end."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    if not isinstance(row, dict) or not {"kind", "step"} <= row.keys():
-        return None
-    if "utilisation" in row:  # the name until version 0.1
-        row["mfu"] = row.pop("utilisation")
-    return nan_for_null(row)
+class _Row(TypedDict):
+    kind: str
+    step: int
+
+
+class _Point(_Row):
+    phase: int
+
+
+def _read(path: str, *, warn: bool) -> list[Json]:
+    """The rows of a history.jsonl, if it exists; without lines that are no rows, such as a truncated last one.
+
+    A full disk or a killed process may leave such lines, and the run can resume without them: a point of the curves is
+    missing. `warn` prints the number of these lines, and what is wrong with the first.
+    """
+    rows, wrong = [], []
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = parse_json(line, path, Json, number)
+                if "utilisation" in row:  # the name until version 0.1
+                    row["mfu"] = row.pop("utilisation")
+                location = f"{path}:{number}"
+                checked(row, _Point if row.get("kind") == "training" else _Row, location)
+                checked({name: value for name, value in row.items() if name != "kind"}, _Numbers, location)
+                rows.append(nan_for_null(row))
+            except DataError as error:
+                wrong.append(str(error))
+    if wrong and warn:
+        log(f"{wrong[0]}; left out of the curves: {len(wrong):,} line{'s' * (len(wrong) > 1)}")
+    return rows

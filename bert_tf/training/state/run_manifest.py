@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from bert_tf.config import run_with_new_names
+from bert_tf.checkpoints.directory import read_run
 from bert_tf.errors import ConfigError
-from bert_tf.files import leftovers, read_json_object, remove_leftovers, write_json
+from bert_tf.files import leftovers, remove_leftovers, write_json
 from bert_tf.types import Json
 
 # Settings that may change when a run resumes: weights, losses and the order of the data stay bit for bit the same. Any
@@ -95,7 +95,7 @@ class RunManifest:
                 )
         # Else a run failed before its first checkpoint, often because of a setting that has been fixed since.
         elif _has_progress(directory):
-            before = run_with_new_names(read_json_object(self._path))
+            before = read_run(self._path)
             self._history = before.pop("changes", [])
             if before.get("program") != run.get("program"):
                 raise AnotherRunError(

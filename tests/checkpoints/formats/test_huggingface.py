@@ -427,9 +427,10 @@ def test_labels_without_names_are_numbered(tmp_path, changes):
         ({"id2label": {"0": "a", "1": "b"}}, "id2label has 2 labels, but the classifier has 3 outputs"),
         ({"id2label": {"0": "a", "1": "b", "3": "c"}}, "id2label .*expected an object from 0, 1"),
         ({"id2label": ["a", "b", "c"]}, "id2label .*expected an object from 0, 1"),
+        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label has a label twice: 'a', 'b', 'a'; rename one"),
         ({"id2label": 3}, "id2label .*expected an object from 0, 1"),
         ({"id2label": None, "num_labels": 10**12}, "num_labels has 1000000000000 labels"),
-        ({"id2label": None, "num_labels": "3"}, "num_labels has '3' labels"),
+        ({"id2label": None, "num_labels": "3"}, 'num_labels is "3"; expected a whole number or null'),
         ({"id2label": None, "num_labels": 4}, "num_labels has 4 labels, but the classifier has 3 outputs"),
     ],
 )
@@ -535,7 +536,7 @@ def test_shards_are_read_as_one_model(tmp_path):
 def test_an_index_that_lists_no_files_is_named(tmp_path):
     huggingface.write(small()[0], str(tmp_path))
     shard(tmp_path)
-    for content, found in (("[]", "a JSON list; expected an object"), ("{}", "no 'weight_map'")):
+    for content, found in (("[]", r"the content is \[\]; expected an object"), ("{}", "no 'weight_map'")):
         (tmp_path / "model.safetensors.index.json").write_text(content)
         with pytest.raises(DataError, match=f"model.safetensors.index.json: {found}"):
             huggingface.read(str(tmp_path))
@@ -758,13 +759,13 @@ def test_a_tokenizer_json_of_another_length_is_refused(tmp_path, tensors):
 @pytest.mark.parametrize(
     "file, content, line",
     [
-        ("tokenizer_config.json", {"tokenizer_class": 5}, "tokenizer_class is '5'; expected text"),
-        ("tokenizer_config.json", {"do_lower_case": "no"}, "do_lower_case is 'no'; expected true or false"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"40": {}}}, "added tokens without an integer id"),
-        ("tokenizer.json", {"model": "WordPiece"}, "model is 'WordPiece'; expected an object"),
+        ("tokenizer_config.json", {"tokenizer_class": 5}, "tokenizer_class is 5; expected text"),
+        ("tokenizer_config.json", {"do_lower_case": "no"}, 'do_lower_case is "no"; expected true or false'),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"40": {}}}, "no 'content' in added_tokens_decoder.40"),
+        ("tokenizer.json", {"model": "WordPiece"}, 'model is "WordPiece"; expected an object'),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": ["a"]}}, "vocab is .*expected an object"),
-        ("added_tokens.json", {"x": "y"}, "added tokens without an integer id"),
-        ("config.json", {"architectures": "BertModel"}, "architectures 'BertModel'; expected a list"),
+        ("added_tokens.json", {"x": "y"}, 'x is "y"; expected a whole number'),
+        ("config.json", {"architectures": "BertModel"}, 'architectures is "BertModel"; expected a list'),
     ],
 )
 def test_an_unsupported_component_is_named(tmp_path, tensors, file, content, line):

@@ -58,7 +58,7 @@ WRONG = {
     "twice the same": (changed(search=True, grid=GridConfig(epochs=(2, 2))), r"grid\.epochs is \(2, 2\)"),
     "a batch of nothing": (
         changed(search=True, grid=GridConfig(batch_size=(0,))),
-        r"grid\.batch_size is \(0,\); expected a tuple",
+        r"grid\.batch_size\[0\] is 0; expected a whole number",
     ),
     "no run": (changed(seeds=0), r"train\.seeds is 0"),
     "phases": (changed(seeds=2, phases=(PhaseConfig(),)), r"train\.phases is set"),

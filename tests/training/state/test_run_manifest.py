@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from bert_tf.config import FinetuneConfig, PretrainConfig, TrainConfig, to_dict
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing
 from bert_tf.tasks import ClassificationConfig
+from bert_tf.training.runs.runner import results_of
 from bert_tf.training.state.run_manifest import RESUMABLE_FIELDS, RunManifest, differences
 
 
@@ -46,6 +47,34 @@ def test_a_new_directory_is_claimed_and_identifies_its_run(tmp_path):
 def test_the_same_run_may_be_resumed(tmp_path):
     RunManifest(str(claimed(tmp_path / "run")), RUN).write(10)
     assert on_disk(tmp_path / "run") == RUN
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"program": ["x"]}, 'program is ["x"]; expected text'),
+        ({"config": 5}, "config is 5; expected an object"),
+        ({"config": {"train": 5}, "inputs": []}, "inputs is []; expected an object"),
+        ({"computes_in": "half"}, 'computes_in is "half"; expected one of float32, mixed_bfloat16, mixed_float16'),
+        ({"changes": [{"changes": {}}]}, "no 'step' in changes[0]"),
+        ({"changes": 5}, "changes is 5; expected a list, each element an object"),
+    ],
+)
+def test_a_wrong_value_in_a_run_record_is_one_line(tmp_path, changes, message):
+    folder = claimed(tmp_path / "run")
+    (folder / "run.json").write_text(json.dumps(RUN | changes))
+    with pytest.raises(DataError) as caught:
+        RunManifest(str(folder), RUN)
+    assert str(caught.value) == f"{folder / 'run.json'}: {message}"
+
+
+def test_results_that_are_damaged_or_incomplete_are_those_of_an_unfinished_run(tmp_path):
+    results = RUN | {"steps": 3, "final": {"kind": "evaluation", "step": 3, "loss": None}}
+    for changes, found in (({}, True), ({"steps": "x"}, False), ({"final": 5}, False), ({"final": {"f1": {}}}, False)):
+        (tmp_path / "results.json").write_text(json.dumps(results | changes))
+        assert bool(results_of(str(tmp_path), "steps", "final")) == found
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert not results_of(str(tmp_path), "baseline")
 
 
 def test_the_error_for_another_runs_directory_lists_the_differences(tmp_path):
