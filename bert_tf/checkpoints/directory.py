@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import Checkpoint, head_of
-from bert_tf.checkpoints.tensor import Tensor, tensor_of, tensor_of_variable
+from bert_tf.checkpoints.tensor import Tensor, number, tensor_of, tensor_of_variable
 from bert_tf.checkpoints.tensor_files.bundles import open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, read_mapped
@@ -79,7 +79,7 @@ def _optimizer(path: str, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], in
         store = open_tensors(file)
         saved = {name: shape for name, shape in shapes.items() if name in store}
         slots = read_mapped({name: TensorMapping((name,)) for name in saved}, saved, store, file)
-        return slots, int(store[_STEP].read()[0]) if _STEP in store else None
+        return slots, number(store[_STEP], file) if _STEP in store else None
     prefix = tf.train.latest_checkpoint(os.path.join(path, "checkpoints"))
     if not prefix:
         return {}, None

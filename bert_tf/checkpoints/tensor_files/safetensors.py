@@ -43,6 +43,10 @@ def open_sharded(
     weight_map = read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise DataError(f"{path}: no 'weight_map' of names; expected an index of tensor names and files")
+    files = set(os.listdir(directory))
+    absent = [name for name in weight_map.values() if name not in files]
+    if absent:
+        raise DataError(f"{path} lists {absent[0]!a}, which is no file beside it; download the files again")
     shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
     lacking = [f"{name} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
     if lacking:
