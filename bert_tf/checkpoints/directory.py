@@ -23,7 +23,7 @@ from bert_tf.config.values import with_new_names
 from bert_tf.errors import BertTfError, DataError
 from bert_tf.files import read_json_object, write_json
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.variables import HEADS
+from bert_tf.model.variables import HEADS, ON_POOLED
 from bert_tf.tasks import TASKS, FineTuningTask
 from bert_tf.tasks.task import Task
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
@@ -145,8 +145,11 @@ def from_description(config: Mapping[str, Any], location: str) -> dict[str, Any]
     except (BertTfError, TypeError, AttributeError) as error:
         raise DataError(f"{location}: {error}") from None
     task = _part(location, config, "task")
-    if task and _part(location, task, "name") and HEADS.get(head_of(task) or ""):
+    head = head_of(task) if task and _part(location, task, "name") else None
+    if HEADS.get(head or ""):
         _part(location, _part(location, task, "settings"), "labels")
+    if head in ON_POOLED and not model.pooler:
+        raise DataError(f"{location}: model.pooler is False, but the task {task['name']!r} reads the pooled output")
     return {
         "config": model,
         "tokenizer_settings": _part(location, config, "tokenizer"),

@@ -103,6 +103,13 @@ def test_an_unknown_task_is_named(saved):
     np.testing.assert_array_equal(encoder.weights[0].numpy(), saved[2].weights[0].numpy())
 
 
+def test_a_task_without_the_pooler_that_it_reads_is_named(saved):
+    path, *_ = saved
+    edit(path, lambda config: config["model"].update(pooler=False))
+    with pytest.raises(DataError, match=r"config\.json: model.pooler is False, but the task '.*' reads the pooled"):
+        bert_tf.load(str(path))
+
+
 @pytest.mark.parametrize("key", ["version", "model", "tokenizer", "task"])
 def test_an_incomplete_config_is_named(saved, key):
     path, *_ = saved

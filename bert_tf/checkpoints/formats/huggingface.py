@@ -252,7 +252,7 @@ def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:
 def _tokenizer(path: str, settings: Json, vocab_size: int, warnings: list[str]) -> tuple[list[str] | None, Json, Json]:
     """Vocabulary or None, keyword arguments of `Tokenizer`, content of tokenizer_config.json."""
     config = tokenizers.read_config(path)
-    default_class = settings.get("tokenizer_class")
+    default_class = settings.get("tokenizer_class") and str(settings["tokenizer_class"])
     pieces, arguments, remarks = tokenizers.read_tokenizer(path, config, vocab_size, default_class)
     if not pieces and not remarks:
         # RoBERTa's tokenizer is hardly ever WordPiece, so it may be missing; for BERT, the file was forgotten.

@@ -190,7 +190,7 @@ def read_task(settings: Json, head: str, labels: list[str] | None, max_length: i
     if head == "classification":
         single = labels is not None and len(labels) == 1
         problem = settings.get("problem_type") or _PROBLEMS["regression" if single else "classification"]
-        name = {theirs: ours for ours, theirs in _PROBLEMS.items()}.get(problem, head)
+        name = {theirs: ours for ours, theirs in _PROBLEMS.items()}.get(str(problem), head)
     return {"name": name, "settings": ({"labels": labels} if labels else {}) | {"max_length": max_length}}
 
 
