@@ -21,8 +21,7 @@ import tensorflow as tf
 
 from bert_tf import quiet
 from bert_tf.checkpoints import directory as model_directory
-from bert_tf.checkpoints import load
-from bert_tf.checkpoints.formats import open_checkpoint
+from bert_tf.checkpoints import load, open_with_warnings
 from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConfig, to_dict
@@ -187,7 +186,7 @@ class _FineTuned(_Model[FineTuningTask]):
             **settings: fields of the task's config, such as max_length.
         """
         path = _absolute(path)
-        return cls(path, open_checkpoint(path), settings)
+        return cls(path, open_with_warnings(path), settings)
 
     def fit(
         self,
@@ -517,7 +516,7 @@ class MaskedLM(_Model[MaskedLMTask]):
     def from_pretrained(cls, path: StrPath) -> Self:
         """Opens a model that has its masked-language-model head, in any format that `bert_tf.load` reads."""
         path = _absolute(path)
-        model = cls(path, open_checkpoint(path))
+        model = cls(path, open_with_warnings(path))
         if model._loaded is None:
             raise DataError(f"{path}: no masked-language-model head; expected a pre-trained model that kept its head")
         return model

@@ -25,8 +25,7 @@ def load(
     Returns:
         The encoder, and its tokenizer or None if the checkpoint has no WordPiece vocabulary.
     """
-    checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
-    _warn(checkpoint, path)
+    checkpoint = open_with_warnings(path, allow_pickle=allow_pickle)
     if pooler and not checkpoint.config.pooler:
         logging.warning("%s: the checkpoint has no pooler; a new, untrained one is added", path)
     return checkpoint.encoder(pooler=pooler, dtype=dtype), checkpoint.tokenizer()
@@ -41,13 +40,17 @@ def load_model(
         The model (see `model.heads.build`; the encoder itself if there is no head), its tokenizer or None, and the
         labels of its head in the order of the logits, or None.
     """
-    checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
-    _warn(checkpoint, path)
+    checkpoint = open_with_warnings(path, allow_pickle=allow_pickle)
     return checkpoint.model(dtype), checkpoint.tokenizer(), checkpoint.labels
 
 
-def _warn(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
+def open_with_warnings(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Checkpoint:
+    """As `formats.open_checkpoint`; also logs what was guessed or not used."""
+    checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
     for note in checkpoint.warnings:
-        logging.info("%s: %s", path, note)
+        # A wrong guess of these makes answers meaningless.
+        log = logging.warning if note.startswith(("head:", "labels:")) else logging.info
+        log("%s: %s", path, note)
     if checkpoint.unused_tensors:
         logging.warning("%s: tensors not used: %s", path, ", ".join(checkpoint.unused_tensors))
+    return checkpoint

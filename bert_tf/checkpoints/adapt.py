@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bert_tf.checkpoints.stored_model import Checkpoint
-from bert_tf.checkpoints.tensor import Tensor
+from bert_tf.checkpoints.tensor import Tensor, as_dtype
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.vocabulary import check_vocabulary
 from bert_tf.types import Array
@@ -22,22 +22,7 @@ def cast(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
 
     Values that overflow are found only when a tensor is read; reading it then raises DataError.
     """
-
-    def converted(path: str, tensor: Tensor) -> Tensor:
-        def read() -> Array:
-            values = tensor.read()
-            with np.errstate(over="ignore"):
-                result = values.astype(dtype)
-            if np.isfinite(values).all() and not np.isfinite(result).all():
-                largest = np.abs(values.astype(np.float64)).max()
-                raise DataError(
-                    f"{path} holds {largest:.4g}, too large for {dtype}; convert to bfloat16 or float32 instead"
-                )
-            return result
-
-        return dataclasses.replace(tensor, dtype=dtype, read=read)
-
-    tensors = {path: converted(path, tensor) for path, tensor in checkpoint.tensors.items()}
+    tensors = {path: as_dtype(tensor, dtype, path) for path, tensor in checkpoint.tensors.items()}
     return dataclasses.replace(checkpoint, tensors=tensors)
 
 

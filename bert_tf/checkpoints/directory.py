@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import Checkpoint, head_of
-from bert_tf.checkpoints.tensor import Tensor, tensor_of, tensor_of_variable
+from bert_tf.checkpoints.tensor import Tensor, number, tensor_of, tensor_of_variable
 from bert_tf.checkpoints.tensor_files.bundles import open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, read_mapped
@@ -24,7 +24,7 @@ from bert_tf.config.values import Rule, restored
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import checked, read_json, write_json
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.variables import HEADS
+from bert_tf.model.variables import HEADS, ON_POOLED
 from bert_tf.tasks import TASKS, FineTuningTask
 from bert_tf.tasks.task import Task, TaskDescription
 from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
@@ -112,7 +112,7 @@ def _optimizer(path: str, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], in
         store = open_tensors(file)
         saved = {name: shape for name, shape in shapes.items() if name in store}
         slots = read_mapped({name: TensorMapping((name,)) for name in saved}, saved, store, file)
-        return slots, int(store[_STEP].read()[0]) if _STEP in store else None
+        return slots, number(store[_STEP], file) if _STEP in store else None
     prefix = tf.train.latest_checkpoint(os.path.join(path, "checkpoints"))
     if not prefix:
         return {}, None
@@ -182,7 +182,8 @@ def from_description(config: Mapping[str, Any], location: str) -> dict[str, Any]
             TASKS[task["name"]].arguments(task["settings"])
     except ConfigError as error:
         raise DataError(f"{location}: {error}") from None
-    if task and HEADS.get(head_of(task) or "") and "labels" not in task["settings"]:
+    head = head_of(task) if task else None
+    if task and HEADS.get(head or "") and "labels" not in task["settings"]:
         raise DataError(f"{location}: no 'labels' in task.settings")
     length = task["settings"].get("max_length", 0) if task and task["name"] in TASKS else 0
     if length > model.max_position_embeddings:
@@ -190,6 +191,8 @@ def from_description(config: Mapping[str, Any], location: str) -> dict[str, Any]
             f"{location}: task.settings.max_length is {length}; expected up to the {model.max_position_embeddings} of "
             "model.max_position_embeddings"
         )
+    if task and head in ON_POOLED and not model.pooler:
+        raise DataError(f"{location}: model.pooler is false, but the task {task['name']!r} reads the pooled output")
     return {
         "config": model,
         "tokenizer_settings": described["tokenizer"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from bert_tf.checkpoints.tensor import Tensor
+from bert_tf.checkpoints.tensor import Tensor, as_dtype
 from bert_tf.config import BertConfig, FeatureConfig, from_dict
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
@@ -127,4 +127,4 @@ class Checkpoint:
 def assign(variables: Iterable[keras.Variable], tensors: Mapping[str, Tensor]) -> None:
     """Assigns each variable the tensor of its path, reading one tensor at a time."""
     for variable in variables:
-        variable.assign(tensors[variable.path].read())
+        variable.assign(as_dtype(tensors[variable.path], variable.dtype, variable.path).read())

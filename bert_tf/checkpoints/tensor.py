@@ -1,4 +1,4 @@
-"""An array on disk that is read only when its values are needed."""
+"""An array on disk that is read only when its values are needed, and the checks of its values."""
 
 import dataclasses
 import math
@@ -8,7 +8,10 @@ import keras
 import ml_dtypes  # noqa: F401  (registers the dtype name bfloat16 with NumPy)
 import numpy as np
 
+from bert_tf.errors import DataError
 from bert_tf.types import Array
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +43,53 @@ class Tensor:
 def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same values in another shape."""
     return dataclasses.replace(tensor, shape=shape, read=lambda: tensor.read().reshape(shape))
+
+
+def finite(tensor: Tensor, file: str) -> Tensor:
+    """The same tensor; reading it raises DataError if a value is NaN or infinite. `file` is its path, for the error."""
+
+    def read() -> Array:
+        values = tensor.read()
+        count = values.size - np.count_nonzero(np.isfinite(values))  # 0.07 s for BERT-base
+        if count:
+            raise DataError(
+                f"{file}: {tensor.source} holds {count:,} values of {values.size:,} that are NaN or infinite; expected "
+                "finite weights: use another checkpoint of the training"
+            )
+        return values
+
+    return dataclasses.replace(tensor, read=read)
+
+
+def as_dtype(tensor: Tensor, dtype: str, name: str) -> Tensor:
+    """The values, which must be finite, in another dtype; reading raises DataError if one is too large for it.
+
+    Args:
+        tensor: of floating-point numbers.
+        dtype: a name in FLOATS.
+        name: of the tensor in the error.
+    """
+    if dtype == tensor.dtype:
+        return tensor
+
+    def read() -> Array:
+        values = tensor.read()
+        with np.errstate(over="ignore"):
+            result = values.astype(dtype)
+        if not np.isfinite(result).all():
+            largest = np.abs(values.astype(np.float64)).max()
+            what_to_do = "use bfloat16 or float32" if dtype == "float16" else "expected weights within its range"
+            raise DataError(f"{name} holds {largest:.4g}, too large for {dtype}; {what_to_do}")
+        return result
+
+    return dataclasses.replace(tensor, dtype=dtype, read=read)
+
+
+def number(tensor: Tensor, file: str) -> int:
+    """The value of a tensor that holds one integer, such as a step; DataError for any other tensor."""
+    if tensor.size != 1 or np.dtype(tensor.dtype).kind not in "iub":
+        raise DataError(f"{file}: {tensor.source} is {tensor.dtype} {list(tensor.shape)}; expected one integer")
+    return int(tensor.read().item())
 
 
 def tensor_of_variable(variable: keras.Variable) -> Tensor:

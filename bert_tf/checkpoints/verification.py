@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import bert_tf
-from bert_tf.checkpoints.formats import huggingface, open_checkpoint
+from bert_tf.checkpoints.formats import format_of, open_checkpoint
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.errors import DataError
 from bert_tf.files import bundled
@@ -23,9 +23,17 @@ from bert_tf.model.heads import POSITIONS
 from bert_tf.text.packing import dense_features, pack, truncate
 from bert_tf.types import Array, Json
 
+_OURS = "bert_tf "
 _SENTENCES = 16
 _LENGTH = 64
 _CHOICES = 2  # choices per question of a multiple-choice model, and texts per cosine
+# Format -> the library that would have to confirm a conversion, and why it is not run.
+_NOT_RUN = {
+    "huggingface": "Transformers: it is not installed; pip install transformers 'bert_tf[torch]'",
+    "google": "google-research/bert: it needs TensorFlow 1",
+    "model_garden": "TF Model Garden: only its SavedModels can be run",
+    "fairseq": "fairseq: bert_tf does not run it",
+}
 # Largest difference allowed, relative to the largest value of an output. Float32 sums in another order differ by about
 # 1e-6; a number with 8 or 11 bits is off by 1/256 or 1/2048, and the error accumulates over layers.
 _TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
@@ -45,7 +53,9 @@ def compare(source: str, output: str, *, allow_pickle: bool = False) -> Json:
 
     Returns:
         {"source_run_by", "output_run_by": library and version, "inputs": description of the inputs, "differences":
-        {name of an output: {"largest": largest difference, "of": largest value of the source}}}.
+        {name of an output: {"largest": largest difference, "of": largest value of the source}}, "not_verified_against":
+        if this project ran both, a list of the libraries of the two formats, with the reasons why they were not run;
+        else None}.
 
     Raises:
         DataError: a difference is larger than the number format explains.
@@ -72,7 +82,15 @@ def compare(source: str, output: str, *, allow_pickle: bool = False) -> Json:
     if wrong:
         shown = ", ".join(f"{name} by {differences[name]['largest']:.3g}" for name in wrong)
         raise DataError(f"{source}, run with {source_by}, and its conversion, run with {output_by}, differ in {shown}")
-    return {"source_run_by": source_by, "output_run_by": output_by, "inputs": described, "differences": differences}
+    alone = source_by.startswith(_OURS) and output_by.startswith(_OURS)
+    formats = [getattr(format_of(path), "FORMAT", None) for path in (source, output)]
+    return {
+        "source_run_by": source_by,
+        "output_run_by": output_by,
+        "inputs": described,
+        "differences": differences,
+        "not_verified_against": [_NOT_RUN[name] for name in formats if name in _NOT_RUN] if alone else None,
+    }
 
 
 def _dtypes(checkpoint: Checkpoint) -> set[str]:
@@ -111,11 +129,12 @@ def _features(checkpoint: Checkpoint) -> tuple[dict[str, Array], str]:
 def _run(path: str, checkpoint: Checkpoint, features: dict[str, Array]) -> tuple[str, dict[str, Array]]:
     """Name and version of the library, and the model's outputs."""
     masked = {POSITIONS: np.tile(np.arange(1, 3, dtype=np.int32), (len(features["input_mask"]), 1))}
-    if huggingface.recognises(path) and all(map(importlib.util.find_spec, ("torch", "transformers"))):
+    reader = format_of(path)
+    if reader and reader.FORMAT == "huggingface" and all(map(importlib.util.find_spec, ("torch", "transformers"))):
         return _with_transformers(path, checkpoint, features | masked)
     if os.path.exists(os.path.join(path, "saved_model.pb")):
         return f"the SavedModel (TensorFlow {tf.__version__})", _with_saved_model(path, features, masked)
-    return f"bert_tf {bert_tf.__version__}", _with_bert_tf(checkpoint, features, masked)
+    return f"{_OURS}{bert_tf.__version__}", _with_bert_tf(checkpoint, features, masked)
 
 
 def _with_bert_tf(checkpoint: Checkpoint, features: dict[str, Array], masked: dict[str, Array]) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bert_tf.checkpoints.tensor import Tensor
+from bert_tf.checkpoints.tensor import FLOATS, Tensor, finite
 from bert_tf.errors import DataError
 from bert_tf.types import Array, Shapes
 
@@ -70,15 +70,16 @@ def expand(names: Mapping[str, str], library: Mapping[str, tuple[str, str]], lay
 
 
 def read_mapped(table: WeightMap, shapes: Shapes, store: Mapping[str, Tensor], file: str) -> dict[str, Tensor]:
-    """Finds our variables in a foreign checkpoint.
+    """Finds our variables in a foreign checkpoint; a tensor with a value that is not finite is refused when it is read.
 
     Args:
         shapes: of our variables; paths that are only in `table` are ignored.
         store: the tensors of the checkpoint.
-        file: path for error messages, which list the missing and the misshapen tensors.
+        file: path for error messages, which list the missing, misshapen and mistyped tensors.
     """
     missing: list[str] = []
     misshapen: list[str] = []
+    mistyped: list[str] = []
     found: dict[str, Tensor] = {}
     for path, shape in shapes.items():
         mapping = table[path]
@@ -90,12 +91,13 @@ def read_mapped(table: WeightMap, shapes: Shapes, store: Mapping[str, Tensor], f
         expected = part[::-1] if mapping.layout == TRANSPOSED else part
         wrong = [name for name in mapping.names if store[name].shape != expected]
         misshapen += [f"{name} is {list(store[name].shape)}, not {list(expected)}" for name in wrong]
-        if not wrong:
-            found[path] = _joined([store[name] for name in mapping.names], shape, mapping.layout)
-    if missing or misshapen:
-        parts = [
-            f"{what} {first_names(names)}" for what, names in (("missing", missing), ("misshapen", misshapen)) if names
-        ]
+        others = [name for name in mapping.names if store[name].dtype not in FLOATS]
+        mistyped += [f"{name} is {store[name].dtype}, not {' or '.join(FLOATS)}" for name in others]
+        if not wrong and not others:
+            found[path] = _joined([finite(store[name], file) for name in mapping.names], shape, mapping.layout)
+    problems = {"missing": missing, "misshapen": misshapen, "mistyped": mistyped}
+    parts = [f"{what} {first_names(names)}" for what, names in problems.items() if names]
+    if parts:
         raise DataError(f"{file} does not hold the model that its config describes: {'; '.join(parts)}")
     return found
 

@@ -1,9 +1,10 @@
 """The BERT encoder as an ordinary Keras model, with the input and output names of the TF-Hub BERT models."""
 
+import collections
 import functools
 import os
 from collections.abc import Collection
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import keras
 import tensorflow as tf
@@ -26,6 +27,7 @@ from bert_tf.model.layers import (
 )
 from bert_tf.types import Json, Tensors
 
+_FLOATS = ("float32", "bfloat16", "float16", "float64")
 FIRST_TOKENS = "first_token_positions"  # input name: where each sequence of a packed row starts
 
 
@@ -138,6 +140,8 @@ class BertEncoder(FunctionalModel):
         policy = keras.dtype_policies.get(dtype)
         if policy.quantization_mode:
             raise ConfigError(f"dtype {policy.name!r} is quantized, an encoder is not; use 'bfloat16' or another float")
+        if not {policy.compute_dtype, policy.variable_dtype} <= set(_FLOATS):
+            raise ConfigError(f"dtype {policy.name!r}: an encoder computes in one of {', '.join(_FLOATS)}")
         embeddings = Embeddings(config, name="embeddings", dtype=policy)
         inputs = encoder_inputs()
         mask, embedded = inputs["input_mask"], [inputs["input_word_ids"], inputs["input_type_ids"]]
@@ -166,6 +170,8 @@ class BertEncoder(FunctionalModel):
             else:
                 first = LastToken(name="last_token", autocast=False)(x, mask) if causal else x[:, 0]
             outputs["pooled_output"] = pooler(first)
+        else:
+            outputs = collections.defaultdict(_no_such_output, outputs)
         super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, frozen=frozen)
         self.config = config
         self.dtype_policy = policy
@@ -190,6 +196,13 @@ class BertEncoder(FunctionalModel):
     def from_config(cls, config: Json, custom_objects: Json | None = None) -> Self:
         """Creates the encoder from the output of `get_config`."""
         return cls(**(config | {"config": read_config(config["config"])}))
+
+
+def _no_such_output() -> NoReturn:
+    raise KeyError(
+        "no such output: the encoder has no pooler, so it returns embedding_output, sequence_output and "
+        "encoder_outputs; bert_tf.load(PATH, pooler=True) adds a new, untrained pooler, which returns pooled_output"
+    )
 
 
 def token_features(encoder: BertEncoder, outputs: dict[str, Any], config: FeatureConfig) -> keras.KerasTensor:

@@ -57,6 +57,14 @@ class MaskedLanguageModelHead(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
+class Orthogonal(keras.initializers.Orthogonal):
+    """keras.initializers.Orthogonal in every dtype: TensorFlow's QR decomposition has no bfloat16."""
+
+    def __call__(self, shape: Shape, dtype: str | None = None) -> tf.Tensor:
+        return keras.ops.cast(super().__call__(shape, "float32"), dtype or keras.config.floatx())
+
+
+@keras.saving.register_keras_serializable("bert_tf")
 class FlattenChoices(keras.layers.Layer):
     """int [batch, choices, length] -> [batch * choices, length]."""
 
@@ -258,7 +266,12 @@ def _bilstm(
             backward = direction == "backward"
             name = f"bilstm_{layer}_{direction}"
             lstm = keras.layers.LSTM(
-                units, return_sequences=return_sequences, go_backwards=backward, name=name, dtype=dtype
+                units,
+                return_sequences=return_sequences,
+                go_backwards=backward,
+                recurrent_initializer=Orthogonal(),
+                name=name,
+                dtype=dtype,
             )
             output = lstm(states, mask=is_token)
             outputs.append(keras.ops.flip(output, axis=1) if backward and return_sequences else output)

@@ -1,6 +1,7 @@
 """Conversions between formats: lossless round trips, complete reports, and no partial output."""
 
 import dataclasses
+import importlib.util
 import json
 import resource
 import subprocess
@@ -126,7 +127,16 @@ def test_verification_finds_no_difference_between_equal_models(saved, tmp_path, 
     assert all(it["largest"] <= 1e-5 and it["of"] > 0 for it in differences.values())
     logits = [name for name in differences if "logits" in name]
     assert bool(logits) == bool(head)
-    assert "largest differences" in conversion.text(report)
+    text = conversion.text(report)
+    assert "Not verified against google-research/bert: it needs TensorFlow 1\n" in text
+    assert "largest differences" not in text  # a table of zeros would look like a comparison with that library
+
+
+def test_a_missing_library_is_named_with_how_to_install_it(saved, tmp_path, monkeypatch):
+    _, path = saved()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    report = conversion.convert(path, "huggingface", str(tmp_path / "theirs"), verify=True)
+    assert "Not verified against Transformers: it is not installed; pip install transformers" in conversion.text(report)
 
 
 @pytest.mark.parametrize("name", ["layer_1/attention/qkv/kernel", "classifier/bias"])
@@ -187,7 +197,7 @@ def test_the_program_prints_the_report(programs, saved, tmp_path):
     )  # fmt: skip
     assert "cls/squad/output_weights" in done.output
     assert "2 added" in done.output and "from 24 to 48" in done.output
-    assert "Verified on" in done.output and "start_logits" in done.output
+    assert "Not verified against google-research/bert" in done.output
     assert done.output.splitlines()[-1].startswith(f"{tmp_path}/theirs: google, ")
 
 

@@ -161,6 +161,13 @@ def test_a_wrong_value_in_a_config_is_one_line_with_file_field_value_and_expecta
     assert "\n" not in str(caught.value)
 
 
+def test_a_task_without_the_pooler_that_it_reads_is_named(saved):
+    path, *_ = saved
+    edit(path, lambda config: config["model"].update(pooler=False))
+    with pytest.raises(DataError, match=r"config\.json: model.pooler is false, but the task '.*' reads the pooled"):
+        bert_tf.load(str(path))
+
+
 @pytest.mark.parametrize("key", ["version", "model", "tokenizer", "task"])
 def test_a_missing_part_of_a_config_is_named(key):
     content = described()

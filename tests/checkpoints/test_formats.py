@@ -1,11 +1,13 @@
-"""Errors for paths without a model or without a recognisable one."""
+"""Errors for paths without a recognisable model, and for weights that are none."""
 
 import shutil
 
+import numpy as np
 import pytest
 
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.formats import google, huggingface, open_checkpoint
+from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.errors import ConfigError, DataError
 from tests.checkpoints.small import assert_same, small_checkpoint
 
@@ -75,3 +77,53 @@ def test_features_of_our_format_are_refused_by_the_others_and_restored_by_ours(t
     assert "bert_tf" in str(caught.value) and "\n" not in str(caught.value)
     directory.write(checkpoint, str(tmp_path / "ours"))
     assert_same(directory.read(str(tmp_path / "ours")), checkpoint)
+
+
+def written(path, format, head, name, values):
+    """Writes a model in a format, with one tensor replaced; returns its path."""
+    checkpoint, _ = small_checkpoint(head)
+    checkpoint.tensors[name] = tensor_of(values, name)
+    path.mkdir()
+    format.write(checkpoint, str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize("format", [directory, google, huggingface])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_refused_when_read(tmp_path, format, value):
+    values = np.zeros(32, np.float32)
+    values[[3, 7]] = value
+    path = written(tmp_path / "model", format, "classification", "pooler/bias", values)
+    line = r"model.*pooler.* holds 2 values of 32 that are NaN or infinite; expected finite weights"
+    with pytest.raises(DataError, match=line):
+        open_checkpoint(path).tensors["pooler/bias"].read()
+
+
+def test_no_program_answers_with_or_converts_weights_that_are_not_finite(programs, tmp_path):
+    name, size = "bilstm_0_forward/lstm_cell/bias", 4 * 32
+    path = written(tmp_path / "model", directory, "tagging_bilstm", name, np.full(size, np.nan, np.float32))
+    for program, flags in {
+        "predict": [f"--model_dir={path}", "--data_dir=-", f"--output={tmp_path}/other.jsonl"],
+        "convert": [f"--input={path}", "--format=bert_tf", f"--output={tmp_path}/other"],
+    }.items():
+        done = programs(program, *flags, stdin='{"text": "a"}\n')
+        assert done.status == 1
+        assert f"model.safetensors: {name} holds 128 values of 128 that are NaN or infinite" in done.error_line
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("format", [directory, google, huggingface])
+def test_integers_are_not_taken_for_weights(tmp_path, format):
+    path = written(tmp_path / "model", format, None, "pooler/bias", np.arange(32, dtype=np.int32))
+    with pytest.raises(DataError, match=r"mistyped .*pooler.* is int32, not float64 or float32"):
+        open_checkpoint(path)
+
+
+def test_a_weight_out_of_range_of_the_models_dtype_is_named():
+    checkpoint, _ = small_checkpoint()
+    checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e6, np.float32), "pooler/bias")
+    with pytest.raises(DataError, match=r"pooler/bias holds 1e\+06, too large for float16; use bfloat16"):
+        checkpoint.encoder(dtype="float16")
+    checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e300), "pooler/bias")
+    with pytest.raises(DataError, match=r"pooler/bias holds 1e\+300, too large for float32"):
+        checkpoint.encoder()

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder, BertPretrainer
 from bert_tf.errors import ConfigError
-from bert_tf.model.heads import classifier
+from bert_tf.model.heads import build, classifier
 from tests.model.numpy_bert import encode, linear, tensors_of
 from tests.model.small import features, randomize, small_config
 
@@ -207,6 +207,33 @@ def test_the_pretrainer_trains_in_a_pure_policy():
         loss = tf.reduce_sum(half(inputs, training=True)["mlm_logits"] ** 2)
     for gradient in tape.gradient(loss, [variable.value for variable in half.encoder.embeddings.trainable_variables]):
         assert np.isfinite(np.float32(tf.convert_to_tensor(gradient))).all()
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "float64"])
+def test_a_bilstm_computes_in_a_pure_policy(policy):
+    model = build(new_encoder(policy), "tagging_bilstm", 3)
+    kernels = [weight for weight in model.weights if weight.path.endswith("recurrent_kernel")]
+    assert {kernel.dtype for kernel in kernels} == {policy}
+    columns = np.float32(kernels[0].value)
+    np.testing.assert_allclose(columns @ columns.T, np.eye(len(columns)), atol=0.02)  # orthogonal
+    assert np.isfinite(model(PADDED)["logits"]).all()
+
+
+@pytest.mark.parametrize("policy", ["int32", "bool", "complex64"])
+def test_a_dtype_that_is_not_floating_point_is_refused(policy):
+    with pytest.raises(ConfigError, match=f"dtype '{policy}': an encoder computes in one of float32, bfloat16"):
+        new_encoder(policy)
+
+
+def test_the_error_for_a_missing_pooled_output_says_how_to_get_one(tmp_path):
+    encoder = new_encoder(pooler=False)
+    encoder.save(tmp_path / "encoder.keras")
+    for one in (encoder, keras.models.load_model(tmp_path / "encoder.keras")):
+        for outputs in (one(PADDED), one.output, one(symbolic()), tf.function(one)(PADDED), one.predict(PADDED)):
+            assert set(outputs) == {"embedding_output", "sequence_output", "encoder_outputs"}
+            assert "pooled_output" not in outputs
+            with pytest.raises(KeyError, match=r"the encoder has no pooler.*bert_tf\.load\(PATH, pooler=True\)"):
+                outputs["pooled_output"]
 
 
 def test_a_policy_may_be_a_map_of_policies(tmp_path):

@@ -41,10 +41,15 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
         allow_pickle: see `bert_tf.load`.
     """
     path = local(path, allow_pickle)
-    for reader in _READERS:
-        if reader.recognises(path):  # also a prefix of file names, which need not exist itself
-            return reader.read(path, allow_pickle)
-    raise DataError(f"{path}: {_unrecognised(path)}")
+    reader = format_of(path)
+    if not reader:
+        raise DataError(f"{path}: {_unrecognised(path)}")
+    return reader.read(path, allow_pickle)
+
+
+def format_of(path: str) -> ReadableFormat | None:
+    """The format of a path on this machine: of a directory, a file or a prefix of file names; None if unknown."""
+    return next((reader for reader in _READERS if reader.recognises(path)), None)
 
 
 def _unrecognised(path: str) -> str:
@@ -72,7 +77,7 @@ def _unrecognised(path: str) -> str:
 
 
 def _is_model(path: str) -> bool:
-    return os.path.isdir(path) and any(reader.recognises(path) for reader in _READERS)
+    return os.path.isdir(path) and format_of(path) is not None
 
 
 def local(path: str | os.PathLike[str], allow_pickle: bool = False) -> str:

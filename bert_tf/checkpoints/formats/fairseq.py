@@ -193,10 +193,10 @@ def _unused_tensors(store: Mapping[str, Tensor], used: set[str], words: Tensor, 
             unused_tensors[name] = "a copy of the word embedding"
         elif name.endswith(".version"):
             unused_tensors[name] = "a version number of fairseq's code"
-        elif name.startswith("classification_heads."):
-            unused_tensors[name] = "the head of a fine-tuned model, which is not supported here"
-        else:
+        elif name.startswith(root):
             unknown.append(name)
+        else:  # classification_heads, and those of other projects
+            unused_tensors[name] = "the head of a fine-tuned model, which is not supported here"
     if unknown:
         raise DataError(f"{file} does not hold the model that its settings describe: unknown {', '.join(unknown)}")
     return unused_tensors

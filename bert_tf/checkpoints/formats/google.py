@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_tf.checkpoints.formats import google_config as configs
 from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, check_writable
-from bert_tf.checkpoints.tensor import Tensor, tensor_of
+from bert_tf.checkpoints.tensor import Tensor, number, tensor_of
 from bert_tf.checkpoints.tensor_files.bundles import choose, holds_objects, open_bundle, prefixes, stem, write_bundle
 from bert_tf.checkpoints.weight_map import (
     TENSORFLOW,
@@ -207,6 +207,13 @@ def _find_head(checkpoint: Checkpoint, store: Mapping[str, Tensor], has_descript
     # A model without a pooler is written with a pooler of zeros, which is used if a head has been trained on it since.
     pooler = config.pooler if has_description else any(name.startswith("bert/pooler/") for name in store)
     checkpoint.config = dataclasses.replace(config, pooler=pooler or found in ON_POOLED)
+    ours = ("bert/", "cls/", "output_weights", "output_bias")
+    others = [name for name, tensor in store.items() if tensor.shape and not name.startswith(ours)]
+    if found == "classification" and others:
+        checkpoint.warnings.append(
+            f"head: only the encoder is read: what the classifier reads is not known, as there is also {others[0]}"
+        )
+        found = None
     if not found:
         return
     name = found
@@ -239,9 +246,7 @@ def _head(names: Collection[str]) -> str | None:
 def _step(store: Mapping[str, Tensor], prefix: str) -> int | None:
     if _STEP not in store:
         return None
-    if store[_STEP].shape:
-        raise DataError(f"{prefix}: {_STEP} is {list(store[_STEP].shape)}; expected one number")
-    return int(store[_STEP].read())
+    return number(store[_STEP], prefix)
 
 
 def _unused_tensors(store: Mapping[str, Tensor], taken: set[str], known: set[str], prefix: str) -> dict[str, str]:
@@ -250,7 +255,7 @@ def _unused_tensors(store: Mapping[str, Tensor], taken: set[str], known: set[str
     Args:
         taken: names of the tensors that the model uses.
         known: names of the variables of the encoder and of all heads.
-        prefix: of the checkpoint, for the error on tensors that belong neither to another head nor to the training.
+        prefix: of the checkpoint, for the error on unknown tensors in the scopes of the encoder and its own heads.
     """
     unused_tensors, unknown = {}, []
     for name in store.keys() - taken:
@@ -261,10 +266,11 @@ def _unused_tensors(store: Mapping[str, Tensor], taken: set[str], known: set[str
             unused_tensors[name] = "the model has no pooler" if pooler else "belongs to another head"
         elif base in store:
             unused_tensors[name] = "training state other than m and v of BERT's Adam"
-        elif not store[name].shape and not name.startswith(("bert/", "cls/")):
-            unused_tensors[name] = "a number of the training, not a weight"
-        else:
+        elif variable.startswith(("bert/", "cls/")):
             unknown.append(name)
+        else:
+            number = not store[name].shape
+            unused_tensors[name] = "a number of the training, not a weight" if number else "the head of another project"
     if unknown:
         shown = ", ".join(sorted(unknown))
         raise DataError(f"{prefix} does not hold the model that {configs.FILE} describes: unknown {shown}")

@@ -14,7 +14,7 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
-from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, names_of, read_mapped, write_mapped
+from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, first_names, names_of, read_mapped, write_mapped
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import read_json, write_json
@@ -23,8 +23,7 @@ from bert_tf.types import Json
 
 FORMAT = "huggingface"
 
-# Tensors of heads and the pooler; the pooler is ignored if the class has none.
-_OUTSIDE_ENCODER = re.compile(r"(cls|classifier|qa_outputs|lm_head|pooler)\.")
+# An unknown tensor here would change what the encoder computes; all others belong to heads.
 _ENCODER = re.compile(r"(embeddings|encoder)\.")
 # Buffers 0, 1, 2, ... and 0, 0, 0, ... that older releases saved; they are constants.
 _BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
@@ -69,8 +68,9 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         allow_pickle: read pytorch_model.bin if there are no safetensors.
 
     Returns:
-        A Checkpoint with the head of the class that config.json names, or else the head that the tensors look like.
-        For a class that this project does not have it is the encoder, with the other tensors in `unused_tensors`.
+        A Checkpoint with the head of the class that config.json names. If this project does not have that class, or
+        none is named, it has the head that the tensors look like, or else no head. Tensors without a place in it are
+        in `unused_tensors`.
     """
     file = os.path.join(path, "config.json")
     settings: Json = {**read_json(file, configs.Settings)}
@@ -78,49 +78,89 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     config = configs.read_config(settings, file)
     roberta = configs.is_roberta(settings["model_type"])
     pieces, tokenizer_settings, tokenizer_config = _tokenizer(path, settings, config.vocab_size, warnings)
+    limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
+    max_length = limit if type(limit) is int and 0 < limit < positions else positions
     weights, tensors = _open(path, allow_pickle)
     store = _plain(tensors, "roberta." if roberta else "bert.", weights)
-    head, foreign = configs.read_head(settings, store, warnings)
-    copies = _copies(head, roberta)
-    for copy, original in copies.items():
-        if copy in store and original not in store:
-            store[original] = store.pop(copy)
 
-    if roberta and head == "classification":
-        warnings.append("pooler: the first of the classifier's two layers, which has the same shape and position")
-    pooler = head in ON_POOLED or any(name.startswith("pooler.") for name in store)
-    config = dataclasses.replace(config, pooler=pooler)
-    table, labels = weight_map(config, head, roberta), None
-    if head and HEADS[head]:
-        bias = store.get(table["classifier/bias"].names[0])
-        labels = configs.read_labels(settings, file, bias.size if bias else None)
-    shapes = variable_shapes(config, head, len(labels) if labels else None)
-    found = read_mapped(table, shapes, store, weights)
-    unused = store.keys() - names_of(table, shapes) - _BUFFERS - copies.keys()
-    # A custom class may use any names for its head.
-    unknown = [name for name in unused if (_ENCODER.match(name) if foreign else not _OUTSIDE_ENCODER.match(name))]
-    if unknown:
-        shown = ", ".join(sorted(store[name].source for name in unknown))
-        raise DataError(f"{weights} does not hold the model that config.json describes: unknown {shown}")
-    _check_copies(copies, store, weights, warnings)
-    why = f"the head of {foreign}, which bert_tf does not have" if foreign else "not part of a model of this class"
-
-    limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
-    max_length = limit if isinstance(limit, int) and 0 < limit < positions else positions
-    return Checkpoint(
-        config=config,
-        tensors=found,
-        task=configs.read_task(settings, head, labels, max_length, warnings) if head else None,
+    head, foreign, guess = configs.read_head(settings, store, warnings)
+    try:
+        model = _read_model(settings, file, config, head, store, weights, max_length)
+        if foreign and head and HEADS[head] and model.unused_tensors:
+            raise DataError(f"what its classifier reads is not known, as it also has {', '.join(model.unused_tensors)}")
+        found = f"its tensors are those of the head {head}" if head else "only the encoder is read"
+    except DataError as error:
+        if not guess:
+            raise
+        found = f"only the encoder is read: {error}"
+        head, model = None, _read_model(settings, file, config, None, store, weights, max_length)
+    if guess:
+        warnings.append(f"head: {guess}; {found}")
+    if foreign:
+        why = f"{'another part of ' if head else ''}the head of {foreign}, which bert_tf does not have"
+        model.unused_tensors = dict.fromkeys(model.unused_tensors, why)
+    return dataclasses.replace(
+        model,
         pieces=pieces,
         tokenizer_settings=tokenizer_settings,
-        unused_tensors={store[name].source: why for name in sorted(unused)},
-        warnings=warnings,
+        warnings=warnings + model.warnings,
         source_metadata={
             "format": FORMAT,
             "model_type": settings["model_type"],
             "config": configs.other_settings(settings),
             "tokenizer_config": tokenizers.other_settings(tokenizer_config),
         },
+    )
+
+
+def _read_model(
+    settings: Json,
+    file: str,
+    config: BertConfig,
+    head: str | None,
+    tensors: Mapping[str, Tensor],
+    weights: str,
+    max_length: int,
+) -> Checkpoint:
+    """The encoder and a head, without tokenizer.
+
+    Args:
+        settings: content of config.json.
+        file: its path, for errors.
+        config: of the encoder; whether it has a pooler is read from the tensors.
+        head: a key of HEADS, or None.
+        tensors: by name, without the encoder's prefix.
+        weights: path of their file, for errors.
+        max_length: of the task.
+    """
+    roberta, store, labels, warnings = configs.is_roberta(settings["model_type"]), dict(tensors), None, list[str]()
+    copies = _copies(head, roberta)
+    for copy, original in copies.items():
+        if copy in store and original not in store:
+            store[original] = store.pop(copy)
+    if roberta and head == "classification":
+        warnings.append("pooler: the first of the classifier's two layers, which has the same shape and position")
+    pooler = head in ON_POOLED or any(name.startswith("pooler.dense.") for name in store)
+    config = dataclasses.replace(config, pooler=pooler)
+    table = weight_map(config, head, roberta)
+    if head and HEADS[head]:
+        bias = store.get(table["classifier/bias"].names[0])
+        labels = configs.read_labels(settings, file, bias.size if bias else None, warnings)
+    shapes = variable_shapes(config, head, len(labels) if labels else None)
+    found = read_mapped(table, shapes, store, weights)
+    unused = sorted(store.keys() - names_of(table, shapes) - _BUFFERS - copies.keys())
+    prefix = store[_WORDS].source.removesuffix(_WORDS)  # a class may have another part called encoder
+    unknown = [store[name].source for name in unused if _ENCODER.match(name)]
+    unknown = [source for source in unknown if source.startswith(prefix)]
+    if unknown:
+        raise DataError(f"{weights} does not hold the model that config.json describes: unknown {first_names(unknown)}")
+    _check_copies(copies, store, weights, warnings)
+    return Checkpoint(
+        config=config,
+        tensors=found,
+        task=configs.read_task(settings, head, labels, max_length, warnings) if head else None,
+        unused_tensors={store[name].source: "not part of a model of this class" for name in unused},
+        warnings=warnings,
     )
 
 
@@ -212,7 +252,7 @@ def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:
 def _tokenizer(path: str, settings: Json, vocab_size: int, warnings: list[str]) -> tuple[list[str] | None, Json, Json]:
     """Vocabulary or None, keyword arguments of `Tokenizer`, content of tokenizer_config.json."""
     config = tokenizers.read_config(path)
-    default_class = settings.get("tokenizer_class")
+    default_class = settings.get("tokenizer_class") and str(settings["tokenizer_class"])
     pieces, arguments, remarks = tokenizers.read_tokenizer(path, config, vocab_size, default_class)
     if not pieces and not remarks:
         # RoBERTa's tokenizer is hardly ever WordPiece, so it may be missing; for BERT, the file was forgotten.
@@ -249,7 +289,7 @@ def _check_copies(copies: Mapping[str, str], store: Mapping[str, Tensor], file: 
         if copy_name not in store:
             continue
         copy, original = store[copy_name], store[original_name]
-        if copy.shape != original.shape or not np.array_equal(copy.read(), original.read()):
+        if copy.shape != original.shape or not np.array_equal(copy.read(), original.read(), equal_nan=True):
             raise DataError(
                 f"{file}: {copy.source} is not equal to {original.source}; expected tied output embeddings: a model "
                 "trained without them cannot be read"

@@ -18,7 +18,7 @@ from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 from bert_tf.checkpoints.formats import google_config
 from bert_tf.checkpoints.formats.model_garden_names import find
 from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
-from bert_tf.checkpoints.tensor import Tensor, reshaped
+from bert_tf.checkpoints.tensor import Tensor, number, reshaped
 from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, choose, holds_objects, open_bundle, prefixes, stem
 from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of, read_mapped
 from bert_tf.config import BertConfig
@@ -107,7 +107,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     _join_heads(store, table, config)
     checkpoint.tensors = read_mapped(table, shapes, store, prefix)
     if _STEP in values:
-        checkpoint.step = int(values[_STEP].read())
+        checkpoint.step = number(values[_STEP], prefix)
     _add_vocabulary(checkpoint, os.path.join(path, "assets") if saved_model else folder, values.get(_LOWER_CASE))
     return checkpoint
 
@@ -360,4 +360,4 @@ def _add_vocabulary(checkpoint: Checkpoint, folder: str, lower_case: Tensor | No
     if lower_case is None:
         checkpoint.warnings.append(note)
     else:  # Model Garden's tokenizer strips accents if it lower-cases
-        checkpoint.tokenizer_settings = settings | {"lower_case": bool(lower_case.read()), "strip_accents": None}
+        checkpoint.tokenizer_settings = settings | {"lower_case": bool(number(lower_case, file)), "strip_accents": None}

@@ -66,5 +66,5 @@ def find(store: Mapping[str, Tensor]) -> tuple[WeightMap, int] | None:
 
 def _num_layers(store: Collection[str], name: str) -> int:
     """Number of transformer layers, up to the last one that has variables; 0 if there are none."""
-    pattern = re.compile(re.escape(name.partition("*")[0]) + r"(\d+)/")
+    pattern = re.compile(re.escape(name.partition("*")[0]) + r"(\d{1,4})/")  # a huge number would make a huge map
     return max((int(match[1]) + 1 for match in map(pattern.match, store) if match), default=0)

@@ -45,6 +45,10 @@ def open_sharded(
     """
     path = os.path.join(directory, index)
     weight_map = read_json(path, _Index)["weight_map"]
+    files = set(os.listdir(directory))
+    absent = [name for name in weight_map.values() if name not in files]
+    if absent:
+        raise DataError(f"{path} lists {absent[0]!a}, which is no file beside it; download the files again")
     shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
     lacking = [f"{name} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
     if lacking:

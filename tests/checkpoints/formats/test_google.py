@@ -440,6 +440,15 @@ def test_training_state_of_other_programs_is_listed_as_unused(directory):
     assert (checkpoint.head, checkpoint.slots) == ("pretraining", {})
 
 
+def test_an_unknown_head_does_not_keep_the_encoder_from_loading(directory):
+    crf = {"crf/transitions": np.zeros((3, 3), np.float32)}
+    for head, kept in (("classification", None), ("masked_lm", "masked_lm"), (None, None)):
+        checkpoint = open_checkpoint(directory(head, changes=crf))
+        assert checkpoint.head == kept
+        assert checkpoint.unused_tensors["crf/transitions"] == "the head of another project"
+        assert (head == kept) != any(note.startswith("head: only the encoder is read") for note in checkpoint.warnings)
+
+
 def test_a_second_head_beside_a_fine_tuned_one_is_ignored(directory):
     others = {"cls/seq_relationship/output_bias": np.zeros(2, np.float32)}
     slots = {"cls/seq_relationship/output_bias/adam_m": np.zeros(2, np.float32)}
@@ -532,7 +541,7 @@ QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
         ({"bert/pooler/dense/bias": None}, ["missing bert/pooler/dense/bias"]),
         ({"bert/embeddings/word_embeddings": np.zeros((7, 32), np.float32)}, ["is [7, 32]", f"[{len(PIECES)}, 32]"]),
         ({f"{QUERY}/adam_m": np.zeros((32, 32), np.float32)}, [f"missing {QUERY.replace('query', 'key')}/adam_m"]),
-        ({"global_step": np.zeros(2, np.int64)}, ["global_step is [2]"]),
+        ({"global_step": np.zeros(2, np.int64)}, ["global_step is int64 [2]; expected one integer"]),
     ],
 )
 def test_a_mismatched_tensor_is_named(directory, changes, culprits):

@@ -15,6 +15,7 @@ from bert_tf.checkpoints.formats import huggingface
 from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.checkpoints.tensor_files import safetensors
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.model.variables import HEADS
 from tests import packages
 from tests.checkpoints.small import LABELS, TASKS, assert_same, small_checkpoint
 from tests.model.numpy_bert import encode, random_tensors, tensors_of
@@ -145,8 +146,49 @@ def test_a_custom_class_may_give_its_head_any_name(tmp_path, tensors):
         "crf.transitions": "the head of BertCrf, which bert_tf does not have"
     }
     path = write(tmp_path, prefixed | extra, architectures=["BertModel"])
-    with pytest.raises(DataError, match=r"unknown crf\.transitions"):
+    assert huggingface.read(path).unused_tensors == {"crf.transitions": "not part of a model of this class"}
+    # Beside an encoder with the prefix, another part may be called encoder; within it, every tensor must be known.
+    path = write(tmp_path, prefixed | extra | {"encoder.weight_ih_l0": np.zeros(3)}, architectures=["BertCrf"])
+    assert set(huggingface.read(path).unused_tensors) == {"crf.transitions", "encoder.weight_ih_l0"}
+    path = write(tmp_path, prefixed | {"bert.encoder.gate": np.zeros(3)}, architectures=["BertCrf"])
+    with pytest.raises(DataError, match=r"unknown bert\.encoder\.gate"):
         huggingface.read(path)
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "classification", "tagging", "question_answering"])
+def test_the_head_of_an_unknown_class_is_recognised_by_its_tensors(tmp_path, head):
+    checkpoint, _ = small(head)
+    huggingface.write(checkpoint, str(tmp_path))
+    edit(tmp_path, architectures=["AntiBERTy"])
+    again = huggingface.read(str(tmp_path))
+    assert_same(checkpoint, again)
+    [note] = [note for note in again.warnings if note.startswith("head: ")]
+    assert "config.json names AntiBERTy, which bert_tf does not have" in note and note.endswith(head)
+    # The names of a classifier's tensors do not tell what it reads: with others beside it, it is not used.
+    edit_tensors(tmp_path, **{"cls.species.weight": np.zeros((2, 32), np.float32)})
+    again = huggingface.read(str(tmp_path))
+    assert again.head == (None if HEADS[head] else head)
+    assert again.unused_tensors["cls.species.weight"].endswith("the head of AntiBERTy, which bert_tf does not have")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"classifier.weight": None},
+        {"classifier.weight": np.zeros((3, 31), np.float32)},
+        {"classifier.weight": np.zeros((5, 32), np.float32), "classifier.bias": np.zeros(5, np.float32)},
+    ],
+)
+@pytest.mark.parametrize("classes", [None, ["BertPoet"]])
+def test_an_unknown_head_does_not_keep_the_encoder_from_loading(tmp_path, changes, classes):
+    checkpoint, _ = small("classification")
+    huggingface.write(checkpoint, str(tmp_path))
+    edit(tmp_path, architectures=classes)
+    edit_tensors(tmp_path, **changes)
+    again = huggingface.read(str(tmp_path))
+    assert again.head is None and again.tensors.keys() == small()[0].tensors.keys()
+    assert any("only the encoder is read: " in note for note in again.warnings)
+    assert "classifier.bias" in again.unused_tensors
 
 
 def test_a_bare_encoder_loads_without_a_warning(tmp_path, tensors, caplog):
@@ -208,6 +250,19 @@ def test_qkv_tensors_of_wrong_sizes_with_the_right_sum_are_refused(tmp_path, ten
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type 'relative_key'", "absolute"]),
         ({"num_attention_heads": 5}, ["not a multiple of num_attention_heads 5"]),
         ({"vocab_size": len(PIECES) + 1}, [f"{len(PIECES)} pieces", f"{len(PIECES) + 1}"]),
+        (
+            {"num_hidden_layers": 10**9},
+            ["config.json: num_hidden_layers is 1000000000; expected a whole number"],
+        ),
+        ({"max_position_embeddings": 10**12}, ["config.json: max_position_embeddings is 1000000000000; expected"]),
+        ({"vocab_size": 0}, ["config.json: vocab_size is 0; expected a whole number from 1"]),
+        ({"intermediate_size": 48.0}, ["config.json: intermediate_size is 48.0; expected a whole number"]),
+        ({"type_vocab_size": True}, ["config.json: type_vocab_size is True; expected a whole number"]),
+        ({"model_type": "roberta", "pad_token_id": -1}, ["config.json: pad_token_id is -1; expected a whole number"]),
+        (
+            {"model_type": "roberta", "pad_token_id": 23},
+            ["max_position_embeddings is 24; expected more than pad"],
+        ),
     ],
 )
 def test_an_invalid_config_is_refused(tmp_path, tensors, overrides, culprits):
@@ -421,6 +476,13 @@ def test_labels_without_names_are_numbered(tmp_path, changes):
     assert huggingface.read(path).labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
+def test_the_two_default_names_are_no_names(tmp_path):
+    path = write_classifier(tmp_path, id2label={"0": "LABEL_0", "1": "LABEL_1"})
+    checkpoint = huggingface.read(path)
+    assert checkpoint.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    assert "labels: numbered LABEL_0 to LABEL_2, as config.json has only the 2 default names" in checkpoint.warnings
+
+
 @pytest.mark.parametrize(
     "changes, line",
     [
@@ -549,7 +611,17 @@ def test_a_missing_or_truncated_shard_is_named(tmp_path):
     with pytest.raises(DataError, match=f"{second} cannot be read"):
         huggingface.read(str(tmp_path))
     (tmp_path / second).unlink()
-    with pytest.raises(DataError, match=f"{second} cannot be read"):
+    with pytest.raises(DataError, match=rf"index\.json lists '{second}', which is no file beside it"):
+        huggingface.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/outside.safetensors", "", ".", "a\0b", "\ud800"])
+def test_an_index_may_only_list_files_beside_it(tmp_path, name):
+    huggingface.write(small()[0], str(tmp_path))
+    shard(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"pooler.dense.bias": name}}))
+    with pytest.raises(DataError, match=r"index\.json[: ]"):
         huggingface.read(str(tmp_path))
 
 
@@ -766,6 +838,7 @@ def test_a_tokenizer_json_of_another_length_is_refused(tmp_path, tensors):
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": ["a"]}}, "vocab is .*expected an object"),
         ("added_tokens.json", {"x": "y"}, 'x is "y"; expected a whole number'),
         ("config.json", {"architectures": "BertModel"}, 'architectures is "BertModel"; expected a list'),
+        ("config.json", {"hidden_act": ["gelu"]}, 'hidden_act is \\["gelu"\\]; expected text'),
     ],
 )
 def test_an_unsupported_component_is_named(tmp_path, tensors, file, content, line):

@@ -346,6 +346,7 @@ def test_mismatched_settings_are_named(tmp_path, tensors, name, text, culprits):
         ({f"{QUERY}/kernel": np.zeros((HIDDEN, 8, HEADS))}, [f"{QUERY}/kernel is [32, 8, 4], not [32, 32]"]),
         ({f"{OUTPUT}/kernel": np.zeros((HIDDEN, HEADS, 8))}, [f"{OUTPUT}/kernel is [32, 4, 8], not [32, 32]"]),
         ({"position_embedding/embeddings": np.zeros(24)}, ["position_embedding/embeddings is [24]; expected 2 axes"]),
+        ({"transformer/layer_99999999999/output/bias": np.zeros(32)}, ["unknown transformer/layer_99999999999"]),
         ({"embedding_projection/kernel": np.zeros((32, 32))}, ["unknown embedding_projection/kernel"]),
         ({"word_embeddings/embeddings": np.zeros((40, 16))}, ["size 16 in a model of hidden size 32", "ALBERT"]),
     ],
