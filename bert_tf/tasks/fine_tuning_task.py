@@ -22,6 +22,7 @@ import tensorflow as tf
 from bert_tf.config import ExampleData, from_dict, to_dict
 from bert_tf.config.tasks import TaskConfig
 from bert_tf.config.values import with_new_names
+from bert_tf.errors import DataError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.datasets.examples import ReadReport, Scale
 from bert_tf.model.chunks import map_in_chunks
@@ -57,6 +58,7 @@ class FineTuningTask(Task):
             defaults for those that the settings of a converted model lack.
         counted: answers with as many items as an example needs: name of the served count -> names of these answers.
         example_api: "classify" or "regress" if TF Serving's API of that name fits the task, else "".
+        optional: names of the inputs that may be "", and that Examples may leave out.
     """
 
     Config: ClassVar[type[TaskConfig]]
@@ -64,6 +66,7 @@ class FineTuningTask(Task):
     state: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
     example_api: ClassVar[str] = ""
+    optional: ClassVar[frozenset[str]] = frozenset()
     mode = "max"
     config: TaskConfig
     labels: Sequence[str]
@@ -213,14 +216,32 @@ class FineTuningTask(Task):
         """
         raise NotImplementedError
 
-    @abc.abstractmethod
     def predictions(self, examples: list[Any], answers: dict[str, Array]) -> list[Json]:
         """The answers as JSON-ready objects with `id`, one per example; `predict` writes them.
 
         Args:
             examples: as given to `to_tensors`.
             answers: as `aggregate_windows` returns; a ragged one as an array of arrays.
+
+        Raises:
+            DataError: an answer is NaN or infinite.
         """
+        for name, values in answers.items():
+            row = next((row for row, value in enumerate(values) if not _is_finite(value)), None)
+            if row is not None:
+                raise DataError(
+                    f"{self.entries(examples)[row].location}: the model computes {name!r} as NaN or infinity; its "
+                    "weights are damaged or its training diverged: use another checkpoint"
+                )
+        return self._predictions(examples, answers)
+
+    @abc.abstractmethod
+    def _predictions(self, examples: list[Any], answers: dict[str, Array]) -> list[Json]:
+        """`predictions` of answers that are finite."""
+
+    def entries(self, examples: list[Any]) -> list[Any]:
+        """The first example of each entry of `to_tensors`."""
+        return examples
 
     @abc.abstractmethod
     def official_metrics(self, examples: list[Any], predictions: list[Json]) -> Metrics:
@@ -334,7 +355,7 @@ class FineTuningTask(Task):
         return pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
 
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
-        from_text = text_signature(self, model)
+        from_text = text_signature(self, model, self.inputs(), self.received)
 
         def from_tokens(features: Tensors) -> Tensors:
             return map_in_chunks(lambda part: self.answer_tokens(part, model(part, training=False)), features)
@@ -354,6 +375,12 @@ def _numbered(features: Tensors) -> Tensors:
     """Adds `window`, int64 [rows]: the number of each row within its example."""
     rows = features["row"]
     return features | {"window": tf.range(tf.size(rows, tf.int64)) - tf.searchsorted(rows, rows, out_type=tf.int64)}
+
+
+def _is_finite(value: Any) -> bool:
+    """False if there is NaN or infinity among numbers; texts are finite."""
+    array = np.asarray(value)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def truncated_share(features: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
