@@ -209,3 +209,17 @@ def test_the_later_of_two_writers_of_a_directory_gets_an_error(tmp_path):
     with pytest.raises(ConfigError, match="was written by another process in the meantime"), writing:
         (tmp_path / "1").mkdir()
     assert names(tmp_path) == ["1"]
+
+
+def test_a_directory_that_appears_at_the_last_moment_is_an_error_in_words(tmp_path, monkeypatch):
+    def replace(source, target, replace=os.replace):
+        (tmp_path / "1" / "of another process").mkdir(parents=True)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with (
+        pytest.raises(ConfigError, match="/1 was written by another process in the meantime; run the same"),
+        replacing_directory(tmp_path / "1"),
+    ):
+        pass
+    assert names(tmp_path) == ["1"]

@@ -226,9 +226,7 @@ def _plain(name: str, value: Any, exact: bool = False) -> Any:
         return [_plain(name, item, exact) for item in value]
     if not isinstance(value, bytes):
         if not np.isfinite(value):
-            raise ValueError(
-                f"the model answers {value} in {name!r}; its weights are damaged: export another checkpoint"
-            )
+            raise ValueError(f"the model answers {value} in {name!r}; its weights are damaged, export others")
         return value.item()
     try:
         if not name.endswith("_bytes"):
@@ -272,7 +270,7 @@ def _questions(arguments: tuple[str, ...], model: Model) -> Iterable[tuple[str, 
     missing = [name for name in ranks if name not in values and name not in model.optional]
     if missing:
         _fail(f"no --{missing[0]}=...; the model takes {', '.join(ranks)}", 2)
-    twice = [name for name in ranks if ranks[name] == 1 and len(values[name]) > 1]
+    twice = [name for name in values if ranks[name] == 1 and len(values[name]) > 1]
     if twice:
         _fail(f"--{twice[0]} is given {len(values[twice[0]])} times; the model takes one text", 2)
     return [("", {name: texts if ranks[name] > 1 else texts[0] for name, texts in values.items()})]

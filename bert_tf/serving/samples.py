@@ -97,9 +97,8 @@ def request_of(task: Task | Embedder, signature: str, kind: str, columns: dict[s
     if signature == WORDS:
         words = [text.split() for text in columns["text"]]
         most = max(map(len, words), default=0)
-        columns = {
-            "words": np.array([row + [b""] * (most - len(row)) for row in words], object).reshape(len(words), most)
-        }
+        words = [row + [b""] * (most - len(row)) for row in words]
+        columns = {"words": _strings(words).reshape(len(words), most)}
     elif signature == TOKENS:
         features = task.token_features({name: tf.constant(value, tf.string) for name, value in columns.items()})
         columns = {name: features[name].numpy() for name in ("input_word_ids", "input_mask", "input_type_ids")}

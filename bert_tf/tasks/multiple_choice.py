@@ -87,9 +87,8 @@ class MultipleChoice(FineTuningTask):
     def preprocess(self, columns: Tensors) -> Tensors:
         choices = _ragged(columns["choices"])
         budget = self.config.max_length - 3
-        contexts, texts, questions = map(
-            self.tokenizer.tokenize, (columns["context"], choices.values, columns["question"])
-        )
+        given = columns["context"], choices.values, columns["question"]
+        contexts, texts, questions = map(self.tokenizer.tokenize, given)
         # Only a question that would leave no room for the rest is cut.
         asked, _, long_question = truncate(questions, budget=budget // 2)
         contexts, asked, long_question = (
