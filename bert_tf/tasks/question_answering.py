@@ -189,7 +189,7 @@ class QuestionAnswering(FineTuningTask):
         # NaN has no order: without this, a damaged model would seem to find no answer.
         finite = (null_scores > -np.inf) & (null_scores < np.inf)
         scores = tf.where(finite[:, tf.newaxis], scores, np.nan)
-        best = tf.where(scores != -np.inf, best, 0)
+        best = tf.where(scores > -np.inf, best, 0)
         return {
             "scores": scores,
             "starts": tf.gather(features["starts"], best // most, batch_dims=1),
