@@ -226,22 +226,16 @@ class FineTuningTask(Task):
         Raises:
             DataError: an answer is NaN or infinite.
         """
-        for name, values in answers.items():
-            row = next((row for row, value in enumerate(values) if not _is_finite(value)), None)
-            if row is not None:
-                raise DataError(
-                    f"{self.entries(examples)[row].location}: the model computes {name!r} as NaN or infinity; its "
-                    "weights are damaged or its training diverged: use another checkpoint"
-                )
+        check_finite(answers, self.locations(examples))
         return self._predictions(examples, answers)
 
     @abc.abstractmethod
     def _predictions(self, examples: list[Any], answers: dict[str, Array]) -> list[Json]:
         """`predictions` of answers that are finite."""
 
-    def entries(self, examples: list[Any]) -> list[Any]:
-        """The first example of each entry of `to_tensors`."""
-        return examples
+    def locations(self, examples: list[Any]) -> list[str]:
+        """Where each entry of `to_tensors` begins, for errors."""
+        return [example.location for example in examples]
 
     @abc.abstractmethod
     def official_metrics(self, examples: list[Any], predictions: list[Json]) -> Metrics:
@@ -377,10 +371,21 @@ def _numbered(features: Tensors) -> Tensors:
     return features | {"window": tf.range(tf.size(rows, tf.int64)) - tf.searchsorted(rows, rows, out_type=tf.int64)}
 
 
-def _is_finite(value: Any) -> bool:
-    """False if there is NaN or infinity among numbers; texts are finite."""
-    array = np.asarray(value)
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+def check_finite(answers: Mapping[str, Iterable[Any]], locations: Sequence[str]) -> None:
+    """Raises DataError if a model answers NaN or infinity.
+
+    Args:
+        answers: by name, the values of each row: arrays or numbers, of any dtype.
+        locations: of the rows, for the error.
+    """
+    for name, values in answers.items():
+        for location, value in zip(locations, values, strict=True):
+            array = np.asarray(value)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise DataError(
+                    f"{location}: the model computes {name!r} as NaN or infinity; its weights are damaged or its "
+                    "training diverged: use another checkpoint"
+                )
 
 
 def truncated_share(features: Tensors) -> tuple[tf.Tensor, tf.Tensor]:

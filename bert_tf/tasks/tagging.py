@@ -144,8 +144,8 @@ class Tagging(FineTuningTask):
             made[WORDS] = text_signature(self, model, (words,), _given_words)
         return made
 
-    def entries(self, examples: list[TaggedExample]) -> list[TaggedExample]:
-        return [group[0] for group in self._groups(examples)]
+    def locations(self, examples: list[TaggedExample]) -> list[str]:
+        return [group[0].location for group in self._groups(examples)]
 
     def _groups(self, examples: list[TaggedExample]) -> list[list[TaggedExample]]:
         """The examples that are read together, in order."""
