@@ -11,8 +11,8 @@ The model is loaded and run as TF Serving does it: by a session on its signature
 The first form is for models that take one text, the second for all models: one value for each input, or several
 (--choices=A --choices=B) where an input is a list. A tagger takes a text, or words that are not split again (--words).
 Choices may come without a question. In the last form each line of standard input is a JSON object with the same names.
-Each question is answered by one line: a JSON object with the question and what the model returns, whose
-names win ("label" is the model's, not one that was known before).
+Each question is answered by one line: a JSON object with the question and what the model returns, whose names win
+("label" is the model's, not one that was known before).
 
 A line can also be the body of TF Serving's REST API for `predict` in column format, with any number of rows and any
 signature: {"signature_name": "tokens", "inputs": {"input_word_ids": [[101, 102]], ...}}. The answer is that of the API:
@@ -119,7 +119,7 @@ class Model:
             info = signature.inputs["context"]
             pairs = zip(*(_array(name, inputs.get(name), info) for name in ("context", "question")), strict=True)
             context = np.array([b" ".join(filter(None, pair)) for pair in pairs], object)
-            inputs = {"context": context, "choices": inputs.get("choices")}
+            inputs = {name: value for name, value in inputs.items() if name != "question"} | {"context": context}
         if inputs.keys() != signature.inputs.keys():
             raise ValueError(
                 f"inputs named {', '.join(sorted(map(repr, inputs))) or 'nothing'}; the signature {signature_name!r} "
@@ -175,7 +175,7 @@ def _array(name: str, value: Any, info: Any) -> np.ndarray[Any, Any]:
         array = value if isinstance(value, np.ndarray) else np.array(_decoded(value, dtype), dtype)
     except (TypeError, ValueError, OverflowError, RecursionError):
         array = None
-    if array is not None and any(isinstance(item, list) for item in array.flat):  # lists of different lengths
+    if array is not None and array.dtype == object and any(isinstance(item, list) for item in array.flat):
         array = None
     if array is not None and array.ndim < rank and not array.size:
         array = array.reshape([0, *(max(size.size, 0) for size in info.tensor_shape.dim[1:])])  # JSON's [] has no rank

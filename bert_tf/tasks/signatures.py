@@ -1,7 +1,7 @@
 """The signatures of an exported model: tf.functions from the client's inputs to its answers.
 
     serving_default     texts in, the task's answers out
-    words               lists of words in, for taggers of words
+    words               lists of words in, for tags and vectors of words
     tokens              token ids in, for clients that tokenize themselves
     classify, regress   serialized tf.train.Examples in, for TF Serving's Classify and Regress APIs
     attention           texts in, tokens and attention probabilities out
@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # which imports this module
 
 DEFAULT, WORDS, TOKENS = "serving_default", "words", "tokens"
 CLASSIFY, REGRESS, ATTENTION = "classify", "regress", "attention"
+# The input of the signature `words`, padded with "".
+WORD_LISTS = tf.TensorSpec([None, None], tf.string, name=WORDS)
 
 
 def signature(function: Callable[..., Tensors], specs: Sequence[tf.TensorSpec]) -> TfFunction:

@@ -23,7 +23,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings
-from bert_tf.tasks.signatures import WORDS, text_signature
+from bert_tf.tasks.signatures import WORD_LISTS, WORDS, text_signature
 from bert_tf.tasks.tagging_errors import tagging_errors
 from bert_tf.tasks.tags import (
     Unit,
@@ -41,7 +41,7 @@ from bert_tf.tasks.tags import (
 from bert_tf.tasks.word_pieces import check_unit, match_words, split_texts, words_without_pieces
 from bert_tf.text.packing import pack
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.words import spans
+from bert_tf.text.words import given_words, spans
 from bert_tf.types import Array, Json, Metrics, Tensors, TfFunction, Writer
 
 # Sentences per batch when checking for words without wordpieces.
@@ -140,8 +140,7 @@ class Tagging(FineTuningTask):
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
         made = super().signatures(model)
         if self.unit == "words":
-            words = tf.TensorSpec([None, None], tf.string, name="words")
-            made[WORDS] = text_signature(self, model, (words,), _given_words)
+            made[WORDS] = text_signature(self, model, (WORD_LISTS,), lambda columns: given_words(columns["words"]))
         return made
 
     def locations(self, examples: list[TaggedExample]) -> list[str]:
@@ -365,24 +364,6 @@ class Tagging(FineTuningTask):
 
     def writers(self) -> dict[str, Writer]:
         return super().writers() | {".conll": functools.partial(write_columns, scheme=self.scheme)}
-
-
-def _given_words(columns: Tensors) -> Tensors:
-    """The columns of `preprocess` from words, string [rows, n]; "" at the end of a row is padding."""
-    words = columns["words"]
-    indices = tf.range(1, tf.shape(words)[1] + 1) * tf.cast(words != "", tf.int32)
-    counts = tf.reduce_max(tf.pad(indices, [[0, 0], [0, 1]]), 1)
-    given = tf.RaggedTensor.from_tensor(words, counts)
-    lengths = given.with_values(tf.strings.length(given.values))
-    # The words are joined with spaces, as those of files are.
-    ends = tf.cumsum(lengths.values + 1) - 1
-    before = tf.gather(tf.concat([[0], ends + 1], 0), given.row_starts())
-    ends -= tf.gather(before, given.value_rowids())
-    return {
-        "text": tf.strings.unsorted_segment_join(given.values, given.value_rowids(), given.nrows(), " "),
-        "word_starts": given.with_values(ends - lengths.values),
-        "word_ends": given.with_values(ends),
-    }
 
 
 def _of_texts(values: tf.Tensor, row: tf.Tensor, texts: tf.Tensor) -> tf.RaggedTensor:
