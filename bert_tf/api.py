@@ -43,7 +43,7 @@ from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
 from bert_tf.serving.export import Exported, export, export_run, on_cpu
 from bert_tf.serving.extraction import extract
 from bert_tf.tasks.classification import Classification
-from bert_tf.tasks.fine_tuning_task import FineTuningTask
+from bert_tf.tasks.fine_tuning_task import FineTuningTask, check_finite
 from bert_tf.tasks.masked_lm import MaskedLM as MaskedLMTask
 from bert_tf.tasks.multi_label import MultiLabel
 from bert_tf.tasks.multiple_choice import MultipleChoice as MultipleChoiceTask
@@ -531,7 +531,8 @@ class MaskedLM(_Model[MaskedLMTask]):
         predictions: list[list[list[Json]]] = []
         for first in range(0, len(listed), batch_size):
             outputs = self._predict(tf.constant(listed[first : first + batch_size]))
-            columns = (outputs[name].numpy() for name in ("tokens", "probabilities", "mask_count"))
+            columns = [outputs[name].numpy() for name in ("tokens", "probabilities", "mask_count")]
+            check_finite({"probabilities": columns[1]}, [f"texts[{first + row}]" for row in range(len(columns[1]))])
             for tokens, shares, masks in zip(*columns, strict=True):
                 best = [zip(tokens[mask], shares[mask].tolist(), strict=True) for mask in range(masks)]
                 predictions.append(

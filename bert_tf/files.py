@@ -248,10 +248,17 @@ def replacing_directory(path: StrPath) -> Iterator[str]:
     try:
         with errors_naming(path, temporary):
             yield temporary
-            if os.path.lexists(path):
-                raise ConfigError(f"{path} was written by another process in the meantime; run the same command again")
             os.chmod(temporary, 0o755)
-            os.replace(temporary, path)
+            try:
+                if os.path.lexists(path):
+                    raise FileExistsError
+                os.replace(temporary, path)
+            except OSError as error:
+                if not os.path.lexists(path):
+                    raise
+                raise ConfigError(
+                    f"{path} was written by another process in the meantime; run the same command again"
+                ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if not parent_existed:

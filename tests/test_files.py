@@ -420,3 +420,17 @@ def test_too_little_free_space_is_an_error_with_both_numbers(tmp_path):
         DataError, match=r"new: the model takes at least 1,000,000,000,000,000,000 bytes, and [\d,]+ are"
     ):
         require_space(tmp_path / "new", 1e18, "the model")
+
+
+def test_a_directory_that_appears_at_the_last_moment_is_an_error_in_words(tmp_path, monkeypatch):
+    def replace(source, target, replace=os.replace):
+        (tmp_path / "1" / "of another process").mkdir(parents=True)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with (
+        pytest.raises(ConfigError, match="/1 was written by another process in the meantime; run the same"),
+        replacing_directory(tmp_path / "1"),
+    ):
+        pass
+    assert names(tmp_path) == ["1"]

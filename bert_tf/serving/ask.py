@@ -2,15 +2,17 @@
 
     python ask.py EXPORT_DIR/1 "A text." "Another one."
     python ask.py EXPORT_DIR/1 --question="Who came?" --context="Ann came."
+    python ask.py EXPORT_DIR/1 --words=Ada --words=Lovelace
     python ask.py EXPORT_DIR/1 < questions.jsonl
 
 The model is loaded and run as TF Serving does it: by a session on its signatures, without the Python objects that
 `tf.saved_model.load` creates. TensorFlow 2.12 is enough, with the TF Text of the same version.
 
 The first form is for models that take one text, the second for all models: one value for each input, or several
-(--choices=A --choices=B) where an input is a list. In the third form each line of standard input is a JSON object with
-the same names. Each question is answered by one line: a JSON object with the question and what the model returns, whose
-names win ("label" is the model's, not one that was known before).
+(--choices=A --choices=B) where an input is a list. A tagger takes a text, or words that are not split again (--words).
+Choices may come without a question. In the last form each line of standard input is a JSON object with the same names.
+Each question is answered by one line: a JSON object with the question and what the model returns, whose names win
+("label" is the model's, not one that was known before).
 
 A line can also be the body of TF Serving's REST API for `predict` in column format, with any number of rows and any
 signature: {"signature_name": "tokens", "inputs": {"input_word_ids": [[101, 102]], ...}}. The answer is that of the API:
@@ -27,7 +29,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NoReturn
 
 if __name__ == "__main__":
@@ -50,7 +52,7 @@ finally:
     os.close(_stderr)
     os.close(_devnull)
 
-DEFAULT = "serving_default"
+DEFAULT, WORDS = "serving_default", "words"
 # The types that JSON has for a kind of NumPy's.
 _JSON_TYPES: dict[str, Any] = {"O": (str, bytes), "i": int, "u": int, "b": bool, "f": (int, float)}
 
@@ -68,6 +70,7 @@ class Model:
         signatures: SignatureDefs by name.
         ranks: by input of `serving_default`, how deep its lists are nested, the batch included: 1 for one text per
             example.
+        optional: names of the inputs that may be left out.
     """
 
     def __init__(self, path: str) -> None:
@@ -77,7 +80,7 @@ class Model:
             with self._session.graph.as_default():
                 loaded = tf.compat.v1.saved_model.load(self._session, ["serve"], path)
             self.signatures = {name: value for name, value in loaded.signature_def.items() if name[:2] != "__"}
-            inputs = self.signatures[DEFAULT].inputs
+            self.ranks = _ranks(self.signatures[DEFAULT])
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             if os.path.exists(os.path.join(path, "saved_model.pb")):
                 raise ValueError(f"{path}: damaged, or not a model that takes text ({reason(error)})") from None
@@ -86,7 +89,13 @@ class Model:
             ) from None
         except tf.errors.OpError as error:
             raise ValueError(f"{path}: damaged: {reason(error)}") from None
-        self.ranks = {name: len(inputs[name].tensor_shape.dim) for name in sorted(inputs)}
+        self.optional = {"question"} if "choices" in self.ranks else set()
+        self.ranks |= dict.fromkeys(self.optional, 1)  # older exports have no such input; see `run`
+
+    def form(self, names: Collection[str]) -> tuple[str, dict[str, int]]:
+        """The signature for a question with these names, and the ranks of its inputs."""
+        given = WORDS if WORDS in self.signatures and WORDS in names else DEFAULT
+        return given, self.ranks if given == DEFAULT else _ranks(self.signatures[given])
 
     def run(self, inputs: dict[str, Any], signature_name: Any = DEFAULT) -> dict[str, Any]:
         """What a signature returns.
@@ -105,6 +114,12 @@ class Model:
         if not isinstance(signature_name, str) or signature_name not in self.signatures:
             raise ValueError(f"no signature {signature_name!r}; the model has {', '.join(sorted(self.signatures))}")
         signature = self.signatures[signature_name]
+        if "question" in inputs and signature.inputs.keys() == {"choices", "context"}:
+            # An export in which the question was a part of the context.
+            info = signature.inputs["context"]
+            pairs = zip(*(_array(name, inputs.get(name), info) for name in ("context", "question")), strict=True)
+            context = np.array([b" ".join(filter(None, pair)) for pair in pairs], object)
+            inputs = {name: value for name, value in inputs.items() if name != "question"} | {"context": context}
         if inputs.keys() != signature.inputs.keys():
             raise ValueError(
                 f"inputs named {', '.join(sorted(map(repr, inputs))) or 'nothing'}; the signature {signature_name!r} "
@@ -117,34 +132,40 @@ class Model:
         """The answer to one question, JSON-ready.
 
         Args:
-            question: by input, a str, or lists of them as deep as `ranks` says; other keys are not used.
+            question: by input, a str, or lists of them as deep as its rank says; other keys are not used.
 
         Raises:
-            ValueError: a name is missing, or a value is something else.
+            ValueError: a name is missing, a value is something else, or the model answers NaN or infinity.
             tf.errors.OpError: the model failed.
         """
-        missing = [name for name in self.ranks if name not in question]
+        signature, ranks = self.form(question)
+        question = dict.fromkeys(self.optional, "") | question
+        missing = [name for name in ranks if name not in question]
         if missing and {"instances", "examples"} & question.keys():
             raise ValueError("a body in row format; expected column format: {'inputs': {NAME: [...], ...}}")
         if missing:
-            raise ValueError(f"no {missing[0]!r} in {_shown(question)}; the model takes {', '.join(self.ranks)}")
+            raise ValueError(f"no {missing[0]!r} in {_shown(question)}; the model takes {', '.join(ranks)}")
         if "signature_name" in question and "signature_name" not in self.ranks:
             raise ValueError("'signature_name' is for bodies with 'inputs'; this question has none")
-        for name, rank in self.ranks.items():
+        for name, rank in ranks.items():
             if not _is_text(question[name], rank):
                 found = f"{name!r} is {_shown(question[name])}"
-                raise ValueError(f"{found}; expected {'a list of texts' if rank > 1 else 'one text'}")
-        answer = self.run({name: [question[name]] for name in self.ranks})
+                raise ValueError(f"{found}; expected {'a list of texts' if rank > 1 else 'one text'} in UTF-8")
+        answer = self.run({name: [question[name]] for name in ranks}, signature)
         return {name: _plain(name, value[0]) for name, value in answer.items()}
 
     def predict(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to the body of a REST request: {"outputs": ...} or {"error": ...}."""
         try:
             answer = self.run(body["inputs"], body.get("signature_name", DEFAULT))
+            outputs = {name: _plain(name, value, exact=True) for name, value in answer.items()}
         except (ValueError, tf.errors.OpError) as error:
             return {"error": reason(error)}
-        outputs = {name: _plain(name, value, exact=True) for name, value in answer.items()}
         return {"outputs": outputs if len(outputs) > 1 else next(iter(outputs.values()))}
+
+
+def _ranks(signature: Any) -> dict[str, int]:
+    return {name: len(signature.inputs[name].tensor_shape.dim) for name in sorted(signature.inputs)}
 
 
 def _array(name: str, value: Any, info: Any) -> np.ndarray[Any, Any]:
@@ -152,7 +173,9 @@ def _array(name: str, value: Any, info: Any) -> np.ndarray[Any, Any]:
     dtype, rank = tf.as_dtype(info.dtype).as_numpy_dtype, len(info.tensor_shape.dim)
     try:
         array = value if isinstance(value, np.ndarray) else np.array(_decoded(value, dtype), dtype)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        array = None
+    if array is not None and array.dtype == object and any(isinstance(item, list) for item in array.flat):
         array = None
     if array is not None and array.ndim < rank and not array.size:
         array = array.reshape([0, *(max(size.size, 0) for size in info.tensor_shape.dim[1:])])  # JSON's [] has no rank
@@ -176,8 +199,11 @@ def _decoded(value: Any, dtype: Any) -> Any:
 
 def _is_text(value: Any, rank: int) -> bool:
     if rank > 1:
-        return isinstance(value, list) and all(_is_text(item, rank - 1) for item in value)
-    return isinstance(value, str)
+        return isinstance(value, list) and value != [] and all(_is_text(item, rank - 1) for item in value)
+    try:
+        return isinstance(value, str) and bool(value.encode() or True)
+    except UnicodeEncodeError:  # an argument that is not UTF-8
+        return False
 
 
 def _shown(value: Any) -> str:
@@ -199,6 +225,8 @@ def _plain(name: str, value: Any, exact: bool = False) -> Any:
     if isinstance(value, np.ndarray) and value.ndim:
         return [_plain(name, item, exact) for item in value]
     if not isinstance(value, bytes):
+        if not np.isfinite(value):
+            raise ValueError(f"the model answers {value} in {name!r}; its weights are damaged, export others")
         return value.item()
     try:
         if not name.endswith("_bytes"):
@@ -210,24 +238,28 @@ def _plain(name: str, value: Any, exact: bool = False) -> Any:
 
 def _lines() -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects on standard input, each with its location for errors."""
+    if sys.stdin is None:
+        _fail("standard input: closed; give questions as arguments, or as JSON lines")
     for number, line in enumerate(sys.stdin.buffer, 1):
         if line.strip():
             try:
                 question = json.loads(line.decode("utf-8-sig"))
-                json.dumps(question, ensure_ascii=False).encode()  # JSON can contain half of a surrogate pair
-            except ValueError as error:
+                # Python also reads half of a surrogate pair, NaN, and numbers that become infinite.
+                json.dumps(question, ensure_ascii=False, allow_nan=False).encode()
+            except (ValueError, RecursionError) as error:
                 _fail(f"line {number}: not JSON in UTF-8 ({error})")
             if not isinstance(question, dict):
                 _fail(f"line {number}: {_shown(question)}; expected an object with the names of the model's inputs")
             yield f"line {number}: ", question
 
 
-def _questions(arguments: tuple[str, ...], ranks: dict[str, int]) -> Iterable[tuple[str, dict[str, Any]]]:
+def _questions(arguments: tuple[str, ...], model: Model) -> Iterable[tuple[str, dict[str, Any]]]:
     """(Location, question as `Model.ask` takes it), from the command line or standard input."""
     if not arguments:
         return _lines()
+    _, ranks = model.form([argument.partition("=")[0].removeprefix("--") for argument in arguments])
     flags = [argument for argument in arguments if any(argument.startswith(f"--{name}=") for name in ranks)]
-    if len(ranks) == 1 and not flags and not arguments[0].startswith("--"):
+    if list(ranks.values()) == [1] and not flags and not arguments[0].startswith("--"):
         return [("", {name: text}) for text in arguments for name in ranks]
     values: dict[str, list[str]] = {}
     for argument in arguments:
@@ -235,10 +267,10 @@ def _questions(arguments: tuple[str, ...], ranks: dict[str, int]) -> Iterable[tu
         if argument not in flags:
             _fail(f"unexpected {argument!r}; the model takes {', '.join(f'--{name}=...' for name in ranks)}", 2)
         values.setdefault(name, []).append(value)
-    missing = [name for name in ranks if name not in values]
+    missing = [name for name in ranks if name not in values and name not in model.optional]
     if missing:
         _fail(f"no --{missing[0]}=...; the model takes {', '.join(ranks)}", 2)
-    twice = [name for name in ranks if ranks[name] == 1 and len(values[name]) > 1]
+    twice = [name for name in values if ranks[name] == 1 and len(values[name]) > 1]
     if twice:
         _fail(f"--{twice[0]} is given {len(values[twice[0]])} times; the model takes one text", 2)
     return [("", {name: texts if ranks[name] > 1 else texts[0] for name, texts in values.items()})]
@@ -254,7 +286,7 @@ def main(*arguments: str) -> None:
     location = ""
     try:
         model = Model(arguments[0])
-        for where, question in _questions(arguments[1:], model.ranks):
+        for where, question in _questions(arguments[1:], model):
             location = where
             is_body = isinstance(question.get("inputs"), dict)
             answer = model.predict(question) if is_body else {**question, **model.ask(question)}

@@ -29,12 +29,13 @@ from apache_beam.transforms.window import GlobalWindows
 from bert_tf import __version__, errors
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import read_json
 from bert_tf.inputs.identity import file_identity
 from bert_tf.serving import ask
 from bert_tf.serving.card import CARD, EXTRA, task_of_export
 from bert_tf.serving.shards import Shards, stage
 from bert_tf.tasks import FineTuningTask
-from bert_tf.tasks.signatures import unpadded
+from bert_tf.tasks.signatures import DEFAULT, WORDS, unpadded
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.texts import TextTask
 from bert_tf.types import Array, Json, Writer
@@ -104,14 +105,34 @@ class _Model:
                 raise DataError(f"{error}; export it again") from None
 
     def predictions(self, examples: list[Any]) -> list[Json]:
-        columns = self._task.to_tensors(examples, labelled=False)
-        inputs = self._task.sent({spec.name: _dense(columns[spec.name]) for spec in self._task.inputs()})
+        if not _with_words(self._task):
+            return self._answered(examples)
+        made: dict[int, Json] = {}
+        for has_words in (False, True):
+            rows = [row for row, one in enumerate(examples) if (one.words is not None) is has_words]
+            made |= zip(rows, self._answered([examples[row] for row in rows], has_words), strict=True)
+        return [made[row] for row in range(len(examples))]
+
+    def _answered(self, examples: list[Any], has_words: bool = False) -> list[Json]:
+        """The predictions for examples that all have given words, or all none."""
+        if not examples:
+            return []
+        if has_words:
+            signature, inputs = WORDS, {"words": _dense(tf.ragged.constant([one.words for one in examples], tf.string))}
+        else:
+            columns, signature = self._task.to_tensors(examples, labelled=False), DEFAULT
+            inputs = self._task.sent({spec.name: _dense(columns[spec.name]) for spec in self._task.inputs()})
         try:
-            answers = self._model.run(inputs)
+            answers = self._model.run(inputs, signature)
         except (ValueError, tf.errors.OpError) as error:
             location = f"{examples[0].location} and rows of similar length"
             raise DataError(f"{location}: the model failed: {ask.reason(error)}") from None
         return self._task.predictions(examples, self._task.returned(unpadded(answers, self._task.counted)))
+
+
+def _with_words(task: FineTuningTask) -> bool:
+    """Whether examples may have words, which the signature `words` takes."""
+    return isinstance(task, Tagging) and task.unit == "words"
 
 
 def _dense(value: tf.Tensor | tf.RaggedTensor) -> Array:
@@ -191,8 +212,10 @@ def predict(
     if extension not in writers:
         raise ConfigError(f"--output={output}: in shards a {task.name} model writes {', '.join(writers)}; choose one")
     version, output = _absolute(version), _absolute(output)
+    with _local(version, EXTRA) as path:
+        takes_words = WORDS in read_json(os.path.join(path, EXTRA, CARD), dict[str, Any]).get("signatures", ())
     settings = [__version__, extension, *(file_identity(os.path.join(version, name)) for name in _IDENTIFYING)]
-    shards = stage(output, examples, task.example, settings, functools.partial(_check, task))
+    shards = stage(output, examples, task.example, settings, functools.partial(_check, task, takes_words))
     missing = shards.begin()
     if missing:
         answering = (version, task.data)
@@ -226,15 +249,19 @@ def _threads(options: PipelineOptions) -> int:
     return max(cores // (direct.direct_num_workers or cores), 1)
 
 
-def _check(task: FineTuningTask, examples: list[Any]) -> None:
+def _check(task: FineTuningTask, takes_words: bool, examples: list[Any]) -> None:
     """Raises DataError for examples that an exported model cannot answer."""
     if isinstance(task, Tagging):
-        # The signature takes a text, which it splits into words itself, and no document.
-        given = (one for one in examples if one.words and (task.unit == "words" or one.document is not None))
-        if example := next(given, None):
+        if _with_words(task) and not takes_words and (example := next((one for one in examples if one.words), None)):
             raise DataError(
-                f"{example.location}: words, but an exported model takes the text alone; give it as "
-                '{"text": "..."}, or predict without --runner'
+                f"{example.location}: words, but this exported model, written by an older version, takes only texts; "
+                'export it again, give {"text": "..."}, or predict without --runner'
+            )
+        in_documents = (one for one in examples if one.document is not None)
+        if task.config.context == "document" and (example := next(in_documents, None)):
+            raise DataError(
+                f"{example.location}: a sentence of a document, which the model reads together with the others; "
+                "predict without --runner"
             )
     task.to_tensors(examples, labelled=False)
 

@@ -120,13 +120,14 @@ def compare(requests: Sequence[Request], expected: Sequence[dict[str, Array]], a
     largest = 0.0
     for request, model_outputs, answer in zip(requests, expected, answers, strict=True):
         where = f"signature {request.signature!r}, request {request.kind!r}"
+        for name, values in model_outputs.items():
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise NotServable(f"{where}: the model itself answers NaN or infinity in {name!r}; check its training")
         if "error" in answer:
             raise NotServable(f"{where}: {_cause(answer['error'])}")
         # The REST API does not name the output of a signature that has only one.
         outputs = answer["outputs"] if len(model_outputs) > 1 else dict.fromkeys(model_outputs, answer["outputs"])
         for name, values in model_outputs.items():
-            if values.dtype.kind == "f" and np.isnan(values).any():
-                raise NotServable(f"{where}: the model itself answers NaN in {name!r}; check its training")
             found = _array(outputs.get(name), values)
             if found is None:
                 raise NotServable(f"{where}: the shape of output {name!r} differs from the model's")

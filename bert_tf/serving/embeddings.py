@@ -11,10 +11,10 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.encoder import BertEncoder, feature_model
-from bert_tf.tasks.signatures import DEFAULT, TOKENS, padded, signature, token_signature
+from bert_tf.tasks.signatures import DEFAULT, TOKENS, WORD_LISTS, WORDS, padded, signature, token_signature
 from bert_tf.text.packing import dense_features, pack
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.words import extents, pieces_with_accents, spans, word_numbers, word_of
+from bert_tf.text.words import extents, given_words, pieces_with_accents, spans, word_numbers, word_of
 from bert_tf.types import Json, Tensors, TfFunction
 
 # The unit that gets a vector -> the ways to pool token vectors, the default first.
@@ -90,15 +90,18 @@ class Embedder:
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
         """Signatures of the exported model, as in `tasks.task.Task`.
 
-        From text, the outputs are those of `__call__`, padded with 0 and "". From token ids, the output is the
-        sentence's vector, or else a vector per token, 0 at padding.
+        From text or words, the outputs are those of `__call__`, padded with 0 and "". From token ids, the output is
+        the sentence's vector, or else a vector per token, 0 at padding.
         """
 
         def from_tokens(features: Tensors) -> Tensors:
             return map_in_chunks(lambda part: {"vector": self._of_tokens(model(part, training=False), part)}, features)
 
         from_text = signature(lambda text: padded(self(text), self.counted), self.inputs())
-        return {DEFAULT: from_text, TOKENS: token_signature(model, from_tokens)}
+        made = {DEFAULT: from_text, TOKENS: token_signature(model, from_tokens)}
+        if self._per == "word":
+            made[WORDS] = signature(lambda words: padded(self(**given_words(words)), self.counted), (WORD_LISTS,))
+        return made
 
     def _of_tokens(self, states: tf.Tensor, features: Tensors) -> tf.Tensor:
         is_token = features["input_mask"] > 0

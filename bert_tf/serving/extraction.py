@@ -20,7 +20,7 @@ from bert_tf.inputs.datasets.tagged import word_columns
 from bert_tf.inputs.datasets.text_files import STDIN, read_lines
 from bert_tf.progress import bar
 from bert_tf.serving.embeddings import Embedder
-from bert_tf.tasks.fine_tuning_task import strings
+from bert_tf.tasks.fine_tuning_task import check_finite, strings
 from bert_tf.types import Array
 
 Embedded: TypeAlias = tuple[TaggedExample, dict[str, Array]]  # a text and the outputs of the Embedder for it
@@ -79,8 +79,10 @@ def extract(
             for batch in _batches(by_length, batch_size, characters, lambda numbered: numbered[1].text):
                 indices, members = zip(*batch, strict=True)
                 tensors = embedder.traced(tf.constant([example.text for example in members]), **_given_words(members))
-                for index, *values in zip(indices, *map(_rows, tensors.values()), strict=True):
-                    outputs[index] = dict(zip(tensors, values, strict=True))
+                rows = {name: _rows(value) for name, value in tensors.items()}
+                check_finite(rows, [example.location for example in members])
+                for index, *values in zip(indices, *rows.values(), strict=True):
+                    outputs[index] = dict(zip(rows, values, strict=True))
                 line.update(len(members))
             yield from zip(chunk, outputs, strict=True)
 

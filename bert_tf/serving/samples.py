@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf.serving.embeddings import Embedder
 from bert_tf.tasks.masked_lm import MaskedLM
-from bert_tf.tasks.signatures import CLASSIFY, REGRESS, TOKENS
+from bert_tf.tasks.signatures import CLASSIFY, REGRESS, TOKENS, WORDS
 from bert_tf.tasks.task import Task
 from bert_tf.types import Array, ConcreteFunction
 
@@ -94,7 +94,12 @@ def request_of(task: Task | Embedder, signature: str, kind: str, columns: dict[s
         signature, kind: as in `Request`.
         columns: inputs of the signature `serving_default`, arrays of objects (bytes).
     """
-    if signature == TOKENS:
+    if signature == WORDS:
+        words = [text.split() for text in columns["text"]]
+        most = max(map(len, words), default=0)
+        words = [row + [b""] * (most - len(row)) for row in words]
+        columns = {"words": _strings(words).reshape(len(words), most)}
+    elif signature == TOKENS:
         features = task.token_features({name: tf.constant(value, tf.string) for name, value in columns.items()})
         columns = {name: features[name].numpy() for name in ("input_word_ids", "input_mask", "input_type_ids")}
     elif signature in (CLASSIFY, REGRESS):

@@ -116,7 +116,7 @@ class Classification(TextTask):
     def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         return {"classes": answers["labels"], "scores": answers["probabilities"]}
 
-    def predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
+    def _predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
         labels, probabilities = strings(answers["label"]), answers["probabilities"].tolist()
         return [
             {"id": example.id, "label": label, "probabilities": dict(zip(self.labels, shares, strict=True))}

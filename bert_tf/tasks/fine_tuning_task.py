@@ -23,7 +23,7 @@ import tensorflow as tf
 from bert_tf.config import ExampleData, to_dict
 from bert_tf.config.tasks import TaskConfig, check_labels, check_weights
 from bert_tf.config.values import annotations, misfit, restored
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.datasets.examples import ReadReport, Scale
 from bert_tf.model.chunks import map_in_chunks
@@ -59,6 +59,7 @@ class FineTuningTask(Task):
             defaults for those that the settings of a converted model lack.
         counted: answers with as many items as an example needs: name of the served count -> names of these answers.
         example_api: "classify" or "regress" if TF Serving's API of that name fits the task, else "".
+        optional: names of the inputs that may be "", and that Examples may leave out.
     """
 
     Config: ClassVar[type[TaskConfig]]
@@ -66,6 +67,7 @@ class FineTuningTask(Task):
     state: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
     example_api: ClassVar[str] = ""
+    optional: ClassVar[frozenset[str]] = frozenset()
     mode = "max"
     config: TaskConfig
     labels: Sequence[str]
@@ -224,14 +226,26 @@ class FineTuningTask(Task):
         """
         raise NotImplementedError
 
-    @abc.abstractmethod
     def predictions(self, examples: list[Any], answers: dict[str, Array]) -> list[Json]:
         """The answers as JSON-ready objects with `id`, one per example; `predict` writes them.
 
         Args:
             examples: as given to `to_tensors`.
             answers: as `aggregate_windows` returns; a ragged one as an array of arrays.
+
+        Raises:
+            DataError: an answer is NaN or infinite.
         """
+        check_finite(answers, self.locations(examples))
+        return self._predictions(examples, answers)
+
+    @abc.abstractmethod
+    def _predictions(self, examples: list[Any], answers: dict[str, Array]) -> list[Json]:
+        """`predictions` of answers that are finite."""
+
+    def locations(self, examples: list[Any]) -> list[str]:
+        """Where each entry of `to_tensors` begins, for errors."""
+        return [example.location for example in examples]
 
     @abc.abstractmethod
     def official_metrics(self, examples: list[Any], predictions: list[Json]) -> Metrics:
@@ -345,7 +359,7 @@ class FineTuningTask(Task):
         return pools.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
 
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
-        from_text = text_signature(self, model)
+        from_text = text_signature(self, model, self.inputs(), self.received)
 
         def from_tokens(features: Tensors) -> Tensors:
             return map_in_chunks(lambda part: self.answer_tokens(part, model(part, training=False)), features)
@@ -365,6 +379,23 @@ def _numbered(features: Tensors) -> Tensors:
     """Adds `window`, int64 [rows]: the number of each row within its example."""
     rows = features["row"]
     return features | {"window": tf.range(tf.size(rows, tf.int64)) - tf.searchsorted(rows, rows, out_type=tf.int64)}
+
+
+def check_finite(answers: Mapping[str, Iterable[Any]], locations: Sequence[str]) -> None:
+    """Raises DataError if a model answers NaN or infinity.
+
+    Args:
+        answers: by name, the values of each row: arrays or numbers, of any dtype.
+        locations: of the rows, for the error.
+    """
+    for name, values in answers.items():
+        for location, value in zip(locations, values, strict=True):
+            array = np.asarray(value)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise DataError(
+                    f"{location}: the model computes {name!r} as NaN or infinity; its weights are damaged or its "
+                    "training diverged: use another checkpoint"
+                )
 
 
 def truncated_share(features: Tensors) -> tuple[tf.Tensor, tf.Tensor]:

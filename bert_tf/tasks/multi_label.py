@@ -106,7 +106,7 @@ class MultiLabel(TextTask):
     def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         return {"classes": answers["labels"], "scores": answers["probabilities"]}
 
-    def predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
+    def _predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
         labels = np.array(self.labels, object)
         return [
             {

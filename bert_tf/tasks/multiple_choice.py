@@ -22,8 +22,9 @@ _ABSENT = -1e9
 class MultipleChoice(FineTuningTask):
     """Choice of one of several texts; examples may have different numbers of choices.
 
-    A row of features is an example, [choices, length]. The exported model takes `context`, string [batch], and
-    `choices`, string [batch, n], padded with ""; a question is appended to the context after a space.
+    A row of features is an example, [choices, length]. The exported model takes `context` and `question`, string
+    [batch], and `choices`, string [batch, n], padded with "". The first segment is the context followed by the
+    question, which may be "" and is kept when the context is cut.
     """
 
     name = "multiple_choice"
@@ -34,6 +35,7 @@ class MultipleChoice(FineTuningTask):
     metric_names = ("accuracy", "truncated_share")
     monitor = "accuracy"
     example_api = "classify"
+    optional = frozenset({"question"})
 
     @classmethod
     def create(
@@ -47,7 +49,11 @@ class MultipleChoice(FineTuningTask):
         return cls(tokenizer, config, data)
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
-        return tf.TensorSpec([None], tf.string, name="context"), tf.TensorSpec([None, None], tf.string, name="choices")
+        return (
+            tf.TensorSpec([None], tf.string, name="context"),
+            tf.TensorSpec([None, None], tf.string, name="choices"),
+            tf.TensorSpec([None], tf.string, name="question"),
+        )
 
     def received(self, columns: Tensors) -> Tensors:
         """Removes the copies of its first choice at the end of a row.
@@ -70,8 +76,9 @@ class MultipleChoice(FineTuningTask):
 
     def to_tensors(self, examples: list[ChoiceExample], *, labelled: bool) -> Tensors:
         columns = {
-            "context": tf.constant([" ".join(filter(None, (one.context, one.question))) for one in examples]),
+            "context": tf.constant([one.context for one in examples]),
             "choices": tf.ragged.constant([one.choices for one in examples], tf.string, ragged_rank=1),
+            "question": tf.constant([one.question for one in examples]),
         }
         if labelled:
             columns["labels"] = tf.constant([example.label for example in examples], tf.int32)
@@ -79,14 +86,16 @@ class MultipleChoice(FineTuningTask):
 
     def preprocess(self, columns: Tensors) -> Tensors:
         choices = _ragged(columns["choices"])
-        contexts = self.tokenizer.tokenize(columns["context"])
-        texts = self.tokenizer.tokenize(choices.values)
-        first, second, cut = truncate(
-            tf.gather(contexts, choices.value_rowids()),
-            texts,
-            budget=self.config.max_length - 3,
-            keep=self.config.long_texts,
+        budget = self.config.max_length - 3
+        given = columns["context"], choices.values, columns["question"]
+        contexts, texts, questions = map(self.tokenizer.tokenize, given)
+        # Only a question that would leave no room for the rest is cut.
+        asked, _, long_question = truncate(questions, budget=budget // 2)
+        contexts, asked, long_question = (
+            tf.gather(value, choices.value_rowids()) for value in (contexts, asked, long_question)
         )
+        first, second, cut = truncate(contexts, texts, budget=budget - asked.row_lengths(), keep=self.config.long_texts)
+        first, cut = tf.concat([first, asked], 1), cut | long_question
         packed, types = pack(first, second, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
         features = {
             "input_word_ids": choices.with_values(packed),
@@ -141,7 +150,7 @@ class MultipleChoice(FineTuningTask):
         shape = tf.stack([-1, tf.shape(answers["probabilities"])[1]])
         return {"classes": _ragged(columns["choices"]).to_tensor(shape=shape), "scores": answers["probabilities"]}
 
-    def predictions(self, examples: list[ChoiceExample], answers: dict[str, Array]) -> list[Json]:
+    def _predictions(self, examples: list[ChoiceExample], answers: dict[str, Array]) -> list[Json]:
         rows = zip(
             answers["choice"].tolist(), strings(answers["label"]), answers["probabilities"].tolist(), strict=True
         )

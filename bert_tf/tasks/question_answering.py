@@ -185,12 +185,16 @@ class QuestionAnswering(FineTuningTask):
         spans = tf.reshape(start[:, :, tf.newaxis] + end, [-1, length * most])  # [rows, length * most]
         spans = tf.pad(spans, [[0, 0], [0, wanted]], constant_values=-np.inf)
         scores, best = tf.math.top_k(spans, wanted)
+        null_scores = outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0]
+        # NaN has no order: without this, a damaged model would seem to find no answer.
+        finite = (null_scores > -np.inf) & (null_scores < np.inf)
+        scores = tf.where(finite[:, tf.newaxis], scores, np.nan)
         best = tf.where(scores > -np.inf, best, 0)
         return {
             "scores": scores,
             "starts": tf.gather(features["starts"], best // most, batch_dims=1),
             "ends": tf.gather(features["ends"], best // most + best % most, batch_dims=1),
-            "null_scores": outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0],
+            "null_scores": null_scores,
         }
 
     def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
@@ -205,7 +209,7 @@ class QuestionAnswering(FineTuningTask):
         """
         contexts = columns["context"]
         starts, lengths = decoded["starts"], decoded["ends"] - decoded["starts"]
-        lengths = tf.where(decoded["scores"] > -np.inf, lengths, 0)
+        lengths = tf.where(decoded["scores"] != -np.inf, lengths, 0)
         starts, lengths, scores = (tf.reshape(value, [-1]) for value in (starts, lengths, decoded["scores"]))
         of_spans = tf.repeat(rows, tf.shape(decoded["scores"])[1])
         parts = spans(contexts, of_spans, starts, starts + lengths)
@@ -213,12 +217,12 @@ class QuestionAnswering(FineTuningTask):
             of_spans, parts["text"], parts["start"], scores, tf.size(contexts, tf.int64)
         )
         ends = starts + tf.strings.length(texts, unit="UTF8_CHAR")
-        is_span = scores > -np.inf  # [examples, n_best], like all of these
+        is_span = scores != -np.inf  # [examples, n_best], like all of these
         best, shares = scores[:, :1], scores
         if self.config.unanswerable:
             null = tf.math.unsorted_segment_min(decoded["null_scores"], rows, tf.size(contexts))[:, tf.newaxis]
             shares = tf.concat([scores, null], 1)
-        shares = tf.where(shares > -np.inf, tf.nn.softmax(shares), 0.0)  # without any span, softmax is nan
+        shares = tf.where(shares != -np.inf, tf.nn.softmax(shares), 0.0)  # without any span, softmax is nan
         first = [value[:, :1] for value in (texts, starts, ends, shares)]
         answers = {}
         if self.config.unanswerable:
@@ -251,7 +255,7 @@ class QuestionAnswering(FineTuningTask):
         Returns:
             texts, starts, scores as [examples, n_best], best first, padded with "", 0 and -inf.
         """
-        order = tf.where(scores > -np.inf)[:, 0]
+        order = tf.where(scores != -np.inf)[:, 0]
         order = tf.gather(order, tf.argsort(tf.gather(scores, order), direction="DESCENDING", stable=True))
         order = tf.gather(order, tf.argsort(tf.gather(rows, order), stable=True))
         _, same = tf.unique(tf.strings.join([tf.as_string(tf.gather(rows, order)), tf.gather(texts, order)], " "))
@@ -272,7 +276,7 @@ class QuestionAnswering(FineTuningTask):
         """`start_logits` and `end_logits`, float32 [rows, length], as the model returns them."""
         return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
-    def predictions(self, examples: list[QuestionExample], answers: dict[str, Array]) -> list[Json]:
+    def _predictions(self, examples: list[QuestionExample], answers: dict[str, Array]) -> list[Json]:
         lists = [answers[f"nbest_{name}"] for name in ("answers", "starts", "ends", "scores", "probabilities")]
         columns = zip(*(answers[name].tolist() for name in ("start", "end", "probability")), strict=True)
         predictions = []

@@ -167,7 +167,7 @@ class Regression(TextTask):
     def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         return {"outputs": answers["value"]}
 
-    def predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
+    def _predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
         values = answers["value"].tolist()
         return [{"id": example.id, "value": value} for example, value in zip(examples, values, strict=True)]
 

@@ -1,6 +1,7 @@
 """The signatures of an exported model: tf.functions from the client's inputs to its answers.
 
     serving_default     texts in, the task's answers out
+    words               lists of words in, for tags and vectors of words
     tokens              token ids in, for clients that tokenize themselves
     classify, regress   serialized tf.train.Examples in, for TF Serving's Classify and Regress APIs
     attention           texts in, tokens and attention probabilities out
@@ -25,7 +26,10 @@ from bert_tf.types import Array, Tensors, TfFunction
 if TYPE_CHECKING:  # which imports this module
     from bert_tf.tasks.fine_tuning_task import FineTuningTask
 
-DEFAULT, TOKENS, CLASSIFY, REGRESS, ATTENTION = "serving_default", "tokens", "classify", "regress", "attention"
+DEFAULT, WORDS, TOKENS = "serving_default", "words", "tokens"
+CLASSIFY, REGRESS, ATTENTION = "classify", "regress", "attention"
+# The input of the signature `words`, padded with "".
+WORD_LISTS = tf.TensorSpec([None, None], tf.string, name=WORDS)
 
 
 def signature(function: Callable[..., Tensors], specs: Sequence[tf.TensorSpec]) -> TfFunction:
@@ -53,13 +57,24 @@ def signature(function: Callable[..., Tensors], specs: Sequence[tf.TensorSpec]) 
     return tf.function(serve, input_signature=specs, autograph=False)
 
 
-def text_signature(task: "FineTuningTask", model: keras.Model) -> TfFunction:
-    """From the task's texts to its answers; many rows, or windows, go through the model in chunks."""
-    names = [spec.name for spec in task.inputs()]
+def text_signature(
+    task: "FineTuningTask",
+    model: keras.Model,
+    specs: Sequence[tf.TensorSpec],
+    received: Callable[[Tensors], Tensors],
+) -> TfFunction:
+    """From texts to the task's answers; many rows, or windows, go through the model in chunks.
+
+    Args:
+        task, model: of the export.
+        specs: the input signature, named.
+        received: maps the inputs, by their names, to the columns of `task.preprocess`.
+    """
+    names = [spec.name for spec in specs]
     inputs = [tensor.name for tensor in model.inputs]
 
     def serve(*values: tf.Tensor) -> Tensors:
-        columns = task.received(dict(zip(names, values, strict=True)))
+        columns = received(dict(zip(names, values, strict=True)))
         features = task.preprocess(columns)
         rows = features["row"]
 
@@ -68,7 +83,7 @@ def text_signature(task: "FineTuningTask", model: keras.Model) -> TfFunction:
 
         return padded(task.aggregate_windows(columns, rows, map_in_chunks(decoded, task.pad(features))), task.counted)
 
-    return signature(serve, task.inputs())
+    return signature(serve, specs)
 
 
 def token_signature(model: keras.Model, answer: Callable[[Tensors], Tensors]) -> TfFunction:
@@ -120,7 +135,7 @@ def example_signature(task: "FineTuningTask", from_text: TfFunction) -> TfFuncti
 
     def parsed(spec: tf.TensorSpec) -> tf.io.FixedLenFeature | tf.io.RaggedFeature:
         if spec.shape.rank == 1:
-            return tf.io.FixedLenFeature([], tf.string)
+            return tf.io.FixedLenFeature([], tf.string, "" if spec.name in task.optional else None)
         return tf.io.RaggedFeature(tf.string, row_splits_dtype=tf.int64)
 
     features = {spec.name: parsed(spec) for spec in task.inputs()}

@@ -23,6 +23,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings
+from bert_tf.tasks.signatures import WORD_LISTS, WORDS, text_signature
 from bert_tf.tasks.tagging_errors import tagging_errors
 from bert_tf.tasks.tags import (
     Unit,
@@ -33,7 +34,6 @@ from bert_tf.tasks.tags import (
     onto_characters,
     scheme_of,
     scored,
-    starts_of,
     tags_of,
     words_of,
     write_columns,
@@ -41,8 +41,8 @@ from bert_tf.tasks.tags import (
 from bert_tf.tasks.word_pieces import check_unit, match_words, split_texts, words_without_pieces
 from bert_tf.text.packing import pack
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.words import spans
-from bert_tf.types import Array, Json, Metrics, Tensors, Writer
+from bert_tf.text.words import given_words, spans
+from bert_tf.types import Array, Json, Metrics, Tensors, TfFunction, Writer
 
 # Sentences per batch when checking for words without wordpieces.
 _CHECKED = 1024
@@ -136,6 +136,15 @@ class Tagging(FineTuningTask):
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return (tf.TensorSpec([None], tf.string, name="text"),)
+
+    def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
+        made = super().signatures(model)
+        if self.unit == "words":
+            made[WORDS] = text_signature(self, model, (WORD_LISTS,), lambda columns: given_words(columns["words"]))
+        return made
+
+    def locations(self, examples: list[TaggedExample]) -> list[str]:
+        return [group[0].location for group in self._groups(examples)]
 
     def _groups(self, examples: list[TaggedExample]) -> list[list[TaggedExample]]:
         """The examples that are read together, in order."""
@@ -257,6 +266,8 @@ class Tagging(FineTuningTask):
         # In order: windows follow one another, and so do the words for which each has most context.
         row = tf.gather(rows, indices[:, 0])
         words = {name: tf.gather_nd(value, indices) for name, value in decoded.items()}
+        if self.unit == "words" and "word_starts" in columns:
+            row, words = self._all_words(columns, row, words)
         parts = spans(texts, row, words["start"], words["end"])
         values = {
             "word": parts["text"],
@@ -271,6 +282,22 @@ class Tagging(FineTuningTask):
             answers |= {name: _of_texts(value, row, texts) for name, value in entities.items()}
         return answers
 
+    def _all_words(self, columns: Tensors, row: tf.Tensor, words: Tensors) -> tuple[tf.Tensor, Tensors]:
+        """Adds the given words without wordpieces, whose characters are all deleted, to `row` and `words`."""
+        starts = columns["word_starts"]
+        indices = tf.gather(starts.row_starts(), row) + tf.cast(words["word"], tf.int64) - 1
+
+        def filled(values: tf.Tensor, missing: int | float) -> tf.Tensor:
+            every = tf.fill([tf.size(starts.values)], tf.constant(missing, values.dtype))
+            return tf.tensor_scatter_nd_update(every, indices[:, tf.newaxis], values)
+
+        return starts.value_rowids(), {
+            "start": starts.values,
+            "end": columns["word_ends"].values,
+            "label": filled(words["label"], self.labels.index(self._default_tag)),
+            "score": filled(words["score"], 0.0),
+        }
+
     def answer_tokens(self, features: Tensors, outputs: Tensors) -> Tensors:
         """`tag` string and `score` float32, its probability, of each token: [rows, length], "" and 0 at padding."""
         is_token = features["input_mask"] > 0
@@ -278,7 +305,7 @@ class Tagging(FineTuningTask):
         score = tf.reduce_max(tf.nn.softmax(outputs["logits"]), -1)
         return {"tag": tf.where(is_token, tags, ""), "score": tf.where(is_token, score, 0.0)}
 
-    def predictions(self, examples: list[TaggedExample], answers: dict[str, Array]) -> list[Json]:
+    def _predictions(self, examples: list[TaggedExample], answers: dict[str, Array]) -> list[Json]:
         groups = self._groups(split_texts(self.tokenizer, self.unit, examples))
         columns = (answers[name] for name in ("word_start", "word_end", "tag", "word_score"))
         predictions = []
@@ -297,19 +324,10 @@ class Tagging(FineTuningTask):
 
     def _prediction(self, example: TaggedExample, units: list[Unit]) -> Json:
         """The prediction of a sentence from its units."""
-        words = words_of(example)
-        if self.unit == "words":
-            # A word whose characters are all deleted has no piece, and so no unit.
-            by_start = {unit[0]: unit for unit in units}
-            units = [
-                by_start.get(start, (start, start + len(word), self._default_tag, 0.0))
-                for start, word in zip(starts_of(example), words, strict=True)
-            ]
-            tags = [tag for _, _, tag, _ in units]
-        else:
-            tags = onto_characters(units, len(example.text))
-        prediction: Json = {"id": example.id, "text": example.text, "words": list(words), "tags": tags}
-        if self.unit == "words":
+        is_words = self.unit == "words"
+        tags = [tag for _, _, tag, _ in units] if is_words else onto_characters(units, len(example.text))
+        prediction: Json = {"id": example.id, "text": example.text, "words": list(words_of(example)), "tags": tags}
+        if is_words:
             prediction["scores"] = [score for *_, score in units]
         if self.scheme:
             prediction["spans"] = [

@@ -39,6 +39,29 @@ def pieces_with_accents(
     return ids, starts, ends.with_values(tf.cond(any_accents, extended, lambda: ends.values))
 
 
+def given_words(words: tf.Tensor) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+    """Texts of given words, with spaces between them.
+
+    Args:
+        words: string [batch, n]; "" at the end of a row is padding.
+
+    Returns:
+        text: string [batch].
+        word_starts, word_ends: int32 [batch, None], in bytes.
+    """
+    indices = tf.range(1, tf.shape(words)[1] + 1) * tf.cast(words != "", tf.int32)
+    counts = tf.reduce_max(tf.pad(indices, [[0, 0], [0, 1]]), 1)
+    given = tf.RaggedTensor.from_tensor(words, counts)
+    rows, lengths = given.value_rowids(), tf.strings.length(given.values)
+    ends = tf.cumsum(lengths + 1)  # of each word and its space, in the concatenation of all
+    ends -= tf.gather(tf.concat([[0], ends], 0), tf.gather(given.row_starts(), rows)) + 1
+    return {
+        "text": tf.strings.unsorted_segment_join(given.values, rows, given.nrows(), " "),
+        "word_starts": given.with_values(ends - lengths),
+        "word_ends": given.with_values(ends),
+    }
+
+
 def word_numbers(
     tokenizer: Tokenizer, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tf.RaggedTensor:

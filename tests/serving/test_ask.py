@@ -11,7 +11,14 @@ import tensorflow as tf
 
 from bert_tf.serving import ask
 
-INPUTS = {"one": {"text": 1}, "pair": {"text": 1, "second_text": 1}, "choices": {"context": 1, "choices": 2}}
+INPUTS = {
+    "one": {"text": 1},
+    "pair": {"text": 1, "second_text": 1},
+    "choices": {"context": 1, "choices": 2},  # as in exports without questions
+    "asked choices": {"context": 1, "choices": 2, "question": 1},
+    "tagger": {"text": 1},
+    "nan": {"text": 1},
+}
 
 
 class Echo(tf.Module):
@@ -40,7 +47,16 @@ def models(tmp_path_factory):
     paths = {name: str(tmp_path_factory.mktemp(name)) for name in INPUTS}
     for name, ranks in INPUTS.items():
         module = Echo(ranks)
-        tf.saved_model.save(module, paths[name], signatures={"serving_default": module.serve})
+        signatures = {"serving_default": module.serve}
+        if name == "tagger":
+            module.words = Echo({"words": 2}).serve
+            signatures["words"] = module.words
+        if name == "nan":
+            module.share = tf.function(
+                lambda text: {"share": tf.strings.to_number(text)}, [tf.TensorSpec([None], tf.string, name="text")]
+            )
+            signatures["serving_default"] = module.share
+        tf.saved_model.save(module, paths[name], signatures=signatures)
     return paths
 
 
@@ -66,6 +82,43 @@ def test_inputs_are_passed_by_name_and_lists_element_by_element(run_ask, models)
     assert answer["joined"] == "a b|c=d"
     (answer,) = run_ask(models["choices"], "--choices=x", "--context=a", "--choices=y")
     assert (answer["joined"], answer["choices"]) == ("a|x,y", ["x", "y"])
+
+
+def test_a_question_about_choices_may_be_left_out_and_older_exports_read_it_after_the_context(run_ask, models):
+    lines = b'{"context": "a b", "choices": ["c"], "question": "d?"}\n{"context": "a b", "choices": ["c"]}\n'
+    asked = run_ask(models["asked choices"], given=lines)
+    assert [answer["joined"] for answer in asked] == ["a b|c|d?", "a b|c|"]
+    older = run_ask(models["choices"], given=lines)
+    assert [answer["joined"] for answer in older] == ["a b d?|c", "a b|c"]
+    body = {"inputs": {"context": ["a", ""], "choices": [["c"], ["e"]], "question": ["d?", "f?"]}}
+    (answer,) = run_ask(models["choices"], given=json.dumps(body).encode())
+    assert answer["outputs"]["joined"] == ["a d?|c", "f?|e"]
+
+
+def test_words_are_not_split_again(run_ask, models):
+    (answer,) = run_ask(models["tagger"], "--words=st.", "--words=louis")
+    assert (answer["joined"], answer["words"]) == ("st.,louis", ["st.", "louis"])
+    given = b'{"text": "st. louis", "words": ["st.", "louis"]}\n{"text": "st. louis"}\n'
+    assert [answer["joined"] for answer in run_ask(models["tagger"], given=given)] == ["st.,louis", "st. louis"]
+
+
+BAD_BODIES = {
+    "a missing input": ({}, "inputs named nothing; the signature 'serving_default' takes 'text'"),
+    "null": ({"text": None}, "'text' is null; expected a list of string values, one for each row"),
+    "one text": ({"text": "a"}, "'text' is \"a\"; expected a list of string values"),
+    "a number": ({"text": ["a", 5]}, "'text' is [\"a\", 5]; expected a list of string values"),
+    "a list too deep": ({"text": [["a"], ["b"]]}, "expected a list of string values"),
+    "lists of different lengths": ({"text": [["a"], ["b", "c"]]}, "expected a list of string values"),
+    "no base64": ({"text": [{"b64": "?"}]}, "expected a list of string values"),
+    "base64 of a number": ({"text": [{"b64": 5}]}, "expected a list of string values"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_BODIES)
+def test_invalid_bodies_are_answered_with_an_error(run_ask, models, case):
+    inputs, message = BAD_BODIES[case]
+    (answer,) = run_ask(models["one"], given=json.dumps({"inputs": inputs}).encode())
+    assert message in answer["error"] and "\n" not in answer["error"]
 
 
 def test_json_lines_are_answered_with_their_other_fields(run_ask, models):
@@ -111,6 +164,37 @@ WRONG = {
         1,
         "line 1: 'choices' is \"b\"; expected a list of texts",
     ),
+    "null": (["one"], b'{"text": null}\n', 1, "line 1: 'text' is null; expected one text in UTF-8"),
+    "an object": (["one"], b'{"text": {"b64": "YQ=="}}\n', 1, "line 1: 'text' is {\"b64\""),
+    "a list in a list": (
+        ["choices"],
+        b'{"context": "a", "choices": ["b", ["c"]]}\n',
+        1,
+        'line 1: \'choices\' is ["b", ["c"]]; expected a list of texts',
+    ),
+    "an empty list": (["choices"], b'{"context": "a", "choices": []}\n', 1, "line 1: 'choices' is []; expected a list"),
+    "a question that is no text": (
+        ["choices"],
+        b'{"context": "a", "choices": ["b"], "question": null}\n',
+        1,
+        "line 1: 'question' is null; expected one text",
+    ),
+    "NaN": (["one"], b'{"text": "a", "id": NaN}\n', 1, "line 1: not JSON in UTF-8 (Out of range float values"),
+    "an infinite number": (["one"], b'{"text": "a", "id": 1e999}\n', 1, "line 1: not JSON in UTF-8 (Out of range"),
+    "a number of 5000 digits": (["one"], b'{"text": ' + b"1" * 5000 + b"}\n", 1, "line 1: not JSON in UTF-8 (Exceeds"),
+    "lists nested too deep": (["one"], b"[" * 100_000, 1, "line 1: not JSON in UTF-8 ("),
+    "a long line": (["one"], b'{"text": [' + b'"a", ' * 100_000 + b'"a"]}\n', 1, 'line 1: \'text\' is ["a", "a",'),
+    "inputs that are no object": (["one"], b'{"inputs": ["a"]}\n', 1, 'line 1: no \'text\' in {"inputs": ["a"]}; the'),
+    "an argument that is not UTF-8": (["one", "\udcff"], b"", 1, "'text' is \"\\udcff\"; expected one text in UTF-8"),
+    "no words": (["tagger"], b'{"words": ["a", 5]}\n', 1, "line 1: 'words' is [\"a\", 5]; expected a list of texts"),
+    "neither words nor text": (["tagger"], b'{"Words": ["a"]}\n', 1, 'line 1: no \'text\' in {"Words": ["a"]}; the'),
+    "words that are also texts": (
+        ["tagger", "--words=a", "--text=b"],
+        b"",
+        2,
+        "unexpected '--text=b'; the model takes",
+    ),
+    "NaN as an answer": (["nan", "NaN"], b"", 1, "the model answers nan in 'share'; its weights are damaged"),
     "half a character": (["one"], b'{"text": "a", "id": "\\ud800"}\n', 1, "line 1: not JSON in UTF-8 ('utf-8' codec"),
 }
 

@@ -226,7 +226,7 @@ def test_a_model_whose_export_answers_differently_is_not_exported(single, tmp_pa
 def test_a_model_that_answers_nan_is_not_exported():
     expected = [{"probabilities": np.array([[np.nan, 0.5]], np.float32)}]
     request = Request("serving_default", "short", {"text": np.array([b"a"], object)})
-    with pytest.raises(NotServable, match="the model itself answers NaN in 'probabilities'"):
+    with pytest.raises(NotServable, match="the model itself answers NaN or infinity in 'probabilities'"):
         compare([request], expected, [{"outputs": [[float("nan"), 0.5]]}])
 
 

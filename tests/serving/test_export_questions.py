@@ -51,7 +51,7 @@ def served(tmp_path_factory):
     paths = [export(task, model, str(tmp_path_factory.mktemp(task.name)), check=False).path for task, model, _ in both]
     requests = (
         [{"question": one.question, "context": one.context} for one in asked],
-        [{"context": f"{one.context} {one.question}".strip(), "choices": one.choices} for one in items],
+        [{"context": one.context, "question": one.question, "choices": one.choices} for one in items],
     )
     sessions = runtimes.Sessions()
     for path, questions in zip(paths, requests, strict=True):

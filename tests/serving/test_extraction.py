@@ -13,7 +13,8 @@ from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import TaggedExample
+from bert_tf.inputs.datasets.examples import TaggedExample, tagged
+from bert_tf.inputs.datasets.tagged import word_columns
 from bert_tf.model import chunks
 from bert_tf.serving import ask
 from bert_tf.serving.check import check_ops
@@ -234,6 +235,11 @@ def test_an_exported_model_gives_the_same_vectors_as_extraction(make, tmp_path):
             if "text" in answer:
                 assert answer["text"] == [word.decode() for word in expected["text"][row].numpy()]
                 assert answer["word_count"] == len(answer["text"])
+    words = ["a", "St.", "\u200b", "can't"]
+    expected = embedder(tf.constant([" ".join(words)]), **word_columns([[tagged("", words, None, None, "")]]))
+    answer = exported.ask({"words": words})
+    assert answer["text"] == words
+    close(answer["vector"], expected["vector"][0])
 
 
 def test_the_program_writes_vectors_and_refuses_wrong_flags(programs, encoder, tmp_path):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.files import bundled
+from bert_tf.inputs.datasets.conll import read_conll
 from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving import ask
@@ -38,7 +39,17 @@ def texts():
 
 
 @pytest.fixture(scope="module")
-def both_answers(texts, tmp_path_factory):
+def sentences(texts, tmp_path_factory):
+    """Examples from a CoNLL file: words of which some would be split again, and some whose characters are deleted."""
+    rows = [["the", "St.", "Louis", "(MO)", "can't"], ["\u200b"], ["a", "\ufffd", "b\u0301", "北京", "c"], ["a"] * 150]
+    rows += [text.split() for text in texts[:40]]
+    file = tmp_path_factory.mktemp("words") / "rows.conll"
+    file.write_text("\n".join("".join(f"{word} O\n" for word in row) for row in rows))
+    return list(read_conll(str(file), "-1"))
+
+
+@pytest.fixture(scope="module")
+def both_answers(texts, sentences, tmp_path_factory):
     """dict unit -> (answers of `predict`, answers of the exported model)."""
     folder, answers = tmp_path_factory.mktemp("taggers"), {}
     examples = [TaggedExample(str(row), text, None, None, None, None, f"-:{row}") for row, text in enumerate(texts)]
@@ -52,6 +63,11 @@ def both_answers(texts, tmp_path_factory):
         check_ops(path)
         exported = ask.Model(path)
         answers[unit] = predicted, [exported.ask({"text": text}) for text in texts]
+        if unit == "words":
+            predicted = [prediction for _, prediction in predicting(task, model, sentences, 32, strategy)]
+            answers["given words"] = predicted, [exported.ask({"words": list(one.words)}) for one in sentences]
+            rows = [[*one.words, *[""] * (200 - len(one.words))] for one in sentences]
+            answers["together"] = exported.run({"words": rows}, "words")
     return answers
 
 
@@ -75,6 +91,26 @@ def test_words_and_tags_equal_those_of_predict(both_answers, texts):
         assert [text[start:end] for start, end in places] == answer["word"]
     tags = [tag for answer in both_answers["words"][1] for tag in answer["tag"]]
     assert len(set(tags)) > 3  # the model's answers depend on the word
+
+
+def test_given_words_get_the_tags_and_entities_of_predict(both_answers, sentences):
+    assert len(sentences) == 44
+    for example, prediction, answer in zip(sentences, *both_answers["given words"], strict=True):
+        assert answer["word"] == list(example.words) == prediction["words"]
+        assert answer["tag"] == prediction["tags"]
+        assert answer["word_start"] == list(example.starts)
+        assert answer["word_count"] == len(example.words)
+        np.testing.assert_allclose(answer["word_score"], prediction["scores"], atol=1e-5)
+        assert answer["entity"] == [span["text"] for span in prediction["spans"]]
+        np.testing.assert_allclose(answer["score"], [span["score"] for span in prediction["spans"]], atol=1e-5)
+    assert both_answers["given words"][1][1]["word_score"] == [0]  # a word whose characters are all deleted
+
+
+def test_padding_after_given_words_changes_no_answer(both_answers, sentences):
+    together = both_answers["together"]
+    assert together["word_count"].tolist() == [len(one.words) for one in sentences]
+    for row, (example, alone) in enumerate(zip(sentences, both_answers["given words"][1], strict=True)):
+        assert [tag.decode() for tag in together["tag"][row, : len(example.words)]] == alone["tag"]
 
 
 def test_shorter_rows_of_a_batch_are_padded_with_empty_values(tmp_path):

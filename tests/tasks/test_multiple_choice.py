@@ -80,7 +80,6 @@ def test_a_row_is_the_context_with_each_choice_and_a_question_follows_the_contex
         ChoiceExample("1", "a " * 15, "", ("b " * 9, "c", "d e"), 0, ""),
         ChoiceExample("2", "", "c?", ("d", "e"), 0, ""),
     ]
-    assert task.to_tensors(examples, labelled=False)["context"].numpy()[2] == b"c?"
     features = task.preprocess(task.to_tensors(examples, labelled=True))
     expected = [[ids_of("a b c ?", "d"), ids_of("a b c ?", "e f")],
                 [ids_of("a " * 15, choice) for choice in examples[1].choices],
@@ -91,12 +90,29 @@ def test_a_row_is_the_context_with_each_choice_and_a_question_follows_the_contex
     assert features["truncated"].numpy().tolist() == [False, True, False]
 
 
+def test_a_context_or_choice_that_is_too_long_is_cut_and_the_question_is_not(task):
+    long = " ".join(LETTERS * 9)
+    cases = [("a", "b c d ?", long), (long, "b c d ?", "e f"), (long, "b c d ?", long), (long, long, long)]
+    examples = [ChoiceExample("", *texts[:2], (texts[2], "a"), 0, "") for texts in cases]
+    features = task.preprocess(task.to_tensors(examples, labelled=True))
+    rows = [[PIECES[piece] for piece in row[0]] for row in features["input_word_ids"].to_list()]
+    assert {len(row) for row in rows} == {20} and all(features["truncated"].numpy())
+    segments = [" ".join(row).removeprefix("[CLS] ").split(" [SEP]")[:2] for row in rows]
+    assert all(first.endswith("b c d ?") for first, _ in segments[:3])
+    assert [len(first.split()) for first, _ in segments] == [5, 15, 11, 13]
+    assert segments[3][0].endswith(" ".join(LETTERS))  # of a question without end a half stays
+
+
 def test_long_contexts_keep_the_configured_part(tokenizer):
     example = ChoiceExample("0", "a b c d e f g h", "", ("i", "j"), 0, "")
     for kept, expected in (("head", "a b c d"), ("tail", "e f g h"), ("head_tail", "a b g h")):
         task = MultipleChoice(tokenizer, MultipleChoiceConfig(max_length=8, long_texts=kept).check())
         (row,) = task.preprocess(task.to_tensors([example], labelled=True))["input_word_ids"].to_list()
         assert [PIECES[piece] for piece in row[0]] == ["[CLS]", *expected.split(), "[SEP]", "i", "[SEP]"]
+        asked = example._replace(question="z y", choices=("i", "j"))
+        (row,) = task.preprocess(task.to_tensors([asked], labelled=True))["input_word_ids"].to_list()
+        half = {"head": "a b", "tail": "g h", "head_tail": "a h"}[kept]
+        assert [PIECES[piece] for piece in row[0]] == ["[CLS]", *half.split(), "z", "y", "[SEP]", "i", "[SEP]"]
     with pytest.raises(ConfigError, match=r"is 'window'; expected one of head, tail, head_tail"):
         MultipleChoiceConfig(long_texts="window").check()
 
@@ -146,21 +162,26 @@ def test_an_empty_text_in_a_request_is_not_a_choice_at_any_position(model, signa
     serve = signatures["serving_default"]
     expected = softmax(logits_by_hand(model, example))
     choices = ["", example.choices[0], "", *example.choices[1:], "", ""]
-    answer = serve(tf.constant([example.context] * 2), tf.constant([choices, [*example.choices, "", "", "", ""]]))
+    padded = tf.constant([choices, [*example.choices, "", "", "", ""]])
+    answer = serve(tf.constant([example.context] * 2), padded, tf.constant(["", ""]))
     first, second = answer["probabilities"].numpy()
     np.testing.assert_allclose(first[[place for place, text in enumerate(choices) if text]], expected, atol=1e-5)
     assert first.sum() == pytest.approx(1)
     np.testing.assert_allclose(second, [*expected, 0, 0, 0, 0], atol=1e-5)
     assert choices[answer["choice"][0]].encode() == answer["label"][0].numpy()
     assert example.choices[answer["choice"][1]].encode() == answer["label"][1].numpy() == answer["label"][0].numpy()
-    nothing = serve(tf.constant([], tf.string), tf.zeros([0, 3], tf.string))
+    nothing = serve(tf.constant([], tf.string), tf.zeros([0, 3], tf.string), tf.constant([], tf.string))
     assert {int(value.shape[0]) for value in nothing.values()} == {0}
-    assert serve(tf.constant(["a"]), tf.constant([["", ""]]))["probabilities"].numpy().tolist() == [[0, 0]]
+    assert serve(tf.constant(["a"]), tf.constant([["", ""]]), tf.constant([""]))["probabilities"].numpy().tolist() == [
+        [0, 0]
+    ]
 
 
 def test_the_padding_of_shorter_lists_by_a_server_changes_no_answer(signatures):
     # TF Serving pads with the first element of a request's own tensor (batching_util.cc, PadTensor).
-    serve = signatures["serving_default"]
+    def serve(contexts, choices):
+        return signatures["serving_default"](contexts, choices, tf.zeros_like(contexts))
+
     alone = serve(tf.constant(["the good"]), tf.constant([["a", "b c"]]))
     filled = serve(tf.constant(["the good", "x"]), tf.constant([["a", "b c", "a", "a"], ["d", "e", "d", "g"]]))
     np.testing.assert_allclose(filled["probabilities"][0], [*alone["probabilities"][0], 0, 0], atol=1e-6)
@@ -176,12 +197,14 @@ def test_the_padding_of_shorter_lists_by_a_server_changes_no_answer(signatures):
 
 def test_examples_of_a_request_may_have_any_number_of_choices(signatures):
     texts = tf.constant(["a", "the good"]), tf.constant([["b", "c", "d"], ["a", "b c", ""]])
-    expected = signatures["serving_default"](*texts)
+    expected = signatures["serving_default"](*texts, tf.constant(["", "c ?"]))
     examples = []
     for context, choices in (("a", ["b", "c", "d"]), ("the good", ["a", "b c"])):
         example = tf.train.Example()
         example.features.feature["context"].bytes_list.value.append(context.encode())
         example.features.feature["choices"].bytes_list.value.extend(choice.encode() for choice in choices)
+        if examples:  # the first has no question
+            example.features.feature["question"].bytes_list.value.append(b"c ?")
         examples.append(example.SerializeToString())
     answer = signatures["classify"](tf.constant(examples))
     assert answer["classes"].numpy().tolist() == [[b"b", b"c", b"d"], [b"a", b"b c", b""]]

@@ -15,6 +15,7 @@ from bert_tf.text.words import (
     character_groups,
     characters,
     extents,
+    given_words,
     pieces_with_accents,
     word_numbers,
     word_of,
@@ -27,6 +28,18 @@ VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")
 @pytest.fixture(scope="module")
 def tokenizer():
     return Tokenizer(VOCABULARY)
+
+
+def test_given_words_are_joined_with_spaces_and_padding_is_left_out():
+    rows = [["St.", "북경", "", "é"], [], ["a b"], [""], ["x"] * 9]
+    padded = tf.constant([[*row, *[""] * (12 - len(row))] for row in rows])
+    found = given_words(padded)
+    rows[3] = []  # at the end of a row, "" is padding
+    texts = [" ".join(row).encode() for row in rows]
+    assert found["text"].numpy().tolist() == texts
+    places = zip(texts, found["word_starts"].to_list(), found["word_ends"].to_list(), strict=True)
+    assert [[text[start:end].decode() for start, end in zip(*ends, strict=True)] for text, *ends in places] == rows
+    assert given_words(tf.zeros([2, 0], tf.string))["word_starts"].to_list() == [[], []]
 
 
 def words_of(tokenizer, texts):

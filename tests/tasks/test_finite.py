@@ -1,0 +1,56 @@
+"""Answers of a damaged model are refused, whatever the task does with its outputs."""
+
+import math
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import DataError
+from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, TextExample, tagged
+from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.multi_label import MultiLabel
+from bert_tf.tasks.multiple_choice import MultipleChoice
+from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
+from bert_tf.tasks.regression import Regression
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES
+
+WHERE = [f"rows:{number}" for number in range(3)]
+TEXTS = [TextExample("0", ("a b",), None, where) for where in WHERE]
+QUESTIONS = [QuestionExample("0", "a", "b c", None, where) for where in WHERE]
+CHOICES = [ChoiceExample("0", "a", "", ("b", "c"), None, where) for where in WHERE]
+SENTENCES = [tagged("0", ["a", "b"], None, number, where) for number, where in enumerate(WHERE)]
+NO_ANSWER = QuestionAnsweringConfig(unanswerable=True)
+SCALE = {"labels": ("value",), "scale": (0.0, 5.0)}
+TAGS = {"labels": ("O", "B-X"), "unit": "words"}
+# Task, its settings and state, examples, names of the model's outputs, and their shape for a number of tokens.
+TASKS = {
+    "classification": (Classification, None, {"labels": ("x", "y")}, TEXTS, ("logits",), lambda tokens: [2]),
+    "multi-label": (MultiLabel, None, {"labels": ("x", "y")}, TEXTS, ("logits",), lambda tokens: [2]),
+    "regression": (Regression, None, SCALE, TEXTS, ("logits",), lambda tokens: [1]),
+    "tagging": (Tagging, None, TAGS, SENTENCES, ("logits",), lambda tokens: [tokens, 2]),
+    "documents": (Tagging, TaggingConfig(context="document"), TAGS, SENTENCES, ("logits",), lambda tokens: [tokens, 2]),
+    "choices": (MultipleChoice, None, {}, CHOICES, ("logits",), lambda tokens: [2]),
+    "questions": (QuestionAnswering, None, {}, QUESTIONS, ("start_logits", "end_logits"), lambda tokens: [tokens]),
+    "no answer": (QuestionAnswering, NO_ANSWER, {}, QUESTIONS, ("start_logits", "end_logits"), lambda tokens: [tokens]),
+}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_an_answer_that_is_not_finite_is_refused_with_its_location(kind):
+    task_class, config, state, examples, names, shape = TASKS[kind]
+    task = task_class(Tokenizer(PIECES), config, **state)
+    columns = task.to_tensors(examples, labelled=False)
+    features = task.pad(task.preprocess(columns))
+    outputs = tf.zeros([3, *shape(features["input_word_ids"].shape[-1])])
+
+    def predicted(outputs):
+        decoded = task.postprocess(features, dict.fromkeys(names, outputs))
+        answers = task.aggregate_windows(columns, features["row"], decoded)
+        return task.predictions(examples, {name: answer.numpy() for name, answer in answers.items()})
+
+    assert len(predicted(outputs)) == 3
+    damaged = tf.tensor_scatter_nd_update(outputs, [[2]], tf.fill([1, *outputs.shape[1:]], math.nan))
+    with pytest.raises(DataError, match=r"^rows:2: the model computes '\w+' as NaN or infinity; its weights are"):
+        predicted(damaged)
