@@ -63,7 +63,7 @@ class Settings(TypedDict, total=False):
     architectures: list[str] | None
     hidden_act: str
     max_position_embeddings: int
-    pad_token_id: Annotated[int, {"at_least": -1, "at_most": 10_000_000}] | None
+    pad_token_id: Annotated[int | None, {"at_least": -1, "at_most": 10_000_000}]
     num_labels: int | None
     problem_type: str | None
     tokenizer_class: str | None
