@@ -205,7 +205,9 @@ def _expected(kind: Any, rule: Mapping[str, Any], in_json: bool) -> str:
         return "an object"
     if "choices" in rule and kind is str:
         return f"one of {', '.join(filter(None, rule['choices']))}"
-    limits = [f"{words} {rule[name]:,}" for name, (_, words) in _LIMITS.items() if name in rule]
+    limits = [
+        f"{words} {rule[name]:,}" for name, (_, words) in _LIMITS.items() if name in rule and kind in (int, float)
+    ]
     noun = (in_json and _JSON_NOUNS.get(kind)) or _NOUNS.get(kind) or f"a {kind.__name__}"
     return " ".join([noun, *limits])
 
