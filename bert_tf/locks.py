@@ -30,9 +30,12 @@ def locked(directory: StrPath) -> Iterator[None]:
         yield
         return
     created = not os.path.isdir(directory)
-    os.makedirs(directory, exist_ok=True)
     while True:
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
+        os.makedirs(directory, exist_ok=True)
+        try:
+            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
+        except FileNotFoundError:  # the process that created the directory has removed it
+            continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

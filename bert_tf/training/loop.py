@@ -238,6 +238,7 @@ class Trainer:
         sizes = {name: value.dtype.size * value.shape.num_elements() for name, value in self._variables().items()}
         count = max(0, min(checkpoints, -(-(self.total_steps - self.step) // save_every)))
         weights = sum(size for name, size in sizes.items() if name.startswith("weights/"))
+        os.makedirs(directory, exist_ok=True)
         needed, disk = count * sum(sizes.values()) + weights, shutil.disk_usage(directory)
         if disk.total and disk.free < needed:  # some network file systems report 0 for both
             raise ConfigError(
