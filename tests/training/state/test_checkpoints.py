@@ -169,7 +169,7 @@ def test_saved_values_do_not_change_while_training_continues(tmp_path):
         tf.raw_ops.AssignAddVariableOp(resource=count.handle, value=tf.constant(1, tf.int64))
         assert weight.numpy()[0] != 1.0 and other.numpy()[0] != 2.0
     found = Checkpoints(str(tmp_path), variables, 2)
-    assert found.restore(print, lambda: int(variables["count"]))
+    assert found.restore(print, lambda: 1)
     values = [variable.numpy().flat[0] for variable in variables.values()]
     assert values == [1.0, 2.0, 7, 3.0, 4.0]
 
