@@ -162,11 +162,11 @@ def test_a_run_with_only_nan_is_stopped_too_and_keeps_the_last_weights(tmp_path)
 def test_on_a_full_disk_the_best_written_weights_are_used(tmp_path, monkeypatch, capsys):
     write, calls = best_module.write_tensors, []
 
-    def full(*arguments):
+    def full(*arguments, **metadata):
         calls.append(arguments)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
-        write(*arguments)
+        write(*arguments, **metadata)
 
     monkeypatch.setattr(best_module, "write_tensors", full)
     run = Run(tmp_path, on_save_error="go_on")
