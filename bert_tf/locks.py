@@ -48,8 +48,9 @@ def locked(directory: StrPath) -> Iterator[None]:
         except OSError:  # no locks on this file system
             break
         # The process that had the lock may have removed the file between the two calls.
-        if os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-            break
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                break
         file.close()
     _held.add(file)
     try:

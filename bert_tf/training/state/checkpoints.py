@@ -17,8 +17,11 @@ from bert_tf.files import write_text
 from bert_tf.progress import log
 
 _NAME = "step"
-# The list of the checkpoints that TensorFlow writes: a protocol buffer as text.
-_LIST = re.compile(rb'model_checkpoint_path: ".*"\n(\w+: (".*"|[-+.e\d]+)\n)*')
+# TensorFlow's list of the checkpoints: a protocol buffer as text. It ignores the paths unless there are as many times.
+_LIST = re.compile(
+    r'model_checkpoint_path: ".+"\n(all_model_checkpoint_paths: ".+"\n)+'
+    r"(all_model_checkpoint_timestamps: \S+\n)+last_preserved_timestamp: \S+\n"
+)
 
 
 class Checkpoints:
@@ -186,17 +189,16 @@ class Checkpoints:
         # A checkpoint's index is written last.
         found = glob.glob(os.path.join(glob.escape(self._directory), pattern))
         names = sorted((os.path.basename(one).removesuffix(".index") for one in found), key=_step)
-        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
             if _LIST.fullmatch(file.read()):
                 return
             if not names:
                 os.remove(path)
         if names:
             log(f"{path}, the list of checkpoints, is missing or damaged; found {', '.join(names)}")
-            lines = [
-                f'model_checkpoint_path: "{names[-1]}"',
-                *(f'all_model_checkpoint_paths: "{one}"' for one in names),
-            ]
+            lines = [f'model_checkpoint_path: "{names[-1]}"']
+            lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+            lines += ["all_model_checkpoint_timestamps: 0.0"] * len(names) + ["last_preserved_timestamp: 0.0"]
             write_text(path, "\n".join(lines) + "\n")
 
     def _remove_incomplete(self) -> None:
