@@ -5,6 +5,7 @@ from absl import flags
 from bert_tf.app import run
 from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.files import bundled, check_output
+from bert_tf.locks import locked
 from bert_tf.report.reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.runs.ablation import Recipe, ablate
@@ -28,15 +29,16 @@ def main(_: list[str]) -> None:
         bundled("data/reviews"),
         write_english_vocabulary,
     )
-    ablate(
-        recipe,
-        output,
-        strategy.create(),
-        sizes=_SIZES.value,
-        seeds=_SEEDS.value,
-        smoke=_SMOKE.value,
-        reporter=FileReporter(),
-    )
+    with locked(output):
+        ablate(
+            recipe,
+            output,
+            strategy.create(),
+            sizes=_SIZES.value,
+            seeds=_SEEDS.value,
+            smoke=_SMOKE.value,
+            reporter=FileReporter(),
+        )
     print(f"{output}: wrote ablation.md, ablation.png and results.json")
 
 

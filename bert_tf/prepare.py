@@ -9,6 +9,7 @@ from absl import flags
 from bert_tf.app import run
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_file, find_files
+from bert_tf.locks import locked
 from bert_tf.quiet import hide_beam_warnings
 from bert_tf.text import read_vocabulary
 
@@ -52,7 +53,8 @@ def main(argv: list[str]) -> None:
         "split_cjk": _SPLIT_CJK.value,
     }
     planned = plan(files, _LAYOUT.value, read_vocabulary(_VOCAB.value), tokenizer_config, _SHARDS.value)
-    description = prepare(planned, _OUTPUT.value, options, _MAX_BAD_SHARE.value)
+    with locked(_OUTPUT.value):
+        description = prepare(planned, _OUTPUT.value, options, _MAX_BAD_SHARE.value)
     counts = ", ".join(f"{name} {value:,}" for name, value in description["counts"].items())
     print(f"{_OUTPUT.value}: {len(description['shards'])} shards from {len(files)} files; {counts}")
     print(f"fingerprint {description['tokenizer']['fingerprint']}; train on it with --config.input={_OUTPUT.value}")

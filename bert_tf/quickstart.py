@@ -20,6 +20,7 @@ from bert_tf.config import FinetuneConfig, PretrainConfig
 from bert_tf.errors import DataError
 from bert_tf.files import bundled, check_output, write_json, write_text
 from bert_tf.inputs.datasets.tables import read_table
+from bert_tf.locks import locked
 from bert_tf.report.pages import quickstart_page
 from bert_tf.report.reporter import FileReporter
 from bert_tf.serving.export import export_run, summary
@@ -54,8 +55,12 @@ _BLANKS = (
 
 
 def main(_: list[str]) -> None:
-    output = _OUTPUT_DIR.value
-    check_output(output, directory=True)
+    check_output(_OUTPUT_DIR.value, directory=True)
+    with locked(_OUTPUT_DIR.value):
+        _quickstart(_OUTPUT_DIR.value)
+
+
+def _quickstart(output: str) -> None:
     started = time.time()
     seconds: dict[str, float] = {}
     devices = strategy.create()

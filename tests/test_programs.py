@@ -1,5 +1,6 @@
 """The programs in sequence, on a few hundred sentences of the bundled data."""
 
+import contextlib
 import csv
 import gzip
 import json
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from bert_tf.files import bundled
+from bert_tf.locks import locked
 from tests.programs import wait_for
 
 PRETRAIN = """
@@ -331,17 +333,43 @@ def test_a_full_disk_is_a_one_line_error_and_the_run_can_be_resumed(programs, fo
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("needs the right to mount")
     try:
-        every = "--config.train.save_every=5", "--config.train.keep=100", "--config.train.steps=100"
-        command = "pretrain", f"--config={folder}/pretrain.py", f"--model_dir={disk}/model", *every
-        done = programs(*command)
+        every = "--config.train.save_every=50", "--config.train.keep=100", "--config.train.steps=1000"
+        command = "pretrain", f"--config={folder}/pretrain.py", *every
+        model = disk / "model"
+        done = programs(*command, f"--model_dir={model}")
+        assert done.status == 2 and "20 more checkpoints and the model take at least" in done.error_line
+        assert not model.exists()
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+
+        def fill(_):
+            wait_for(lambda: (model / "checkpoints/step-50.index").exists())
+            with contextlib.suppress(OSError):
+                (disk / "other").write_bytes(b"x" * shutil.disk_usage(disk).free)
+
+        done = programs(*command, f"--model_dir={model}", meanwhile=fill)
         assert done.status == 1
         assert "o space left on device" in done.error_line or "could not be written" in done.error_line
-        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
-        done = programs(*command)
+        assert not [path for path in model.rglob("*") if path.name.endswith(("_temp", ".partial"))]
+        (disk / "other").unlink()
+        done = programs(*command, f"--model_dir={model}")
         assert done.status == 0, done.errors
         assert "resuming from step" in done.output
+        programs.succeed(*command, f"--model_dir={folder}/uninterrupted")
+        weights = [(where / "model.safetensors").read_bytes() for where in (model, folder / "uninterrupted")]
+        assert weights[0] == weights[1]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_directory_in_which_a_run_is_going_on_is_refused(programs, folder, vocabulary):
+    model = folder / "busy"
+    for program, flag in (("pretrain", "model_dir"), ("ablate", "output_dir"), ("quickstart", "output_dir")):
+        with locked(model):
+            config = [f"--config={folder}/pretrain.py"] * (program == "pretrain")
+            done = programs(program, f"--{flag}={model}", *config)
+        assert done.status == 2
+        assert f"{model} is in use by process {os.getpid()} on {os.uname().nodename}; wait" in done.error_line
+        assert not model.exists()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +12,9 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
-from bert_tf.errors import BertTfError
+from bert_tf.errors import BertTfError, ConfigError
 from bert_tf.inputs.batching import stream
-from bert_tf.progress import TRAINING, bar, training_line
+from bert_tf.progress import TRAINING, bar, log, training_line
 from bert_tf.tasks.task import Task
 from bert_tf.training import optimizers, phases
 from bert_tf.training.evaluation import means
@@ -116,15 +117,24 @@ class Trainer:
         checkpoints = Checkpoints(folder, self._variables(), config.keep, config.on_save_error)
         # One more than checkpoints: the newest exists while the checkpoint of its step is still being written.
         input_state = InputState(folder, self.strategy, config.keep + 1, pipeline)
-        restored = checkpoints.restore(print)
+        restored = checkpoints.restore(print, lambda: self.step)
+        save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
+        if chief:
+            self._check_space(directory, config.keep + 1 - len(checkpoints.steps), save_every)
         if started:
             started(self.step)
         draw = functools.partial(reporter.curves, directory, title, self.task.monitor)
         history = History(directory, self.step, write=chief, on_error=config.on_save_error, draw=draw)
         self.best = best = BestWeights(folder, self.model, self.task.monitor, self.task.mode, config, write=chief)
         best.remove_after(self.step)
+        # Updates since the last point: `_totals` counts all but the skipped ones.
+        since = self.step - (history.points[-1]["step"] if history.points else 0)
+        if chief and (since > int(self._totals[-1, 1]) + self.skipped or best.lost(history.evaluations, self.step)):
+            log(
+                f"{os.path.join(directory, 'history.jsonl')} lacks lines from before step {self.step}; the run resumes "
+                "without these points of its curves and without these evaluations"
+            )
         speed = Speed(self.work(inputs), peak_flops)
-        save_every = config.save_every or min(evaluate_every or _SAVE_EVERY, _SAVE_EVERY)
         intervals = (evaluate_every, save_every, config.log_every)
         always = {phase.end for phase in self.phases}  # evaluated there, whatever evaluate_every is
 
@@ -178,10 +188,7 @@ class Trainer:
                 if saved:
                     save(iterator)
                 if signal:
-                    line.close()
-                    checkpoints.wait()
-                    signals.agreed()  # no worker exits before the chief has written: it could not continue alone
-                    raise Interrupted(signal, step, directory)
+                    break
                 evaluate(phase, line.write)
                 if config.patience and signals.any(best.exhausted(history.evaluations)):
                     line.write(
@@ -190,8 +197,15 @@ class Trainer:
                     if not saved:
                         save(iterator)
                     break
+            line.close()
+            history.draw()
+            checkpoints.wait()
+            # Again: a signal may have come during the last evaluation, and no worker exits before the chief has
+            # written, because it could not continue alone.
+            signal = signals.agreed()
+            if signal:
+                raise Interrupted(signal, self.step, directory)
         self.reached = by_phase(history.points, speed.point())
-        history.draw()
         return history
 
     def work(self, inputs: Sequence[phases.Input]) -> list[Work]:
@@ -216,6 +230,21 @@ class Trainer:
         seconds = (time.perf_counter() - began) / steps
         _, positions = totals[self.train_step.names.index("padding_share")]
         return seconds, float(positions) / steps / phase.config.batch_size
+
+    def _check_space(self, directory: str, checkpoints: int, save_every: int) -> None:
+        """Raises ConfigError if the disk clearly has no room for this number of new checkpoints, and the model."""
+        if self.step >= self.total_steps or self.config.on_save_error != "stop":  # else the run continues without
+            return
+        sizes = {name: value.dtype.size * value.shape.num_elements() for name, value in self._variables().items()}
+        count = max(0, min(checkpoints, -(-(self.total_steps - self.step) // save_every)))
+        weights = sum(size for name, size in sizes.items() if name.startswith("weights/"))
+        os.makedirs(directory, exist_ok=True)
+        needed, disk = count * sum(sizes.values()) + weights, shutil.disk_usage(directory)
+        if disk.total and disk.free < needed:  # some network file systems report 0 for both
+            raise ConfigError(
+                f"{directory}: {count} more checkpoints and the model take at least {needed:,} bytes, and "
+                f"{disk.free:,} are free; make room, choose another directory, or lower train.keep"
+            )
 
     def _phase(self, step: int) -> phases.Phase:
         """The phase of the update after `step` updates; the first and the last phase extend beyond the run."""

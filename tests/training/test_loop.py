@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -226,6 +227,23 @@ def test_sigint_exits_with_130_and_says_how_to_resume(tmp_path):
     assert caught.value.exit_status == 130
 
 
+@pytest.mark.parametrize("patience, evaluations", [(0, [0, 2, 4]), (1, [0, 2])])
+def test_a_signal_during_the_last_evaluation_stops_the_run_and_it_resumes_with_the_same_result(
+    tmp_path, patience, evaluations
+):
+    interrupt = stopping_at(len(evaluations), lambda: os.kill(os.getpid(), signal.SIGINT))
+    settings = {"total_steps": 4, "evaluate_every": 2, "patience": patience, "log_every": 3}
+    last = evaluations[-1]
+    with pytest.raises(Interrupted, match=f"stopped at step {last}; run the same command again") as caught:
+        train(tmp_path, evaluate=lambda: interrupt() | {"loss": 0.5}, **settings)
+    assert caught.value.exit_status == 130
+    before = (tmp_path / "history.jsonl").read_bytes()
+    trained, history = train(tmp_path, evaluate=die, **settings)
+    assert trained.step == last and not trained.advanced
+    assert (tmp_path / "history.jsonl").read_bytes() == before
+    assert [row["step"] for row in history.evaluations] == evaluations
+
+
 def test_sigterm_is_a_success(tmp_path):
     stop = stopping_at(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted) as caught:
@@ -253,6 +271,39 @@ def test_a_run_that_lost_its_last_evaluation_repeats_it(tmp_path):
         train(tmp_path, total_steps=4, evaluate=stopping_at(2, die))
     _, history = train(tmp_path, total_steps=4, evaluate=lambda: {"accuracy": 0.75})
     assert [(row["step"], row["accuracy"]) for row in history.evaluations] == [(0, 0.5), (4, 0.75)]
+
+
+@pytest.mark.parametrize("shortened", [True, False])
+def test_a_shortened_history_is_reported_when_the_run_resumes(tmp_path, capsys, shortened):
+    # Updates without a point: a skipped one, and those since the last point.
+    settings = {"total_steps": 12, "log_every": 4, "save_every": 5, "steps_per_call": 1}
+    stop = stopping_at(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(tmp_path, with_nan(epochs(), [2, 8]), evaluate=stop, evaluate_every=5, **settings)
+    path = tmp_path / "history.jsonl"
+    rows = path.read_text().splitlines(keepends=True)
+    half_a_line = '{"kind": "trai'
+    path.write_text("".join(row for row in rows if not shortened or '"step": 8' not in row) + half_a_line)
+    capsys.readouterr()
+    trained, _ = train(tmp_path, with_nan(epochs(), [2, 8]), evaluate=lambda: {"accuracy": 0.5}, **settings)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("bert_tf: ")]
+    assert trained.step == 12 and len(lines) == shortened
+    if shortened:
+        assert "history.jsonl lacks lines from before step 11;" in lines[0]
+
+
+def test_too_little_room_for_the_checkpoints_is_reported_before_the_first_update(tmp_path, monkeypatch):
+    size = sum(variable.numpy().nbytes for variable in trainer(bert=False)._variables().values())
+    disk = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk._replace(free=3 * size))
+    settings = {"save_every": 2, "keep": 9}
+    with pytest.raises(
+        ConfigError, match=r"6 more checkpoints and the model take at least [\d,]+ bytes, and"
+    ) as caught:
+        train(tmp_path, **settings)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+    train(tmp_path / "fewer", **settings | {"keep": 1})
+    train(tmp_path / "all the same", **settings, on_save_error="go_on")
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):

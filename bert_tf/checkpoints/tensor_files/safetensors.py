@@ -33,6 +33,12 @@ def open_tensors(file: str) -> dict[str, Tensor]:
         }
 
 
+def metadata(file: str) -> dict[str, str]:
+    """The metadata of a .safetensors file."""
+    with _opened(file) as tensors:
+        return tensors.metadata() or {}
+
+
 def open_sharded(
     directory: str, index: str, open_file: Callable[[str], dict[str, Tensor]] = open_tensors
 ) -> dict[str, Tensor]:
@@ -56,12 +62,12 @@ def open_sharded(
     return {name: shards[shard][name] for name, shard in weight_map.items()}
 
 
-def write_tensors(file: str, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(file: str, tensors: Mapping[str, Tensor], **metadata: str) -> None:
     """Writes tensors, reading and writing one at a time; the file appears only when it is complete.
 
     The library's own writer takes all tensors at once, as bytes; for BERT-large that is 2.7 GB.
     """
-    header: Json = {"__metadata__": {"format": "pt"}}  # Transformers refuses a file without it
+    header: Json = {"__metadata__": {"format": "pt"} | metadata}  # Transformers refuses a file without it
     position = 0
     # Writing the widest types first keeps every tensor aligned to its own item size, as in the library's files.
     ordered = sorted(tensors.items(), key=lambda item: (-np.dtype(item[1].dtype).itemsize, item[0]))

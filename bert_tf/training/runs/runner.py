@@ -16,6 +16,7 @@ from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import nan_for_null, write_json
 from bert_tf.inputs.corpus.shards import digest
+from bert_tf.locks import locked
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.task import Task
 from bert_tf.training import precision
@@ -204,51 +205,51 @@ class Runner:
         Returns:
             The contents of results.json.
         """
-        record = None
-        if is_chief(self.strategy):  # only one of several workers that share the directory
-            record = RunManifest(self.model_dir, self.record, self.accept_config_change)
-        trainer, encoder = self._trainer(task, make_encoder, total_steps)
-        model = trainer.model
-        inputs = [
-            source._replace(evaluate=evaluate) for source, evaluate in zip(inputs, evaluations(model), strict=True)
-        ]
-        if self.config.keep_best and not all(source.evaluate for source in inputs):
-            raise ConfigError("train.keep_best needs evaluations, but there is no validation text; set validation")
-        most = peak_flops(self.strategy, self.dtype) if inputs[0].row_flops else None
-        history = trainer.run(
-            inputs,
-            self.model_dir,
-            title=self.program,
-            evaluate_every=evaluate_every,
-            evaluate_first=evaluate_first,
-            started=record.write if record else None,
-            pipeline=self._pipeline(),
-            peak_flops=most,
-            reporter=self.reporter,
-        )
-        if not trainer.advanced:
-            before = results_of(self.model_dir)
-            if before.get("steps") == trainer.step:
-                return before  # the run had finished; its metrics stand
-        best = trainer.best.restore(history.evaluations)
-        rows = [row for row in history.evaluations if best is None or row["step"] == best]
-        results = (record.value if record else self.record) | {
-            "task": task.name,
-            "parameters": model.count_params(),
-            "steps": trainer.step,
-            "skipped_updates": trainer.skipped,
-            "seconds": round(sum(sum(phase["seconds"].values()) for phase in trainer.reached), 1),
-            "matmul_flops_per_second": most,
-            "phases": trainer.reached,
-            "history": history.points,
-            "evaluations": history.evaluations,
-            "final": (rows or history.points or [{}])[-1],
-        }
-        if best is not None:
-            results["best_step"] = best
-        finish(results)
-        if is_chief(self.strategy):
-            directory.save(self.model_dir, model, encoder, task)
-            report(results)
-            write_json(os.path.join(self.model_dir, RESULTS), results)
-        return results
+        chief = is_chief(self.strategy)  # only one of several workers that share the directory
+        with locked(self.model_dir) if chief else contextlib.nullcontext():
+            record = RunManifest(self.model_dir, self.record, self.accept_config_change) if chief else None
+            trainer, encoder = self._trainer(task, make_encoder, total_steps)
+            model = trainer.model
+            inputs = [
+                source._replace(evaluate=evaluate) for source, evaluate in zip(inputs, evaluations(model), strict=True)
+            ]
+            if self.config.keep_best and not all(source.evaluate for source in inputs):
+                raise ConfigError("train.keep_best needs evaluations, but there is no validation text; set validation")
+            most = peak_flops(self.strategy, self.dtype) if inputs[0].row_flops else None
+            history = trainer.run(
+                inputs,
+                self.model_dir,
+                title=self.program,
+                evaluate_every=evaluate_every,
+                evaluate_first=evaluate_first,
+                started=record.write if record else None,
+                pipeline=self._pipeline(),
+                peak_flops=most,
+                reporter=self.reporter,
+            )
+            if not trainer.advanced:
+                before = results_of(self.model_dir)
+                if before.get("steps") == trainer.step:
+                    return before  # the run had finished; its metrics stand
+            best = trainer.best.restore(history.evaluations)
+            rows = [row for row in history.evaluations if best is None or row["step"] == best]
+            results = (record.value if record else self.record) | {
+                "task": task.name,
+                "parameters": model.count_params(),
+                "steps": trainer.step,
+                "skipped_updates": trainer.skipped,
+                "seconds": round(sum(sum(phase["seconds"].values()) for phase in trainer.reached), 1),
+                "matmul_flops_per_second": most,
+                "phases": trainer.reached,
+                "history": history.points,
+                "evaluations": history.evaluations,
+                "final": (rows or history.points or [{}])[-1],
+            }
+            if best is not None:
+                results["best_step"] = best
+            finish(results)
+            if chief:
+                directory.save(self.model_dir, model, encoder, task)
+                report(results)
+                write_json(os.path.join(self.model_dir, RESULTS), results)
+            return results

@@ -1,5 +1,6 @@
 """Fine-tuning sweeps: several seeds or a grid of settings; the best run becomes the model."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -14,6 +15,7 @@ from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, GridConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing, write_json
+from bert_tf.locks import locked
 from bert_tf.metrics.statistics import mean_and_deviation
 from bert_tf.training.reporter import CURVES, PAGE, SILENT, Reporter
 from bert_tf.training.runs import finetuning
@@ -88,33 +90,34 @@ def finetune(
     results = {name: results_of(folder, *_NEEDED) for name, folder in folders.items()}
     if all(results.values()):  # else the next run compares it
         finetuning.check_init(config, init, results[trials[0].name])
-    if chief:
-        record = RunManifest(model_dir, run, accept_config_change)
-        record.write(sum(map(bool, results.values())))
-        run = record.value
-    for number, trial in enumerate(trials, 1):
-        if not results[trial.name]:
-            print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)
-            first = next(filter(None, results.values()), None)
-            with isolated_session():
-                results[trial.name] = finetuning.finetune(
-                    trial.config,
-                    data_dir,
-                    init,
-                    folders[trial.name],
-                    strategy,
-                    accept_config_change=accept_config_change,
-                    like=first,
-                    reporter=reporter,
-                )
+    with locked(model_dir) if chief else contextlib.nullcontext():
         if chief:
-            shutil.rmtree(os.path.join(folders[trial.name], "checkpoints"), ignore_errors=True)
-    summary = run | summarize(trials, results)
-    if chief:
-        reporter.trials(model_dir, summary)
-        _copy(os.path.join(model_dir, summary["best"]), model_dir)
-        write_json(os.path.join(model_dir, RESULTS), summary)
-    return summary
+            record = RunManifest(model_dir, run, accept_config_change)
+            record.write(sum(map(bool, results.values())))
+            run = record.value
+        for number, trial in enumerate(trials, 1):
+            if not results[trial.name]:
+                print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)
+                first = next(filter(None, results.values()), None)
+                with isolated_session():
+                    results[trial.name] = finetuning.finetune(
+                        trial.config,
+                        data_dir,
+                        init,
+                        folders[trial.name],
+                        strategy,
+                        accept_config_change=accept_config_change,
+                        like=first,
+                        reporter=reporter,
+                    )
+            if chief:
+                shutil.rmtree(os.path.join(folders[trial.name], "checkpoints"), ignore_errors=True)
+        summary = run | summarize(trials, results)
+        if chief:
+            reporter.trials(model_dir, summary)
+            _copy(os.path.join(model_dir, summary["best"]), model_dir)
+            write_json(os.path.join(model_dir, RESULTS), summary)
+        return summary
 
 
 def trials_of(config: FinetuneConfig) -> list[Trial]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import keras
 
 from bert_tf.checkpoints.tensor import tensor_of_variable
-from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
+from bert_tf.checkpoints.tensor_files.safetensors import metadata, open_tensors, write_tensors
 from bert_tf.config import TrainConfig
 from bert_tf.errors import DataError
 from bert_tf.files import remove_leftovers
@@ -48,6 +48,10 @@ class BestWeights:
                 if later > step:
                     os.remove(self._path(later))
 
+    def lost(self, evaluations: Iterable[Json], step: int) -> bool:
+        """Whether the evaluation of any weights that were kept before `step` is missing."""
+        return any(kept < step for kept in set(self._kept()) - {row["step"] for row in evaluations})
+
     def update(self, evaluations: Sequence[Json], step: int, metrics: Metrics, checkpoints: Iterable[int]) -> None:
         """Keeps the current weights if they are the best so far.
 
@@ -66,7 +70,9 @@ class BestWeights:
         try:
             os.makedirs(self._folder, exist_ok=True)
             write_tensors(
-                self._path(step), {variable.path: tensor_of_variable(variable) for variable in self._model.weights}
+                self._path(step),
+                {variable.path: tensor_of_variable(variable) for variable in self._model.weights},
+                step=str(step),
             )
         except OSError as error:
             if self._config.on_save_error == "stop":
@@ -93,6 +99,8 @@ class BestWeights:
     def restore(self, evaluations: Sequence[Json]) -> int | None:
         """Loads the best weights that were kept into the chief's model, which is the model that is saved.
 
+        If the file of the best evaluation is missing or damaged, logs a line and takes the next best.
+
         Returns:
             Their step; None if no weights were kept: then nothing is changed.
         """
@@ -100,16 +108,31 @@ class BestWeights:
             return None
         if not self._write:
             return self.step(evaluations)
-        kept = set(self._kept())
-        step = self.step([row for row in evaluations if row["step"] in kept])
-        if step is None:
-            return None
-        tensors = open_tensors(self._path(step))
-        if tensors.keys() != {variable.path for variable in self._model.weights}:
-            raise DataError(f"{self._path(step)} holds the weights of another model; remove it and train again")
+        rows = list(evaluations)
+        while (step := self.step(rows)) is not None:
+            try:
+                self._load(step)
+                return step
+            except DataError as error:
+                rows = [row for row in rows if row["step"] != step and row["step"] in self._kept()]
+                instead = self.step(rows)
+                found = "those of the last update" if instead is None else f"those of the evaluation at step {instead}"
+                log(f"{error}; instead of these best weights, the model gets {found}")
+        return None
+
+    def _load(self, step: int) -> None:
+        path = self._path(step)
+        if not os.path.exists(path):
+            raise DataError(f"{path} is missing")
+        written = metadata(path).get("step", str(step))
+        if written != str(step):
+            raise DataError(f"{path} holds the weights of step {written}")
+        tensors = open_tensors(path)
+        shapes = {variable.path: tuple(variable.shape) for variable in self._model.weights}
+        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+            raise DataError(f"{path} holds the weights of another model")
         for variable in self._model.weights:
             variable.assign(tensors[variable.path].read())
-        return step
 
     def _kept(self) -> list[int]:
         names = os.listdir(self._folder) if os.path.isdir(self._folder) else []

@@ -1,8 +1,10 @@
 """Checkpoints of the training state: the last N, written by a thread while training continues."""
 
 import concurrent.futures
+import contextlib
 import glob
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -11,10 +13,15 @@ from typing import Self
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError
-from bert_tf.files import cause
+from bert_tf.files import cause, write_text
 from bert_tf.progress import log
 
 _NAME = "step"
+# TensorFlow's list of the checkpoints: a protocol buffer as text. It ignores the paths unless there are as many times.
+_LIST = re.compile(
+    r'model_checkpoint_path: ".+"\n(all_model_checkpoint_paths: ".+"\n)+'
+    r"(all_model_checkpoint_timestamps: \S+\n)+last_preserved_timestamp: \S+\n"
+)
 
 
 class Checkpoints:
@@ -50,6 +57,7 @@ class Checkpoints:
                 )
                 for name, variable in self._variables.items()
             }
+        self._restore_list()
         self._manager = self._new_manager()
         self.newest: str | None = None
         self._writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
@@ -61,7 +69,7 @@ class Checkpoints:
     @property
     def steps(self) -> set[int]:
         """Steps of all checkpoints, including the one that is being written."""
-        return {int(path.rsplit("-", 1)[1]) for path in self._manager.checkpoints} | self._begun
+        return set(map(_step, self._manager.checkpoints)) | self._begun
 
     def __enter__(self) -> Self:
         return self
@@ -78,11 +86,13 @@ class Checkpoints:
         finally:
             self._writer.shutdown()
 
-    def restore(self, report: Callable[[str], object]) -> str | None:
+    def restore(self, report: Callable[[str], object], restored_step: Callable[[], int]) -> str | None:
         """Restores the newest readable checkpoint and returns its path; None if there are no checkpoints.
 
         Args:
             report: called with a line about each unreadable checkpoint.
+            restored_step: returns the step that the variables hold; a checkpoint of another step than its name says,
+                such as an old one that was copied over it, counts as unreadable.
 
         Raises:
             BertTfError: there are checkpoints, but all are unreadable.
@@ -91,6 +101,8 @@ class Checkpoints:
         for path in reversed(self._manager.checkpoints):
             try:
                 checkpoint.restore(path).assert_consumed()
+                if restored_step() != _step(path):
+                    raise ValueError(f"it holds step {restored_step()}")
                 self.newest = path
                 return path
             except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:  # IndexError: cut short
@@ -171,6 +183,24 @@ class Checkpoints:
             tf.train.Checkpoint(**self._copies), self._directory, max_to_keep=self._keep, checkpoint_name=_NAME
         )
 
+    def _restore_list(self) -> None:
+        """Writes a lost or damaged list of the checkpoints again: TensorFlow would start without any of them."""
+        path, pattern = os.path.join(self._directory, "checkpoint"), f"{_NAME}-*.index"
+        # A checkpoint's index is written last.
+        found = glob.glob(os.path.join(glob.escape(self._directory), pattern))
+        names = sorted((os.path.basename(one).removesuffix(".index") for one in found), key=_step)
+        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
+            if _LIST.fullmatch(file.read()):
+                return
+            if not names:
+                os.remove(path)
+        if names:
+            log(f"{path}, the list of checkpoints, is missing or damaged; found {', '.join(names)}")
+            lines = [f'model_checkpoint_path: "{names[-1]}"']
+            lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+            lines += ["all_model_checkpoint_timestamps: 0.0"] * len(names) + ["last_preserved_timestamp: 0.0"]
+            write_text(path, "\n".join(lines) + "\n")
+
     def _remove_incomplete(self) -> None:
         """Removes the files of incomplete checkpoints, whose write failed or was killed."""
         listed = {os.path.basename(path) for path in self._manager.checkpoints}
@@ -179,6 +209,10 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
             elif os.path.basename(path).split(".")[0] not in listed:
                 os.remove(path)
+
+
+def _step(path: str) -> int:
+    return int(path.rsplit("-", 1)[1])
 
 
 def _attribute(name: str) -> str:

@@ -55,7 +55,7 @@ class InputState:
                 shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
             elif name.startswith(self._worker) and not re.match(rf"{re.escape(self._name)}-\d+\.", name):
                 os.remove(os.path.join(self._directory, name))
-        tf.train.Checkpoint(iterator=iterator).write(self._path(step))
+        tf.train.Checkpoint(iterator=iterator, step=tf.Variable(step)).write(self._path(step))
 
     def open(
         self,
@@ -76,7 +76,11 @@ class InputState:
         if step is not None and step in self._steps():
             iterator = iter(stream(batches, position))
             try:
-                tf.train.Checkpoint(iterator=iterator).read(self._path(step)).assert_consumed()
+                held = tf.Variable(step)  # states of older versions do not hold it
+                state = tf.train.Checkpoint(iterator=iterator, step=held)
+                state.read(self._path(step)).assert_nontrivial_match()
+                if int(held) != step:
+                    raise ValueError(f"it is the state at step {int(held)}")
                 return iterator
             except (tf.errors.OpError, AssertionError, ValueError, IndexError):  # IndexError: truncated
                 self._remove(step)
@@ -102,5 +106,8 @@ class InputState:
     def _remove(self, step: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._directory):
+                path = os.path.join(self._directory, name)
                 if name.startswith(f"{self._name}-{step}."):
-                    os.remove(os.path.join(self._directory, name))
+                    os.remove(path)
+                elif name == f"{self._name}-{step}_temp":  # TensorFlow's, while it writes
+                    shutil.rmtree(path, ignore_errors=True)

@@ -10,6 +10,7 @@ from typing import Any
 from bert_tf.checkpoints.directory import read_run
 from bert_tf.errors import ConfigError
 from bert_tf.files import leftovers, remove_leftovers, write_json
+from bert_tf.locks import LOCK
 from bert_tf.types import Json
 
 # Settings that may change when a run resumes: weights, losses and the order of the data stay bit for bit the same. Any
@@ -87,7 +88,7 @@ class RunManifest:
         if not os.path.exists(self._path):
             found = set(os.listdir(directory)) if os.path.isdir(directory) else set()
             # A run that was killed while it wrote run.json may start again.
-            found -= {os.path.basename(path) for path in leftovers(directory)}
+            found -= {LOCK, *(os.path.basename(path) for path in leftovers(directory))}
             if found:
                 raise AnotherRunError(
                     f"{directory} is not empty (it holds {min(found)!r}) and has no run of bert_tf",

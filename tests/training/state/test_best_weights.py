@@ -1,5 +1,7 @@
 import dataclasses
 import math
+import os
+import shutil
 
 import keras
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_tf.config import TrainConfig
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import ConfigError
 from bert_tf.training.phases import Input
 from bert_tf.training.state import best_weights as best_module
 from bert_tf.training.state.best_weights import BestWeights
@@ -160,11 +162,11 @@ def test_a_run_with_only_nan_is_stopped_too_and_keeps_the_last_weights(tmp_path)
 def test_on_a_full_disk_the_best_written_weights_are_used(tmp_path, monkeypatch, capsys):
     write, calls = best_module.write_tensors, []
 
-    def full(*arguments):
+    def full(*arguments, **metadata):
         calls.append(arguments)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
-        write(*arguments)
+        write(*arguments, **metadata)
 
     monkeypatch.setattr(best_module, "write_tensors", full)
     run = Run(tmp_path, on_save_error="go_on")
@@ -191,8 +193,39 @@ def test_patience_implies_keep_best_and_is_not_negative():
         dataclasses.replace(TrainConfig(), patience=-1).check()
 
 
-def test_best_weights_of_another_model_are_refused(uninterrupted):
+def test_best_weights_of_another_model_are_not_used(uninterrupted, capsys):
     other = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    before = other.get_weights()
     best = BestWeights(str(uninterrupted.folder / "checkpoints"), other, "loss", "min", TrainConfig(keep_best=True))
-    with pytest.raises(DataError, match=r"best-6\.safetensors holds the weights of another model"):
-        best.restore(uninterrupted.history.evaluations)
+    assert best.restore(uninterrupted.history.evaluations) is None
+    assert all(map(np.array_equal, other.get_weights(), before))
+    first, last = capsys.readouterr().err.splitlines()
+    assert "best-6.safetensors holds the weights of another model" in first
+    assert last.endswith("instead of these best weights, the model gets those of the last update")
+
+
+DAMAGES = {
+    "missing": os.remove,
+    "half a file": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: os.truncate(path, 0),
+    "a copy of others": lambda path: shutil.copy(path.with_name("best-3.safetensors"), path),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_if_the_best_weights_are_damaged_the_next_best_are_used_with_a_line(tmp_path, uninterrupted, capsys, damage):
+    shutil.copytree(uninterrupted.folder / "checkpoints", tmp_path, dirs_exist_ok=True)
+    DAMAGES[damage](tmp_path / "best-6.safetensors")
+    config = TrainConfig(keep_best=True)
+    best = BestWeights(str(tmp_path), uninterrupted.trained.model, "loss", "min", config)
+    assert best.restore(uninterrupted.history.evaluations) == 3
+    assert_same(uninterrupted.weights(), uninterrupted.seen[3])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "best-6.safetensors" in line and line.endswith("the model gets those of the evaluation at step 3")
+
+
+def test_kept_weights_without_their_evaluation_show_that_the_history_was_shortened(uninterrupted):
+    best, evaluations = uninterrupted.trained.best, uninterrupted.history.evaluations
+    assert not best.lost(evaluations, 12)
+    assert best.lost([row for row in evaluations if row["step"] != 6], 12)
+    assert not best.lost([row for row in evaluations if row["step"] != 6], 6)  # killed between weights and evaluation

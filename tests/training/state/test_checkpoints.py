@@ -31,7 +31,8 @@ def saved(folder, steps, keep=2):
 def restored(folder, keep=2):
     """(value, lines reported) when a new process restores from the directory."""
     weight, lines = variable(-1.0), []
-    found = Checkpoints(str(folder), {"layer/kernel": weight}, keep).restore(lines.append)
+    checkpoints = Checkpoints(str(folder), {"layer/kernel": weight}, keep)
+    found = checkpoints.restore(lines.append, lambda: int(weight.numpy()[0]))
     return (weight.numpy()[0] if found else None), lines
 
 
@@ -78,11 +79,44 @@ def test_a_damaged_checkpoint_is_reported_and_the_previous_one_restored(tmp_path
     assert "step-20 cannot be read" in line and "\n" not in line
 
 
-def test_a_damaged_index_is_reported_and_the_previous_checkpoint_restored(tmp_path):
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_index_is_reported_and_the_previous_checkpoint_restored(tmp_path, damage):
     saved(tmp_path, [10, 20])
-    os.truncate(tmp_path / "step-20.index", 10)
+    DAMAGES[damage](tmp_path / "step-20.index")
     value, lines = restored(tmp_path)
-    assert value == 10.0 and len(lines) == 1
+    assert value == 10.0 and len(lines) == 1 and "\n" not in lines[0]
+
+
+@pytest.mark.parametrize("copied", [("data-00000-of-00001", "index"), ("data-00000-of-00001",)])
+def test_an_older_checkpoint_copied_over_the_newest_is_reported_and_not_restored(tmp_path, copied):
+    saved(tmp_path, [10, 20, 30], keep=3)
+    for extension in copied:
+        shutil.copy(tmp_path / f"step-10.{extension}", tmp_path / f"step-30.{extension}")
+    value, (line,) = restored(tmp_path)
+    assert value == 20.0
+    assert "step-30 cannot be read" in line and ("it holds step 10" in line) == (len(copied) == 2)
+
+
+LISTS = {
+    "no file": None,
+    "an empty file": "",
+    "garbage": "x{{",
+    "half a file": 'model_checkpoint_path: "step-20"\nall_model_check',
+}
+
+
+@pytest.mark.parametrize("damage", LISTS)
+def test_a_lost_list_of_checkpoints_is_written_again_and_no_checkpoint_removed(tmp_path, capsys, damage):
+    saved(tmp_path, [5, 10, 20], keep=3)
+    os.remove(tmp_path / "checkpoint")
+    if LISTS[damage] is not None:
+        (tmp_path / "checkpoint").write_text(LISTS[damage])
+    assert restored(tmp_path, keep=3) == (20.0, [])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "missing or damaged; found step-5, step-10, step-20" in line
+    saved(tmp_path, [30], keep=3)
+    assert {path.stem for path in tmp_path.glob("*.index")} == {"step-10", "step-20", "step-30"}
+    assert restored(tmp_path, keep=3) == (30.0, []) and not capsys.readouterr().err
 
 
 def test_the_error_for_no_readable_checkpoint_says_what_to_do(tmp_path):
@@ -97,14 +131,14 @@ def test_the_error_for_no_readable_checkpoint_says_what_to_do(tmp_path):
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
     saved(tmp_path, [10])
     with pytest.raises(BertTfError, match="no checkpoint can be read"):
-        Checkpoints(str(tmp_path), {"layer/kernel": tf.Variable(tf.zeros([3]))}, 2).restore(print)
+        Checkpoints(str(tmp_path), {"layer/kernel": tf.Variable(tf.zeros([3]))}, 2).restore(print, lambda: 10)
 
 
 def test_a_checkpoint_that_lacks_a_variable_is_refused(tmp_path):
     saved(tmp_path, [10])
     more = {"layer/kernel": variable(), "layer/bias": variable()}
     with pytest.raises(BertTfError, match="no checkpoint can be read"):
-        Checkpoints(str(tmp_path), more, 2).restore(print)
+        Checkpoints(str(tmp_path), more, 2).restore(print, lambda: 10)
 
 
 def test_saving_continues_after_a_damaged_checkpoint(tmp_path):
@@ -112,7 +146,7 @@ def test_saving_continues_after_a_damaged_checkpoint(tmp_path):
     flip(data_file(tmp_path, 20))
     weight = variable()
     checkpoints = Checkpoints(str(tmp_path), {"layer/kernel": weight}, 2)
-    assert checkpoints.restore(lambda line: None)
+    assert checkpoints.restore(lambda line: None, lambda: 10)
     weight.assign(tf.fill([1000], 20.5))
     checkpoints.save(20)
     checkpoints.wait()
@@ -135,7 +169,7 @@ def test_saved_values_do_not_change_while_training_continues(tmp_path):
         tf.raw_ops.AssignAddVariableOp(resource=count.handle, value=tf.constant(1, tf.int64))
         assert weight.numpy()[0] != 1.0 and other.numpy()[0] != 2.0
     found = Checkpoints(str(tmp_path), variables, 2)
-    assert found.restore(print)
+    assert found.restore(print, lambda: 1)
     values = [variable.numpy().flat[0] for variable in variables.values()]
     assert values == [1.0, 2.0, 7, 3.0, 4.0]
 

@@ -177,6 +177,40 @@ def test_a_state_of_another_pipeline_is_ignored_and_removed_by_the_next_save(tmp
     assert {name.split(".index")[0].split(".data")[0] for name in os.listdir(tmp_path)} == {f"{changed._name}-5"}
 
 
+def test_a_state_of_another_step_is_not_used(tmp_path, corpus, capsys):
+    batches = batches_of(corpus)
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    for step in (4, 8):
+        *_, (_, position) = taken(iterator, 4)
+        state.save(iterator, step)
+    for extension in ("index", "data-00000-of-00001"):
+        shutil.copy(tmp_path / f"{state._name}-4.{extension}", tmp_path / f"{state._name}-8.{extension}")
+    assert_same(taken(state.open(batches, position, 8), 5), taken(iter(stream(batches, position)), 5))
+    assert "reading epoch 0 again up to batch 8" in capsys.readouterr().out
+
+
+def test_a_state_of_an_older_version_without_its_step_is_used(tmp_path, corpus, capsys):
+    batches = batches_of(corpus)
+    state = InputState(str(tmp_path), STRATEGY, keep=2)
+    iterator = state.open(batches, (0, 0), None)
+    *_, (_, position) = taken(iterator, 4)
+    tf.train.Checkpoint(iterator=iterator).write(state._path(4))
+    assert_same(taken(state.open(batches, position, 4), 5), taken(iterator, 5))
+    assert "reading epoch" not in capsys.readouterr().out
+
+
+def test_on_a_full_disk_no_part_of_a_state_is_left(small_disk, fill, corpus):
+    state = InputState(str(small_disk / "checkpoints"), STRATEGY, keep=2)
+    iterator = state.open(batches_of(corpus, max_length=64), (0, 0), None)
+    taken(iterator, 4)
+    (small_disk / "checkpoints").mkdir()
+    fill(8192)
+    free = shutil.disk_usage(small_disk).free
+    state.save(iterator, 4)
+    assert not os.listdir(small_disk / "checkpoints") and shutil.disk_usage(small_disk).free == free
+
+
 def test_a_damaged_state_only_costs_time(tmp_path, corpus, capsys):
     batches = batches_of(corpus)
     state = InputState(str(tmp_path), STRATEGY, keep=2)
