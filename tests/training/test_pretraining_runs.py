@@ -85,7 +85,7 @@ CORPORA = {
     "UTF-16": (sentences().encode("utf-16"), "corpus.txt: line 1: UTF-16 or binary data, expected UTF-8"),
     "CP949": (
         "한국어 문장입니다 .\n\n다른 문서입니다 .\n".encode("cp949"),
-        r"corpus.txt: line 1: byte 0x.* is not UTF-8",
+        r"corpus.txt:1: byte \d+: 0x.* is not UTF-8",
     ),
 }
 

@@ -128,7 +128,7 @@ def test_a_very_long_line_is_a_row(table):
         ("a.jsonl", '{"text": null}\n', ":1: text: null; expected text or a number"),
         ("a.jsonl", '["text", "label"]\n', ":1: list; expected an object with the field 'text'"),
         ("a.jsonl", '"text label"\n', ":1: str; expected an object with the field 'text'"),
-        ("a.tsv", b"text\tlabel\na\tb\nc\xb0\xa1\td\n", ":3: byte 0xb0 at column 2 is not UTF-8"),
+        ("a.tsv", b"text\tlabel\na\tb\nc\xb0\xa1\td\n", ":3: byte 16: 0xb0 is not UTF-8"),
         ("a.csv", b"text,label\n\xff,b\n", ":2: byte 0xff at column 1 is not UTF-8"),
         ("a.jsonl", b'{"text": "\xe9"}\n', ":1: byte 0xe9 at column 11 is not UTF-8"),
         ("a.csv", 'text,label\n"a"b,c\n', ":2: "),
