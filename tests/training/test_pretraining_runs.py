@@ -82,7 +82,7 @@ CORPORA = {
     "empty": (b"", "corpus.txt: the file is empty"),
     "one sentence": (b"only one .\n", "only one document"),
     "blank lines only": (b"\n\n\n", "has no text"),
-    "UTF-16": (sentences().encode("utf-16"), "corpus.txt: line 1: UTF-16 or binary data, expected UTF-8"),
+    "UTF-16": (sentences().encode("utf-16"), "corpus.txt: byte 0: UTF-16 text, expected UTF-8"),
     "CP949": (
         "한국어 문장입니다 .\n\n다른 문서입니다 .\n".encode("cp949"),
         r"corpus.txt:1: byte \d+: 0x.* is not UTF-8",

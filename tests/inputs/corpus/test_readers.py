@@ -169,7 +169,11 @@ def test_utf8_passes_the_check(tmp_path, name, content):
         ("a.txt", gzip.compress(b"text"), "byte 0: data compressed by gzip, expected UTF-8 text; unpack it"),
         ("a.txt", Path(sys.executable).read_bytes()[:5000], "byte [0-9]+: 0x00, so binary data, expected UTF-8 text"),
         ("a.txt", b"1\x01\x80\x02\n" * 50, ":1: byte 2: 0x80 is not UTF-8, and control characters show binary data"),
-        ("a.txt", b"First.\nSecond.\n" + "한국어 문장.\n".encode("cp949"), ":3: byte 15: 0xc7 is not UTF-8.*iconv -f CP949"),
+        (
+            "a.txt",
+            b"First.\nSecond.\n" + "한국어 문장.\n".encode("cp949"),
+            ":3: byte 15: 0xc7 is not UTF-8.*iconv -f CP949",
+        ),
         ("a.txt.gz", "Un été à la mer.\n".encode("latin-1") * 50, ":1: byte 3: 0xe9 is not UTF-8.*iconv"),
     ],
 )
