@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.progress import bar
 from bert_tf.text.encoding import SAMPLE_BYTES, check_sample
 
 LAYOUTS = ("sentences", "documents")
@@ -73,8 +74,9 @@ def check_text_files(paths: Sequence[str]) -> None:
     Args:
         paths: text files, compressed if their names end in .gz.
     """
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        collections.deque(pool.map(_check_text_file, paths), maxlen=0)
+    with concurrent.futures.ThreadPoolExecutor() as pool, bar("check", len(paths), "file", leave=False) as line:
+        for _ in pool.map(_check_text_file, paths):
+            line.update()
 
 
 def _check_text_file(path: str) -> None:
