@@ -118,7 +118,7 @@ def test_labels_are_assigned_from_the_threshold_on():
     predictions = task.predictions(examples_of(None, None, None), {name: a.numpy() for name, a in answers.items()})
     assert [one["labels"] for one in predictions] == [["y"], ["x"], []]
     assert predictions[0]["probabilities"] == pytest.approx({"x": 0.29, "y": 0.31})
-    json.dumps(predictions)
+    json.dumps(predictions, default=dict)
 
 
 def test_predictions_are_written_as_a_table(tmp_path):
