@@ -218,7 +218,7 @@ def finetune(tmp_path, pretrained):
 HEADER = "sentence\tlabel\n"
 TABLES = {
     "a row with too few columns": ({"train": f"{HEADER}w1\ta\nw2\n"}, r"train\.tsv:3: 1 columns; expected 2"),
-    "a label seen only in evaluation": ({"dev": f"{HEADER}w1\ta\nw1\tz\n"}, r"dev\.tsv:3: label 'z' is not one of"),
+    "a label of no class": ({"labels": ("a", "z")}, r"train\.tsv:3: label 'b' is not one of the model's: 'a', 'z'"),
     "no rows": ({"dev": HEADER}, r"dev\.tsv: no rows"),
     "an empty file": ({"train": ""}, r"train\.tsv: the file is empty"),
     "no such column": ({"text": "review"}, r"train\.tsv:1: no column 'review'; the columns are 'sentence', 'label'"),
