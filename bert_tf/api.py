@@ -263,8 +263,11 @@ class _FineTuned(_Model[FineTuningTask]):
         """Evaluates the model: loss, the task's metrics and its official metrics."""
         task, model = self._trained()
         given = InMemory({"validation": self._labelled(x, y, "x")})
-        examples = finetuning.read(given, "validation", ReadReport())
+        read_report = ReadReport()
+        examples = finetuning.read(given, "validation", read_report)
         tensors = task.to_tensors(examples, labelled=True)
+        task.check(examples, read_report)
+        finetuning.print_report(given, "validation", read_report)
         with forgetting_custom_gradients():
             return finetuning.Evaluation(task, model, examples, tensors, batch_size, _strategy())()
 
@@ -309,7 +312,8 @@ class _FineTuned(_Model[FineTuningTask]):
 
     def _answer(self, prediction: Json) -> Json:
         """A prediction as `predict` returns it."""
-        return {name: value for name, value in prediction.items() if name != "id"}
+        plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in prediction.items()}
+        return {name: value for name, value in plain.items() if name != "id"}
 
 
 class _TextModel(_FineTuned):

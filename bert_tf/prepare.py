@@ -8,7 +8,7 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.errors import ConfigError
-from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_file, find_files
+from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_files, find_files
 from bert_tf.locks import locked
 from bert_tf.quiet import hide_beam_warnings
 from bert_tf.text import read_vocabulary
@@ -45,8 +45,7 @@ def main(argv: list[str]) -> None:
 
     options = pipeline_options(argv[1:], _RUNNER.value if _RUNNER.present else None)
     files = find_files(_INPUT.value.split(","))
-    for file in files:
-        check_text_file(file)
+    check_text_files(files)
     tokenizer_config = {
         "lower_case": _LOWER_CASE.value,
         "strip_accents": _STRIP_ACCENTS.value,

@@ -106,10 +106,12 @@ class ExampleData:
     Attributes:
         source: "" for the files in --data_dir; "tfds:NAME" for TensorFlow Datasets, e.g. "tfds:glue/mrpc".
         format: file format, a key of `inputs.datasets.formats.FORMATS`: "table" for TSV, CSV or JSON lines with columns
-            of any name; "glue/mrpc" and the like for files as their authors published them.
+            of any name (a file that ends in none of .tsv, .csv and .jsonl is TSV or CSV, as its first line shows);
+            "glue/mrpc" and the like for files as their authors published them.
         train, validation, test: names of files in --data_dir, or of the data set's own splits; "" for the format's
             default. By default `evaluate` reads the second, `predict` the third.
-        text, second_text, label: names of table columns (TFDS: of features); second_text is "" for single texts.
+        text, second_text, label: names of table columns (TFDS: of features), or numbers from 1 if the table has no
+            header; second_text is "" for single texts.
         column: for tagged words: column with the tags, such as "-1" or "upos"; "" for the format's default.
     """
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import jinja2
+import numpy as np
 
 from bert_tf.metrics.calibration import calibration_errors
 from bert_tf.metrics.statistics import wilson_interval
@@ -81,11 +82,12 @@ def evaluation_page(
 
 def _frequent(confusion: "Confusion") -> list[tuple[str, str, int, int]]:
     """The most frequent confusions: true and predicted class, count, examples of the true class."""
+    counts = np.asarray(confusion.counts)
+    totals = counts.sum(1)
     pairs = [
-        (true, predicted, count, sum(counts))
-        for true, counts in zip(confusion.labels, confusion.counts, strict=True)
-        for predicted, count in zip(confusion.labels, counts, strict=True)
-        if count and true != predicted
+        (confusion.labels[true], confusion.labels[predicted], int(counts[true, predicted]), int(totals[true]))
+        for true, predicted in np.argwhere(counts)
+        if true != predicted
     ]
     return sorted(pairs, key=lambda pair: -pair[2])[:_PAIRS]
 

@@ -326,7 +326,7 @@ class _Write(_WritesShards):
 
     def process(self, element: tuple[Row, PredictionResult]) -> Iterator[tuple[int, bytes]]:
         (number, row), result = element
-        prediction = json.dumps(result.inference, ensure_ascii=False)
+        prediction = json.dumps(result.inference, ensure_ascii=False, default=dict)
         self._held[number][row] = prediction
         self._size += len(prediction)
         if len(self._held[number]) == self._shards.rows(number):

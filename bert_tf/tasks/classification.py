@@ -1,26 +1,35 @@
 """Classification of one text or of a pair of texts (paper, sections 4.1 and figure 4a, 4b)."""
 
 import collections
+import functools
 from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
-import sklearn.metrics
 import tensorflow as tf
 
 from bert_tf.config import ClassificationConfig, ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import Scale, TextExample
+from bert_tf.inputs.datasets.examples import ReadReport, Scale, TextExample
 from bert_tf.inputs.datasets.formats import OUT_OF_SCOPE
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import accuracy, macro_f1, scope
 from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, surest_errors
 from bert_tf.tasks.fine_tuning_task import strings, truncated_share
-from bert_tf.tasks.labels import class_weights, labels_of, number_of
+from bert_tf.tasks.labels import (
+    Probabilities,
+    check_known,
+    class_weights,
+    labels_of,
+    report_unknown,
+    with_unknown,
+)
 from bert_tf.tasks.texts import TextTask, pooled, write_table
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
+
+_UNKNOWN = -1  # target of an evaluated example whose class the model does not have
 
 
 class Classification(TextTask):
@@ -62,12 +71,10 @@ class Classification(TextTask):
     ) -> Self:
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; use RegressionConfig")
-        several = next((example for example in examples if isinstance(example.label, tuple)), None)
-        if several:
-            raise DataError(f"{several.location}: a list of labels; expected one, or use MultiLabelConfig")
-        _check_filled(examples)
-        counts = collections.Counter(_labels_of(examples))
+        found = _found(examples)
+        counts = collections.Counter(label for label, _ in found)
         labels = config.labels or labels or labels_of(counts, examples[0], data)
+        check_known(found, labels)
         weights = class_weights(
             config, [counts[label] for label in labels], lambda counts: counts.sum() / (len(counts) * counts)
         )
@@ -76,23 +83,26 @@ class Classification(TextTask):
     def to_tensors(self, examples: list[TextExample], *, labelled: bool) -> Tensors:
         columns = self.text_columns(examples)
         if labelled:
-            _check_filled(examples)
             numbers = {label: number for number, label in enumerate(self.labels)}
-            targets = [number_of(example.label, numbers, example.location) for example in examples]
+            targets = [numbers.get(label, _UNKNOWN) for label, _ in _found(examples)]
             columns["labels"] = tf.constant(targets, tf.int32)
         return columns
+
+    def check(self, examples: list[TextExample], read_report: ReadReport) -> None:
+        report_unknown(_found(examples), self.labels, read_report)
 
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {"loss": tf.reduce_sum(self._weights_of(features["labels"]))}
 
     def _weights_of(self, labels: tf.Tensor) -> tf.Tensor:
-        """float32 [rows]: the weight of each row's class."""
-        return tf.gather(tf.constant(self.class_weights or [1.0] * len(self.labels)), labels)
+        """float32 [rows]: the weight of each row's class; 0 for a class that the model does not have."""
+        weights = tf.gather(tf.constant(self.class_weights or [1.0] * len(self.labels)), tf.maximum(labels, 0))
+        return tf.where(labels == _UNKNOWN, 0.0, weights)
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         labels = features["labels"]
         weights = self._weights_of(labels)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs["logits"])
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), outputs["logits"])
         right = tf.cast(tf.argmax(outputs["logits"], -1, tf.int32) == labels, tf.float32)
         return {
             "loss": (tf.reduce_sum(weights * loss), tf.reduce_sum(weights)),
@@ -110,55 +120,57 @@ class Classification(TextTask):
         return {
             "label": tf.gather(labels, tf.argmax(probabilities, -1)),
             "probabilities": probabilities,
-            "labels": tf.repeat(labels[tf.newaxis], examples, 0),
         }
 
     def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         return {"classes": answers["labels"], "scores": answers["probabilities"]}
 
     def _predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
-        labels, probabilities = strings(answers["label"]), answers["probabilities"].tolist()
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        labels, probabilities = strings(answers["label"]), answers["probabilities"]
         return [
-            {"id": example.id, "label": label, "probabilities": dict(zip(self.labels, shares, strict=True))}
+            {"id": example.id, "label": label, "probabilities": Probabilities(numbers, shares)}
             for example, label, shares in zip(examples, labels, probabilities, strict=True)
         ]
 
     def official_metrics(self, examples: list[TextExample], predictions: list[Json]) -> Metrics:
-        return self._metrics(*self._numbers(examples, predictions))
+        return self._metrics(*self._numbered(examples, predictions))
 
-    def _numbers(self, examples: list[TextExample], predictions: list[Json]) -> tuple[Array, Array]:
-        """int [examples]: the true and the predicted classes, as indices into `labels`."""
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        gold = np.array([number_of(example.label, numbers, example.location) for example in examples])
-        return gold, np.array([numbers[prediction["label"]] for prediction in predictions])
+    def _numbered(self, examples: list[TextExample], predictions: list[Json]) -> tuple[Array, Array, Array]:
+        """The names of the classes, those that the model does not have last, and the true and predicted numbers."""
+        found = _found(examples)
+        names = with_unknown(self.labels, found)
+        numbers = {label: number for number, label in enumerate(names)}
+        gold = np.array([numbers[label] for label, _ in found])
+        return np.array(names), gold, np.array([numbers[prediction["label"]] for prediction in predictions])
 
-    def _metrics(self, gold: Array, predicted: Array) -> Metrics:
+    def _metrics(self, names: Array, gold: Array, predicted: Array) -> Metrics:
         """`official_metrics` of classes, int [examples]."""
-        named = np.array(self.labels)[gold], np.array(self.labels)[predicted]
+        named = names[gold], names[predicted]
         if self.glue:
             return glue_scores(sets_of(self.glue)[0], *named)  # MNLI's halves have the same metric
         metrics = accuracy(gold, predicted) | macro_f1(gold, predicted)
         return metrics | scope(*named, OUT_OF_SCOPE) if self.data.format == "clinc150" else metrics
 
     def baseline(self, examples: list[TextExample]) -> Metrics:
-        most_frequent = collections.Counter(_labels_of(examples)).most_common(1)[0][0]
+        most_frequent = collections.Counter(label for label, _ in _found(examples)).most_common(1)[0][0]
         return self.official_metrics(examples, [{"label": most_frequent}] * len(examples))
 
     def error_analysis(self, examples: list[TextExample], predictions: list[Json]) -> ErrorAnalysis:
-        gold, predicted = self._numbers(examples, predictions)
+        names, gold, predicted = self._numbered(examples, predictions)
         confidences = np.array([prediction["probabilities"][prediction["label"]] for prediction in predictions])
+        counts = np.zeros([len(names), len(names)], np.int32)
+        np.add.at(counts, (gold, predicted), 1)
         return ErrorAnalysis(
-            intervals=bootstrap.intervals(self._metrics, gold, predicted),
-            confusion=Confusion(
-                self.labels, sklearn.metrics.confusion_matrix(gold, predicted, labels=range(len(self.labels))).tolist()
-            ),
+            intervals=bootstrap.intervals(functools.partial(self._metrics, names), gold, predicted),
+            confusion=Confusion(names.tolist(), counts),
             confidences=confidences.tolist(),
             correct=(gold == predicted).tolist(),
             errors=[
                 ErrorExample(
                     examples[index].texts,
-                    self.labels[gold[index]],
-                    self.labels[predicted[index]],
+                    str(names[gold[index]]),
+                    str(names[predicted[index]]),
                     examples[index].location,
                     float(confidences[index]),
                 )
@@ -175,14 +187,13 @@ class Classification(TextTask):
         write_table(path, ["label", *self.labels], rows)
 
 
-def _labels_of(examples: list[TextExample]) -> list[Any]:
-    return [example.label for example in examples]
-
-
-def _check_filled(examples: list[TextExample]) -> None:
-    """Refuses empty labels: a forgotten cell, not a class."""
-    empty = next((example for example in examples if not str(example.label).strip()), None)
-    if empty:
-        raise DataError(
-            f"{empty.location}: the label is empty; expected a class (MultiLabelConfig reads it as no label)"
-        )
+def _found(examples: list[TextExample]) -> list[tuple[Any, str]]:
+    """The (label, location) of each example. A list is refused, and an empty label: a forgotten cell, not a class."""
+    for example in examples:
+        if isinstance(example.label, tuple):
+            raise DataError(f"{example.location}: a list of labels; expected one, or use MultiLabelConfig")
+        if not str(example.label).strip():
+            raise DataError(
+                f"{example.location}: the label is empty; expected a class (MultiLabelConfig reads it as no label)"
+            )
+    return [(example.label, example.location) for example in examples]

@@ -52,7 +52,7 @@ class Confusion(NamedTuple):
     """
 
     labels: Sequence[str]
-    counts: Sequence[Sequence[int]]
+    counts: Array
 
 
 class ErrorAnalysis(NamedTuple):

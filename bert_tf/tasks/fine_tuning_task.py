@@ -176,7 +176,7 @@ class FineTuningTask(Task):
 
     @abc.abstractmethod
     def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
-        """The answers, which the exported model returns.
+        """The answers, which the exported model returns with those that `served` adds.
 
         Args:
             columns: [examples, ...] each.
@@ -186,6 +186,14 @@ class FineTuningTask(Task):
         Returns:
             name -> tensor or RaggedTensor [examples, ...]; ragged ones are served padded with 0 or "".
         """
+
+    def served(self, answers: Tensors) -> Tensors:
+        """Adds to answers what only a client needs, not `predictions`, such as names of labels. Default: nothing.
+
+        Args:
+            answers: as `aggregate_windows` returns, which is graph code.
+        """
+        return answers
 
     def sent(self, columns: dict[str, Array]) -> dict[str, Array]:
         """The columns as a client must send them to get exactly the answers of `predict`. Default: unchanged.
@@ -227,7 +235,7 @@ class FineTuningTask(Task):
         raise NotImplementedError
 
     def predictions(self, examples: list[Any], answers: dict[str, Array]) -> list[Json]:
-        """The answers as JSON-ready objects with `id`, one per example; `predict` writes them.
+        """The answers as objects with `id`, one per example; `predict` writes them as JSON, mappings as objects.
 
         Args:
             examples: as given to `to_tensors`.
@@ -413,7 +421,7 @@ def write_json_lines(path: str, predicted: Iterable[tuple[Any, Json]]) -> None:
     """Writes each prediction as a line of JSON."""
     with open(path, "w", encoding="utf-8") as file:
         for _, prediction in predicted:
-            file.write(json.dumps(prediction, ensure_ascii=False) + "\n")
+            file.write(json.dumps(prediction, ensure_ascii=False, default=dict) + "\n")
 
 
 def strings(values: Array) -> list[str]:

@@ -1,6 +1,6 @@
 """Labels of texts: the label set, label indices and class weights."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,10 @@ import numpy as np
 from bert_tf.config import ExampleData
 from bert_tf.config.tasks import LabelsConfig
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.examples import TextExample
+from bert_tf.inputs.datasets.examples import ReadReport, TextExample
 from bert_tf.types import Array
+
+_SHOWN = 5  # labels that a line names
 
 
 def class_weights(config: LabelsConfig, counts: Sequence[int], balance: Callable[[Array], Array]) -> tuple[float, ...]:
@@ -46,15 +48,54 @@ def labels_of(labels: Iterable[str], example: TextExample, data: ExampleData) ->
     return tuple(distinct)
 
 
-def number_of(label: Any, numbers: Mapping[str, int], location: str) -> int:
-    """The index of a label.
+def check_known(found: Iterable[tuple[Any, str]], labels: Iterable[str]) -> None:
+    """Raises DataError for a training label that is not one of the labels.
 
     Args:
-        label: as in the file; not necessarily text.
-        numbers: label -> index, in their order.
-        location: of the example, for the error message.
+        found: (label, location) of the training examples.
+        labels: of the task.
     """
-    if label not in numbers:
-        known = ", ".join(map(repr, list(numbers)[:20]))
+    for label, location in unknown(found, labels):
+        known = ", ".join(map(repr, list(labels)[:20]))
         raise DataError(f"{location}: label {label!r} is not one of the model's: {known}")
-    return numbers[label]
+
+
+def unknown(found: Iterable[tuple[Any, str]], labels: Iterable[str]) -> list[tuple[Any, str]]:
+    """The (label, location) pairs whose label the model does not have."""
+    known = set(labels)
+    return [(label, location) for label, location in found if label not in known]
+
+
+def with_unknown(labels: Sequence[str], found: Iterable[tuple[Any, str]]) -> tuple[str, ...]:
+    """The labels, then those in evaluated examples that the model does not have: never predicted, they are errors."""
+    return (*labels, *dict.fromkeys(label for label, _ in unknown(found, labels)))
+
+
+def report_unknown(found: Iterable[tuple[Any, str]], labels: Sequence[str], read_report: ReadReport) -> None:
+    """Counts labels that the model does not have, so that one line reports all of them."""
+    missing = unknown(found, labels)
+    names = list(dict.fromkeys(repr(label) for label, _ in missing))
+    shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
+    for _, location in missing:
+        read_report.add(f"never predicted: label {shown}, not in the training data", location)
+
+
+class Probabilities(Mapping[str, float]):
+    """The probability of each label, in an array: a dict for each example is too large if there are many labels.
+
+    Args:
+        numbers: label -> index in `shares`, in the order of the labels; shared by all examples.
+        shares: float [labels].
+    """
+
+    def __init__(self, numbers: Mapping[str, int], shares: Array) -> None:
+        self._numbers, self._shares = numbers, shares
+
+    def __getitem__(self, label: str) -> float:
+        return float(self._shares[self._numbers[label]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)

@@ -9,12 +9,19 @@ import tensorflow as tf
 
 from bert_tf.config import ExampleData, MultiLabelConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import Scale, TextExample
+from bert_tf.inputs.datasets.examples import ReadReport, Scale, TextExample
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import multi_label, precision_recall_f1
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.fine_tuning_task import truncated_share
-from bert_tf.tasks.labels import class_weights, labels_of, number_of
+from bert_tf.tasks.labels import (
+    Probabilities,
+    check_known,
+    class_weights,
+    labels_of,
+    report_unknown,
+    with_unknown,
+)
 from bert_tf.tasks.texts import TextTask, pooled, write_table
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
@@ -57,6 +64,7 @@ class MultiLabel(TextTask):
         counts = collections.Counter(label for example in examples for label in set(split(example, config.separator)))
         labels = tuple(config.labels or labels or labels_of(counts, examples[0], data))
         config.check_separable(labels)
+        check_known(_found(examples, config.separator), labels)
         weights = class_weights(
             config,
             [counts[label] for label in labels],
@@ -67,17 +75,29 @@ class MultiLabel(TextTask):
     def to_tensors(self, examples: list[TextExample], *, labelled: bool) -> Tensors:
         columns = self.text_columns(examples)
         if labelled:
-            columns["labels"] = tf.constant(self._gold(examples), tf.float32)
+            columns["labels"] = tf.constant(self._numbered(examples, [])[1][:, : len(self.labels)], tf.float32)
         return columns
 
-    def _gold(self, examples: list[TextExample]) -> Array:
-        """bool [examples, labels]: the labels of each example."""
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        gold = np.zeros([len(examples), len(numbers)], bool)
-        for row, example in enumerate(examples):
-            for label in split(example, self.config.separator):
-                gold[row, number_of(label, numbers, example.location)] = True
-        return gold
+    def check(self, examples: list[TextExample], read_report: ReadReport) -> None:
+        report_unknown(_found(examples, self.config.separator), self.labels, read_report)
+
+    def _numbered(self, examples: list[TextExample], predictions: list[Json]) -> tuple[Array, Array, Array]:
+        """The names of the labels, those that the model does not have last; the true and the predicted ones.
+
+        Returns:
+            str [labels]; bool [examples, labels]; bool [predictions, labels].
+        """
+        names = with_unknown(self.labels, _found(examples, self.config.separator))
+        numbers = {label: number for number, label in enumerate(names)}
+
+        def marked(rows: Iterable[Iterable[str]], count: int) -> Array:
+            marks = np.zeros([count, len(names)], bool)
+            for row, labels in enumerate(rows):
+                marks[row, [numbers[label] for label in labels]] = True
+            return marks
+
+        gold = marked((split(example, self.config.separator) for example in examples), len(examples))
+        return np.array(names), gold, marked((one["labels"] for one in predictions), len(predictions))
 
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
@@ -94,62 +114,60 @@ class MultiLabel(TextTask):
         return {"logits": outputs["logits"]}
 
     def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
-        """`given` bool and `probabilities` float32 [examples, labels], `labels` their names in the same shape."""
+        """`given` bool and `probabilities` float32 [examples, labels]."""
         examples = tf.shape(columns["text"])[0]
         probabilities = tf.nn.sigmoid(pooled(decoded["logits"], rows, examples))
         return {
             "given": probabilities >= self.config.threshold,
             "probabilities": probabilities,
-            "labels": tf.repeat(tf.constant(self.labels)[tf.newaxis], examples, 0),
         }
 
     def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         return {"classes": answers["labels"], "scores": answers["probabilities"]}
 
     def _predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
-        labels = np.array(self.labels, object)
+        labels, numbers = np.array(self.labels, object), {label: number for number, label in enumerate(self.labels)}
         return [
             {
                 "id": example.id,
                 "labels": labels[given].tolist(),
-                "probabilities": dict(zip(self.labels, shares.tolist(), strict=True)),
+                "probabilities": Probabilities(numbers, shares),
             }
             for example, given, shares in zip(examples, answers["given"], answers["probabilities"], strict=True)
         ]
 
     def official_metrics(self, examples: list[TextExample], predictions: list[Json]) -> Metrics:
-        return multi_label(self._gold(examples), self._predicted(predictions))
-
-    def _predicted(self, predictions: list[Json]) -> Array:
-        """bool [examples, labels]: the labels predicted for each example."""
-        return np.array([[label in one["labels"] for label in self.labels] for one in predictions])
+        _, gold, predicted = self._numbered(examples, predictions)
+        return multi_label(gold, predicted)
 
     def baseline(self, examples: list[TextExample]) -> Metrics:
         """Metrics of predicting the labels of at least half of the examples, or else the most frequent one, if any."""
-        shares = self._gold(examples).mean(0)
+        names, gold, _ = self._numbered(examples, [])
+        shares = gold.mean(0)
         common = np.flatnonzero(shares >= 0.5)
         if not common.size and shares.max() > 0:
             common = np.array([shares.argmax()])
-        return self.official_metrics(
-            examples, [{"labels": [self.labels[label] for label in common.tolist()]}] * len(examples)
-        )
+        return self.official_metrics(examples, [{"labels": names[common].tolist()}] * len(examples))
 
     def error_analysis(self, examples: list[TextExample], predictions: list[Json]) -> ErrorAnalysis:
-        gold, predicted = self._gold(examples), self._predicted(predictions)
-        probabilities = np.array([list(one["probabilities"].values()) for one in predictions])
+        names, gold, predicted = self._numbered(examples, predictions)
+        known = slice(len(self.labels))  # there is no probability of the others
+        probabilities = np.zeros([len(predictions), len(self.labels)])
+        for row, one in enumerate(predictions):
+            probabilities[row] = list(one["probabilities"].values())
         wrong = (gold != predicted).sum(1)
         counts = gold.sum(0)
         shares = precision_recall_f1((gold & predicted).sum(0), predicted.sum(0), counts)
-        rows = list(zip(self.labels, *(values.tolist() for values in (*shares, counts)), strict=True))
+        rows = list(zip(names.tolist(), *(values.tolist() for values in (*shares, counts)), strict=True))
         return ErrorAnalysis(
             intervals=bootstrap.intervals(multi_label, gold, predicted),
-            confidences=np.where(predicted, probabilities, 1 - probabilities).ravel(),
-            correct=(gold == predicted).ravel(),
+            confidences=np.where(predicted[:, known], probabilities, 1 - probabilities).ravel(),
+            correct=(gold == predicted)[:, known].ravel(),
             table=Table("Labels", ("label", "precision", "recall", "f1", "examples"), rows),
             errors=[
                 ErrorExample(
                     examples[index].texts,
-                    ", ".join(np.array(self.labels)[gold[index]]),
+                    ", ".join(names[gold[index]]),
                     ", ".join(predictions[index]["labels"]),
                     examples[index].location,
                 )
@@ -168,6 +186,11 @@ class MultiLabel(TextTask):
             for _, prediction in predicted
         )
         write_table(path, ["labels", *self.labels], rows)
+
+
+def _found(examples: list[TextExample], separator: str) -> list[tuple[str, str]]:
+    """The (label, location) of each label of each example."""
+    return [(label, example.location) for example in examples for label in split(example, separator)]
 
 
 def split(example: TextExample, separator: str) -> list[str]:

@@ -81,7 +81,8 @@ def text_signature(
         def decoded(part: Tensors) -> Tensors:
             return task.postprocess(part, model({name: part[name] for name in inputs}, training=False))
 
-        return padded(task.aggregate_windows(columns, rows, map_in_chunks(decoded, task.pad(features))), task.counted)
+        answers = task.aggregate_windows(columns, rows, map_in_chunks(decoded, task.pad(features)))
+        return padded(task.served(answers), task.counted)
 
     return signature(serve, specs)
 

@@ -90,7 +90,14 @@ class TextTask(FineTuningTask):
     def answer_tokens(self, features: Tensors, outputs: Tensors) -> Tensors:
         rows = tf.shape(features["input_word_ids"])[0]
         decoded = self.postprocess(features, outputs)
-        return self.aggregate_windows({"text": tf.fill([rows], "")}, tf.range(rows), decoded)  # each row is an example
+        # Each row is an example.
+        return self.served(self.aggregate_windows({"text": tf.fill([rows], "")}, tf.range(rows), decoded))
+
+    def served(self, answers: Tensors) -> Tensors:
+        """With `probabilities`, adds `labels`, their names in the same shape."""
+        if "probabilities" not in answers:
+            return answers
+        return answers | {"labels": tf.repeat([self.labels], tf.shape(answers["probabilities"])[0], 0)}
 
     def writers(self) -> dict[str, Writer]:
         if not self.glue:

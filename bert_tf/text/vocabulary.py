@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from bert_tf.errors import DataError
 from bert_tf.files import write_text
 from bert_tf.text.codepoints import SPECIAL_PIECES
+from bert_tf.text.encoding import decode
 from bert_tf.types import StrPath
 
 MAX_PIECE_BYTES = 256  # the limit of TF Text's WordPiece op, without "##"
@@ -25,11 +26,7 @@ def read_vocabulary(path: StrPath) -> list[str]:
             data = file.read()
     except OSError as error:
         raise DataError(f"cannot read the vocabulary {path}: {error.strerror}; expected a vocab.txt") from error
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: not UTF-8 text; convert the vocabulary to UTF-8") from error
+    text = decode(data, path)
     # Not str.splitlines: a piece may be a character that it treats as a line end, such as U+2028.
     pieces = [line.removesuffix("\r") for line in text.split("\n")]
     while pieces and not pieces[-1]:

@@ -2,9 +2,11 @@
 
 import collections
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
+import sklearn.metrics
 import tensorflow as tf
 from scipy.special import log_softmax, softmax
 
@@ -15,6 +17,7 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics.calibration import calibration_errors
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.labels import labels_of
+from bert_tf.tasks.multi_label import MultiLabel
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES
 
@@ -49,11 +52,64 @@ def test_labels_are_mapped_to_their_indices(task, tmp_path):
     assert columns["labels"].numpy().tolist() == [1, 0]
 
 
-def test_a_label_seen_only_in_evaluation_is_named_with_file_and_line(task, tmp_path):
-    path = write(tmp_path / "dev.tsv", "sentence\tlabel\na\tpos\n\nb\tneutral\n")
+def test_a_label_seen_only_in_evaluation_counts_as_an_error_and_in_one_line(task, tmp_path):
+    path = write(tmp_path / "dev.tsv", "sentence\tlabel\na\tpos\nb\tneutral\nc\tneutral\nd\tmixed\n")
+    examples, read_report = read(path), ReadReport()
+    task.check(examples, read_report)
+    assert read_report.lines() == [
+        f"never predicted: label 'neutral', 'mixed', not in the training data: 3 ({path}:3, {path}:4, {path}:5)"
+    ]
+    features = {"labels": task.to_tensors(examples, labelled=True)["labels"], "window": tf.zeros([4], tf.int64),
+                "truncated": tf.zeros([4], tf.bool)}  # fmt: skip
+    logits = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 1.0], [0.0, 1.0]], np.float32)
+    sums = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
+    assert [float(value) for value in sums["accuracy"]] == [1.0, 4.0]
+    np.testing.assert_allclose([float(value) for value in sums["loss"]], [-log_softmax(logits[0])[1], 1.0], rtol=1e-6)
+    predictions = [
+        {"label": label, "probabilities": {"neg": 0.4, "pos": 0.6}} for label in ("pos", "neg", "pos", "pos")
+    ]
+    gold, predicted = (["pos", "neutral", "neutral", "mixed"], [one["label"] for one in predictions])
+    scores = task.official_metrics(examples, predictions)
+    assert scores["accuracy"] == 0.25
+    assert scores["macro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, predicted, average="macro"))
+    assert task.baseline(examples)["accuracy"] == 0.5  # of the most frequent class, known or not
+    analysis = task.error_analysis(examples, predictions)
+    assert analysis.confusion.labels == ["neg", "pos", "neutral", "mixed"]
+    np.testing.assert_array_equal(
+        analysis.confusion.counts,
+        sklearn.metrics.confusion_matrix(gold, predicted, labels=analysis.confusion.labels),
+    )
+    assert [(error.expected, error.answered) for error in analysis.errors] == [
+        ("neutral", "pos"),
+        ("mixed", "pos"),
+        ("neutral", "neg"),
+    ]
+
+
+def test_a_training_label_that_is_not_among_the_labels_of_the_task_is_an_error_with_file_and_line(tokenizer, tmp_path):
+    examples = read(write(tmp_path / "train.tsv", "sentence\tlabel\na\tpos\n\nb\tneutral\n"))
     with pytest.raises(DataError) as raised:
-        task.to_tensors(read(path), labelled=True)
-    assert str(raised.value) == f"{path}:4: label 'neutral' is not one of the model's: 'neg', 'pos'"
+        Classification.create(tokenizer, ClassificationConfig(labels=("neg", "pos")), ExampleData(), examples, None)
+    assert str(raised.value) == f"{tmp_path}/train.tsv:4: label 'neutral' is not one of the model's: 'neg', 'pos'"
+
+
+@pytest.mark.parametrize("kind", [Classification, MultiLabel])
+def test_memory_for_many_labels_is_a_few_numbers_each(tokenizer, kind):
+    labels = [f"label{number}" for number in range(1500)]
+    task = kind(tokenizer, kind.Config(), labels=labels, pair=False)
+    examples = [TextExample(str(row), ("a",), labels[row], f"file:{row}") for row in range(300)]
+    logits = tf.random.stateless_normal([300, 1500], [0, 0])
+    columns = {"text": tf.constant(["a"] * 300)}
+    tracemalloc.start()
+    answers = {
+        name: value.numpy()
+        for name, value in task.aggregate_windows(columns, tf.range(300), {"logits": logits}).items()
+    }
+    predictions = task.predictions(examples, answers)
+    task.official_metrics(examples, predictions)
+    assert tracemalloc.get_traced_memory()[1] < 300 * 1500 * 16
+    tracemalloc.stop()
+    assert predictions[7]["probabilities"] == dict(zip(labels, answers["probabilities"][7].tolist(), strict=True))
 
 
 def test_texts_without_labels_are_read_for_prediction(task, tmp_path):
@@ -215,8 +271,8 @@ def test_error_analysis_has_confusions_most_confident_errors_and_intervals_of_ev
 
     found = [prediction["label"] for prediction in predictions]
     counts = collections.Counter(zip([example.label for example in examples], found, strict=True))
-    assert error_analysis.confusion.labels == labels
-    assert error_analysis.confusion.counts == [[counts[one, other] for other in labels] for one in labels]
+    assert tuple(error_analysis.confusion.labels) == tuple(labels)
+    assert error_analysis.confusion.counts.tolist() == [[counts[one, other] for other in labels] for one in labels]
 
     worst = error_analysis.errors[0]
     place = max((n for n in range(200) if found[n] != labels[gold[n]]), key=lambda n: sure[n].max())

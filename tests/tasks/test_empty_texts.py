@@ -32,7 +32,7 @@ def answered(task, model, examples):
     """The predictions of examples, in order, as written to files."""
     predicted = list(predicting(task, model, examples, 2, tf.distribute.OneDeviceStrategy("/cpu:0")))
     assert [example for example, _ in predicted] == examples
-    return [json.loads(json.dumps(prediction)) for _, prediction in predicted]
+    return [json.loads(json.dumps(prediction, default=dict)) for _, prediction in predicted]
 
 
 def logits_of(model, *ids, types=None):

@@ -50,10 +50,23 @@ def test_labels_are_lists_in_json_and_separated_in_tables(tmp_path, name, conten
     np.testing.assert_array_equal(columns["labels"], [[1, 1], [0, 0], [0, 1], [0, 1]])
 
 
-def test_an_unknown_label_is_reported_with_its_location():
+def test_an_unknown_label_is_an_error_in_training_and_counts_as_a_missed_one_in_evaluation():
     with pytest.raises(DataError) as raised:
-        create("x,y").to_tensors(examples_of("x", "x,z"), labelled=True)
+        create("x", "x,z", labels=("x", "y"))
     assert str(raised.value) == "file:1: label 'z' is not one of the model's: 'x', 'y'"
+    task, examples, read_report = create("x,y"), examples_of("x", "x,z", "y"), ReadReport()
+    task.check(examples, read_report)
+    assert read_report.lines() == ["never predicted: label 'z', not in the training data: 1 (file:1)"]
+    np.testing.assert_array_equal(task.to_tensors(examples, labelled=True)["labels"], [[1, 0], [1, 0], [0, 1]])
+    predictions = [{"labels": list(label), "probabilities": {"x": 0.5, "y": 0.5}} for label in "xxy"]
+    scores = task.official_metrics(examples, predictions)
+    gold, found = np.array([[1, 0, 0], [1, 0, 1], [0, 1, 0]]), np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]])
+    assert scores["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, found, average="micro"))
+    assert scores["macro_f1"] == pytest.approx(2 / 3) and scores["exact_match"] == pytest.approx(2 / 3)
+    analysis = task.error_analysis(examples, predictions)
+    assert len(analysis.confidences) == len(analysis.correct) == 6
+    assert [row[0] for row in analysis.table.rows] == ["x", "y", "z"]
+    assert [(error.expected, error.answered) for error in analysis.errors] == [("x, z", "x")]
 
 
 def test_a_number_is_not_a_label():
@@ -105,7 +118,7 @@ def test_labels_are_assigned_from_the_threshold_on():
     predictions = task.predictions(examples_of(None, None, None), {name: a.numpy() for name, a in answers.items()})
     assert [one["labels"] for one in predictions] == [["y"], ["x"], []]
     assert predictions[0]["probabilities"] == pytest.approx({"x": 0.29, "y": 0.31})
-    json.dumps(predictions)
+    json.dumps(predictions, default=dict)
 
 
 def test_predictions_are_written_as_a_table(tmp_path):

@@ -9,7 +9,6 @@ import pytest
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text import Tokenizer, learn_vocabulary, read_vocabulary
-from bert_tf.text.learning import read_lines
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SYLLABLES = ["la", "mo", "ti", "ne", "Ru", "É", "가", "나다", "中国", "-", "’", "."]
@@ -88,6 +87,15 @@ def test_an_empty_text_and_a_too_small_size_are_refused(tmp_path):
         learn_vocabulary(["", " \t"], 100)
     with pytest.raises(ConfigError, match="vocabulary size 20 is too small; expected 100 up to 10,000,000"):
         learn_vocabulary(["the cat"], 20)
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"the cat\n" * 1000)[:-10])
-    with pytest.raises(DataError, match=r"cut\.gz: not a complete gzip file"):
-        learn_vocabulary(read_lines(tmp_path / "cut.gz"), 100)
+
+
+@pytest.mark.parametrize("name, content, message", [
+    ("cut.gz", gzip.compress(b"the cat\n" * 1000)[:-10], "the gzip data are cut off at byte"),
+    ("a.txt", "the cat\n".encode("utf-16"), "byte 0: UTF-16 text"),
+    ("ls", b"\x7fELF\2\1\1" + bytes(9) + b"the cat\n", "byte 7: 0x00, so binary data"),
+])  # fmt: skip
+def test_the_program_refuses_files_that_are_no_text(programs, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    done = programs("learn_vocab", f"--input={tmp_path / name}", f"--output={tmp_path}/vocab.txt")
+    assert done.status == 1 and f"{name}: {message}" in done.error_line
+    assert not (tmp_path / "vocab.txt").exists()

@@ -32,7 +32,7 @@ def test_windows_line_ends_a_byte_order_mark_and_blank_last_lines_are_ignored(tm
         ("\n".join([*SPECIALS, "a", "b", "a"]).encode(), "line 8: the piece 'a' is already on line 6"),
         ("\n".join(SPECIALS[:4]).encode(), r"no \[MASK\] among its 4 pieces"),
         (b"a\nb", r"no \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
-        (b"[PAD]\n\xff\xfe\n", "line 2: not UTF-8"),
+        (b"[PAD]\n\xff\xfe\n", "vocab.txt:2: byte 6: 0xff is not UTF-8"),
         ("\n".join([*SPECIALS, "a" * 257]).encode(), "line 6: more than 256 bytes"),
         ("\n".join([*SPECIALS, "a\0"]).encode(), "line 6: NUL"),
     ],

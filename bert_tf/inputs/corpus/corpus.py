@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
-from bert_tf.inputs.corpus.readers import check_text_file, find_files, read_source
+from bert_tf.inputs.corpus.readers import check_text_files, find_files, read_source
 from bert_tf.inputs.corpus.shards import Shards, are_shards, find_shards
 from bert_tf.inputs.masking import mark_words
 from bert_tf.text import Tokenizer
@@ -49,15 +49,14 @@ class Corpus(NamedTuple):
     data: PretrainingData
 
     def check(self) -> None:
-        """Raises DataError if a file is not readable, empty, no UTF-8 text or not a shard of this tokenizer.
+        """Raises DataError if a file is not readable, empty, cut off, no UTF-8 text or not a shard of this tokenizer.
 
-        Reads the first megabyte of each file.
+        Reads the first megabyte of each text file, and the whole of compressed ones.
         """
         if are_shards(self.files):
             Shards(self.files).check(self.tokenizer)
         else:
-            for file in self.files:
-                check_text_file(file)
+            check_text_files(self.files)
 
     def documents(self, seed: tf.Tensor | Sequence[int]) -> tf.data.Dataset:
         """Reads one epoch. The text files (of shards: their sources) come in random order, eight in turn.

@@ -28,8 +28,8 @@ _TOO_SMALL = "the corpus makes less than"
 def check_corpus(corpus: Corpus) -> None:
     """Raises an error for a corpus that cannot be used; reads the first megabyte of each file and two documents.
 
-    Checked are that files are readable, not empty and UTF-8 text or shards of this tokenizer, and that there are enough
-    documents.
+    Checked are that files are readable, not empty and UTF-8 text or shards of this tokenizer, that compressed files are
+    complete (which reads the whole of them), and that there are enough documents.
     """
     corpus.check()
     with reading(", ".join(corpus.files)):

@@ -1,18 +1,21 @@
 """Streaming readers of raw text files: Datasets of documents, each a tensor of sentences."""
 
+import collections
+import concurrent.futures
+import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import cause
+from bert_tf.progress import bar
+from bert_tf.text.encoding import SAMPLE_BYTES, check_sample
 
 LAYOUTS = ("sentences", "documents")
 
-_SAMPLE_BYTES = 1 << 20
-# One wrong byte in a thousand is an odd quotation mark of a web page; more is another encoding.
-_MAX_BAD_SHARE = 1e-3
+_BLOCK_BYTES = 1 << 17  # read at a time: zeros are a thousand times as many when unpacked
 _LINES_PER_BLOCK = 256
 # A text without blank lines would be one document as large as the file; it is cut here to limit memory.
 _MAX_SENTENCES = 1 << 16
@@ -51,43 +54,71 @@ def find_files(patterns: str | Iterable[str]) -> list[str]:
         if not matches:
             hint = f"; it is a directory, name its files: {pattern.rstrip('/')}/*" if tf.io.gfile.isdir(pattern) else ""
             raise DataError(f"{pattern}: no such file, expected at least one text file{hint or '; check the path'}")
+        for path in matches:  # a pipe could be read only once, and waits for its writer
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise DataError(f"{path}: a pipe or device, expected a file; write the text to a file first")
         files.update(matches)
     if not files:
         raise DataError("no input files given, expected at least one text file; give one or more files or patterns")
     return sorted(files)
 
 
-def check_text_file(path: str) -> None:
-    """Checks the first megabyte of a text file, so that obvious mistakes are reported early.
+def check_text_files(paths: Sequence[str]) -> None:
+    """Checks the first megabyte of each text file, and the whole of compressed ones, several files at a time.
 
-    Raises a DataError if the file cannot be read, is empty, is UTF-16 or is mostly not UTF-8. A few bytes that are not
-    UTF-8 are allowed: the tokenizer drops them, as BERT's does.
+    TensorFlow reads a gzip file that was cut off as if it ended there. Its checksum is known only at its end, so it is
+    unpacked once: 250 MB of text per second and thread, a fraction of the time that tokenizing it takes.
+
+    Raises a DataError if a file cannot be read, is empty, cut off or damaged, is UTF-16 or binary, or is mostly not
+    UTF-8. A few bytes that are not UTF-8 are allowed: the tokenizer drops them, as BERT's does.
 
     Args:
-        path: a text file, compressed if its name ends in .gz.
+        paths: text files, compressed if their names end in .gz.
     """
+    with concurrent.futures.ThreadPoolExecutor() as pool, bar("check", len(paths), "file", leave=False) as line:
+        for _ in pool.map(_check_text_file, paths):
+            line.update()
+
+
+def _check_text_file(path: str) -> None:
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            sample = file.read(_SAMPLE_BYTES)
-        if sample and path.endswith(".gz"):
-            sample = zlib.decompressobj(wbits=31).decompress(sample, _SAMPLE_BYTES)  # 31: a gzip header is expected
-    except zlib.error:
-        raise DataError(f"{path}: not a gzip file, although its name ends in .gz; rename or compress it") from None
+            blocks = iter(lambda: file.read(_BLOCK_BYTES), b"")
+            if path.endswith(".gz"):
+                blocks = _unpacked(blocks, path)
+            sample = bytearray()
+            for block in blocks:
+                sample += block
+                if len(sample) >= SAMPLE_BYTES:
+                    break
+            if not sample:
+                raise DataError(f"{path}: the file is empty, expected text; remove it from the input or add text")
+            check_sample(bytes(sample), path)
+            if path.endswith(".gz"):
+                collections.deque(blocks, maxlen=0)
     except tf.errors.OpError as error:
         raise DataError(f"{path}: cannot be read ({cause(error)}); check the path and its permissions") from None
-    if not sample:
-        raise DataError(f"{path}: the file is empty, expected text; remove it from the input or add text")
-    if sample.startswith((b"\xff\xfe", b"\xfe\xff")) or sample.count(0) > len(sample) / 10:
-        raise DataError(
-            f"{path}: line 1: UTF-16 or binary data, expected UTF-8 text; convert it: iconv -f UTF-16 -t UTF-8"
-        )
-    first_bad, bad, good = _count_bad_sequences(sample)
-    if bad > good and bad > _MAX_BAD_SHARE * len(sample):
-        line = sample.count(b"\n", 0, first_bad) + 1
-        raise DataError(
-            f"{path}: line {line}: byte 0x{sample[first_bad]:02x} is not UTF-8, nor is most of the following text; "
-            "convert it from its encoding: iconv -f CP949 -t UTF-8 (Korean) or iconv -f CP1252 -t UTF-8 (Western)"
-        )
+
+
+def _unpacked(blocks: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """The contents of a gzip file, which may have several members; a DataError if one is not complete."""
+    member, read = None, 0
+    for block in blocks:
+        read += len(block)
+        while block:
+            if member is None or member.eof:
+                member = zlib.decompressobj(wbits=31)  # 31: a gzip header is expected
+            try:
+                yield member.decompress(block)
+            except zlib.error as error:
+                if block.startswith(b"\x1f\x8b") or read > len(block):
+                    near = f"damaged gzip data before byte {read} ({error}); fetch it again"
+                    raise DataError(f"{path}: {near}") from None
+                remedy = "rename or compress it"
+                raise DataError(f"{path}: not a gzip file, although its name ends in .gz; {remedy}") from None
+            block = member.unused_data
+    if member is not None and not member.eof:
+        raise DataError(f"{path}: the gzip data are cut off at byte {read}, before their end; fetch the file again")
 
 
 def read_documents(files: Sequence[str] | tf.Tensor, layout: str = "sentences", interleave: int = 1) -> tf.data.Dataset:
@@ -162,25 +193,6 @@ def _read_file(file: str | tf.Tensor, layout: str) -> tf.data.Dataset:
     compression = tf.where(tf.strings.regex_full_match(file, r".*\.gz"), "GZIP", "")
     split = _split_at_blank_lines if layout == "sentences" else _split_lines_into_sentences
     return split(tf.data.TextLineDataset(file, compression_type=compression))
-
-
-def _count_bad_sequences(sample: bytes) -> tuple[int, int, int]:
-    """Counts invalid and valid UTF-8 sequences.
-
-    ASCII is not counted: it is the same in every encoding of interest.
-
-    Returns:
-        Offset of the first invalid byte (0 if there is none), number of invalid bytes, number of valid sequences.
-    """
-    text = sample.decode("utf-8", errors="surrogateescape")
-    wrong = [index for index, character in enumerate(text) if "\udc80" <= character <= "\udcff"]
-    # The sample may end within a character.
-    while wrong and wrong[-1] >= len(text) - 3:
-        wrong.pop()
-    if not wrong:
-        return 0, 0, 0
-    right = sum(character > "\x7f" for character in text) - len(wrong)
-    return len(text[: wrong[0]].encode()), len(wrong), right
 
 
 def _split_at_blank_lines(lines: tf.data.Dataset) -> tf.data.Dataset:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Labels, ReadReport, Scale, TextExample
-from bert_tf.inputs.datasets.text_files import Seen, checked, field, parts, read_csv, read_json, read_tsv
+from bert_tf.inputs.datasets.text_files import Seen, checked, field, parts, read_csv, read_json, read_lines, read_tsv
 
 
 class Layout(NamedTuple):
@@ -47,18 +47,32 @@ def read_table(path: str, columns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def read_texts(path: str, texts: Sequence[str], label: str = "") -> Iterator[TextExample]:
-    """Reads some columns of a TSV or CSV file with a header.
+    """Reads some columns of a TSV or CSV file.
 
     Args:
-        path: file ending in .tsv or .csv.
-        texts: names of the columns.
-        label: name of the column with the labels, which may be missing.
+        path: file ending in .tsv or .csv; the contents of other files show which of them they are.
+        texts: names of the columns, or, if the first line has no such names, numbers from 1: all lines are rows then.
+        label: name or number of the column with the labels, which may be missing.
     """
-    ending = os.path.splitext(path)[1].lower()
-    if ending not in (".tsv", ".csv"):
-        raise DataError(f"{path}: unknown kind of table {ending!r}; expected .tsv, .csv or .jsonl")
+    rows = _reader(path)
     layouts = [Layout(tuple(texts), label), Layout(tuple(texts))]
-    return read_rows(path, layouts, rows=read_csv if ending == ".csv" else read_tsv)
+    if all(map(str.isdecimal, texts)):
+        first = next((fields for _, fields in rows(path) if fields), [])
+        columns = tuple(str(number) for number in range(1, len(first) + 1))
+        numbered = (layout._replace(columns=columns) for layout in layouts)
+        layouts += [layout for layout in numbered if set(layout.used) <= set(columns)]
+    return read_rows(path, layouts, rows=rows)
+
+
+def _reader(path: str) -> Callable[[str], Iterator[tuple[int, list[str]]]]:
+    """The reader of a table: by the name of the file or else by its first line, with tabs or with commas."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending in (".tsv", ".csv"):
+        return read_csv if ending == ".csv" else read_tsv
+    number, first = next(((number, text) for number, text in read_lines(path) if text), (0, ""))
+    if first.lstrip().startswith(("{", "[")):
+        raise DataError(f"{path}:{number}: JSON, expected a table; JSON lines are read if the name ends in .jsonl")
+    return read_csv if "," in first and "\t" not in first else read_tsv
 
 
 def read_rows(

@@ -1,6 +1,5 @@
 """Readers of lines, CSV rows and JSON values in UTF-8 files; errors name the file and the line."""
 
-import codecs
 import contextlib
 import csv
 import json
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 from bert_tf.errors import DataError
 from bert_tf.files import parse_json
+from bert_tf.text.encoding import decode
 
 _T = TypeVar("_T")
 
@@ -39,16 +39,10 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
     """
     check_file(path)
     with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
+        offset = 0
         for number, line in enumerate(file, 1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                bad = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
-                remedy = "convert the file, e.g. iconv -f CP949 -t UTF-8 (or -f LATIN1)"
-                if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    remedy = "it is UTF-16: iconv -f UTF-16 -t UTF-8"
-                raise DataError(f"{path}:{number}: {bad} is not UTF-8; {remedy}") from None
-            yield number, text
+            yield number, decode(line, path, number, offset).rstrip("\r\n")
+            offset += len(line)
 
 
 def check_file(path: str) -> None:
@@ -57,6 +51,8 @@ def check_file(path: str) -> None:
         return
     if os.path.isdir(path):
         raise DataError(f"{path}: a directory; name one of the files in it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise DataError(f"{path}: a pipe or device, expected a file; pipe JSON lines to standard input instead (-)")
     if not os.path.isfile(path):
         raise DataError(f"{path}: no such file; check the path")
     if not os.path.getsize(path):

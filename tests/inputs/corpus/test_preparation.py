@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
 from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
 from bert_tf.inputs.corpus.readers import find_files
-from bert_tf.inputs.corpus.shards import settings_of
+from bert_tf.inputs.corpus.shards import Shards, settings_of
 from bert_tf.text import Tokenizer
 
 pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
@@ -153,6 +154,24 @@ def test_a_damaged_record_loses_only_its_documents_up_to_the_allowed_share(tmp_p
     assert len(left) == len(whole) - lost and all(document in whole for document in left)
     with pytest.raises(DataError, match=rf"{lost} of {len(whole)} documents are damaged"), reading("shards"):
         ids_of([str(path)], max_bad_share=lost / len(whole) - 0.01)
+
+
+def test_a_damaged_length_costs_no_document_in_the_shard_and_is_an_error_in_the_index(tmp_path, corpus):
+    shutil.copytree(corpus[1], tmp_path / "shards")
+    path, index = (tmp_path / f"shards/00000-of-00003.{ending}" for ending in ("tfrecord", "json"))
+    whole, written = path.read_bytes(), index.read_text()
+    path.write_bytes(b"\xff" * 8 + whole[8:])  # the first record's length
+    assert ids_of([str(path)]) == ids_of([str(corpus[1] / path.name)])
+    path.write_bytes(gzip.compress(whole))
+    with pytest.raises(DataError, match=r"00000-of-00003.tfrecord: \d+ bytes, expected"):
+        Shards([str(path)])
+    path.write_bytes(whole)
+    for position, change in ((0, 1), (1, -1), (1, 1 << 40)):
+        damaged = json.loads(written)
+        damaged["sources"][0]["records"][0][position] += change
+        index.write_text(json.dumps(damaged))
+        with pytest.raises(DataError, match="its index lists other records than it has; copy both or prepare again"):
+            Shards([str(path)])
 
 
 def test_shards_are_readable_by_tf_data(corpus):

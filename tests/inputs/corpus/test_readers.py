@@ -1,12 +1,15 @@
 import gzip
+import os
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.corpus import readers
-from bert_tf.inputs.corpus.readers import check_text_file, find_files, read_documents
+from bert_tf.inputs.corpus.readers import check_text_files, find_files, read_documents
 
 
 def write(path, content):
@@ -137,7 +140,7 @@ def test_a_line_of_ten_megabytes_is_read_in_seconds(tmp_path, layout, sentences)
 def test_occasional_invalid_bytes_are_left_to_the_tokenizer(tmp_path):
     content = b"It cost 5\x80 at the caf\xe9.\nYes.\n" + "Plain text, the rule — not “the exception”.\n".encode() * 500
     path = write(tmp_path / "a.txt", content)
-    check_text_file(path)
+    check_text_files([path])
     (document,) = read_documents([path])
     assert document.numpy()[0] == b"It cost 5\x80 at the caf\xe9."
     (*_, last) = read_documents([path], "documents")
@@ -151,7 +154,7 @@ def test_occasional_invalid_bytes_are_left_to_the_tokenizer(tmp_path):
 )
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_utf8_passes_the_check(tmp_path, name, content):
-    check_text_file(write(tmp_path / name, content))
+    check_text_files([write(tmp_path / name, content)])
 
 
 @pytest.mark.parametrize(
@@ -159,16 +162,25 @@ def test_utf8_passes_the_check(tmp_path, name, content):
     [
         ("a.txt", b"", "the file is empty"),
         ("a.txt.gz", "", "the file is empty"),
-        ("a.txt", "Some text.\n".encode("utf-16"), "line 1: UTF-16.*iconv -f UTF-16"),
-        ("a.txt", ("Some text.\n" * 5).encode("utf-16-le"), "line 1: UTF-16.*iconv"),
-        ("a.txt", b"First.\nSecond.\n" + "한국어 문장.\n".encode("cp949"), "line 3: byte 0xc7.*iconv -f CP949"),
-        ("a.txt.gz", "Un été à la mer.\n".encode("latin-1") * 50, "line 1: byte 0xe9.*iconv"),
+        ("a.txt", "Some text.\n".encode("utf-16"), "byte 0: UTF-16 text.*iconv -f UTF-16 "),
+        ("a.txt", ("Some text.\n" * 5).encode("utf-16-le"), "byte 1: UTF-16LE text.*iconv -f UTF-16LE"),
+        ("a.txt.gz", ("Some text.\n" * 5).encode("utf-16-be"), "byte 0: UTF-16BE text.*iconv -f UTF-16BE"),
+        ("a.txt", "Some text.\n".encode("utf-32"), "byte 0: UTF-32 text.*iconv -f UTF-32"),
+        ("a.txt", gzip.compress(b"text"), "byte 0: data compressed by gzip, expected UTF-8 text; unpack it"),
+        ("a.txt", Path(sys.executable).read_bytes()[:5000], "byte [0-9]+: 0x00, so binary data, expected UTF-8 text"),
+        ("a.txt", b"1\x01\x80\x02\n" * 50, ":1: byte 2: 0x80 is not UTF-8, and control characters show binary data"),
+        (
+            "a.txt",
+            b"First.\nSecond.\n" + "한국어 문장.\n".encode("cp949"),
+            ":3: byte 15: 0xc7 is not UTF-8.*iconv -f CP949",
+        ),
+        ("a.txt.gz", "Un été à la mer.\n".encode("latin-1") * 50, ":1: byte 3: 0xe9 is not UTF-8.*iconv"),
     ],
 )
-def test_the_error_for_text_that_is_not_utf8_gives_the_line_and_what_to_do(tmp_path, name, content, message):
+def test_the_error_for_text_that_is_not_utf8_gives_the_position_and_what_to_do(tmp_path, name, content, message):
     path = write(tmp_path / name, content)
     with pytest.raises(DataError, match=message) as error:
-        check_text_file(path)
+        check_text_files([path])
     assert str(error.value).startswith(path) and "\n" not in str(error.value)
 
 
@@ -176,12 +188,47 @@ def test_a_file_that_only_claims_to_be_compressed_is_refused(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_text("plain")
     with pytest.raises(DataError, match="not a gzip file"):
-        check_text_file(str(path))
+        check_text_files([str(path)])
+
+
+_WHOLE = gzip.compress(b"".join(b"line %d\n\n" % number for number in range(50_000)))
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (_WHOLE[: len(_WHOLE) * 6 // 10], "the gzip data are cut off at byte [0-9]+, before their end; fetch"),
+        (_WHOLE[:-1], f"cut off at byte {len(_WHOLE) - 1}, "),
+        (_WHOLE + _WHOLE[:-9], f"cut off at byte {2 * len(_WHOLE) - 9}, "),
+        (_WHOLE[:5], "cut off at byte 5, "),
+        (_WHOLE[:1000] + b"xx" + _WHOLE[1002:], "damaged gzip data before byte"),
+        (_WHOLE[:-8] + bytes(8), "damaged gzip data before byte .*incorrect data check"),
+    ],
+)
+def test_a_compressed_file_that_is_cut_off_or_damaged_is_refused_before_it_is_used(tmp_path, content, message):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"^{path}: .*{message}") as error:
+        check_text_files([str(path)])
+    assert "\n" not in str(error.value)
+
+
+def test_a_compressed_file_may_have_several_members(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"One.\n\n") + gzip.compress(b"Two.\n"))
+    check_text_files([str(path)])
+    assert documents_of([str(path)]) == [["One."], ["Two."]]
+
+
+def test_a_pipe_is_refused_instead_of_waiting_for_its_writer(tmp_path):
+    os.mkfifo(tmp_path / "a.txt")
+    with pytest.raises(DataError, match=r"a\.txt: a pipe or device, expected a file"):
+        find_files(f"{tmp_path}/*")
 
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
-        check_text_file(str(tmp_path / "missing.txt"))
+        check_text_files([str(tmp_path / "missing.txt")])
 
 
 def test_an_unknown_layout_is_refused(tmp_path):

@@ -128,9 +128,9 @@ def test_a_very_long_line_is_a_row(table):
         ("a.jsonl", '{"text": null}\n', ":1: text: null; expected text or a number"),
         ("a.jsonl", '["text", "label"]\n', ":1: list; expected an object with the field 'text'"),
         ("a.jsonl", '"text label"\n', ":1: str; expected an object with the field 'text'"),
-        ("a.tsv", b"text\tlabel\na\tb\nc\xb0\xa1\td\n", ":3: byte 0xb0 at column 2 is not UTF-8"),
-        ("a.csv", b"text,label\n\xff,b\n", ":2: byte 0xff at column 1 is not UTF-8"),
-        ("a.jsonl", b'{"text": "\xe9"}\n', ":1: byte 0xe9 at column 11 is not UTF-8"),
+        ("a.tsv", b"text\tlabel\na\tb\nc\xb0\xa1\td\n", ":3: byte 16: 0xb0 is not UTF-8"),
+        ("a.csv", b"text,label\n\xff,b\n", ":2: byte 11: 0xff is not UTF-8"),
+        ("a.jsonl", b'{"text": "\xe9"}\n', ":1: byte 10: 0xe9 is not UTF-8"),
         ("a.csv", 'text,label\n"a"b,c\n', ":2: "),
         ("a.csv", 'text,label\na,"b\n', ":2: unexpected end of data"),
         ("a.tsv", "", ": the file is empty"),
@@ -138,7 +138,10 @@ def test_a_very_long_line_is_a_row(table):
         ("a.jsonl", "", ": the file is empty"),
         ("a.tsv", "text\tlabel\n", ": no rows"),
         ("a.csv", "text,label\n\n", ": no rows"),
-        ("a.txt", "text\n", ": unknown kind of table '.txt'; expected .tsv, .csv or .jsonl"),
+        ("a.txt", "text\n", ":1: no column 'label'; the columns are 'text'"),
+        ("a.txt", "text;label\n", ":1: no column 'text'; the columns are 'text;label'"),
+        ("a.json", '\n[{"text": "a"}]\n', ":2: JSON, expected a table; JSON lines are read if the name ends in .jsonl"),
+        ("a.xlsx", b"PK\3\4" + bytes(20), ": byte 4: 0x00, so binary data, expected UTF-8 text"),
         # A single half of a surrogate pair is valid JSON, but cannot be written as UTF-8.
         ("a.jsonl", '{"text": "ok", "label": "b"}\n{"text": "a\\ud800", "label": "b"}\n', ":2: "),
     ],
@@ -160,6 +163,31 @@ def test_every_row_is_an_example_and_has_no_label_without_a_label_column(table):
     ]
     path = table("b.csv", 'text,other\na," "\n')
     assert list(read_texts(path, ("text", "other"), "label")) == [TextExample("0", ("a", " "), None, f"{path}:2")]
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.txt", "text\tlabel\n\"a\", b\tx\nc\ty\n"),
+    ("a.txt", 'text,label\n"""a"", b",x\nc,y\n'),
+    ("a", "label,text\nx,\"\"\"a\"\", b\"\ny,c\n"),
+])  # fmt: skip
+def test_the_first_line_shows_what_separates_columns_if_the_name_does_not(table, name, content):
+    rows = [(example.texts, example.label) for example in read_texts(table(name, content), ("text",), "label")]
+    assert rows == [(('"a", b',), "x"), (("c",), "y")]
+
+
+@pytest.mark.parametrize("name, content", [("a.csv", 'x,1,"a, b"\ny,2,c\n'), ("a.txt", "x\t1\ta, b\ny\t2\tc\n")])
+def test_columns_of_a_table_without_header_have_numbers(table, name, content):
+    path = table(name, content)
+    assert list(read_texts(path, ("3",), "1")) == [
+        TextExample("0", ("a, b",), "x", f"{path}:1"), TextExample("1", ("c",), "y", f"{path}:2")
+    ]  # fmt: skip
+    assert [(row.texts, row.label) for row in read_texts(path, ("3", "2"), "label")] == [
+        (("a, b", "1"), None), (("c", "2"), None)
+    ]  # fmt: skip
+    with pytest.raises(DataError, match=rf"^{path}:1: no column '4'; the columns are 'x', '1', 'a, b'"):
+        list(read_texts(path, ("4",)))
+    # A header with these names is a header.
+    assert [row.texts for row in read_texts(table("b.tsv", "2\t1\na\tb\n"), ("1",))] == [("b",)]
 
 
 def test_a_label_in_json_may_be_a_list_but_a_text_may_not(table):
