@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata as histogram
 
+from bert_tf.errors import BertTfError
 from bert_tf.files import nan_for_null, to_json, write_text
 from bert_tf.progress import log, metrics_line
 from bert_tf.training.reporter import CURVES
@@ -153,15 +154,17 @@ class History:
             yield
             self._failing.discard(name)
         except (OSError, tf.errors.OpError) as error:
+            reason = (
+                error.strerror
+                if isinstance(error, OSError)
+                else error.message.splitlines()[0].rsplit("; ")[-1].split(" [Op:")[0]
+            )
+            message = f"{os.path.join(self._directory, name)} could not be written: {reason}"
             if self._on_error == "stop":
-                raise
+                raise BertTfError(f"{message}; make room and run the same command again to resume") from None
             if name not in self._failing:
                 self._failing.add(name)
-                reason = (
-                    error.strerror if isinstance(error, OSError) else error.message.splitlines()[0].rsplit("; ")[-1]
-                )
-                path = os.path.join(self._directory, name)
-                log(f"{path} could not be written: {reason}; training continues (train.on_save_error)")
+                log(f"{message}; training continues (train.on_save_error)")
 
 
 def by_phase(points: Sequence[Json], pending: Mapping[str, float] | None = None) -> list[Json]:
