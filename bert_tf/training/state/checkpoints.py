@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
@@ -17,10 +18,11 @@ from bert_tf.files import cause, write_text
 from bert_tf.progress import log
 
 _NAME = "step"
-# TensorFlow's list of the checkpoints: a protocol buffer as text. It ignores the paths unless there are as many times.
+# TensorFlow's list of the checkpoints: a protocol buffer as text. TensorFlow ignores the paths unless each has a time
+# after the last one, which is the start of the first process, and not in the future.
 _LIST = re.compile(
     r'model_checkpoint_path: ".+"\n(all_model_checkpoint_paths: ".+"\n)+'
-    r"(all_model_checkpoint_timestamps: \S+\n)+last_preserved_timestamp: \S+\n"
+    r"(all_model_checkpoint_timestamps: [\d.e+]+\n)+last_preserved_timestamp: (\d+(?:\.\d+)?(?:e\+?\d+)?)\n"
 )
 
 
@@ -184,21 +186,25 @@ class Checkpoints:
         )
 
     def _restore_list(self) -> None:
-        """Writes a lost or damaged list of the checkpoints again: TensorFlow would start without any of them."""
+        """Writes a lost or damaged list of the checkpoints again: TensorFlow would start without any of them.
+
+        It would do so after the clock was set back, too.
+        """
         path, pattern = os.path.join(self._directory, "checkpoint"), f"{_NAME}-*.index"
         # A checkpoint's index is written last.
         found = glob.glob(os.path.join(glob.escape(self._directory), pattern))
         names = sorted((os.path.basename(one).removesuffix(".index") for one in found), key=_step)
         with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
-            if _LIST.fullmatch(file.read()):
+            valid = _LIST.fullmatch(file.read())
+            if valid and float(valid[3]) < time.time():
                 return
             if not names:
                 os.remove(path)
         if names:
-            log(f"{path}, the list of checkpoints, is missing or damaged; found {', '.join(names)}")
+            log(f"{path}, the list of checkpoints, is missing, damaged or from the future; found {', '.join(names)}")
             lines = [f'model_checkpoint_path: "{names[-1]}"']
             lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-            lines += ["all_model_checkpoint_timestamps: 0.0"] * len(names) + ["last_preserved_timestamp: 0.0"]
+            lines += ["all_model_checkpoint_timestamps: 2.0"] * len(names) + ["last_preserved_timestamp: 1.0"]
             write_text(path, "\n".join(lines) + "\n")
 
     def _remove_incomplete(self) -> None:

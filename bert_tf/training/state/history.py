@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata as histogram
 
-from bert_tf.errors import DataError
+from bert_tf.errors import BertTfError, DataError
 from bert_tf.files import cause, checked, nan_for_null, parse_json, to_json, write_text
 from bert_tf.progress import log, metrics_line
 from bert_tf.training.reporter import CURVES
@@ -152,12 +152,12 @@ class History:
             yield
             self._failing.discard(name)
         except (OSError, tf.errors.OpError) as error:
+            message = f"{os.path.join(self._directory, name)} could not be written: {cause(error)}"
             if self._on_error == "stop":
-                raise
+                raise BertTfError(f"{message}; make room and run the same command again to resume") from None
             if name not in self._failing:
                 self._failing.add(name)
-                path = os.path.join(self._directory, name)
-                log(f"{path} could not be written: {cause(error)}; training continues (train.on_save_error)")
+                log(f"{message}; training continues (train.on_save_error)")
 
 
 def by_phase(points: Sequence[Json], pending: Mapping[str, float] | None = None) -> list[Json]:

@@ -102,6 +102,8 @@ LISTS = {
     "an empty file": "",
     "garbage": "x{{",
     "half a file": 'model_checkpoint_path: "step-20"\nall_model_check',
+    "times in the future": 'model_checkpoint_path: "step-20"\nall_model_checkpoint_paths: "step-20"\n'
+    "all_model_checkpoint_timestamps: 9e9\nlast_preserved_timestamp: 9e9\n",
 }
 
 
@@ -113,7 +115,7 @@ def test_a_lost_list_of_checkpoints_is_written_again_and_no_checkpoint_removed(t
         (tmp_path / "checkpoint").write_text(LISTS[damage])
     assert restored(tmp_path, keep=3) == (20.0, [])
     (line,) = capsys.readouterr().err.splitlines()
-    assert "missing or damaged; found step-5, step-10, step-20" in line
+    assert "missing, damaged or from the future; found step-5, step-10, step-20" in line
     saved(tmp_path, [30], keep=3)
     assert {path.stem for path in tmp_path.glob("*.index")} == {"step-10", "step-20", "step-30"}
     assert restored(tmp_path, keep=3) == (30.0, []) and not capsys.readouterr().err

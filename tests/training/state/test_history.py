@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from bert_tf.errors import BertTfError
 from bert_tf.report.reporter import FileReporter
 from bert_tf.training.state.history import History, by_phase
 
@@ -143,7 +144,7 @@ def test_on_a_full_disk_a_run_warns_once_and_writes_missing_entries_later(small_
 def test_a_full_disk_is_an_error_by_default(small_disk, fill):
     history = History(str(small_disk), 0)
     fill(0)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(BertTfError, match=r"history\.jsonl could not be written: No space left on device; make room"):
         history.point(10, 0, {"loss": 1.0}, 0.0, {})
 
 
