@@ -24,10 +24,13 @@ def small_checkpoint(head=None, seed=0, **config):
     labels = LABELS if head and HEADS[head] else None
     model = randomize(build(encoder, head, labels and len(labels)), seed)
     settings = {"max_length": 20} | ({"labels": labels} if labels else {})
+    name = head and head.removesuffix("_bilstm")
+    if name != head:
+        settings["head"] = "bilstm"
     checkpoint = Checkpoint(
         config=encoder.config,
         tensors={one.path: Tensor(tuple(one.shape), one.dtype, one.numpy, one.path) for one in model.weights},
-        task={"name": head, "settings": settings} if head else None,
+        task={"name": name, "settings": settings} if head else None,
         pieces=PIECES,
         tokenizer_settings={"lower_case": False, "strip_accents": True, "split_cjk": False},
     )

@@ -148,7 +148,7 @@ WRONG = {
     "task.settings.data": (5, "task.settings.data is 5; expected an object"),
     "task.settings.data.text": (5, "task.settings.data.text is 5; expected text"),
     "origin": (5, "origin is 5; expected an object"),
-    "origin.format": ("\ud800", "origin.format has half of a surrogate pair"),
+    "origin.config": ("\ud800", "origin.config has half of a surrogate pair"),
 }
 
 
