@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
+from bert_tf.errors import DataError
 from bert_tf.inputs.corpus.shards import DESCRIPTION, are_shards, digest
 from bert_tf.types import Json
 
@@ -30,6 +31,19 @@ def corpus_identity(files: Sequence[str]) -> Json:
         folders = dict.fromkeys(os.path.dirname(file) for file in files)
         identity["prepared"] = digest([file_identity(os.path.join(folder, DESCRIPTION)) for folder in folders])
     return identity
+
+
+def check_unchanged(files: Sequence[str], before: Json) -> None:
+    """Raises a DataError if files that are being read no longer have this `corpus_identity`: see there."""
+    try:
+        now = corpus_identity(files)
+    except tf.errors.OpError:
+        now = {"bytes": "unknown"}
+    if now != before:
+        raise DataError(
+            f"{', '.join(files[:3])}{', ...' * (len(files) > 3)}: changed while the run read them, from "
+            f"{before['bytes']} to {now['bytes']} bytes; restore them and run the same command again to resume"
+        )
 
 
 def file_identity(path: str) -> str:

@@ -22,6 +22,7 @@ class Input(NamedTuple):
         length: maximum positions per row.
         row_flops: function from the positions of a row to the floating-point operations of training on it
             (`speed.row_flops`); None if unknown.
+        check: raises an error if the data has changed since the run began; called before each checkpoint.
     """
 
     batches: Callable[[tf.Tensor | int], tf.data.Dataset]
@@ -29,6 +30,7 @@ class Input(NamedTuple):
     evaluate: Callable[[], Metrics] | None = None
     length: int = 1
     row_flops: Callable[[float], float] | None = None
+    check: Callable[[], None] = lambda: None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,3 +1,4 @@
+import functools
 import os
 import shutil
 import signal
@@ -6,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.errors import BertTfError, ConfigError
-from bert_tf.inputs.identity import batch_fingerprint
+from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.inputs.identity import batch_fingerprint, check_unchanged, corpus_identity
 from bert_tf.training.phases import Input
 from bert_tf.training.state.signals import Interrupted, Terminated, terminable
 from tests.training.small import Stop, curve, difference, epochs, trainer, weights_of, with_nan
@@ -304,6 +305,21 @@ def test_too_little_room_for_the_checkpoints_is_reported_before_the_first_update
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
     train(tmp_path / "fewer", **settings | {"keep": 1})
     train(tmp_path / "all the same", **settings, on_save_error="go_on")
+
+
+def test_data_that_changed_during_the_run_stop_it_before_a_checkpoint_is_written(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("one\n\ntwo\n")
+    check = functools.partial(check_unchanged, [str(corpus)], corpus_identity([str(corpus)]))
+
+    def evaluate():  # before the first update
+        corpus.write_text("one\n")
+        return {"loss": 0.0}
+
+    source = Input(epochs(), evaluate=evaluate, check=check)
+    with pytest.raises(DataError, match=r"corpus\.txt: changed while the run read them, from 9 to 4 bytes; restore"):
+        trainer(bert=False).run([source], str(tmp_path / "run"), title="test")
+    assert not list((tmp_path / "run").rglob("*.index"))
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):

@@ -14,7 +14,7 @@ from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
 from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
 from bert_tf.inputs.corpus.service import through_service
 from bert_tf.inputs.corpus.shards import settings_of
-from bert_tf.inputs.identity import corpus_identity
+from bert_tf.inputs.identity import check_unchanged, corpus_identity
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.masked_lm import MaskedLM
@@ -178,7 +178,8 @@ def _training_input(corpus: Corpus, batch_size: int, seed: int, model_config: Be
     # In packed rows including the unused slots (`packed_rows.join_rows`).
     pooled = 0 if data.pairs == "none" else data.max_length // 5 if data.pack else 1
     flops = functools.partial(row_flops, config=model_config, predictions=data.max_predictions, pooled=pooled)
-    source = Input(epoch_batches, length=data.max_length, row_flops=flops)
+    check = functools.partial(check_unchanged, corpus.files, corpus_identity(corpus.files))
+    source = Input(epoch_batches, length=data.max_length, row_flops=flops, check=check)
     return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source
 
 

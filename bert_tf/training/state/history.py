@@ -219,7 +219,7 @@ def _read(path: str, *, warn: bool) -> list[Json]:
     """The rows of a history.jsonl, if it exists; without lines that are no rows, such as a truncated last one.
 
     A full disk or a killed process may leave such lines, and the run can resume without them: a point of the curves is
-    missing. `warn` prints the number of these lines, and what is wrong with the first.
+    missing. `warn` prints the number of these lines, and what is wrong with the first; half a last line is not counted.
     """
     rows, wrong = [], []
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
@@ -233,7 +233,8 @@ def _read(path: str, *, warn: bool) -> list[Json]:
                 checked({name: value for name, value in row.items() if name != "kind"}, _Numbers, location)
                 rows.append(nan_for_null(row))
             except DataError as error:
-                wrong.append(str(error))
+                if line.endswith(b"\n"):  # else the process was killed while it wrote this line
+                    wrong.append(str(error))
     if wrong and warn:
         log(f"{wrong[0]}; left out of the curves: {len(wrong):,} line{'s' * (len(wrong) > 1)}")
     return rows
