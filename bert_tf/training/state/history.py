@@ -225,7 +225,7 @@ def _read(path: str, *, warn: bool) -> list[Json]:
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                row = parse_json(line, path, Json, number)
+                row = parse_json(line.rstrip(b"\n"), path, Json, number)
                 if "utilisation" in row:  # the name until version 0.1
                     row["mfu"] = row.pop("utilisation")
                 location = f"{path}:{number}"
