@@ -148,7 +148,7 @@ WRONG = {
     "task.settings.data": (5, "task.settings.data is 5; expected an object"),
     "task.settings.data.text": (5, "task.settings.data.text is 5; expected text"),
     "origin": (5, "origin is 5; expected an object"),
-    "origin.config": ("\ud800", "origin.config has half of a surrogate pair"),
+    "origin.config": ("x", 'origin.config is "x"; expected an object'),
 }
 
 

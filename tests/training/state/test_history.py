@@ -90,7 +90,7 @@ def test_after_resuming_tensorboard_shows_each_point_once_and_the_new_ones(tmp_p
 DAMAGE = {
     b'{"kind": "train': "3: not JSON (Unterminated string starting at at column 10); left out of the curves: 1 line",
     b"\xff\xfe\n3\n{}\nnull\n": " byte 0xff at offset 0 is not UTF-8; expected JSON; left out of the curves: 4 lines",
-    b'{"kind": "training", "step": "x"}\n': '3: step is "x"; expected a whole number; left out of the curves: 1 line',
+    b'{"kind": "resume", "step": "x"}\n': '3: step is "x"; expected a whole number; left out of the curves: 1 line',
     b'{"kind": "training", "step": 1}\n': "3: no 'phase'; left out of the curves: 1 line",
     b'{"kind": "x", "step": 1, "f": []}': "3: f is []; expected a number or null; left out of the curves: 1 line",
     b'{"a":' * 100_000: "3: JSON with lists or objects nested too deeply, or a number with thousands of digits; "
