@@ -188,8 +188,8 @@ def _fits(value: Any, kind: Any, rule: Mapping[str, Any]) -> bool:
 
 def _message(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json: bool) -> str:
     shown = (json.dumps(value) if in_json else repr(value))[:80]
-    expected = "; ".join([_expected(kind, rule, in_json), *filter(None, [rule.get("hint")])])
-    return f"{where or _WHOLE} is {shown}; expected {expected}"
+    hint = f"; {rule['hint']}" if "hint" in rule and not in_json else ""  # names a flag
+    return f"{where or _WHOLE} is {shown}; expected {_expected(kind, rule, in_json)}{hint}"
 
 
 def _expected(kind: Any, rule: Mapping[str, Any], in_json: bool) -> str:

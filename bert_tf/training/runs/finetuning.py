@@ -109,7 +109,7 @@ def train(
         strategy,
         inputs,
         accept_config_change,
-        like["computes_in"] if like else None,
+        like.get("computes_in") if like else None,
         reporter,
         data_dir=data_dir,
         init=init,

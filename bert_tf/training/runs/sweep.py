@@ -28,7 +28,7 @@ from bert_tf.types import Json
 _COPIED = (CURVES, PAGE, "vocab.txt", "model.safetensors", "config.json")
 # Keys of the best run's results in the summary.
 _SUMMARIZED = ("task", "measure", "baseline", "steps", "final")
-_NEEDED = (*_SUMMARIZED, "seconds", "inputs", "computes_in")  # of each run's
+_NEEDED = (*_SUMMARIZED, "seconds", "inputs")  # of each run's
 # Settings that a search varies -> their names in the names of folders.
 _GRID = {"batch_size": "batch", "learning_rate": "rate", "epochs": "epochs"}
 
