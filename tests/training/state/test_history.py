@@ -94,8 +94,8 @@ DAMAGE = {
     b'{"kind": "resume", "step": "x"}\n': '3: step is "x"; expected a whole number; left out of the curves: 1 line',
     b'{"kind": "training", "step": 1}\n': "3: no 'phase'; left out of the curves: 1 line",
     b'{"kind": "x", "step": 1, "f": []}\n': "3: f is []; expected a number or null; left out of the curves: 1 line",
-    b'{"a":' * 100_000 + b"\n": "3: JSON with lists or objects nested too deeply, or a number with thousands of digits; "
-    "correct it; left out of the curves: 1 line",
+    b'{"a":' * 100_000 + b"\n": "3: JSON with lists or objects nested too deeply, or a number with thousands of "
+    "digits; correct it; left out of the curves: 1 line",
 }
 
 
