@@ -29,12 +29,12 @@ def made(task):
     standard deviation of 0.5 it is 4e-6 on some processors, with this one 5e-7.
     """
     keras.utils.set_random_seed(0)
-    return task.build(BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.3)))
+    return task.build(BertEncoder(small_config(vocab_size=len(VOCABULARY), initializer_range=0.3, num_layers=1)))
 
 
 @pytest.fixture(scope="module")
 def texts():
-    real = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:200]
+    real = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:60]
     return [*real, "", " ", "\u200b", "  Ünï (code) 가나 😀, 北京! ", "the good " * 30, "e\u0301 नमस्ते"]
 
 
@@ -81,7 +81,7 @@ def test_entities_equal_those_of_predict_with_offsets_into_the_text(both_answers
         np.testing.assert_allclose(answer["score"], [span["score"] for span in spans], atol=1e-5)
         assert answer["entity"] == [text[start:end] for start, end in zip(answer["start"], answer["end"], strict=True)]
         found += len(spans)
-    assert found > 1000
+    assert found > 300
 
 
 def test_words_and_tags_equal_those_of_predict(both_answers, texts):
@@ -113,10 +113,10 @@ def test_padding_after_given_words_changes_no_answer(both_answers, sentences):
         assert [tag.decode() for tag in together["tag"][row, : len(example.words)]] == alone["tag"]
 
 
-def test_shorter_rows_of_a_batch_are_padded_with_empty_values(tmp_path):
+def test_shorter_rows_of_a_batch_are_padded_with_empty_values():
     task = Tagging(Tokenizer(VOCABULARY), TaggingConfig(max_length=24), labels=("NN", "VB"))
-    serve = tf.saved_model.load(export(task, made(task), str(tmp_path), check=False).path).signatures["serving_default"]
-    answer = serve(text=tf.constant(["a b c", "a"]))
+    serve = task.signatures(made(task))["serving_default"]
+    answer = serve(tf.constant(["a b c", "a"]))
     assert answer["word"].numpy().tolist() == [[b"a", b"b", b"c"], [b"a", b"", b""]]
     assert answer["tag"].shape == (2, 3)
     assert "label" not in answer  # parts of speech are not entities

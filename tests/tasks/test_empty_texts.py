@@ -70,8 +70,15 @@ def test_a_pair_with_an_empty_half_is_predicted_from_the_other_half(tokenizer):
     np.testing.assert_allclose(found, softmax(expected, axis=1), atol=1e-5)
 
 
-@pytest.mark.parametrize("unit", ["words", "characters"])
-@pytest.mark.parametrize("context", ["sentence", "document"])
+@pytest.mark.parametrize(
+    ("context", "unit"),
+    [
+        ("sentence", "words"),
+        ("document", "characters"),
+        pytest.param("sentence", "characters", marks=pytest.mark.slow),
+        pytest.param("document", "words", marks=pytest.mark.slow),
+    ],
+)
 def test_a_sentence_without_words_has_no_tags_and_does_not_shift_others(tokenizer, unit, context):
     labels = ["O", "B-X", "I-X"]
     task, model = made("tagging", tokenizer, labels=labels, unit=unit, context=context)

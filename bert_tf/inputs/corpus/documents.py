@@ -120,7 +120,7 @@ def full_sentences(
         document_seed, order_seed = tf.unstack(tf.random.split(tf.random.fold_in(seed, number), 2))
         documents = tf.gather(group, _random_order(group.nrows(), document_seed))
         # The rest of the previous group starts the first sequence, like a document of one sentence.
-        rest = tf.RaggedTensor.from_nested_row_lengths(rest, [[1], [tf.size(rest, tf.int64)]])
+        rest = tf.RaggedTensor.from_nested_row_lengths(rest, [[1], [tf.size(rest, tf.int64)]], validate=False)
         tokens, bounds, limits = _flatten(tf.concat([rest, documents], axis=0))
         joined = _join_documents(tokens, bounds, limits, sep_id)
         ranges = _equal_ranges(tf.size(joined), max_tokens) if cut else _sentence_ranges(bounds, limits, max_tokens)
@@ -144,7 +144,7 @@ def full_sentences(
 
 def _join_documents(tokens: tf.Tensor, bounds: tf.Tensor, limits: tf.Tensor, sep_id: int) -> tf.Tensor:
     """Tokens of all documents with [SEP] between them; `tokens`, `bounds`, `limits` are those of `_flatten`."""
-    documents = tf.RaggedTensor.from_row_splits(tokens, tf.gather(bounds, limits))
+    documents = tf.RaggedTensor.from_row_splits(tokens, tf.gather(bounds, limits), validate=False)
     separators = tf.fill([documents.nrows(tf.int32), 1], sep_id)
     return tf.concat([documents, separators], axis=1).values[:-1]
 

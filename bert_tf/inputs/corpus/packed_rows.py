@@ -70,11 +70,12 @@ def join_rows(
     lengths, counts = tf.cast(lengths, tf.int64), tf.cast(counts, tf.int64)
 
     def rows(values: tf.Tensor, width: int) -> tf.Tensor:
-        return tf.RaggedTensor.from_row_lengths(values, counts).to_tensor(shape=[None, width])
+        return tf.RaggedTensor.from_row_lengths(values, counts, validate=False).to_tensor(shape=[None, width])
 
     def joined(values: tf.Tensor, counts_in_sequences: tf.Tensor, width: int) -> tf.Tensor:
         sequences = tf.RaggedTensor.from_tensor(values, lengths=counts_in_sequences)
-        return tf.RaggedTensor.from_row_lengths(sequences, counts).merge_dims(1, 2).to_tensor(shape=[None, width])
+        rows_of_sequences = tf.RaggedTensor.from_row_lengths(sequences, counts, validate=False)
+        return rows_of_sequences.merge_dims(1, 2).to_tensor(shape=[None, width])
 
     numbers = tf.cast(tf.ragged.range(1, counts + 1).values, tf.int32)  # [n], number of each sequence in its row
     starts = tf.cumsum(lengths, exclusive=True)

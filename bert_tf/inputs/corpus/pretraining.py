@@ -171,7 +171,10 @@ def _rows(pools: tf.data.Dataset, seed: tf.Tensor, data: PretrainingData) -> tf.
             max_predictions=data.max_predictions,
         )
         counts = tf.cast(counts, tf.int64)
-        return {name: tf.RaggedTensor.from_row_lengths(tf.gather(value, order), counts) for name, value in pool.items()}
+        return {
+            name: tf.RaggedTensor.from_row_lengths(tf.gather(value, order), counts, validate=False)
+            for name, value in pool.items()
+        }
 
     return pools.enumerate().map(fill, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).unbatch()
 

@@ -61,6 +61,7 @@ class History:
         self.evaluations = [row for row in rows if row["kind"] == "evaluation"]
         self.resumes: list[int] = [row["step"] for row in rows if row["kind"] == "resume"]
         self._directory, self._draw, self._write = directory, draw, write
+        self._drawn = -1  # number of rows that are in the curves
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         if write:
             write_text(self._path, _lines(rows))
@@ -105,10 +106,11 @@ class History:
         print_line(f"  step {step}, validation: {metrics_line(metrics)}")
 
     def draw(self) -> None:
-        """Presents the curves."""
-        if self._write:
+        """Presents the curves, unless they are as before."""
+        if self._write and self._drawn != len(self._rows):
             with self._failures(CURVES):
                 self._draw(self)
+                self._drawn = len(self._rows)
 
     def _record(self, row: Json, histograms: Mapping[str, Array] = types.MappingProxyType({})) -> None:
         self._rows.append(row)
