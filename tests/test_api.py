@@ -86,7 +86,7 @@ def test_a_saved_classifier_predicts_the_same(fitted, tmp_path):
 
 def test_an_export_gives_the_answers_of_the_classifier(fitted, tmp_path):
     classifier, _ = fitted
-    exported = classifier.export(tmp_path / "served")
+    exported = classifier.export(tmp_path / "served", check=False)
     answers = tf.saved_model.load(exported.path).signatures["serving_default"](text=tf.constant(TEXTS))
     expected = classifier.predict(TEXTS)
     assert [label.decode() for label in answers["label"].numpy()] == [one["label"] for one in expected]
@@ -133,17 +133,25 @@ CHOICES = [("the good", ["a b", "c"]), ("a b", ["the", "good", "c"])]
 @pytest.mark.parametrize(
     ("kind", "settings", "x", "y"),
     [
-        (bert_tf.TextRegressor, {}, TEXTS[3:7], [0.5, 1, np.float32(2), 3]),
+        pytest.param(
+            *(bert_tf.TextRegressor, {}, TEXTS[3:7], [0.5, 1, np.float32(2), 3]),
+            marks=pytest.mark.slow,
+        ),
         (bert_tf.MultiLabelClassifier, {}, TEXTS[3:7], [["p", "q"], [], ["q"], ("p",)]),
-        (bert_tf.MultiLabelClassifier, {"labels": ("p", "q")}, TEXTS[3:7], np.array([[1, 1], [0, 0], [0, 1], [1, 0]])),
+        pytest.param(
+            *(bert_tf.MultiLabelClassifier, {"labels": ("p", "q")}),
+            *(TEXTS[3:7], np.array([[1, 1], [0, 0], [0, 1], [1, 0]])),
+            marks=pytest.mark.slow,
+        ),
         (bert_tf.TokenClassifier, {}, WORDS, TAGS),
-        (
+        pytest.param(
             bert_tf.QuestionAnswerer,
             {"stride": 8, "max_question_length": 8, "unanswerable": True},
             QUESTIONS,
             ["b", None],
+            marks=pytest.mark.slow,
         ),
-        (bert_tf.MultipleChoice, {}, CHOICES, [0, 2]),
+        pytest.param(bert_tf.MultipleChoice, {}, CHOICES, [0, 2], marks=pytest.mark.slow),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

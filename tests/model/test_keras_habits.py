@@ -158,8 +158,8 @@ def test_xla_compiles_the_training_step():
     [
         ("mixed_bfloat16", "float32", 0.03),
         ("mixed_float16", "float32", 0.004),
-        ("bfloat16", "bfloat16", 0.03),
-        ("float16", "float16", 0.004),
+        pytest.param("bfloat16", "bfloat16", 0.03, marks=pytest.mark.slow),
+        pytest.param("float16", "float16", 0.004, marks=pytest.mark.slow),
     ],
 )
 def test_every_policy_computes_trains_and_is_saved(policy, variables, bound, tmp_path):

@@ -146,7 +146,9 @@ def test_a_second_run_predicts_only_missing_rows(single, texts, tmp_path, of_17_
     assert (made, predicted_rows) == ([], [])
 
 
-@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"made_of": "x"}'])
+@pytest.mark.parametrize(
+    "damaged", ["", '{"made_of": "x"}', *(pytest.param(text, marks=pytest.mark.slow) for text in ("{", "[]"))]
+)
 def test_a_damaged_description_affects_only_its_shard(single, tmp_path, of_17_rows, predicted_rows, damaged):
     output = tmp_path / "labels.jsonl"
     run(single, examples_of(["a"] * 20), output)
@@ -157,16 +159,18 @@ def test_a_damaged_description_affects_only_its_shard(single, tmp_path, of_17_ro
     assert written(output) == before
 
 
-@pytest.mark.parametrize("name", ["labels-00003-of-00009.jsonl", "labels-00000-of-00001.bak.jsonl"])
-def test_files_not_written_by_a_run_are_not_removed(single, tmp_path, name):
-    output, mine = tmp_path / "labels.jsonl", tmp_path / name
+def test_files_not_written_by_a_run_are_not_removed(single, tmp_path):
+    output = tmp_path / "labels.jsonl"
     run(single, examples_of(["a"]), output)
     (tmp_path / "labels.jsonl.shards/notes.txt").write_text("mine")
     run(single, examples_of(["b"]), output)
-    mine.write_text("mine")
-    with pytest.raises(ConfigError, match=f"{name} has the name of a shard .* no run is known"):
-        run(single, examples_of(["b"]), output)
-    assert mine.read_text() == (tmp_path / "labels.jsonl.shards/notes.txt").read_text() == "mine"
+    for name in ("labels-00003-of-00009.jsonl", "labels-00000-of-00001.bak.jsonl"):
+        mine = tmp_path / name
+        mine.write_text("mine")
+        with pytest.raises(ConfigError, match=f"{name} has the name of a shard .* no run is known"):
+            run(single, examples_of(["b"]), output)
+        assert mine.read_text() == (tmp_path / "labels.jsonl.shards/notes.txt").read_text() == "mine"
+        mine.unlink()
 
 
 def test_rows_replaced_by_another_run_are_not_used(tmp_path):

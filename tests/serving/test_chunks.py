@@ -41,7 +41,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("classification", "question answering", "multiple choice")  # windows, and rows of several texts
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES]
+)
 def test_chunks_respect_the_limit_and_give_the_same_answers_also_for_no_rows(monkeypatch, case):
     make, asked = CASES[case]
     task = make(Tokenizer(PIECES))

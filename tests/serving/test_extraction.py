@@ -113,7 +113,14 @@ def test_batches_do_not_change_vectors_or_their_order(make, tmp_path):
         close(one["vector"], other["vector"])
 
 
-@pytest.mark.parametrize("per, pool", [(per, pool) for per, pools in POOLS.items() for pool in pools])
+@pytest.mark.parametrize(
+    "per, pool",
+    [
+        pytest.param(per, pool, marks=[] if pool in ("mean", None) else pytest.mark.slow)
+        for per, pools in POOLS.items()
+        for pool in pools
+    ],
+)
 def test_running_the_model_on_few_windows_at_a_time_gives_the_same_vectors(make, monkeypatch, per, pool):
     texts, shapes = tf.constant([*TEXTS, "the good a b " * 9]), []
     whole = make(per=per, pool=pool, max_length=8)(texts)["vector"]
@@ -163,7 +170,7 @@ def test_a_long_text_has_its_own_batch():
     assert [int(found["vector"][0]) for _, found in extract(Counting(), examples, 8)] == [4, 4, 1, 4, 4]
 
 
-@pytest.mark.parametrize("per", ["sentence", "word"])
+@pytest.mark.parametrize("per", [pytest.param("sentence", marks=pytest.mark.slow), "word"])
 def test_all_file_formats_have_the_same_contents(make, tmp_path, per):
     source = tmp_path / "a.tsv"
     source.write_text("x\tsentence\n" + "".join(f"1\t{text}\n" for text in TEXTS), encoding="utf-8")

@@ -22,17 +22,9 @@ TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
-# One for each way to make rows and to assemble answers; the others add a head, a setting or a label to one of these.
+# Answers for rows, words, spans and as vectors; the others add a way to make rows, a head, a setting or a label.
 PAIRS = "classification of pairs"
-QUICK = (
-    PAIRS,
-    "regression by cosine",
-    "tagging on bilstm",
-    "questions without answer",
-    "multiple choice",
-    "pre-training on packed rows",
-    "vectors of words",
-)
+QUICK = (PAIRS, "tagging on bilstm", "questions without answer", "vectors of words")
 every_kind = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in kinds.KINDS]
 )

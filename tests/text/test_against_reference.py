@@ -64,7 +64,16 @@ def random_texts(assigned, count, seed):
     return texts
 
 
-@pytest.mark.parametrize("options", [UNCASED, CASED, UNCASED_WITH_ACCENTS, (True, True, False)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        UNCASED,
+        CASED,
+        pytest.param(UNCASED_WITH_ACCENTS, marks=pytest.mark.slow),
+        pytest.param((True, True, False), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_every_kind_of_code_point_tokenizes_as_in_the_reference(assigned, many_characters, options):
     regular = (range(0xAC00, 0xD7A4), range(0x3400, 0xA000), range(0x17000, 0x19000), range(0x20000, 0x32000))
     chars = [char for char in assigned if ord(char) % 32 == 0 or not any(ord(char) in codes for codes in regular)]

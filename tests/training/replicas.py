@@ -12,9 +12,9 @@ from tests.training.processes import virtual_devices
 from tests.training.small import epochs, trainer, weights_of, with_nan
 
 CASES = {
-    # Batches of 8 and 3 alternate, in four microbatches: one of those of the second is empty.
-    "uneven": {"examples": 11, "accumulation": 2, "optimizer": "lamb"},
-    # So low that clipping the part of each replica, or clipping before the sum, would change the direction.
+    # Batches of 8 and 3 alternate, in four microbatches: one of those of the second is empty. The limit is so low that
+    # clipping the part of each replica, or clipping before the sum, would change the direction.
+    "uneven": {"examples": 11, "accumulation": 2, "optimizer": "lamb", "clip_norm": 0.05},
     "clipped": {"clip_norm": 0.05, "optimizer": "radam", "remat": True},
     # The mean of each replica, clipped separately, then summed.
     "google": {"recipe": "google", "clip_norm": 0.05, "warmup_steps": 2},

@@ -1,3 +1,4 @@
+import functools
 import itertools
 
 import numpy as np
@@ -34,19 +35,33 @@ def corpus(num_documents, seed=0, most_sentences=12, longest=15):
     )
 
 
-def dataset_of(documents):
+def ragged(documents):
     sentences = join(documents)
     nested = [len(document) for document in documents], [len(sentence) for sentence in sentences]
-    ragged = tf.RaggedTensor.from_nested_row_lengths(tf.constant(join(sentences), tf.int32), nested)
-    return tf.data.Dataset.from_tensor_slices(ragged)
+    return tf.RaggedTensor.from_nested_row_lengths(tf.constant(join(sentences), tf.int32), nested)
 
 
-def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, **options):
-    """Runs `sentence_pairs` with `runs` consecutive seeds; returns a list of (first, second, label), lists of int."""
-    dataset = dataset_of(documents)
-    pairs = tf.data.Dataset.range(seed, seed + runs).flat_map(
-        lambda k: sentence_pairs(dataset, tf.stack([k, 7]), max_tokens=max_tokens, **options)
+@functools.cache
+def traced(make, names, **options):
+    """Function from documents, seeds and the values of the arguments `names` of `make`; traced once for all tests."""
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def sequences(documents, first, last, values):
+        dataset = tf.data.Dataset.from_tensor_slices(documents)
+        arguments = dict(zip(names, values, strict=True)) | options
+        seeds = tf.data.Dataset.range(first, last)
+        return seeds.flat_map(lambda seed: make(dataset, tf.stack([seed, 7]), **arguments))
+
+    return lambda documents, seed, runs, values: sequences(
+        documents, tf.constant(seed, tf.int64), tf.constant(seed + runs, tf.int64), values
     )
+
+
+def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, group_size=1000, short_sequence_rate=0.1, swap=False):
+    """Runs `sentence_pairs` with `runs` consecutive seeds; returns a list of (first, second, label), lists of int."""
+    make = traced(sentence_pairs, ("max_tokens", "group_size", "short_sequence_rate"), swap=swap)
+    values = tf.constant(max_tokens), tf.constant(group_size, tf.int64), tf.constant(short_sequence_rate, tf.float64)
+    pairs = make(ragged(documents), seed, runs, values)
     sampled = []
     for batch in pairs.ragged_batch(1000):
         labels = batch["next_sentence_label"].numpy()
@@ -260,8 +275,10 @@ def test_swapped_pairs_use_all_text_once_also_of_a_single_document():
 SEPARATOR = -1
 
 
-def rows_of(documents, seed=1, max_tokens=MAX_TOKENS, **options):
-    rows = full_sentences(dataset_of(documents), [seed, 7], max_tokens=max_tokens, sep_id=SEPARATOR, **options)
+def rows_of(documents, seed=1, max_tokens=MAX_TOKENS, group_size=1000, cut=False):
+    make = traced(full_sentences, ("max_tokens", "group_size"), sep_id=SEPARATOR, cut=cut)
+    values = tf.constant(max_tokens), tf.constant(group_size, tf.int64)
+    rows = make(ragged(documents), seed, 1, values)
     return [row["first"].tolist() for row in rows.as_numpy_iterator()]
 
 

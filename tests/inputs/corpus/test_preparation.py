@@ -67,7 +67,13 @@ def corpus(tmp_path_factory):
     return files, folder / "shards", description
 
 
-@pytest.mark.parametrize("choices", [{}, {"masking": "whole_word", "words": "spaces", "length_multiple": 8}])
+@pytest.mark.parametrize(
+    "choices",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"masking": "whole_word", "words": "spaces", "length_multiple": 8},
+    ],
+)
 def test_shards_give_the_same_batches_as_their_text(corpus, choices):
     files, output, _ = corpus
     data = PretrainingData(max_length=32, max_predictions=5, group_size=20, **choices).check()
