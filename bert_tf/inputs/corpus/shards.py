@@ -208,8 +208,6 @@ class Shards:
                 firsts.append(len(records))
             if end != size:
                 raise DataError(f"{path}: its index lists other records than it has; copy both or prepare again")
-            sizes.append(size)
-            self.num_tokens += index["counts"]["tokens"]
         self.num_sources = len(firsts) - 1
         self._firsts = np.array(firsts, np.int64)  # [sources + 1], first record of each source
         self._shards = np.array(shards, np.int64)  # [records]

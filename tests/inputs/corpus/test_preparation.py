@@ -97,13 +97,14 @@ def test_shards_give_the_same_batches_as_their_text(corpus, choices):
 
 
 def test_counts_equal_those_of_a_plain_loop(corpus):
-    files, _, description = corpus
+    files, output, description = corpus
     text = [open(file).read() for file in files]  # noqa: SIM115
     sentences = [line for one in text for line in one.splitlines() if line.strip()]
     counts = description["counts"]
     assert counts["documents"] == sum(len(one.split("\n\n")) for one in text)
     assert counts["sentences"] == counts["sentences_read"] == len(sentences)
     assert counts["tokens"] == sum(len(row) for row in tokenizer().tokenize(sentences).to_list())
+    assert counts["tokens"] == Shards(find_corpus(str(output))).num_tokens
     assert counts.get("duplicates", 0) == counts["not_utf8"] == counts["empty"] == 0
 
 
