@@ -196,8 +196,6 @@ class Shards:
             size = tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else 0
             if size != index["bytes"]:
                 raise DataError(f"{path}: {size} bytes, expected {index['bytes']}; copy it again or prepare again")
-            sizes.append(size)
-            self.num_tokens += index["counts"].get("tokens", 0)
             end = 0
             for source in index["sources"]:
                 # The records follow one another; with other offsets or lengths TensorFlow would skip documents or fail.
@@ -209,7 +207,7 @@ class Shards:
             if end != size:
                 raise DataError(f"{path}: its index lists other records than it has; copy both or prepare again")
             sizes.append(size)
-            self.num_tokens += index["counts"]["tokens"]
+            self.num_tokens += index["counts"].get("tokens", 0)
         self.num_sources = len(firsts) - 1
         self._firsts = np.array(firsts, np.int64)  # [sources + 1], first record of each source
         self._shards = np.array(shards, np.int64)  # [records]
