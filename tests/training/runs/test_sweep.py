@@ -88,8 +88,8 @@ def tables(tmp_path):
 def search(tmp_path, tables, monkeypatch):
     """A function that makes runs with the given accuracies, by seed; it returns the results and the seeds that ran."""
 
-    def start(accuracies, config=None, inputs="inputs", **arguments):
-        ran = []
+    def start(accuracies, config=None, **arguments):
+        ran, inputs = [], {"train": "content"}
 
         def finetune(config, data_dir, init, model_dir, strategy, *, accept_config_change, like, reporter):
             accuracy = accuracies[config.train.seed]
