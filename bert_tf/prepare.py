@@ -8,6 +8,7 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.errors import ConfigError
+from bert_tf.files import check_output
 from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_files, find_files
 from bert_tf.locks import locked
 from bert_tf.quiet import hide_beam_warnings
@@ -44,6 +45,8 @@ def main(argv: list[str]) -> None:
         raise ConfigError(f"Apache Beam is not installed ({error}); pip install 'bert_tf[beam]'") from None
 
     options = pipeline_options(argv[1:], _RUNNER.value if _RUNNER.present else None)
+    if "://" not in _OUTPUT.value:
+        check_output(_OUTPUT.value, directory=True)
     files = find_files(_INPUT.value.split(","))
     check_text_files(files)
     tokenizer_config = {

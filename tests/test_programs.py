@@ -181,6 +181,7 @@ OUTPUTS = {
     "export": "--model_dir=none --export_dir",
     "convert": "--input=none --format=google --output",
     "learn_vocab": "--input=none --output",
+    "prepare": "--input=none --vocab=none --output",
     "pretrain": "--config={0}/pretrain.py --model_dir",
     "finetune": "--config={0}/finetune.py --init=none --model_dir",
     "ablate": "--output_dir",

@@ -257,7 +257,7 @@ def _questions(arguments: tuple[str, ...], model: Model) -> Iterable[tuple[str, 
     """(Location, question as `Model.ask` takes it), from the command line or standard input."""
     if not arguments:
         return _lines()
-    _, ranks = model.form([argument.partition("=")[0].removeprefix("--") for argument in arguments])
+    _, ranks = model.form([argument[2:].partition("=")[0] for argument in arguments if argument.startswith("--")])
     flags = [argument for argument in arguments if any(argument.startswith(f"--{name}=") for name in ranks)]
     if list(ranks.values()) == [1] and not flags and not arguments[0].startswith("--"):
         return [("", {name: text}) for text in arguments for name in ranks]

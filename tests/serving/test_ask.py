@@ -100,6 +100,8 @@ def test_words_are_not_split_again(run_ask, models):
     assert (answer["joined"], answer["words"]) == ("st.,louis", ["st.", "louis"])
     given = b'{"text": "st. louis", "words": ["st.", "louis"]}\n{"text": "st. louis"}\n'
     assert [answer["joined"] for answer in run_ask(models["tagger"], given=given)] == ["st.,louis", "st. louis"]
+    asked = run_ask(models["tagger"], "words", "words=a")  # texts
+    assert [answer["joined"] for answer in asked] == ["words", "words=a"]
 
 
 BAD_BODIES = {

@@ -22,7 +22,7 @@ import tensorflow as tf
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from bert_tf.errors import ConfigError, DataError, of_workers
-from bert_tf.files import check_output, require_space
+from bert_tf.files import require_space
 from bert_tf.gfiles import PARTIAL, data_errors, read_json, replacing, write_json
 from bert_tf.inputs.corpus.readers import read_source
 from bert_tf.inputs.corpus.shards import (
@@ -242,8 +242,6 @@ def _documents(planned: Json, number: int) -> tf.data.Dataset:
 
 def _clear(output: str, plan_digest: str, count: int) -> None:
     """Creates `output` or removes leftovers of interrupted runs; a corpus of another plan there is a ConfigError."""
-    if "://" not in output:
-        check_output(output, directory=True)
     tf.io.gfile.makedirs(output)
     path = os.path.join(output, DESCRIPTION)
     if tf.io.gfile.exists(path) and read_json(path, Description)["plan"] != plan_digest:
