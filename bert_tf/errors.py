@@ -5,11 +5,18 @@ import logging
 import re
 from collections.abc import Iterator
 
+_LONGEST = 1000  # characters of a message
+
 
 class BertTfError(Exception):
     """An error that the user can fix. Programs print its message as one line and exit with `exit_status`."""
 
     exit_status = 1
+
+    def __str__(self) -> str:
+        """One line: names and values from a damaged file may be long and have line ends."""
+        line = " ".join(super().__str__().splitlines())
+        return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 300]} ... {line[-295:]}"
 
 
 class ConfigError(BertTfError):

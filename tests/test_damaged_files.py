@@ -70,7 +70,10 @@ ITEM = '<item id="{}" asks-for="cause" most-plausible-alternative="1"><p>a</p><a
 DATA = {
     "table": ("train.tsv", "sentence\tlabel\nthe good\tyes\nan end\tno\n"),
     "table, csv": ("train.csv", 'sentence,label\n"the, good",yes\n"an ""end""\n",no\n'),
-    "table, jsonl": ("train.jsonl", '{"sentence": "a", "label": "a"}\n{"id": 7, "sentence": "b", "label": ["a", "b"]}\n'),
+    "table, jsonl": (
+        "train.jsonl",
+        '{"sentence": "a", "label": "a"}\n{"id": 7, "sentence": "b", "label": ["a", "b"]}\n',
+    ),
     "sst": ("train.tsv", "the good\t1\nan end\t0\n"),
     "glue/stsb": ("train.tsv", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t2.5\n1\tc\td\t5\n"),
     "glue/qqp": ("train.tsv", "id\tquestion1\tquestion2\tis_duplicate\n0\ta\tb\t1\n1\tc\td\t0\n"),
@@ -103,7 +106,9 @@ def make_unfinished(folder):
     weights = {name: tensor.read() for name, tensor in checkpoint.tensors.items()}
     slots = {f"slots/{name}/{slot}": value for name, value in weights.items() for slot in "mv"}
     values = {f"weights/{name}": value for name, value in weights.items()} | slots | {"state": np.array([5])}
-    with Checkpoints(str(folder / "checkpoints"), {name: tf.Variable(value) for name, value in values.items()}, 2) as to:
+    with Checkpoints(
+        str(folder / "checkpoints"), {name: tf.Variable(value) for name, value in values.items()}, 2
+    ) as to:
         to.save(5)
 
 
@@ -201,8 +206,10 @@ def read_results(path):
 
 def read_state(path):
     variables = variables_of_run()
+    variables["weights/w"].assign(tf.zeros([300]))
     with Checkpoints(f"{path}/checkpoints", variables, 2) as checkpoints:
-        checkpoints.restore(lambda line: None, lambda: int(variables["state"][0]))
+        assert checkpoints.restore(lambda line: None, lambda: int(variables["state"][0]))
+        assert checkpoints.steps
     assert np.array_equal(variables["weights/w"], np.arange(300.0))
 
 
@@ -343,10 +350,38 @@ READERS = {
 }
 
 DEEP, DIGITS = "@deep", "@digits"  # stand for what Python's json cannot write
-VALUES = [None, True, 0, -1, 0.5, 2**31, 2**63, 10**30, 1e308, math.inf, math.nan, "", " ", "7", "\ud800", "a\nb", "\0"]
+VALUES = [
+    None,
+    True,
+    0,
+    -1,
+    0.5,
+    2**31,
+    2**63,
+    10**30,
+    10**400,
+    1e308,
+    math.inf,
+    math.nan,
+    "",
+    " ",
+    "7",
+    "\ud800",
+    "a\nb",
+    "\0",
+]
 VALUES += ["x" * 3000, [], {}, [[]], [None], {"": 0}, ["x"] * 2000, DEEP, DIGITS]
-BYTES = [b"", b"\0", b"\xff", b"\xed\xa0\x80", b"\n", b"\r", b"\t", b'"', b",", b"{", b"\xef\xbb\xbf", b"9" * 5000, b"\n\n"]
-BYTES += [b"\xff\xfe", b"\x1f\x8b", b"\xe2\x80\xa8", b"-" * 20000, b"NaN", b"1e999", b"&a;", b"\0" * 300, b": ", b"*"]
+BYTES = [b"", b"\0", b"\xff", b"\xed\xa0\x80", b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\xff\xfe", b"\x1f\x8b", b"\n\n"]
+BYTES += [
+    b"9" * 5000,
+    b"-" * 20000,
+    b"\0" * 300,
+    b"NaN",
+    b"1e999",
+    b"&a;",
+    b": ",
+    *(bytes([at]) for at in b'\n\r\t",{*'),
+]
 
 
 def places(value):
@@ -379,7 +414,9 @@ def damaged_bytes(draw, content):
         start = draw(position, label="start")
         end = min(len(content), start + draw(st.integers(1, 8) | st.integers(1, 1000), label="length"))
         before, block, after = content[:start], content[start:end], content[end:]
-        change = draw(st.sampled_from(["flip", "cut", "double", "remove", "zero", "insert", "overwrite"]), label="change")
+        change = draw(
+            st.sampled_from(["flip", "cut", "double", "remove", "zero", "insert", "overwrite"]), label="change"
+        )
         bit = bytes([block[0] ^ 1 << draw(st.integers(0, 7), label="bit")]) + block[1:] if block else b""
         new = draw(st.sampled_from(BYTES), label="new") if change in ("insert", "overwrite") else b""
         content = {

@@ -93,14 +93,15 @@ class Shards:
         """The rows of a shard."""
         made_of, lines = "", []
         with (
-            contextlib.suppress(tf.errors.NotFoundError),
+            contextlib.suppress(tf.errors.NotFoundError, zlib.error, UnicodeDecodeError),
             tf.io.gfile.GFile(_staged(self._output, number), "rb") as file,
         ):
             made_of, *lines = zlib.decompress(file.read()).decode().split("\n")  # a text may contain other line ends
         if made_of != self._shards[number].made_of:
             raise DataError(
                 f"{_staged(self._output, number)}: not the rows of this run; another run with the same --output has "
-                "replaced them: choose another --output for one of the two, and run the same command again"
+                "replaced them, or they are damaged: choose another --output for one of the two, and run the same command "
+                "again"
             )
         return [_unpacked(line, self._example) for line in lines]
 

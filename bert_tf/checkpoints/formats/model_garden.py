@@ -243,10 +243,11 @@ def _settings(folder: str) -> tuple[Json, dict[str, str]]:
 
 def _read_yaml(file: str) -> Any:
     """The encoder's settings in the configuration of an experiment, or of an encoder alone."""
+    with open(file, "rb") as stream:
+        text = stream.read()
     try:
-        with open(file, encoding="utf-8") as text:
-            settings = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        settings = yaml.safe_load(text)
+    except Exception as error:  # also whatever Python raises for 2001-99-99, !!bool x, deep nesting
         raise DataError(f"{file}: not YAML: {' '.join(str(error).split())}") from None
     for key in ("task", "model", "encoder"):
         if isinstance(settings, dict) and key in settings:

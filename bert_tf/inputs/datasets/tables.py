@@ -180,7 +180,7 @@ def read_label(text: Any, labels: Labels, location: str) -> str | float:
         raise DataError(f"{location}: label {text!r}; expected one of {known}")
     try:
         value = None if "_" in str(text) else float(text)  # Python reads "1_5" as 15
-    except ValueError:
+    except (ValueError, OverflowError):  # of a whole number with hundreds of digits
         value = None
     # "nan" is neither below nor above.
     if value is None or not labels.low <= value <= labels.high:

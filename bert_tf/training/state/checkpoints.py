@@ -20,9 +20,10 @@ from bert_tf.progress import log
 _NAME = "step"
 # TensorFlow's list of the checkpoints: a protocol buffer as text. TensorFlow ignores the paths unless each has a time
 # after the last one, which is the start of the first process, and not in the future.
+_PATH, _TIME = rf'"{_NAME}-\d+"\n', r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\n"
 _LIST = re.compile(
-    r'model_checkpoint_path: ".+"\n(all_model_checkpoint_paths: ".+"\n)+'
-    r"(all_model_checkpoint_timestamps: [\d.e+]+\n)+last_preserved_timestamp: (\d+(?:\.\d+)?(?:e\+?\d+)?)\n"
+    rf"model_checkpoint_path: {_PATH}((?:all_model_checkpoint_paths: {_PATH})+)"
+    rf"(?:all_model_checkpoint_timestamps: {_TIME})+last_preserved_timestamp: {_TIME}"
 )
 
 
@@ -195,8 +196,9 @@ class Checkpoints:
         found = glob.glob(os.path.join(glob.escape(self._directory), pattern))
         names = sorted((os.path.basename(one).removesuffix(".index") for one in found), key=_step)
         with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
-            valid = _LIST.fullmatch(file.read())
-            if valid and float(valid[3]) < time.time():
+            valid = _LIST.fullmatch(text := file.read())
+            *times, last = map(float, re.findall(f"timestamps?: {_TIME}", text)) if valid else [0.0]
+            if valid and len(times) == valid[1].count("\n") and last < min(*times, time.time()):
                 return
             if not names:
                 os.remove(path)

@@ -182,8 +182,8 @@ def by_phase(points: Sequence[Json], pending: Mapping[str, float] | None = None)
             timed = [
                 (point[name], point["training_seconds"]) for point in rows if {name, "training_seconds"} <= {*point}
             ]
-            if timed:
-                row[name] = sum(rate * seconds for rate, seconds in timed) / sum(seconds for _, seconds in timed)
+            if total := sum(seconds for _, seconds in timed):
+                row[name] = sum(rate * seconds for rate, seconds in timed) / total
         shares = [point.get("padding_share", math.nan) for point in rows]
         shares = [share for share in shares if math.isfinite(share)]  # NaN: all updates of that point were skipped
         if shares:
