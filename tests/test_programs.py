@@ -338,7 +338,7 @@ def test_a_full_disk_is_a_one_line_error_and_the_run_can_be_resumed(programs, fo
         command = "pretrain", f"--config={folder}/pretrain.py", *every
         model = disk / "model"
         done = programs(*command, f"--model_dir={model}")
-        assert done.status == 2 and "20 more checkpoints and the model take at least" in done.error_line
+        assert done.status == 1 and "the model with 20 more checkpoints (train.keep) takes at least" in done.error_line
         assert not model.exists()
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
 

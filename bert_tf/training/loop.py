@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,8 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
-from bert_tf.errors import BertTfError, ConfigError
+from bert_tf.errors import BertTfError
+from bert_tf.files import require_space
 from bert_tf.inputs.batching import stream
 from bert_tf.progress import TRAINING, bar, log, training_line
 from bert_tf.tasks.task import Task
@@ -233,19 +233,14 @@ class Trainer:
         return seconds, float(positions) / steps / phase.config.batch_size
 
     def _check_space(self, directory: str, checkpoints: int, save_every: int) -> None:
-        """Raises ConfigError if the disk clearly has no room for this number of new checkpoints, and the model."""
+        """Raises DataError if the disk clearly has no room for this number of new checkpoints, and the model."""
         if self.step >= self.total_steps or self.config.on_save_error != "stop":  # else the run continues without
             return
         sizes = {name: value.dtype.size * value.shape.num_elements() for name, value in self._variables().items()}
         count = max(0, min(checkpoints, -(-(self.total_steps - self.step) // save_every)))
         weights = sum(size for name, size in sizes.items() if name.startswith("weights/"))
-        os.makedirs(directory, exist_ok=True)
-        needed, disk = count * sum(sizes.values()) + weights, shutil.disk_usage(directory)
-        if disk.total and disk.free < needed:  # some network file systems report 0 for both
-            raise ConfigError(
-                f"{directory}: {count} more checkpoints and the model take at least {needed:,} bytes, and "
-                f"{disk.free:,} are free; make room, choose another directory, or lower train.keep"
-            )
+        what = f"the model with {count} more checkpoints (train.keep)"
+        require_space(directory, count * sum(sizes.values()) + weights, what)
 
     def _phase(self, step: int) -> phases.Phase:
         """The phase of the update after `step` updates; the first and the last phase extend beyond the run."""
