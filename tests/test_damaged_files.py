@@ -172,6 +172,7 @@ def input_state(path):
 
 
 def make_run(folder):
+    RunManifest(str(folder), RUN).write(0)
     variables, history, best = variables_of_run(), History(str(folder), 0), best_of(folder)
     rates = {"sequences_per_second": 3.0, "training_seconds": 2.0, "padding_share": 0.5}
     with Checkpoints(str(folder / "checkpoints"), variables, 2) as checkpoints, redirect_stdout(io.StringIO()):
@@ -181,7 +182,6 @@ def make_run(folder):
             history.point(step, 0, {"loss": 1 / step, "accuracy": math.nan}, 1e-4, rates)
             best.update(history.evaluations, step, {"loss": 1 / step}, STEPS)
             history.evaluation(step, {"loss": 1 / step})
-    RunManifest(str(folder), RUN).write(0)
     results = {"task": "classification", "measure": ["loss", "min"], "steps": 10, "final": {"loss": 0.1}}
     write_json(folder / "results.json", RUN | results | {"evaluations": history.evaluations, "seconds": 1.5})
     iterator = iter(stream(batches))
@@ -246,7 +246,7 @@ def read_corpus(pattern, path):
 
 
 def read_data(name, path):
-    data, report = ExampleData(format=name.split(",")[0], train=DATA[name][0]), ReadReport()
+    data, report = ExampleData(format=name.split(",")[0], train=DATA[name][0] if "," in name else ""), ReadReport()
     source = Source(data, path, FORMATS[data.format].example)
     source.labels()
     list(source.examples(report, "train"))

@@ -100,8 +100,8 @@ class Shards:
         if made_of != self._shards[number].made_of:
             raise DataError(
                 f"{_staged(self._output, number)}: not the rows of this run; another run with the same --output has "
-                "replaced them, or they are damaged: choose another --output for one of the two, and run the same command "
-                "again"
+                "replaced them, or they are damaged: choose another --output for one of the two, and run the same "
+                "command again"
             )
         return [_unpacked(line, self._example) for line in lines]
 
