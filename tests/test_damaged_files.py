@@ -398,13 +398,14 @@ def damaged_json(draw, text):
             container, key = found[draw(st.integers(0, len(found) - 1), label="place")]
             others = [container[key] for container, key in found[:50]]
             other = draw(st.sampled_from(VALUES) | st.integers(0, len(others) - 1).map(others.__getitem__), label="to")
+            other = json.loads(json.dumps(other))  # a copy: else a list could contain itself
             change = draw(st.sampled_from(["replace", "remove", "add"]), label="change")
             if change == "remove":
                 del container[key]
             elif isinstance(container, list) and change == "add":
                 container.insert(key, other)
             else:
-                container[f"{key} 2" if change == "add" else key] = json.loads(json.dumps(other))
+                container[f"{key} 2" if change == "add" else key] = other
     return json.dumps(value).replace(f'"{DEEP}"', "[" * 100_000).replace(f'"{DIGITS}"', "9" * 5000).encode()
 
 

@@ -19,7 +19,7 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Limit of what `write_bundle` holds in memory. A larger model is written as several data files.
 _SHARD_BYTES = 2**28
 # TensorFlow's bindings turn some kinds of its errors into Python's own.
-_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
+_ERRORS = (tf.errors.OpError, IndexError, MemoryError, RuntimeError, ValueError)
 
 
 def holds_objects(prefix: str) -> bool:
