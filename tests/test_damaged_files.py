@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import math
+import re
 import resource
 import shutil
 import signal
@@ -497,6 +498,27 @@ def check(name, made, tmp_path, **options):
 @pytest.mark.parametrize("name", READERS)
 def test_a_damaged_file_gives_a_result_or_one_line(name, made, tmp_path, capfd):
     check(name, made, tmp_path, max_examples=2 if name.startswith("corpus") else 5, derandomize=True)
+
+
+KNOWN = [  # found by the test below: reader, file, and its damage
+    ("own model, unfinished", "checkpoints/checkpoint", lambda content: b"\xff"),
+    ("checkpoints", "checkpoints/checkpoint", lambda content: re.sub(rb"all_.*stamps.*\n", b"", content, count=1)),
+    ("input state", "checkpoints/input*.index", lambda content: content[:214] + content[221:]),
+    ("predictions", "out*/*.rows", lambda content: b"x"),
+    ("data, klue/sts", "*.json", lambda content: content.replace(b"2.5", b"9" * 400)),
+    ("model garden", "params.yaml", lambda content: b"a: 2001-99-99"),
+    ("history", "history.jsonl", lambda content: content.replace(b'"training_seconds": 2.0', b'"training_seconds": 0')),
+]
+
+
+@pytest.mark.parametrize("name, pattern, damage", KNOWN)
+def test_known_damage_gives_a_result_or_one_line(name, pattern, damage, made, tmp_path):
+    shutil.copytree(made(READERS[name].make), tmp_path / "files")
+    (file,) = (tmp_path / "files").glob(pattern)
+    content = file.read_bytes()
+    file.write_bytes(damage(content))
+    assert file.read_bytes() != content
+    assert_a_result_or_one_line(READERS[name].read, str(tmp_path / "files"))
 
 
 @pytest.mark.slow
