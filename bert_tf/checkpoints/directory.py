@@ -11,13 +11,12 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import Checkpoint, head_of
 from bert_tf.checkpoints.tensor import Tensor, number, tensor_of, tensor_of_variable
-from bert_tf.checkpoints.tensor_files.bundles import open_bundle
+from bert_tf.checkpoints.tensor_files.bundles import listed, open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
-from bert_tf.checkpoints.weight_map import TensorMapping, read_mapped
+from bert_tf.checkpoints.weight_map import TensorMapping, first_names, read_mapped
 from bert_tf.config import BertConfig, RunRecord, run_with_new_names, to_dict
 from bert_tf.config.data import TokenizerSettings
 from bert_tf.config.values import Rule, restored
@@ -99,7 +98,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         task = checkpoint.task["name"]
         checkpoint.unused_tensors = dict.fromkeys(extra, f"of the task {task!r}, which this version does not have")
     elif extra:
-        raise DataError(f"{weights} does not hold the model that config.json describes: unknown {', '.join(extra)}")
+        raise DataError(f"{weights} does not hold the model that config.json describes: unknown {first_names(extra)}")
     checkpoint.slots, checkpoint.step = _optimizer(path, checkpoint)
     return checkpoint
 
@@ -113,8 +112,8 @@ def _optimizer(path: str, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], in
         saved = {name: shape for name, shape in shapes.items() if name in store}
         slots = read_mapped({name: TensorMapping((name,)) for name in saved}, saved, store, file)
         return slots, number(store[_STEP], file) if _STEP in store else None
-    prefix = tf.train.latest_checkpoint(os.path.join(path, "checkpoints"))
-    if not prefix:
+    prefix = listed(os.path.join(path, "checkpoints"))
+    if not prefix or not os.path.exists(f"{prefix}.index"):
         return {}, None
     try:
         return _optimizer_of_run(prefix, shapes, checkpoint.tensors)

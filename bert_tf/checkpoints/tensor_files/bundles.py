@@ -19,7 +19,7 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Limit of what `write_bundle` holds in memory. A larger model is written as several data files.
 _SHARD_BYTES = 2**28
 # TensorFlow's bindings turn some kinds of its errors into Python's own.
-_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
+_ERRORS = (tf.errors.OpError, IndexError, MemoryError, RuntimeError, ValueError)
 
 
 def holds_objects(prefix: str) -> bool:
@@ -53,13 +53,21 @@ def choose(path: str, candidates: Sequence[str]) -> tuple[str, list[str]]:
     """
     if len(candidates) == 1:
         return candidates[0], []
-    state = tf.train.get_checkpoint_state(path)
-    # Only the last part: the directory may have been moved since.
-    newest = os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else None
+    newest = listed(path)
     if newest is None or newest not in candidates:
         names = ", ".join(map(os.path.basename, candidates))
         raise DataError(f"{path} holds several checkpoints: {names}; name one, as in {candidates[-1]}")
     return newest, [f"{newest} was read: of {len(candidates)} checkpoints, the one that the file `checkpoint` names"]
+
+
+def listed(path: str) -> str | None:
+    """Prefix of the checkpoint that a directory's file `checkpoint` names; None if there is no readable one."""
+    try:
+        state = tf.train.get_checkpoint_state(path)
+    except UnicodeDecodeError:  # other damage is a log line of TensorFlow's
+        return None
+    # Only the last part: the directory may have been moved since.
+    return os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else None
 
 
 def open_bundle(prefix: str) -> dict[str, Tensor]:

@@ -108,7 +108,8 @@ class Checkpoints:
                     raise ValueError(f"it holds step {restored_step()}")
                 self.newest = path
                 return path
-            except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:  # IndexError: cut short
+            # IndexError: cut short; MemoryError: a size in it is damaged.
+            except (tf.errors.OpError, AssertionError, ValueError, IndexError, MemoryError) as error:
                 report(f"{path} cannot be read ({cause(error)}); trying the previous one")
         if self._manager.checkpoints:
             raise BertTfError(

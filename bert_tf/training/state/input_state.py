@@ -82,7 +82,8 @@ class InputState:
                 if int(held) != step:
                     raise ValueError(f"it is the state at step {int(held)}")
                 return iterator
-            except (tf.errors.OpError, AssertionError, ValueError, IndexError):  # IndexError: truncated
+            # IndexError: truncated; MemoryError: a size in it is damaged.
+            except (tf.errors.OpError, AssertionError, ValueError, IndexError, MemoryError):
                 self._remove(step)
         if position[1]:
             print(
