@@ -100,8 +100,11 @@ def test_weights_that_are_not_finite_are_refused_when_read(tmp_path, format, val
 
 
 def test_no_program_answers_with_or_converts_weights_that_are_not_finite(programs, tmp_path):
-    name, size = "bilstm_0_forward/lstm_cell/bias", 4 * 32
-    path = written(tmp_path / "model", directory, "tagging_bilstm", name, np.full(size, np.nan, np.float32))
+    name, path = "bilstm_0_forward/lstm_cell/bias", str(tmp_path / "model")
+    checkpoint, _ = small_checkpoint("classification_bilstm")
+    checkpoint.task = {"name": "classification", "settings": checkpoint.task["settings"] | {"head": "bilstm"}}
+    checkpoint.tensors[name] = tensor_of(np.full(4 * 32, np.nan, np.float32), name)
+    directory.write(checkpoint, path)
     for program, flags in {
         "predict": [f"--model_dir={path}", "--data_dir=-", f"--output={tmp_path}/other.jsonl"],
         "convert": [f"--input={path}", "--format=bert_tf", f"--output={tmp_path}/other"],

@@ -56,9 +56,9 @@ def open_sharded(
     if absent:
         raise DataError(f"{path} lists {absent[0]!a}, which is no file beside it; download the files again")
     shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
-    lacking = [f"{name} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
+    lacking = [f"{name!a} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
     if lacking:
-        raise DataError(f"{path} lists missing tensors: {', '.join(lacking)}; download the files again")
+        raise DataError(f"{path} lists {len(lacking)} missing tensors, first {lacking[0]}; download the files again")
     return {name: shards[shard][name] for name, shard in weight_map.items()}
 
 
