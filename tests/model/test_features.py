@@ -94,9 +94,8 @@ def test_a_frozen_model_is_restored_from_a_keras_file(on_frozen, tmp_path):
 def test_a_bilstm_on_four_layers_is_saved_with_its_shapes(tmp_path):
     settings = FeatureConfig((-3, -2, -1, 0), "concat")
     encoder = BertEncoder(small_config(num_layers=3))
-    task = Tagging(
-        Tokenizer(PIECES), TaggingConfig(head="bilstm", frozen=True, features=settings), labels=("A", "B"), unit="words"
-    )
+    config = TaggingConfig(head="bilstm", frozen=True, features=settings, max_length=24)
+    task = Tagging(Tokenizer(PIECES), config, labels=("A", "B"), unit="words")
     model = randomize(task.build(encoder))
     directory.save(str(tmp_path / "model"), model, encoder, task)
     again_task, again = directory.load_task(str(tmp_path / "model"))

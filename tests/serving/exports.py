@@ -1,5 +1,6 @@
 """Small exported models, and comparison of their answers with those of `predict`."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import keras
@@ -56,7 +57,7 @@ def check_same(found, expected):
     """Strings must be equal, numbers within 1e-5 of the value or of 1."""
     if isinstance(expected, float):
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
-    elif isinstance(expected, dict):
+    elif isinstance(expected, Mapping):
         assert list(found) == list(expected)
         for name, value in expected.items():
             check_same(found[name], value)

@@ -37,7 +37,10 @@ CASES = {
         lambda tokenizer: MaskedLM(tokenizer, LENGTH),
         (["the [MASK] " * 40, "[MASK] a", "b"] * 4,),
     ),
-    "multiple choice": (lambda tokenizer: MultipleChoice(tokenizer), (TEXTS, [["a", "the good"], ["b", ""]] * 2)),
+    "multiple choice": (
+        lambda tokenizer: MultipleChoice(tokenizer),
+        (TEXTS, [["a", "the good"], ["b", ""]] * 2, [""] * 4),
+    ),
 }
 
 
