@@ -80,7 +80,8 @@ def convert(
     if checkpoint.head == "cosine" and format != "bert_tf":
         checkpoint.task = None
         checkpoint.warnings.append("only the encoder is written: the head, a cosine of mean vectors, has no weights")
-    tensors = itertools.chain(checkpoint.tensors.values(), checkpoint.slots.values())
+    slots = checkpoint.slots if format != "huggingface" else {}  # which has no place for them
+    tensors = itertools.chain(checkpoint.tensors.values(), slots.values())
     require_space(output, sum(tensor.nbytes for tensor in tensors), "the checkpoint")
     with replacing_directory(output) as temporary:
         names = WRITERS[format].write(checkpoint, temporary)

@@ -234,22 +234,24 @@ class FineTuningTask(Task):
         """
         raise NotImplementedError
 
-    def predictions(self, examples: list[Any], answers: dict[str, Array]) -> list[Json]:
+    def predictions(self, examples: list[Any], answers: dict[str, Array], *, finite: bool = True) -> list[Json]:
         """The answers as objects with `id`, one per example; `predict` writes them as JSON, mappings as objects.
 
         Args:
             examples: as given to `to_tensors`.
             answers: as `aggregate_windows` returns; a ragged one as an array of arrays.
+            finite: whether all answers must be finite.
 
         Raises:
             DataError: an answer is NaN or infinite.
         """
-        check_finite(answers, self.locations(examples))
+        if finite:
+            check_finite(answers, self.locations(examples))
         return self._predictions(examples, answers)
 
     @abc.abstractmethod
     def _predictions(self, examples: list[Any], answers: dict[str, Array]) -> list[Json]:
-        """`predictions` of answers that are finite."""
+        """`predictions`, whether or not the answers are finite."""
 
     def locations(self, examples: list[Any]) -> list[str]:
         """Where each entry of `to_tensors` begins, for errors."""

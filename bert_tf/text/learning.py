@@ -21,8 +21,11 @@ _CHUNK_BYTES = 1 << 20  # of text normalized at a time
 
 def read_lines(path: StrPath) -> Iterator[bytes]:
     """Yields the lines of a text file, plain or compressed by gzip (".gz")."""
-    with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
-        yield from file
+    try:
+        with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
+            yield from file
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: not a complete gzip file ({error}); fetch it again or unpack it") from error
 
 
 def learn_vocabulary(

@@ -149,7 +149,8 @@ class Trainer:
 
         def save(iterator: Iterator[Any]) -> None:
             with speed.timing("saving"):
-                inputs[self._phase(self.step - 1).number].check()
+                if chief:
+                    inputs[self._phase(self.step - 1).number].check()
                 input_state.save(iterator, self.step)
                 if chief:
                     checkpoints.save(self.step)

@@ -81,7 +81,11 @@ def peak_flops(strategy: tf.distribute.Strategy, dtype: str) -> float:
         Operations per second of all replicas together, including those of other workers.
     """
     compute_dtype = tf.as_dtype(dtype.removeprefix("mixed_"))
-    key = (compute_dtype.name, *strategy.extended.worker_devices)
+    try:
+        devices = strategy.extended.worker_devices
+    except RuntimeError:  # TensorFlow's default strategy does not say
+        devices = ()
+    key = (compute_dtype.name, *devices)
     if key not in _measured:
         best = 0.0
         for size in _SIZES:

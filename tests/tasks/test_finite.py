@@ -45,12 +45,13 @@ def test_an_answer_that_is_not_finite_is_refused_with_its_location(kind):
     features = task.pad(task.preprocess(columns))
     outputs = tf.zeros([3, *shape(features["input_word_ids"].shape[-1])])
 
-    def predicted(outputs):
+    def predicted(outputs, **how):
         decoded = task.postprocess(features, dict.fromkeys(names, outputs))
         answers = task.aggregate_windows(columns, features["row"], decoded)
-        return task.predictions(examples, {name: answer.numpy() for name, answer in answers.items()})
+        return task.predictions(examples, {name: answer.numpy() for name, answer in answers.items()}, **how)
 
     assert len(predicted(outputs)) == 3
     damaged = tf.tensor_scatter_nd_update(outputs, [[2]], tf.fill([1, *outputs.shape[1:]], math.nan))
     with pytest.raises(DataError, match=r"^rows:2: the model computes '\w+' as NaN or infinity; its weights are"):
         predicted(damaged)
+    assert len(predicted(damaged, finite=False)) == 3  # in evaluations during training

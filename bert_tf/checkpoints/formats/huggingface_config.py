@@ -171,8 +171,9 @@ def read_labels(settings: Json, file: str, outputs: int | None, warnings: list[s
         if numbered is None or sorted(numbered) != list(range(len(names))):
             raise DataError(f"{file}: id2label {names!r}; expected an object from 0, 1, ... to the names of the labels")
         labels = [numbered[number] for number in sorted(numbered)]
-        if len(set(labels)) < len(labels):
-            raise DataError(f"{file}: id2label has a label twice: {', '.join(map(repr, labels))}; rename one")
+        if len(set(labels)) < len(labels) or not all(labels):
+            names = ", ".join(map(repr, labels))
+            raise DataError(f"{file}: id2label has a label twice, or an empty one: {names}; rename one")
         field, count = "id2label", len(labels)
     else:
         labels = list(_default_names(outputs or 2).values())

@@ -42,7 +42,7 @@ from bert_tf.types import Json
 _SHARD_BYTES = 100_000_000
 # Shards take 0.3 of the bytes of plain English text and 0.9 of those of a .gz file, fewer if much of it is repeated or
 # unknown to the vocabulary. By whether a file is compressed.
-_LEAST_SHARE = {False: 0.1, True: 0.3}
+_LEAST_SHARE = {False: 0.03, True: 0.1}
 # The hashes are partitioned to find duplicates in parallel.
 _PARTITIONS = 64
 _HASHES_PER_BLOCK = 1 << 14

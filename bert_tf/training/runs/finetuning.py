@@ -263,7 +263,8 @@ class Evaluation:
 
     def __call__(self) -> Metrics:
         answers, metrics = self._answers(self._columns, self._batches)
-        self.predictions = predictions = self.task.predictions(self.examples, answers)
+        # A run or a search continues after an evaluation of a diverged model, and its metrics show that.
+        self.predictions = predictions = self.task.predictions(self.examples, answers, finite=not self._tune)
         if self._tune:
             self.task.tune(self.examples, predictions)
         return metrics | self.task.official_metrics(self.examples, predictions)

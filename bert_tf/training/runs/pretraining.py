@@ -113,8 +113,10 @@ def pretrain(
     runner = Runner("pretrain", config, model_dir, strategy, identity, accept_config_change, reporter=reporter)
     seed = config.train.seed
     task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest)
+    unchanged = functools.partial(check_unchanged, files, identity["input"])
     inputs = [
-        _training_input(corpus._replace(data=data), batch_size, seed, model_config) for data, batch_size in phases
+        _training_input(corpus._replace(data=data), batch_size, seed, model_config)._replace(check=unchanged)
+        for data, batch_size in phases
     ]
 
     def make_encoder() -> BertEncoder:
@@ -178,8 +180,7 @@ def _training_input(corpus: Corpus, batch_size: int, seed: int, model_config: Be
     # In packed rows including the unused slots (`packed_rows.join_rows`).
     pooled = 0 if data.pairs == "none" else data.max_length // 5 if data.pack else 1
     flops = functools.partial(row_flops, config=model_config, predictions=data.max_predictions, pooled=pooled)
-    check = functools.partial(check_unchanged, corpus.files, corpus_identity(corpus.files))
-    source = Input(epoch_batches, length=data.max_length, row_flops=flops, check=check)
+    source = Input(epoch_batches, length=data.max_length, row_flops=flops)
     return source._replace(prepare=Masker(data, corpus.tokenizer).in_step()) if data.mask_on == "device" else source
 
 
