@@ -502,6 +502,7 @@ def test_a_damaged_file_gives_a_result_or_one_line(name, made, tmp_path, capfd):
 
 KNOWN = [  # found by the test below: reader, file, and its damage
     ("own model, unfinished", "checkpoints/checkpoint", lambda content: b"\xff"),
+    ("own model, unfinished", "checkpoints/checkpoint", lambda content: b""),
     ("checkpoints", "checkpoints/checkpoint", lambda content: re.sub(rb"all_.*stamps.*\n", b"", content, count=1)),
     ("input state", "checkpoints/input*.index", lambda content: content[:214] + content[221:]),
     ("predictions", "out*/*.rows", lambda content: b"x"),

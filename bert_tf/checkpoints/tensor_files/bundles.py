@@ -64,7 +64,7 @@ def listed(path: str) -> str | None:
     """Prefix of the checkpoint that a directory's file `checkpoint` names; None if there is no readable one."""
     try:
         state = tf.train.get_checkpoint_state(path)
-    except UnicodeDecodeError:  # other damage is a log line of TensorFlow's
+    except ValueError:  # not UTF-8, or empty; other damage is a log line of TensorFlow's
         return None
     # Only the last part: the directory may have been moved since.
     return os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else None
