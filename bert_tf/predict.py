@@ -1,10 +1,11 @@
 """Predicts labels or answers: python -m bert_tf.predict --model_dir=DIR --data_dir=DIR_OR_FILE --output=FILE.
 
-For millions of rows, with Apache Beam and an exported model: --export_dir=DIR --runner=DirectRunner instead of
---model_dir. Arguments after a lone -- are passed on to Beam, as in `prepare`.
+An exported model answers with --export_dir=DIR instead of --model_dir, in either of two ways. On a server, TF Serving
+or `python -m bert_tf.serve`: --server=http://HOST:8501/v1/models/NAME. For millions of rows on Apache Beam:
+--runner=DirectRunner; arguments after a lone -- are passed on to Beam, as in `prepare`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from absl import flags
@@ -16,6 +17,8 @@ from bert_tf.files import replacing
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.quiet import hide_beam_warnings
+from bert_tf.serving.predictions import Server, find_version, task_of
+from bert_tf.tasks import FineTuningTask
 from bert_tf.training import strategy
 from bert_tf.training.runs import finetuning
 from bert_tf.types import Json
@@ -24,7 +27,14 @@ _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that finetune wro
 _EXPORT_DIR = flags.DEFINE_string(
     "export_dir",
     None,
-    "With --runner, instead of --model_dir: an exported model; its newest version, or the given one.",
+    "With --runner or --server, instead of --model_dir: an exported model; its newest version (that of the server), or "
+    "the given one.",
+)
+_SERVER = flags.DEFINE_string(
+    "server",
+    None,
+    "URL of the exported model on a server, http://HOST:8501/v1/models/NAME; the environment variable BERT_TF_TOKEN "
+    "may hold a token for it. With --export_dir, of which only the settings and the vocabulary are read.",
 )
 _RUNNER = flags.DEFINE_string("runner", None, "Beam runner, such as DirectRunner; --output then names shards.")
 _DATA_DIR = flags.DEFINE_string(
@@ -48,29 +58,37 @@ _STRATEGY = strategy_flags()
 
 
 def main(argv: list[str]) -> None:
-    if _RUNNER.value is None:
-        _predict(_checked_model_dir(argv))
-    else:
-        _predict_on_beam(_RUNNER.value, _checked_export_dir(), argv[1:])
-
-
-def _checked_model_dir(argv: list[str]) -> str:
+    if (_EXPORT_DIR.value or "").startswith(("http://", "https://")):
+        raise ConfigError(
+            f"--export_dir={_EXPORT_DIR.value}: a URL; give it as --server, and the export's folder as --export_dir"
+        )
+    if _RUNNER.value is not None:
+        _predict_on_beam(_RUNNER.value, _checked_export_dir("--runner"), argv[1:])
+        return
     if len(argv) > 1:
         raise ConfigError(f"unexpected argument {argv[1]!r}: all arguments are flags, --name=value")
-    if _EXPORT_DIR.value is not None:
-        raise ConfigError("--export_dir needs --runner, such as --runner=DirectRunner; without one, give --model_dir")
-    if _MODEL_DIR.value is None:
+    if _SERVER.value is not None:
+        _predict_on_server(_SERVER.value, _checked_export_dir("--server"))
+    elif _EXPORT_DIR.value is not None:
+        raise ConfigError(
+            "--export_dir needs --runner, such as --runner=DirectRunner, or --server=http://HOST:8501/v1/models/NAME; "
+            "without them, give --model_dir"
+        )
+    elif _MODEL_DIR.value is None:
         raise ConfigError("--model_dir is missing; expected the directory that finetune wrote")
-    return _MODEL_DIR.value
+    else:
+        _predict(_MODEL_DIR.value)
 
 
-def _checked_export_dir() -> str:
+def _checked_export_dir(way: str) -> str:
+    if _RUNNER.value is not None and _SERVER.value is not None:
+        raise ConfigError("--runner and --server are two ways to predict; leave one out")
     if _MODEL_DIR.value is not None:
-        raise ConfigError("--runner needs an exported model: give --export_dir instead of --model_dir")
+        raise ConfigError(f"{way} needs an exported model: give --export_dir instead of --model_dir")
     if _EXPORT_DIR.value is None:
-        raise ConfigError("--runner needs --export_dir: the directory that `python -m bert_tf.export` wrote")
+        raise ConfigError(f"{way} needs --export_dir: the directory that `python -m bert_tf.export` wrote")
     if _STRATEGY() != ("auto", ""):
-        raise ConfigError("--strategy and --tpu do not work with --runner, which uses Beam's workers; leave them out")
+        raise ConfigError(f"--strategy and --tpu do not work with {way}, which computes elsewhere; leave them out")
     return _EXPORT_DIR.value
 
 
@@ -79,6 +97,19 @@ def _predict(model_dir: str) -> None:
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(model_dir)
+    _write(task, ending, lambda examples: finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
+
+
+def _predict_on_server(url: str, export_dir: str) -> None:
+    ending = checked_extension(_OUTPUT.value)
+    server = Server(url, export_dir)
+    _write(server.task, ending, lambda examples: server.predicting(examples, _BATCH_SIZE.value))
+
+
+def _write(
+    task: FineTuningTask, ending: str, predicting: Callable[[Iterable[Any]], Iterable[tuple[Any, Json]]]
+) -> None:
+    """Reads the examples and writes what `predicting` makes of them."""
     task.data = _DATA(task.data)
     writers = task.writers()
     if ending not in writers:
@@ -86,8 +117,7 @@ def _predict(model_dir: str) -> None:
             f"--output={_OUTPUT.value}: unknown extension; a {task.name} model writes {', '.join(writers)}"
         )
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
-    examples = source.examples(read_report, _SPLIT.value, labelled=False)
-    predictions = _Counted(finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
+    predictions = _Counted(predicting(source.examples(read_report, _SPLIT.value, labelled=False)))
     with replacing(_OUTPUT.value, adding=ending == ".zip") as temporary:
         note = writers[ending](temporary, predictions)
     finetuning.print_report(source, _SPLIT.value, read_report)
@@ -103,8 +133,8 @@ def _predict_on_beam(runner: str, export_dir: str, arguments: list[str]) -> None
         raise ConfigError(f"Apache Beam is not installed ({error}); pip install 'bert_tf[beam]'") from None
 
     options = pipeline_options(arguments, runner)
-    version = beam.find_version(export_dir)
-    task = beam.task_of(version)
+    version = find_version(export_dir)
+    task = task_of(version)
     task.data = _DATA(task.data)
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
     examples = source.examples(read_report, _SPLIT.value, labelled=False)

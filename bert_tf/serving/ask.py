@@ -1,14 +1,19 @@
-"""Asks an exported model from the command line; needs TensorFlow and TF Text, and nothing of bert_tf.
+"""Asks an exported model, or a server that runs it, from the command line; needs nothing of bert_tf.
 
     python ask.py EXPORT_DIR/1 "A text." "Another one."
+    python ask.py http://localhost:8501/v1/models/NAME "A text."
     python ask.py EXPORT_DIR/1 --question="Who came?" --context="Ann came."
     python ask.py EXPORT_DIR/1 --words=Ada --words=Lovelace
     python ask.py EXPORT_DIR/1 < questions.jsonl
 
-The model is loaded and run as TF Serving does it: by a session on its signatures, without the Python objects that
-`tf.saved_model.load` creates. TensorFlow 2.12 is enough, with the TF Text of the same version.
+The model in a folder is loaded and run as TF Serving does it: by a session on its signatures, without the Python
+objects that `tf.saved_model.load` creates. This needs TensorFlow, 2.12 or newer, with the TF Text of the same version.
 
-The first form is for models that take one text, the second for all models: one value for each input, or several
+Instead of a folder, all forms take the URL of a model in TF Serving or in `python -m bert_tf.serve`, which may end in
+/versions/N or /labels/LABEL. This needs only Python. If the server wants a token, set the environment variable
+BERT_TF_TOKEN; for https with a certificate of your own, SSL_CERT_FILE.
+
+The first form is for models that take one text, the one with names for all models: one value for each input, or several
 (--choices=A --choices=B) where an input is a list. A tagger takes a text, or words that are not split again (--words).
 Choices may come without a question. In the last form each line of standard input is a JSON object with the same names.
 Each question is answered by one line: a JSON object with the question and what the model returns, whose names win
@@ -19,83 +24,92 @@ signature: {"signature_name": "tokens", "inputs": {"input_word_ids": [[101, 102]
 {"outputs": {...}}, for a single output {"outputs": [...]}, or {"error": "..."}. Strings that are not UTF-8, and outputs
 whose names end in _bytes, are {"b64": "..."}.
 
-Exit status: 0; 1 for a model or a line that cannot be used, 2 for wrong arguments, with one line that names the cause.
+Exit status: 0; 1 for a model, a server or a line that cannot be used, 2 for wrong arguments, with one line that names
+the cause.
 """
 
 from __future__ import annotations
 
+import abc
 import base64
+import ctypes
+import functools
+import http.client
 import json
+import math
 import os
+import re
 import signal
 import sys
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any, NoReturn
+import types
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:  # imported only where a model in a folder needs them, because that takes seconds
+    import numpy as np
 
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C and a closed pipe end the program without a stack trace
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import numpy as np
-
-# TensorFlow 2.21 prints greetings to standard error that no setting silences.
-_stderr, _devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-os.dup2(_devnull, 2)
-try:
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401  registers the ops that turn text into ids
-finally:
-    os.dup2(_stderr, 2)
-    os.close(_stderr)
-    os.close(_devnull)
-
 DEFAULT, WORDS = "serving_default", "words"
+TOKEN = "BERT_TF_TOKEN"
+_URL = re.compile(
+    r"(?P<server>https?://[^/?#]+(?:/[^/?#:]+)*)(?P<model>/v1/models/[^/?#:]+)(/versions/\d+|/labels/[^/?#:]+)?"
+)
+# Seconds without a byte. Servers give up on a request after 30 unless told otherwise.
+_PATIENCE = 120
+# HTTP statuses about the server rather than about a request.
+_REFUSALS = (401, 403, 404, 502, 503)
+_TEMPORARY = (404, 502, 503)  # a server that starts does not know its models yet
 # The types that JSON has for a kind of NumPy's.
 _JSON_TYPES: dict[str, Any] = {"O": (str, bytes), "i": int, "u": int, "b": bool, "f": (int, float)}
 
 
-class Model:
-    """An exported model.
-
-    Args:
-        path: folder of one of its versions.
-
-    Raises:
-        ValueError: there is none, or it cannot be loaded.
+class ServerError(OSError):
+    """The server cannot be reached, or serves no such model.
 
     Attributes:
+        is_temporary: whether the same request may succeed a little later.
+    """
+
+    def __init__(self, message: str, is_temporary: bool = False) -> None:
+        super().__init__(message)
+        self.is_temporary = is_temporary
+
+
+class Answerer(abc.ABC):
+    """A model that answers questions.
+
+    Args:
         signatures: SignatureDefs by name.
-        ranks: by input of `serving_default`, how deep its lists are nested, the batch included: 1 for one text per
-            example.
+
+    Raises:
+        KeyError: there is no `serving_default`.
+
+    Attributes:
+        signatures: name -> input -> how deep its lists are nested, the batch included: 1 for one text per example.
+        ranks: the inputs of `serving_default` likewise.
         optional: names of the inputs that may be left out.
     """
 
-    def __init__(self, path: str) -> None:
-        tf.compat.v1.logging.set_verbosity("ERROR")  # that this loader is deprecated in Python does not concern users
-        self._session = tf.compat.v1.Session(graph=tf.Graph())
-        try:
-            with self._session.graph.as_default():
-                loaded = tf.compat.v1.saved_model.load(self._session, ["serve"], path)
-            self.signatures = {name: value for name, value in loaded.signature_def.items() if name[:2] != "__"}
-            self.ranks = _ranks(self.signatures[DEFAULT])
-        except (OSError, KeyError, RuntimeError, ValueError) as error:
-            if os.path.exists(os.path.join(path, "saved_model.pb")):
-                raise ValueError(f"{path}: damaged, or not a model that takes text ({reason(error)})") from None
-            raise ValueError(
-                f"{path or repr(path)}: no exported model; name the folder of a version, such as EXPORT_DIR/1"
-            ) from None
-        except tf.errors.OpError as error:
-            raise ValueError(f"{path}: damaged: {reason(error)}") from None
-        self.optional = {"question"} if "choices" in self.ranks else set()
-        self.ranks |= dict.fromkeys(self.optional, 1)  # older exports have no such input; see `run`
+    def __init__(self, signatures: Mapping[str, Any]) -> None:
+        self.signatures = {
+            name: {key: len(value.inputs[key].tensor_shape.dim) for key in sorted(value.inputs)}
+            for name, value in signatures.items()
+        }
+        ranks = self.signatures[DEFAULT]
+        self.optional = {"question"} if "choices" in ranks else set()
+        self.ranks = ranks | dict.fromkeys(self.optional, 1)  # older exports have no such input; see `run`
 
     def form(self, names: Collection[str]) -> tuple[str, dict[str, int]]:
         """The signature for a question with these names, and the ranks of its inputs."""
         given = WORDS if WORDS in self.signatures and WORDS in names else DEFAULT
-        return given, self.ranks if given == DEFAULT else _ranks(self.signatures[given])
+        return given, self.ranks if given == DEFAULT else self.signatures[given]
 
     def run(self, inputs: dict[str, Any], signature_name: Any = DEFAULT) -> dict[str, Any]:
         """What a signature returns.
@@ -105,28 +119,31 @@ class Model:
             signature_name: of the signature.
 
         Returns:
-            Arrays by name; strings are bytes in an array of objects.
+            Arrays by name, from a server nested lists; strings are bytes.
 
         Raises:
-            ValueError: the signature or an input is unknown or missing, or a value has another type or rank.
-            tf.errors.OpError: the model failed.
+            ValueError: the signature or an input is unknown or missing, a value has another type or rank, or the model
+                failed.
+            ServerError: there is no answer.
         """
         if not isinstance(signature_name, str) or signature_name not in self.signatures:
             raise ValueError(f"no signature {signature_name!r}; the model has {', '.join(sorted(self.signatures))}")
-        signature = self.signatures[signature_name]
-        if "question" in inputs and signature.inputs.keys() == {"choices", "context"}:
+        names = self.signatures[signature_name].keys()
+        if "question" in inputs and names == {"choices", "context"}:
             # An export in which the question was a part of the context.
-            info = signature.inputs["context"]
-            pairs = zip(*(_array(name, inputs.get(name), info) for name in ("context", "question")), strict=True)
-            context = np.array([b" ".join(filter(None, pair)) for pair in pairs], object)
+            pairs = zip(*(_texts(name, inputs.get(name)) for name in ("context", "question")), strict=True)
+            context = [b" ".join(filter(None, pair)) for pair in pairs]
             inputs = {name: value for name, value in inputs.items() if name != "question"} | {"context": context}
-        if inputs.keys() != signature.inputs.keys():
+        if inputs.keys() != names:
             raise ValueError(
                 f"inputs named {', '.join(sorted(map(repr, inputs))) or 'nothing'}; the signature {signature_name!r} "
-                f"takes {', '.join(sorted(map(repr, signature.inputs)))}"
+                f"takes {', '.join(sorted(map(repr, names)))}"
             )
-        feed = {info.name: _array(name, inputs[name], info) for name, info in signature.inputs.items()}
-        return self._session.run({name: signature.outputs[name].name for name in sorted(signature.outputs)}, feed)
+        return self._run(inputs, signature_name)
+
+    @abc.abstractmethod
+    def _run(self, inputs: dict[str, Any], signature_name: str) -> dict[str, Any]:
+        """`run` with the inputs of the signature."""
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """The answer to one question, JSON-ready.
@@ -135,8 +152,9 @@ class Model:
             question: by input, a str, or lists of them as deep as its rank says; other keys are not used.
 
         Raises:
-            ValueError: a name is missing, a value is something else, or the model answers NaN or infinity.
-            tf.errors.OpError: the model failed.
+            ValueError: a name is missing, a value is something else, the model failed, or it answers NaN or
+                infinity.
+            ServerError: there is no answer.
         """
         signature, ranks = self.form(question)
         question = dict.fromkeys(self.optional, "") | question
@@ -159,20 +177,242 @@ class Model:
         try:
             answer = self.run(body["inputs"], body.get("signature_name", DEFAULT))
             outputs = {name: _plain(name, value, exact=True) for name, value in answer.items()}
-        except (ValueError, tf.errors.OpError) as error:
+        except ValueError as error:
             return {"error": reason(error)}
         return {"outputs": outputs if len(outputs) > 1 else next(iter(outputs.values()))}
 
 
-def _ranks(signature: Any) -> dict[str, int]:
-    return {name: len(signature.inputs[name].tensor_shape.dim) for name in sorted(signature.inputs)}
+class Model(Answerer):
+    """An exported model, in a session.
+
+    Args:
+        path: folder of one of its versions.
+
+    Raises:
+        ValueError: there is none, or it cannot be loaded.
+    """
+
+    def __init__(self, path: str) -> None:
+        tf = _tensorflow()
+        tf.compat.v1.logging.set_verbosity("ERROR")  # that this loader is deprecated in Python does not concern users
+        self._session = tf.compat.v1.Session(graph=tf.Graph())
+        try:
+            with self._session.graph.as_default():
+                loaded = tf.compat.v1.saved_model.load(self._session, ["serve"], path)
+            self._definitions = {name: value for name, value in loaded.signature_def.items() if name[:2] != "__"}
+            super().__init__(self._definitions)
+        except (OSError, KeyError, RuntimeError, ValueError) as error:
+            if os.path.exists(os.path.join(path, "saved_model.pb")):
+                raise ValueError(f"{path}: damaged, or not a model that takes text ({reason(error)})") from None
+            raise ValueError(
+                f"{path or repr(path)}: no exported model; name the folder of a version, such as EXPORT_DIR/1, or a URL"
+            ) from None
+        except tf.errors.OpError as error:
+            raise ValueError(f"{path}: damaged: {reason(error)}") from None
+
+    def _run(self, inputs: dict[str, Any], signature_name: str) -> dict[str, Any]:
+        signature = self._definitions[signature_name]
+        feed = {info.name: _array(name, inputs[name], info) for name, info in signature.inputs.items()}
+        try:
+            return self._session.run({name: signature.outputs[name].name for name in sorted(signature.outputs)}, feed)
+        except _tensorflow().errors.OpError as error:
+            raise ValueError(reason(error)) from None
+
+
+class RemoteModel(Answerer):
+    """A model in a server that speaks TF Serving's REST API.
+
+    Args:
+        url: http://HOST:PORT/v1/models/NAME, also with /versions/N or /labels/LABEL.
+
+    Raises:
+        ValueError: the URL or the token is wrong, or the model takes no text.
+        ServerError: the server cannot be reached, or does not serve the model.
+
+    Attributes:
+        version: the number of the version that the server runs.
+        dtypes: name of a signature -> output -> "DT_FLOAT" and so on.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = urllib.parse.quote(url.rstrip("/"), safe="/:%@[]?#")
+        if not _URL.fullmatch(self._url):
+            raise ValueError(
+                f"{url}: not the URL of a model; expected http://HOST:PORT/v1/models/NAME, perhaps with /versions/N or "
+                "/labels/LABEL"
+            )
+        self._headers = {"Content-Type": "application/json"}
+        if token := os.environ.get(TOKEN, "").strip():
+            if not (token.isascii() and token.isprintable()):
+                raise ValueError(f"the token in {TOKEN} has a character that none can have")
+            self._headers["Authorization"] = f"Bearer {token}"
+        try:
+            metadata = self._answer("/metadata")
+            self.version = int(metadata["model_spec"]["version"])
+            found = metadata["metadata"]["signature_def"]["signature_def"].items()
+            definitions = {name: _signature(value) for name, value in found if name[:2] != "__"}
+            self.dtypes = {
+                name: {key: info.dtype for key, info in value.outputs.items()} for name, value in definitions.items()
+            }
+        except (KeyError, TypeError, AttributeError):
+            raise ServerError(f"{url}: no signatures as from TF Serving") from None
+        except ValueError as error:
+            raise ServerError(f"{url}: {reason(error)}") from None
+        try:
+            super().__init__(definitions)
+        except KeyError:
+            raise ValueError(f"{url}: not a model that takes text; it has {', '.join(sorted(definitions))}") from None
+
+    def pin(self) -> None:
+        """Sends all further requests to the present version."""
+        found = _URL.fullmatch(self._url)
+        assert found
+        self._url = f"{found['server']}{found['model']}/versions/{self.version}"
+
+    def _run(self, inputs: dict[str, Any], signature_name: str) -> dict[str, Any]:
+        body = {"signature_name": signature_name, "inputs": {name: _jsonable(inputs[name]) for name in inputs}}
+        answer, dtypes = self._answer(":predict", json.dumps(body).encode()), self.dtypes[signature_name]
+        try:
+            # The only output of a signature is not named.
+            outputs = answer["outputs"] if len(dtypes) > 1 else dict.fromkeys(dtypes, answer["outputs"])
+            return {name: _received(outputs[name], dtype) for name, dtype in sorted(dtypes.items())}
+        except (KeyError, TypeError, ValueError):
+            raise ServerError(f"{self._url}: no answer as from TF Serving: {_shown(answer)}") from None
+
+    def _answer(self, path: str, body: bytes | None = None) -> Any:
+        """The JSON that the server sends; ValueError for what it says against the request."""
+        status, content = self._response(self._url + path, body)
+        try:
+            # TF Serving sends bytes that are not UTF-8 as they are.
+            answer = json.loads(content.decode("utf-8", "surrogateescape"))
+            error = "" if status == 200 else " ".join(answer["error"].split())
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            shown = " ".join(content.decode("utf-8", "replace").split())[:100]
+            message = f"{self._url}: HTTP {status}, {shown!r}; expected an answer as from TF Serving's REST API"
+            raise ServerError(message, status in _TEMPORARY) from None
+        if status in _REFUSALS:
+            hint = self._existing() if status == 404 else f"; set {TOKEN} to the token" if status in (401, 403) else ""
+            raise ServerError(f"{self._url}: {error or f'HTTP {status}'}{hint}", status in _TEMPORARY)
+        if error:
+            raise ValueError(error[:500])
+        return answer
+
+    def _existing(self) -> str:
+        """What the server has instead, if it says so."""
+        found = _URL.fullmatch(self._url)
+        assert found
+        try:
+            status, content = self._response(f"{found['server']}{found['model']}")
+            if status == 200:
+                versions = json.loads(content)["model_version_status"]
+                names = [f"version {one['version']} ({one['state']})" for one in versions]
+            else:
+                _, content = self._response(f"{found['server']}/page/models.json")  # not in TF Serving
+                names = sorted(one["name"] for one in json.loads(content)["models"])
+        except (ServerError, ValueError, TypeError, KeyError):
+            names = []
+        return f"; the server has {', '.join(names)}" if names else ""
+
+    def _response(self, url: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """HTTP status and content."""
+        try:
+            request = urllib.request.Request(url, body, self._headers)
+            with urllib.request.build_opener(_AsItIs).open(request, timeout=_PATIENCE) as response:
+                return response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            if isinstance(cause, TimeoutError):
+                raise ServerError(f"{self._url}: no answer in {_PATIENCE} s") from None
+            message = getattr(cause, "strerror", None) or str(cause)
+            if isinstance(cause, http.client.HTTPException):  # whose message may be what a gRPC server sends
+                message = f"no answer in HTTP ({type(cause).__name__}); REST usually has port 8501, gRPC 8500"
+            raise ServerError(f"{self._url}: {message}", is_temporary=True) from None
+
+
+class _AsItIs(urllib.request.HTTPErrorProcessor):
+    """Makes no exceptions of HTTP statuses, and follows no redirection, which would take the token with it."""
+
+    def http_response(self, request: Any, response: Any) -> Any:
+        return response
+
+    https_response = http_response
+
+
+def open_model(name: str) -> Answerer:
+    """The model in a folder or at a URL."""
+    return RemoteModel(name) if re.match("https?://", name) else Model(name)
+
+
+@functools.cache
+def _tensorflow() -> Any:
+    """TensorFlow, without the greetings that 2.21 prints to standard error and no setting silences."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
+    try:
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  registers the ops that turn text into ids
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)
+    return tf
+
+
+def _signature(definition: dict[str, Any]) -> Any:
+    """A SignatureDef from JSON."""
+
+    def infos(tensors: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: types.SimpleNamespace(
+                dtype=tensor["dtype"], tensor_shape=types.SimpleNamespace(dim=tensor["tensor_shape"].get("dim", []))
+            )
+            for name, tensor in tensors.items()
+        }
+
+    return types.SimpleNamespace(inputs=infos(definition["inputs"]), outputs=infos(definition["outputs"]))
+
+
+def _jsonable(value: Any) -> Any:
+    """Arrays or nested lists as JSON for TF Serving."""
+    if isinstance(value, list) or getattr(value, "ndim", 0) > 0:
+        return [_jsonable(item) for item in value]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"b64": base64.b64encode(value).decode()}
+    return value.item() if hasattr(value, "item") else value
+
+
+def _received(value: Any, dtype: str) -> Any:
+    """Nested lists of an answer with bytes for strings, and with the float32 numbers that the digits stand for."""
+    if isinstance(value, list):
+        return [_received(item, dtype) for item in value]
+    if dtype == "DT_STRING":
+        if isinstance(value, dict):
+            return base64.b64decode(value["b64"], validate=True)
+        return value.encode("utf-8", "surrogateescape")
+    return ctypes.c_float(value).value if dtype == "DT_FLOAT" else value
+
+
+def _texts(name: str, values: Any) -> list[bytes]:
+    """A column of texts, from JSON or an array."""
+    try:
+        return [value if isinstance(value, bytes) else _decoded(value, "O") for value in values]
+    except (TypeError, ValueError):
+        message = f"{name!r} is {_shown(values)}; expected a list of string values, one for each row"
+        raise ValueError(message) from None
 
 
 def _array(name: str, value: Any, info: Any) -> np.ndarray[Any, Any]:
     """A value of a request as the array that the input takes."""
+    import numpy as np
+
+    tf = _tensorflow()
     dtype, rank = tf.as_dtype(info.dtype).as_numpy_dtype, len(info.tensor_shape.dim)
     try:
-        array = value if isinstance(value, np.ndarray) else np.array(_decoded(value, dtype), dtype)
+        array = value if isinstance(value, np.ndarray) else np.array(_decoded(value, np.dtype(dtype).kind), dtype)
     except (TypeError, ValueError, OverflowError, RecursionError):
         array = None
     if array is not None and array.dtype == object and any(isinstance(item, list) for item in array.flat):
@@ -186,13 +426,13 @@ def _array(name: str, value: Any, info: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _decoded(value: Any, dtype: Any) -> Any:
-    """Nested lists from JSON, of bytes or numbers; ValueError or TypeError for another type."""
+def _decoded(value: Any, kind: str) -> Any:
+    """Nested lists from JSON, of bytes or numbers; ValueError or TypeError for another type than NumPy's `kind`."""
     if isinstance(value, list):
-        return [_decoded(item, dtype) for item in value]
+        return [_decoded(item, kind) for item in value]
     if isinstance(value, dict) and value.keys() == {"b64"}:
         value = base64.b64decode(value["b64"], validate=True)
-    if not isinstance(value, _JSON_TYPES[np.dtype(dtype).kind]) or isinstance(value, bool) is not (dtype is np.bool_):
+    if not isinstance(value, _JSON_TYPES[kind]) or isinstance(value, bool) is not (kind == "b"):
         raise TypeError
     return value.encode() if isinstance(value, str) else value
 
@@ -212,7 +452,7 @@ def _shown(value: Any) -> str:
 
 def reason(error: Exception) -> str:
     """The message of an error in one line; TensorFlow's without the names of the nodes that it passed."""
-    message = error.message.split("[[{{")[0] if isinstance(error, tf.errors.OpError) else str(error)
+    message = getattr(error, "message", str(error)).split("[[{{")[0]
     return " ".join(message.replace("Graph execution error:", "").split())[:500]
 
 
@@ -222,12 +462,13 @@ def _fail(message: str, status: int = 1) -> NoReturn:
 
 
 def _plain(name: str, value: Any, exact: bool = False) -> Any:
-    if isinstance(value, np.ndarray) and value.ndim:
+    if isinstance(value, list) or getattr(value, "ndim", 0) > 0:
         return [_plain(name, item, exact) for item in value]
     if not isinstance(value, bytes):
-        if not np.isfinite(value):
+        value = value.item() if hasattr(value, "item") else value
+        if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"the model answers {value} in {name!r}; its weights are damaged, export others")
-        return value.item()
+        return value
     try:
         if not name.endswith("_bytes"):
             return value.decode("utf-8", "strict" if exact else "replace")
@@ -253,8 +494,8 @@ def _lines() -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"line {number}: ", question
 
 
-def _questions(arguments: tuple[str, ...], model: Model) -> Iterable[tuple[str, dict[str, Any]]]:
-    """(Location, question as `Model.ask` takes it), from the command line or standard input."""
+def _questions(arguments: tuple[str, ...], model: Answerer) -> Iterable[tuple[str, dict[str, Any]]]:
+    """(Location, question as `Answerer.ask` takes it), from the command line or standard input."""
     if not arguments:
         return _lines()
     _, ranks = model.form([argument[2:].partition("=")[0] for argument in arguments if argument.startswith("--")])
@@ -281,17 +522,17 @@ def main(*arguments: str) -> None:
         print(__doc__)
         return
     if not arguments:
-        _fail("no model; name the folder of an exported version, such as EXPORT_DIR/1, then what to ask", 2)
+        _fail("no model; name the folder of an exported version, such as EXPORT_DIR/1, or a URL, then what to ask", 2)
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     location = ""
     try:
-        model = Model(arguments[0])
+        model = open_model(arguments[0])
         for where, question in _questions(arguments[1:], model):
             location = where
             is_body = isinstance(question.get("inputs"), dict)
             answer = model.predict(question) if is_body else {**question, **model.ask(question)}
             _print(answer)
-    except (ValueError, tf.errors.OpError) as error:
+    except (ServerError, ValueError) as error:
         _fail(f"{location}{reason(error)}")
     except OSError as error:
         _fail(f"standard input: {error.strerror}")

@@ -4,12 +4,15 @@ import importlib.util
 import io
 import json
 import pathlib
+import socket
+import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
 
 from bert_tf.serving import ask
+from tests.serving.servers import sending, serving
 
 INPUTS = {
     "one": {"text": 1},
@@ -217,3 +220,144 @@ def test_no_module_next_to_the_program_shadows_an_import_of_tensorflow():
     names = {path.stem for path in folder.iterdir()} - {"__init__", "__pycache__"}
     assert "ask" in names
     assert not [name for name in names if importlib.util.find_spec(name)]
+
+
+@pytest.fixture(scope="module")
+def server(models, tmp_path_factory):
+    """Address of a server of the models, each as version 1 of a model whose name has no blank."""
+    folder = tmp_path_factory.mktemp("served")
+    for name, path in models.items():
+        (folder / name.replace(" ", "_")).mkdir()
+        (folder / name.replace(" ", "_") / "1").symlink_to(path)
+    with serving(folder) as address:
+        yield address
+
+
+ASKED = {
+    "texts": ("one", ["a b", "가"], b""),
+    "values by name": ("choices", ["--choices=x", "--context=a", "--choices=y"], b""),
+    "words": ("tagger", ["--words=st.", "--words=louis"], b""),
+    "a question for an older export": ("choices", [], b'{"context": "a b", "choices": ["c"], "question": "d?"}\n'),
+    "lines and bodies": (
+        "pair",
+        [],
+        '{"text": "a", "second_text": "", "id": 7}\n{"inputs": {"text": ["가"], "second_text": ["b"]}}\n'
+        '{"inputs": {"text": ["a", {"b64": "/w=="}], "second_text": [{"b64": "gA=="}, ""]}}\n'
+        '{"inputs": {"texts": ["a"]}}\n{"inputs": {"text": ["a"]}, "signature_name": "x"}\n'.encode(),
+    ),
+    "digits of numbers": ("nan", ["0.1", "1e-7", "123456789", "3"], b""),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_a_server_answers_like_the_folder(run_ask, models, server, case):
+    name, arguments, given = ASKED[case]
+    answers = run_ask(f"{server}/v1/models/{name.replace(' ', '_')}", *arguments, given=given)
+    assert answers == run_ask(models[name], *arguments, given=given) != []
+
+
+def test_a_version_can_be_named(run_ask, server):
+    assert run_ask(f"{server}/v1/models/one/versions/1/", "a") == [{"text": "a", "joined": "a", "count": 1}]
+
+
+def error_of(run_ask, capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        run_ask(*arguments)
+    error = capsys.readouterr().err
+    assert ended.value.code == 1 and error.count("\n") == 1
+    return error
+
+
+UNKNOWN = {
+    "/v1/models/none": "Servable not found for request: Latest(none); the server has asked_choices, choices, ",
+    "/v1/models/one/versions/7": "Servable not found for request: Specific(one, 7); the server has version 1 ",
+    "/v1/models/one/labels/x": "Unrecognized servable version label: x",
+    "": "not the URL of a model; expected http://HOST:PORT/v1/models/NAME, perhaps with /versions/N or /labels/LABEL",
+    "/v1/models/one:predict": "not the URL of a model; expected",
+    "/v1/models/one?x=1": "not the URL of a model; expected",
+}
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+def test_an_unknown_model_of_a_server_is_a_line_with_those_that_exist(run_ask, server, capsys, path):
+    assert error_of(run_ask, capsys, server + path, "a").startswith(f"ask.py: {server}{path}: {UNKNOWN[path]}")
+
+
+NAN = {"signature_def": {"serving_default": {
+    "inputs": {"text": {"dtype": "DT_STRING", "tensor_shape": {"dim": [{"size": "-1"}]}}},
+    "outputs": {"share": {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}]}}},
+}}}  # fmt: skip
+METADATA = 200, json.dumps({"model_spec": {"version": "1"}, "metadata": {"signature_def": NAN}}).encode()
+
+
+def predicting(status, body):
+    """Answers of a server of the model `m`, those to requests to predict given."""
+    return {"/v1/models/m/metadata": METADATA, "/v1/models/m:predict": (status, body)}
+
+
+FAILURES = {
+    "no server": (
+        {"/v1/models/m/metadata": None},
+        "no answer in HTTP (RemoteDisconnected); REST usually has port 8501",
+    ),
+    "a token missing": ({"/v1/models/m/metadata": (401, b'{"error": "No token"}')}, "No token; set BERT_TF_TOKEN to"),
+    "another server": (
+        {"/v1/models/m/metadata": (200, b"<p>\n Hi \xe9")},
+        "HTTP 200, '<p> Hi \ufffd'; expected",
+    ),
+    "another service": ({"/v1/models/m/metadata": (200, b'{"a": 1}')}, "no signatures as from TF Serving"),
+    "moved": ({"/v1/models/m/metadata": (301, b"")}, "HTTP 301, ''; expected an answer as from TF Serving's REST API"),
+    "busy": (predicting(503, b'{"error": "Too\\n many"}'), "Too many"),
+    "an invalid request": (predicting(400, b'{"error": "Bad"}'), "Bad"),
+    "a wrong answer": (
+        predicting(200, b'{"outputs": {"x": 1}}'),
+        'no answer as from TF Serving: {"outputs": {"x": 1}}',
+    ),
+    "NaN": (predicting(200, b'{"outputs": [NaN]}'), "the model answers nan in 'share'; its weights are damaged"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_failing_server_is_a_one_line_error(run_ask, capsys, case):
+    answers, message = FAILURES[case]
+    with sending(answers) as address:
+        error = error_of(run_ask, capsys, f"{address}/v1/models/m", "a")
+    assert message in error and error.startswith(("ask.py: http://127.0.0.1", "ask.py: Bad", "ask.py: the model"))
+
+
+def test_a_server_that_is_silent_or_gone_is_a_one_line_error(run_ask, capsys, monkeypatch):
+    monkeypatch.setattr(ask, "_PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/models/m"
+        assert error_of(run_ask, capsys, address, "a") == f"ask.py: {address}: no answer in 0.1 s\n"
+    assert error_of(run_ask, capsys, address, "a") == f"ask.py: {address}: Connection refused\n"
+
+
+def test_the_token_is_sent_and_other_servers_do_not_get_it(run_ask, capsys, monkeypatch):
+    seen = []
+
+    def metadata(headers):
+        seen.append(headers["Authorization"])
+        return METADATA
+
+    answers = predicting(200, b'{"outputs": [0.5]}') | {"/v1/models/m/metadata": metadata}
+    monkeypatch.setenv(ask.TOKEN, "secret\n")
+    with sending(answers) as address:
+        assert run_ask(f"{address}/v1/models/m", "a") == [{"text": "a", "share": 0.5}]
+    assert seen == ["Bearer secret"]
+    monkeypatch.setenv(ask.TOKEN, "a\nb")
+    assert "BERT_TF_TOKEN has a character" in error_of(run_ask, capsys, f"{address}/v1/models/m", "a")
+
+
+def test_a_server_is_asked_without_tensorflow_or_numpy():
+    program = (
+        "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); "
+        "assert not {'numpy', 'tensorflow'} & sys.modules.keys()"
+    )
+    with sending(predicting(200, b'{"outputs": [0.5]}')) as address:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", program, ask.__file__, f"{address}/v1/models/m", "a"],
+            capture_output=True,
+            text=True,
+        )
+    assert (done.returncode, done.stdout) == (0, '{"text": "a", "share": 0.5}\n'), done.stderr

@@ -1,0 +1,221 @@
+"""Serves exported models, with TF Serving's protocols and a page: python -m bert_tf.serve --export_dir=DIR.
+
+--export_dir is the folder of one exported model, or of several. The page to try them is at http://127.0.0.1:8501/.
+The flags of TF Serving's tensorflow_model_server do the same here: --model_name and --model_base_path, or
+--model_config_file, instead of --export_dir, and those below.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable
+
+from absl import flags
+
+from bert_tf.app import run
+from bert_tf.errors import ConfigError
+
+_EXPORT_DIR = flags.DEFINE_string("export_dir", "", "Folder of an exported model, or of several.")
+_HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all of the machine.")
+_PORT = flags.DEFINE_integer("port", 8500, "Port of gRPC; 0 for none.", lower_bound=0, upper_bound=65535)
+_REST_PORT = flags.DEFINE_integer(
+    "rest_api_port", 8501, "Port of REST and the page; 0 for none.", lower_bound=0, upper_bound=65535
+)
+_MODEL_NAME = flags.DEFINE_string("model_name", "default", "Name of the model in --model_base_path.")
+_MODEL_BASE_PATH = flags.DEFINE_string("model_base_path", "", "Folder with one folder per version of a model.")
+_MODEL_CONFIG_FILE = flags.DEFINE_string("model_config_file", "", "ModelServerConfig in protobuf's text format.")
+_CONFIG_POLL = flags.DEFINE_float(
+    "model_config_file_poll_wait_seconds", 0, "Interval in seconds of reading that file; 0: once.", lower_bound=0
+)
+_POLL = flags.DEFINE_float(
+    "file_system_poll_wait_seconds", 1, "Interval in seconds of looking for new versions; 0: at the start only."
+)
+_EARLY_LABELS = flags.DEFINE_bool(
+    "allow_version_labels_for_unavailable_models", False, "Allow labels of versions that are not loaded."
+)
+_RETRIES = flags.DEFINE_integer("max_num_load_retries", 5, "Maximum retries of loading a version.", lower_bound=0)
+_RETRY_MICROS = flags.DEFINE_integer(
+    "load_retry_interval_micros", 60_000_000, "Interval between retries, in microseconds.", lower_bound=0
+)
+_BATCHING = flags.DEFINE_bool(
+    "enable_batching", None, "Batch requests to all models; by default only to exports of bert_tf."
+)
+_BATCHING_FILE = flags.DEFINE_string("batching_parameters_file", "", "BatchingParameters in text format.")
+_MONITORING_FILE = flags.DEFINE_string(
+    "monitoring_config_file", "", "MonitoringConfig in text format; by default metrics are on."
+)
+_TIMEOUT = flags.DEFINE_integer(
+    "rest_api_timeout_in_ms", 30_000, "Time limit of a request, in REST and gRPC, in milliseconds.", lower_bound=1
+)
+_CORS = flags.DEFINE_bool("rest_api_enable_cors_support", False, "Allow requests from web pages of other hosts.")
+_HEALTH = flags.DEFINE_bool("enable_grpc_healthcheck_service", True, "Offer grpc.health.v1.")
+_CHANNEL_ARGUMENTS = flags.DEFINE_string("grpc_channel_arguments", "", "For the gRPC server: NAME=VALUE,NAME=VALUE.")
+_TENSOR_CONTENT = flags.DEFINE_bool(
+    "enable_serialization_as_tensor_content", False, "Send tensors in gRPC answers as bytes instead of lists."
+)
+_SSL_FILE = flags.DEFINE_string("ssl_config_file", "", "SSLConfig in text format, for both ports.")
+_TLS_KEY = flags.DEFINE_string("tls_key", "", "Private key in PEM; with --tls_certificate, both ports use TLS.")
+_TLS_CERTIFICATE = flags.DEFINE_string("tls_certificate", "", "Certificate in PEM.")
+_TOKEN_FILE = flags.DEFINE_string("token_file", "", "File with the bearer token that clients must send.")
+_TAGS = flags.DEFINE_string("saved_model_tags", "serve", "Comma-separated tags of the graphs to load.")
+_PARALLELISM = flags.DEFINE_integer("tensorflow_session_parallelism", 0, "Threads of TensorFlow; 0: one per core.")
+_INTRA = flags.DEFINE_integer("tensorflow_intra_op_parallelism", 0, "Threads of one op; 0: one per core.")
+_INTER = flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "Ops at the same time; 0: one per core.")
+_MEGABYTES = flags.DEFINE_integer("max_request_megabytes", 16, "Size of a request.", lower_bound=1, upper_bound=1024)
+_ROWS = flags.DEFINE_integer("max_rows", 10_000, "Maximum rows per request.", lower_bound=1)
+_TEXT_KILOBYTES = flags.DEFINE_integer("max_text_kilobytes", 1024, "Maximum size of a text.", lower_bound=1)
+_CONNECTIONS = flags.DEFINE_integer("max_connections", 1000, "Maximum open connections per port.", lower_bound=1)
+_ACCESS_LOG = flags.DEFINE_bool("access_log", True, "Log each request as a line of JSON.")
+
+# Flags of TF Serving that have no meaning here, so that its command lines can be used.
+_IGNORED = (
+    "grpc_max_threads", "grpc_socket_path", "mixed_precision", "num_load_threads", "num_request_iterations_for_warmup",
+    "num_tflite_interpreters_per_pool", "num_tflite_pools", "num_unload_threads", "per_process_gpu_memory_fraction",
+    "platform_config_file", "rest_api_num_threads", "tensorflow_session_config_file", "thread_pool_factory_config_file",
+)  # fmt: skip
+_IGNORED_BOOLEANS = (
+    "enable_model_warmup", "enable_per_model_batching_parameters", "enable_profiler",
+    "enable_signature_method_name_check", "flush_filesystem_caches",
+    "force_allow_any_version_labels_for_unavailable_models",
+    "prefer_tflite_model", "remove_unused_fields_from_bundle_metagraph", "skip_initialize_tpu", "use_alts_credentials",
+    "xla_cpu_compilation_enabled",
+)  # fmt: skip
+for _name in _IGNORED:
+    flags.DEFINE_string(_name, None, "Has no effect here.")
+for _name in _IGNORED_BOOLEANS:
+    flags.DEFINE_bool(_name, None, "Has no effect here.")
+
+
+def main(_: list[str]) -> None:
+    try:
+        from bert_tf.server import config, server
+        from bert_tf.server.batching import BatchingOptions
+        from bert_tf.server.models import PollingOptions
+        from bert_tf.server.options import EndpointOptions, Limits
+        from bert_tf.server.servable import RunOptions
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; pip install 'bert_tf[serving]'") from None
+    _set_up_log()
+    for name in (*_IGNORED, *_IGNORED_BOOLEANS):
+        if flags.FLAGS[name].value is not None:
+            logging.getLogger("bert_tf.server").warning("--%s has no effect in this server", name)
+    read_config = _config_reader()
+    if not _HOST.value.strip():
+        raise ConfigError("--host is empty; give an address, such as 127.0.0.1, or 0.0.0.0 for all of the machine")
+    if not _PORT.value and not _REST_PORT.value:
+        raise ConfigError("--port=0 and --rest_api_port=0: nothing to listen on; give one of them")
+    if _PORT.value == _REST_PORT.value:
+        raise ConfigError(f"--port and --rest_api_port are both {_PORT.value}; give two ports")
+    if bool(_TLS_KEY.value) != bool(_TLS_CERTIFICATE.value):
+        raise ConfigError("--tls_key and --tls_certificate go together; give both")
+    tls = None
+    if _TLS_KEY.value:
+        tls = config.read_pem(_TLS_KEY.value, _TLS_CERTIFICATE.value)
+    elif _SSL_FILE.value:
+        tls = config.read_tls(_SSL_FILE.value)
+    limits = Limits(
+        request_bytes=_MEGABYTES.value * 2**20,
+        rows=_ROWS.value,
+        text_bytes=_TEXT_KILOBYTES.value * 1024,
+        seconds=_TIMEOUT.value / 1000,
+        connections=_CONNECTIONS.value,
+    )
+    prometheus = config.DEFAULT_PROMETHEUS_PATH
+    if _MONITORING_FILE.value:
+        prometheus = config.read_prometheus_path(_MONITORING_FILE.value)
+    endpoints = EndpointOptions(
+        host=_HOST.value,
+        grpc_port=_PORT.value,
+        rest_port=_REST_PORT.value,
+        limits=limits,
+        token=_token(),
+        cors=_CORS.value,
+        prometheus_path=prometheus,
+        tls=tls,
+        channel_arguments=_channel_arguments(),
+        tensor_content=_TENSOR_CONTENT.value,
+        health=_HEALTH.value,
+        access_log=_ACCESS_LOG.value,
+    )
+    batching: BatchingOptions | None = BatchingOptions()
+    if _BATCHING_FILE.value:
+        batching = config.read_batching(_BATCHING_FILE.value)
+    if _BATCHING.value is False:
+        batching = None
+    run_options = RunOptions(
+        tags=tuple(_TAGS.value.split(",")),
+        intra_op_threads=_INTRA.value or _PARALLELISM.value,
+        inter_op_threads=_INTER.value or _PARALLELISM.value,
+        batching=batching,
+        batch_all=bool(_BATCHING.value),
+        direct_threads=4 * (os.cpu_count() or 1),
+    )
+    polling = PollingOptions(_POLL.value, _RETRIES.value, _RETRY_MICROS.value / 1e6)
+    server.serve(
+        read_config,
+        server.ServerOptions(endpoints, run_options, polling, _EARLY_LABELS.value, _CONFIG_POLL.value),
+    )
+
+
+def _config_reader() -> Callable[[], object]:
+    """A function that returns the models to serve."""
+    from bert_tf.server import config
+
+    given = [flag for flag in (_EXPORT_DIR, _MODEL_BASE_PATH, _MODEL_CONFIG_FILE) if flag.value]
+    if _MODEL_CONFIG_FILE.value and not _EXPORT_DIR.value:  # as in TF Serving, where the others are then ignored
+        return lambda: config.read_models(_MODEL_CONFIG_FILE.value)
+    if len(given) != 1:
+        found = ", ".join(f"--{flag.name}" for flag in given) or "none"
+        raise ConfigError(f"give one of --export_dir, --model_base_path and --model_config_file; found {found}")
+    if _EXPORT_DIR.value:
+        return lambda: config.models_in(_EXPORT_DIR.value)
+    return lambda: config.one_model(_MODEL_NAME.value, _MODEL_BASE_PATH.value)
+
+
+def _token() -> str:
+    if not _TOKEN_FILE.value:
+        return ""
+    try:
+        with open(_TOKEN_FILE.value, encoding="ascii") as file:
+            token = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token_file={_TOKEN_FILE.value}: {getattr(error, 'strerror', 'not ASCII')}") from None
+    if not re.fullmatch(r"[A-Za-z0-9._~+/-]{8,}=*", token):
+        raise ConfigError(
+            f"--token_file={_TOKEN_FILE.value}: expected one token of at least 8 letters, digits and -._~+/"
+        )
+    return token
+
+
+def _channel_arguments() -> tuple[tuple[str, int | str], ...]:
+    arguments = []
+    for part in filter(None, _CHANNEL_ARGUMENTS.value.split(",")):
+        name, equals, value = part.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"--grpc_channel_arguments: found {part!r}; expected NAME=VALUE,NAME=VALUE")
+        arguments.append((name, int(value) if re.fullmatch("-?[0-9]+", value) else value))
+    return tuple(arguments)
+
+
+def _set_up_log() -> None:
+    """Messages of the server go to standard error, with their time; those of requests are lines of JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("bert_tf.server")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    access_handler = logging.StreamHandler(sys.stderr)
+    access = logging.getLogger("bert_tf.server.access")
+    access.addHandler(access_handler)
+    access.propagate = False
+
+
+def cli() -> None:
+    """The console command."""
+    run(main)
+
+
+if __name__ == "__main__":
+    cli()

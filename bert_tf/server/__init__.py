@@ -1,0 +1,1 @@
+"""A model server with TF Serving's protocols, for CPUs, and a page to try models on: `python -m bert_tf.serve`."""

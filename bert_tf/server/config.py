@@ -1,0 +1,173 @@
+"""The server's config files, which are TF Serving's, and the models in a folder of exports."""
+
+import os
+from typing import TypeVar
+
+from google.protobuf import message, text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from bert_tf.errors import ConfigError
+from bert_tf.server.batching import BatchingOptions
+from bert_tf.server.options import Tls
+from bert_tf.server.protos import BatchingParameters, MonitoringConfig, SSLConfig
+
+_Message = TypeVar("_Message", bound=message.Message)
+DEFAULT_PROMETHEUS_PATH = "/monitoring/prometheus/metrics"  # TF Serving's
+
+
+def read_models(path: str) -> model_server_config_pb2.ModelServerConfig:
+    """Reads a --model_config_file.
+
+    Raises:
+        ConfigError: it cannot be read, or is no ModelServerConfig.
+    """
+    return _read(path, model_server_config_pb2.ModelServerConfig())
+
+
+def one_model(name: str, base_path: str) -> model_server_config_pb2.ModelServerConfig:
+    """The configuration of one model, of which the newest version is served."""
+    config = model_server_config_pb2.ModelServerConfig()
+    config.model_config_list.config.add(name=name, base_path=base_path, model_platform="tensorflow")
+    return config
+
+
+def models_in(folder: str) -> model_server_config_pb2.ModelServerConfig:
+    """The configuration of the models in a folder of exports.
+
+    Args:
+        folder: of one model, with its versions inside; of several models; or of one version.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    folder = os.path.abspath(folder)
+    if os.path.isfile(folder):
+        raise ConfigError(f"--export_dir={folder}: a file; expected the folder of an exported model, or of several")
+    if not os.path.isdir(folder):
+        raise ConfigError(f"--export_dir={folder}: no such folder; export a model with `python -m bert_tf.export`")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"--export_dir={folder}: this folder may not be read; change its rights")
+    if os.path.exists(os.path.join(folder, "saved_model.pb")):
+        parent, name = os.path.split(folder)
+        version = version_number(name)
+        if version is None:
+            raise ConfigError(
+                f"--export_dir={folder} is a SavedModel whose folder is not named by a number; move it to "
+                f"{folder}/1 and pass {folder}"
+            )
+        config = one_model(os.path.basename(parent), parent)
+        policy = config.model_config_list.config[0].model_version_policy
+        policy.specific.versions.append(version)
+        return config
+    if _has_versions(folder):
+        return one_model(os.path.basename(folder), folder)
+    config = model_server_config_pb2.ModelServerConfig()
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if not name.startswith(".") and _has_versions(path):
+            config.MergeFrom(one_model(name, path))
+    if not config.model_config_list.config:
+        raise ConfigError(
+            f"--export_dir={folder}: no exported model; expected folders named by numbers, such as {folder}/1, or "
+            "folders of models that contain them"
+        )
+    return config
+
+
+def _has_versions(path: str) -> bool:
+    try:
+        return any(version_number(name) is not None for name in os.listdir(path))
+    except OSError:  # a file, or such as lost+found, which is not for the server's user
+        return False
+
+
+def version_number(name: str) -> int | None:
+    """The version in a folder of this name, or None; like in TF Serving, 007 is 7, and it is an int64."""
+    number = int(name) if name.isascii() and name.isdigit() and len(name) < 100 else 2**63
+    return number if number < 2**63 else None
+
+
+def read_batching(path: str) -> BatchingOptions:
+    """Reads a --batching_parameters_file.
+
+    Raises:
+        ConfigError: it cannot be read, is no BatchingParameters, or has a value that makes no sense.
+    """
+    found = _read(path, BatchingParameters())
+    options, values = BatchingOptions(), {}
+    for field, name, least in (
+        ("max_batch_size", "rows", 1),
+        ("batch_timeout_micros", "wait", 0),
+        ("max_enqueued_batches", "queued_rows", 1),
+        ("num_batch_threads", "threads", 1),
+    ):
+        if found.HasField(field):
+            values[name] = getattr(found, field).value
+            if values[name] < least:
+                raise ConfigError(f"{path}: {field} is {values[name]}; expected at least {least}")
+    if "wait" in values:
+        values["wait"] /= 1e6
+    options = options._replace(**values)
+    if "queued_rows" in values:
+        options = options._replace(queued_rows=values["queued_rows"] * options.rows)
+    return options
+
+
+def read_prometheus_path(path: str) -> str:
+    """Reads a --monitoring_config_file: the path of the metrics page; "" for none.
+
+    Raises:
+        ConfigError: it cannot be read, or is no MonitoringConfig.
+    """
+    found = _read(path, MonitoringConfig()).prometheus_config
+    if not found.enable:
+        return ""
+    address = found.path or DEFAULT_PROMETHEUS_PATH
+    if not address.startswith("/"):
+        raise ConfigError(f"{path}: prometheus_config.path is {address!r}; expected one that starts with '/'")
+    return address
+
+
+def read_tls(path: str) -> Tls:
+    """Reads an --ssl_config_file.
+
+    Raises:
+        ConfigError: it cannot be read, or is no SSLConfig.
+    """
+    found = _read(path, SSLConfig())
+    key, certificate, ca = found.server_key, found.server_cert, found.custom_ca
+    if found.client_verify and not ca:
+        raise ConfigError(f"{path}: client_verify without custom_ca; add the certificate that signed those of clients")
+    return Tls(key.encode(), certificate.encode(), ca.encode(), found.client_verify)
+
+
+def read_pem(key: str, certificate: str) -> Tls:
+    """Reads the files of --tls_key and --tls_certificate.
+
+    Raises:
+        ConfigError: one cannot be read, or is not in PEM format.
+    """
+    return Tls(_pem("--tls_key", key), _pem("--tls_certificate", certificate))
+
+
+def _pem(flag: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise ConfigError(f"{flag}={path}: {error.strerror}") from None
+    if b"-----BEGIN" not in content:
+        raise ConfigError(f"{flag}={path}: not in PEM format; expected a file with '-----BEGIN ...-----'")
+    return content
+
+
+def _read(path: str, into: _Message) -> _Message:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return text_format.Parse(file.read(), into)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except text_format.ParseError as error:
+        found = " ".join(str(error).split())  # begins with line and column
+        kind = into.DESCRIPTOR.name
+        raise ConfigError(f"{path}:{found}; expected a {kind} in protobuf's text format") from None

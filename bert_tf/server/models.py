@@ -1,0 +1,380 @@
+"""The served models: finds their versions, loads and unloads them, and knows which of them answers a request.
+
+A version is a folder whose name is a number. A new one is loaded and warmed up before it takes requests, and the old
+one is unloaded only then, after its last request. A version that cannot be loaded leaves the others as they are.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import gc
+import logging
+import os
+import time
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow_serving.config import model_server_config_pb2
+
+from bert_tf.server.config import version_number
+from bert_tf.server.errors import Code, ServingError, invalid
+from bert_tf.server.servable import Runtime, Servable
+
+_log = logging.getLogger("bert_tf.server")
+START, LOADING, AVAILABLE, UNLOADING, END = "START", "LOADING", "AVAILABLE", "UNLOADING", "END"
+
+
+class VersionStatus(NamedTuple):
+    """The state of a version, as TF Serving reports it.
+
+    Attributes:
+        version: its number.
+        state: START, LOADING, AVAILABLE, UNLOADING or END.
+        code, message: why it could not be loaded; OK and "" otherwise.
+    """
+
+    version: int
+    state: str
+    code: Code = Code.OK
+    message: str = ""
+
+
+class PollingOptions(NamedTuple):
+    """When to look for versions.
+
+    Attributes:
+        seconds: polling interval; 0 looks once, at the start.
+        retries: maximum number of retries of a version that cannot be loaded; one whose files change is always retried.
+        retry_seconds: interval between retries.
+    """
+
+    seconds: float = 1.0
+    retries: int = 5
+    retry_seconds: float = 60.0
+
+
+class _Version:
+    """A version and what is known of it."""
+
+    def __init__(self, number: int, path: str) -> None:
+        self.number, self.path = number, path
+        self.status = VersionStatus(number, START)
+        self.servable: Servable | None = None
+        self.requests = 0
+        self.seen: object = None  # as `_files` at the last look
+        self.tried: object = None  # and at the last try to load it
+        self.tries = 0
+        self.tried_at = 0.0
+
+
+class _Model:
+    def __init__(self, config: model_server_config_pb2.ModelConfig) -> None:
+        self.config = config
+        self.versions: dict[int, _Version] = {}
+        self.labels: dict[str, int] = {}
+        self.missing = False
+
+    def available(self) -> list[int]:
+        return sorted(number for number, version in self.versions.items() if version.status.state == AVAILABLE)
+
+
+class Models:
+    """All models of a server. All methods are called from the event loop.
+
+    Args:
+        runtime: for their sessions.
+        polling: when to look for new versions.
+        early_labels: whether a label may be given to a version that is not loaded yet.
+    """
+
+    def __init__(self, runtime: Runtime, polling: PollingOptions, *, early_labels: bool = False) -> None:
+        self._runtime, self._polling, self._early_labels = runtime, polling, early_labels
+        self._models: dict[str, _Model] = {}
+        self._configured = False
+        self._lock = asyncio.Lock()
+        self._loader = concurrent.futures.ThreadPoolExecutor(1, "load")
+        self._unloading: set[asyncio.Task[None]] = set()
+
+    # Requests
+
+    @contextlib.contextmanager
+    def acquire(self, name: str, version: int | None = None, label: str | None = None) -> Iterator[Servable]:
+        """Context manager: the version for a request, which stays loaded inside.
+
+        Args:
+            name: of the model.
+            version, label: of the version; the newest if neither is given.
+
+        Raises:
+            ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown label.
+        """
+        wanted = self._wanted(name, version, label)
+        assert wanted.servable is not None
+        wanted.requests += 1
+        try:
+            yield wanted.servable
+        finally:
+            wanted.requests -= 1
+
+    def _wanted(self, name: str, version: int | None, label: str | None) -> _Version:
+        if not name:
+            raise invalid("ModelSpec has no name specified.")
+        model = self._models.get(name)
+        if label:
+            if model is None or label not in model.labels:
+                raise invalid(f"Unrecognized servable version label: {label}")
+            version = model.labels[label]
+        available = model.available() if model else []
+        if model is None or not available or (version is not None and version not in available):
+            asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            raise ServingError(Code.NOT_FOUND, f"Servable not found for request: {asked}")
+        return model.versions[available[-1] if version is None else version]
+
+    def names(self) -> list[str]:
+        """Names of the models."""
+        return list(self._models)
+
+    def labels(self, name: str) -> dict[str, int]:
+        """The version of each label of a model."""
+        return dict(self._models[name].labels)
+
+    def status(self, name: str, version: int | None = None) -> list[VersionStatus]:
+        """The states of a model's versions, the newest first, including unloaded ones.
+
+        Raises:
+            ServingError: NOT_FOUND.
+        """
+        known = self.known(name)
+        if not known:
+            raise ServingError(Code.NOT_FOUND, f"Could not find any versions of model {name}")
+        found = [status for status in known if version in (None, status.version)]
+        if not found:
+            raise ServingError(Code.NOT_FOUND, f"Could not find version {version} of model {name}")
+        return found
+
+    def known(self, name: str) -> list[VersionStatus]:
+        """As `status`, but empty if there is none."""
+        versions = self._models[name].versions if name in self._models else {}
+        return [versions[number].status for number in sorted(versions, reverse=True)]
+
+    def ready(self) -> bool:
+        """Whether every model has an available version."""
+        return self._configured and all(model.available() for model in self._models.values())
+
+    # Configuration
+
+    async def reload(self, config: model_server_config_pb2.ModelServerConfig) -> None:
+        """Replaces the configuration, and waits until each of its models has an available version.
+
+        Raises:
+            ServingError: the configuration is invalid and nothing has changed, or a model could not be loaded.
+        """
+        _check(config)
+        configs = {one.name: one for one in config.model_config_list.config}
+        async with self._lock:
+            for name in self._models.keys() - configs.keys():
+                self._unload_all(name, self._models.pop(name))
+            failed = {}
+            for name, one in configs.items():
+                old = self._models.get(name)
+                model = old if old and old.config.base_path == one.base_path else _Model(one)
+                self._models.setdefault(name, model)
+                model.config = one
+                await self._poll_model(name, model, at_once=True)
+                if not model.available():
+                    failed[name] = _why(name, model)
+                elif old and old is not model:  # until now the versions of the old folder served
+                    self._models[name] = model
+                    self._unload_all(name, old)
+            self._configured = True
+            refused = []
+            for name in configs.keys() - failed.keys():
+                try:
+                    self._set_labels(name, dict(configs[name].version_labels))
+                except ServingError as error:
+                    refused.append(error)
+            if failed:
+                why = "; ".join([*failed.values(), *map(str, refused)])
+                raise ServingError(Code.UNKNOWN, f"Some models did not become available: {why}")
+            if refused:
+                raise refused[0]
+
+    def _set_labels(self, name: str, labels: dict[str, int]) -> None:
+        for version in labels.values():
+            if version not in self._models[name].available() and not self._early_labels:
+                raise ServingError(
+                    Code.FAILED_PRECONDITION,
+                    f"Request to assign label to version {version} of model {name}, which is not currently "
+                    "available for inference; load the version first, or pass "
+                    "--allow_version_labels_for_unavailable_models",
+                )
+        self._models[name].labels = labels
+
+    # Versions
+
+    async def poll_forever(self) -> None:
+        """Looks for versions until it is cancelled."""
+        while self._polling.seconds > 0:
+            await asyncio.sleep(self._polling.seconds)
+            try:
+                await self.poll()
+            except Exception:  # a bug must not end the server
+                _log.exception("looking for new versions failed")
+
+    async def poll(self) -> None:
+        """Looks for versions once, loads new ones, and unloads those that are no longer wanted."""
+        async with self._lock:
+            for name, model in self._models.items():
+                await self._poll_model(name, model)
+
+    async def _poll_model(self, name: str, model: _Model, *, at_once: bool = False) -> None:
+        """As `poll`; only versions whose files did not change since the last look are loaded, unless `at_once`.
+
+        Others may still be being copied.
+        """
+        in_thread = asyncio.get_running_loop().run_in_executor
+        try:
+            found = await in_thread(None, _versions, model.config.base_path)
+        except tf.errors.OpError as error:
+            if not model.missing:
+                _log.error("%s: %s: %s", name, model.config.base_path, error.message)
+            model.missing = True
+            return  # what is loaded stays: a network drive may be away for a moment
+        if not found and not model.missing:
+            _log.warning(
+                "%s: no versions in %s; expected folders named by numbers, such as %s/1",
+                name, model.config.base_path, model.config.base_path,
+            )  # fmt: skip
+        model.missing = not found
+        wanted = _wanted_versions(model.config.model_version_policy, found)
+        for number in sorted(wanted, reverse=True):
+            version = model.versions.get(number)
+            if version is None or not version.servable:
+                version = model.versions.setdefault(number, _Version(number, found[number]))
+                files = await in_thread(None, _files, version.path)
+                settled, version.seen = at_once or version.seen == files, files
+                if settled and self._is_due(version):
+                    await self._load(name, model, version)
+        self._unload_unwanted(name, model, wanted)
+
+    def _is_due(self, version: _Version) -> bool:
+        """Whether to try to load a version, perhaps again."""
+        if version.seen != version.tried:
+            version.tries = 0
+            return True
+        waited = time.monotonic() - version.tried_at >= self._polling.retry_seconds
+        return version.status.code is Code.OK or (waited and version.tries <= self._polling.retries)
+
+    async def _load(self, name: str, model: _Model, version: _Version) -> None:
+        number = version.number
+        version.tried, version.tries, version.tried_at = version.seen, version.tries + 1, time.monotonic()
+        version.status = VersionStatus(number, LOADING)
+        _log.info("%s: loading version %d from %s", name, number, version.path)
+        try:
+            version.servable = await asyncio.get_running_loop().run_in_executor(
+                self._loader, Servable, name, number, version.path, self._runtime
+            )
+        except Exception as error:
+            code = error.code if isinstance(error, ServingError) else Code.INTERNAL
+            version.status = VersionStatus(number, END, code, str(error))
+            serving = model.available()
+            rest = f"; version {serving[-1]} goes on serving" if serving else ""
+            _log.error("%s: version %d cannot be loaded: %s%s", name, number, error, rest)
+            return
+        version.status = VersionStatus(number, AVAILABLE)
+        took = time.monotonic() - version.tried_at
+        _log.info("%s: version %d is available after %.1f s", name, number, took)
+
+    def _unload_unwanted(self, name: str, model: _Model, wanted: Collection[int]) -> None:
+        loaded = model.available()
+        if wanted and not set(wanted) & set(loaded):
+            return  # until one of the new versions is available
+        for number in loaded:
+            if number not in wanted:
+                self._unload(name, model.versions[number])
+
+    def _unload_all(self, name: str, model: _Model) -> None:
+        for number in model.available():
+            self._unload(name, model.versions[number])
+
+    def _unload(self, name: str, version: _Version) -> None:
+        """Takes no more requests, and unloads when those that run are answered."""
+        version.status = VersionStatus(version.number, UNLOADING)
+        task = asyncio.get_running_loop().create_task(self._unload_when_idle(name, version))
+        self._unloading.add(task)
+        task.add_done_callback(self._unloading.discard)
+
+    async def _unload_when_idle(self, name: str, version: _Version) -> None:
+        while version.requests:
+            await asyncio.sleep(0.05)
+        await asyncio.get_running_loop().run_in_executor(self._loader, _close, version)
+        version.status = VersionStatus(version.number, END)
+        _log.info("%s: version %d is unloaded", name, version.number)
+
+    async def close(self) -> None:
+        """Unloads everything, after the requests that run."""
+        for name, model in self._models.items():
+            self._unload_all(name, model)
+        await asyncio.gather(*self._unloading)
+        self._loader.shutdown()
+
+
+def _close(version: _Version) -> None:
+    assert version.servable is not None
+    version.servable.close()
+    version.servable = None
+    gc.collect()  # graphs and their sessions refer to each other
+
+
+def _why(name: str, model: _Model) -> str:
+    errors = [version.status.message for version in model.versions.values() if version.status.message]
+    return f"{name}: " + (errors[-1] if errors else f"no version in {model.config.base_path}")
+
+
+def _check(config: model_server_config_pb2.ModelServerConfig) -> None:
+    """Raises ServingError for a configuration that cannot be served."""
+    if config.HasField("custom_model_config"):
+        raise ServingError(Code.UNIMPLEMENTED, "custom_model_config is not supported; expected a model_config_list")
+    names = set()
+    for one in config.model_config_list.config:
+        if not one.name or not one.base_path:
+            raise invalid(f"a model has no name or no base_path: {_shown(one)}")
+        if one.name in names:
+            raise invalid(f"Illegal to list model {one.name} multiple times in config list")
+        names.add(one.name)
+        if one.model_platform not in ("", "tensorflow"):
+            raise invalid(f"{one.name}: model_platform is {one.model_platform!r}; expected 'tensorflow'")
+
+
+def _shown(config: model_server_config_pb2.ModelConfig) -> str:
+    return " ".join(str(config).split())[:200]
+
+
+def _wanted_versions(policy: Any, found: Collection[int]) -> set[int]:
+    """The versions of a folder that a policy, a FileSystemStoragePathSourceConfig.ServableVersionPolicy, serves."""
+    kind = policy.WhichOneof("policy_choice")
+    if kind == "all":
+        return set(found)
+    if kind == "specific":
+        return set(found) & set(policy.specific.versions)
+    count = policy.latest.num_versions or 1
+    return set(sorted(found)[-count:])
+
+
+def _versions(base_path: str) -> dict[int, str]:
+    """The versions in a folder; of 007 and 7, one."""
+    names = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(base_path))
+    numbers = ((version_number(name), os.path.join(base_path, name)) for name in names)
+    return {number: path for number, path in numbers if number is not None}
+
+
+def _files(path: str) -> object:
+    """Names, sizes and times of the files of a version."""
+    files = []
+    for folder, _, names in tf.io.gfile.walk(path):
+        for name in names:
+            with contextlib.suppress(tf.errors.OpError):  # removed since
+                stat = tf.io.gfile.stat(os.path.join(folder, name))
+                files.append((folder, name, stat.length, stat.mtime_nsec))
+    return sorted(files)

@@ -1,0 +1,61 @@
+/** Examples for each kind of model, in English and Korean: values of the fields, by name. */
+
+const SENTENCES = [
+  { text: "The food was not good at all." },
+  { text: "An unforgettable film, and I cannot recommend it enough." },
+  { text: "두 시간이 아깝지 않은, 정말 재미있는 영화였다." },
+];
+const PAIRS = [
+  { text: "A man is playing a guitar.", second_text: "Someone is making music with an instrument." },
+  { text: "The company reported a loss.", second_text: "The company reported a profit." },
+  { text: "한 남자가 기타를 치고 있다.", second_text: "누군가 악기를 연주한다." },
+];
+const MASKS = [
+  { text: "The capital of France is [MASK]." },
+  { text: "She opened the [MASK] and read the [MASK] page." },
+  { text: "대한민국의 수도는 [MASK]이다." },
+];
+
+const EXAMPLES = {
+  tagging: [
+    { text: "Ada Lovelace was born in London in 1815, and Charles Babbage knew her well." },
+    { text: "Angela Merkel flew from Berlin to New York on Monday to meet people at Microsoft." },
+    { text: "이순신은 1545년 서울에서 태어났고, 한국은행은 백 원 동전에 그의 얼굴을 새겼다." },
+  ],
+  question_answering: [
+    {
+      question: "When did Ada Lovelace publish her notes?",
+      context:
+        "Ada Lovelace was born in London in 1815. She published her notes on Babbage's Analytical Engine in 1843, " +
+        "and they contain what many call the first program. She died in 1852.",
+    },
+    {
+      question: "한글은 누가 만들었는가?",
+      context:
+        "한글은 조선의 네 번째 임금인 세종대왕이 1443년에 만들어 1446년에 반포한 문자이다. 처음 이름은 훈민정음이었다.",
+    },
+  ],
+  multiple_choice: [
+    {
+      context: "The man broke his toe.",
+      question: "What was the cause of this?",
+      choices: ["He got a hole in his sock.", "He dropped a hammer on his foot."],
+    },
+    {
+      context: "밖에 비가 많이 온다.",
+      question: "무엇을 가지고 나가야 할까?",
+      choices: ["우산", "선글라스", "부채"],
+    },
+  ],
+  masked_lm: MASKS,
+  pretraining: MASKS,
+  vectors: [
+    { text: ["A man is playing a guitar.", "Someone is making music.", "The stock market fell on Friday."] },
+    { text: ["오늘은 날씨가 맑다.", "하늘에 구름 한 점 없다.", "은행은 네 시에 문을 닫는다."] },
+  ],
+};
+
+/** Examples of a model that takes these inputs. */
+export function examplesOf(task, inputs) {
+  return EXAMPLES[task] ?? (inputs.includes("second_text") ? PAIRS : SENTENCES);
+}

@@ -1,0 +1,348 @@
+/** What each kind of model takes, and how its answers are shown. */
+
+import { bars, characters, element, hint, percent, pretty, table } from "./dom.js";
+import { t } from "./i18n.js";
+
+// In the order of the token numbers in the signature `attention` (texts), which is also the order of the fields.
+const INPUTS = ["question", "context", "text", "second_text", "choices"];
+const CHOICE_INPUTS = ["context", "choices", "question"];
+const MOST_ROWS = 500; // of a table; a text of 10,000 characters has 2,000 words
+
+/** Names of a model's texts, in the order in which its task reads them; [] if the model has no card. */
+export function inputsOf(model) {
+  const given = Object.keys(model.card?.signatures?.serving_default?.inputs ?? {});
+  return (given.includes("choices") ? CHOICE_INPUTS : INPUTS).filter((name) => given.includes(name));
+}
+
+/** The kind of model: the task's name in the card, or "unknown", which gets a form for JSON. */
+export function taskOf(model) {
+  const name = model.card?.task?.name;
+  return name in ANSWERS && inputsOf(model).length ? name : "unknown";
+}
+
+/** Whether the user can give several values for an input. */
+export const isList = (task, name) => name === "choices" || task === "vectors";
+
+/** The body of a request from the values of the fields. */
+export function bodyOf(task, values) {
+  if (task === "unknown") return JSON.parse(values.json);
+  const inputs = Object.entries(values).map(([name, value]) => [name, task === "vectors" ? value : [value]]);
+  return { inputs: Object.fromEntries(inputs) };
+}
+
+/**
+ * The nodes that show an answer.
+ *
+ * outputs: of `serving_default`, by name.
+ * values: of the fields.
+ * settings: of the task, from the model card.
+ * change: (values, asks) => void, fills the fields with others and asks again if `asks`.
+ */
+export function answerOf(task, outputs, values, settings, change) {
+  return ANSWERS[task](outputs, values, settings, change);
+}
+
+const ANSWERS = {
+  classification({ label, labels, probabilities }) {
+    const rows = ranked(labels[0], probabilities[0]).map(([name, share], index) => [name, share, index ? "" : "best"]);
+    return [verdict(label[0]), bars(rows, { more: t("allLabels", { count: rows.length }) })];
+  },
+
+  multi_label_classification({ given, labels, probabilities }, values, settings) {
+    const chosen = new Set(labels[0].filter((_, index) => given[0][index]));
+    const rows = ranked(labels[0], probabilities[0]).map(([name, share]) => [
+      chosen.has(name) ? `✓ ${name}` : name,
+      share,
+      chosen.has(name) ? "best" : "",
+    ]);
+    return [
+      verdict([...chosen].join(", ") || t("noLabel")),
+      bars(rows, { more: t("allLabels", { count: rows.length }) }),
+      hint(t("threshold", { threshold: settings.threshold })),
+    ];
+  },
+
+  regression({ value }, values, { scale }) {
+    const shown = value[0].toFixed(3);
+    if (!scale) return [verdict(shown)];
+    const share = (value[0] - scale[0]) / (scale[1] - scale[0]);
+    return [
+      verdict(shown, t("scale", { low: scale[0], high: scale[1] })),
+      bars([[t(values.second_text === undefined ? "value" : "similarity"), share, "best"]], { show: () => shown }),
+    ];
+  },
+
+  tagging(outputs, { text }, { labels }) {
+    const items = (count, ...names) =>
+      Array.from({ length: outputs[count][0] }, (_, index) => names.map((name) => outputs[name][0][index]));
+    const words = items("word_count", "word_start", "word_end", "tag", "word_score", "word");
+    const entities = "entity" in outputs ? items("entity_count", "start", "end", "label", "score", "entity") : null;
+    const shown = entities ?? words;
+    const kinds = kindsOf(labels);
+    const spans = shown.map(([start, end, label, score]) => ({
+      start,
+      end,
+      node: (part) =>
+        element(
+          "mark",
+          { className: "entity", title: percent(score), "--hue": hue(kinds.indexOf(label)) },
+          part,
+          element("small", {}, label),
+        ),
+    }));
+    const row = ([start, end, label, score, word]) => [word, label, percent(score), `${start}–${end}`];
+    const listed = (rows) => [
+      table([t("text"), t("label"), t("probability"), t("characters")], rows.slice(0, MOST_ROWS).map(row)),
+      rows.length > MOST_ROWS && hint(t("cutRows", { shown: MOST_ROWS, all: rows.length })),
+    ];
+    return [
+      element("p", { className: "text" }, marked(text, spans)),
+      entities?.length === 0 && element("p", {}, t("noEntity")),
+      entities?.length > 0 && listed(entities),
+      element("details", {}, element("summary", {}, t("eachWord", { count: words.length })), listed(words)),
+    ];
+  },
+
+  question_answering(outputs, { context }, { null_threshold }) {
+    const count = outputs.nbest_count[0];
+    const best = Array.from({ length: count }, (_, index) => ({
+      text: outputs.nbest_answers[0][index],
+      start: outputs.nbest_starts[0][index],
+      end: outputs.nbest_ends[0][index],
+      share: outputs.nbest_probabilities[0][index],
+    })).filter(({ text }) => text);
+    const found = outputs.answer[0];
+    const box = element("p", { className: "text context", tabIndex: 0 });
+    const mark = (chosen) => {
+      box.replaceChildren(...overlapping(context, best, chosen));
+      const first = box.querySelector(".answer");
+      if (first) box.scrollTop = first.offsetTop - box.clientHeight / 3;
+    };
+    requestAnimationFrame(() => mark(found ? 0 : -1)); // once it has a height
+    const odds = outputs.null_odds?.[0];
+    return [
+      verdict(found || t("noAnswer"), found && percent(outputs.probability[0])),
+      odds !== undefined && hint(t("nullOdds", { odds: odds.toPrecision(3), threshold: null_threshold })),
+      box,
+      best.length > 0 && element("h3", {}, t("runnersUp")),
+      bars(
+        best.map(({ text, share }, index) => [text, share, found && !index ? "best" : ""]),
+        {
+          pick: mark,
+          more: t("allAnswers", { count: best.length }),
+        },
+      ),
+    ];
+  },
+
+  multiple_choice({ choice, probabilities }, { choices }) {
+    const order = choices.map((text, index) => [text, probabilities[0][index] ?? 0, index === choice[0] ? "best" : ""]);
+    return [
+      verdict(choices[choice[0]]),
+      bars(
+        order.sort((one, other) => other[1] - one[1]),
+        { more: t("allChoices") },
+      ),
+    ];
+  },
+
+  masked_lm({ tokens, probabilities, mask_count }, { text }, settings, change) {
+    const count = mask_count[0];
+    if (!count) return [element("p", {}, t("noMask"))];
+    const groups = Array.from({ length: count }, (_, mask) => {
+      const fillings = tokens[0][mask].map((token, index) => [
+        token,
+        probabilities[0][mask][index],
+        index ? "" : "best",
+      ]);
+      // Without another [MASK] there is nothing to ask, and the other words can still be tried.
+      const pick = (index) => change({ text: filled(text, mask, fillings[index][0]) }, count > 1);
+      return [count > 1 && element("h3", {}, t("maskNumber", { number: mask + 1 })), bars(fillings, { pick })];
+    });
+    return [hint(t("clickFilling")), groups];
+  },
+
+  pretraining: (...all) => ANSWERS.masked_lm(...all),
+
+  vectors(outputs, { text }) {
+    const { vector } = outputs;
+    const count = outputs.word_count ?? outputs.token_count;
+    if (!count) {
+      const names = text.map((_, index) => String(index + 1));
+      const starts = text.map((one, index) => `${index + 1}  ${characters(one).slice(0, 30).join("")}`);
+      const pair = text.length === 2 && [verdict(cosine(vector[0], vector[1]).toFixed(3), t("cosine"))];
+      return [
+        pair,
+        text.length > 2 && [heatmap(vector, vector, starts, names), hint(t("cosine"))],
+        text.length < 2 && element("p", {}, t("twoTexts")),
+        hint(t("size", { size: vector[0].length })),
+      ];
+    }
+    const units = (row) => [vector[row].slice(0, count[row]), outputs.text[row].slice(0, count[row])];
+    const [first, firstNames] = units(0);
+    const [second, secondNames] = units(text.length > 1 ? 1 : 0);
+    const limit = 40;
+    return [
+      heatmap(first.slice(0, limit), second.slice(0, limit), firstNames, secondNames),
+      hint(t("cosine"), " ", t("size", { size: first[0]?.length ?? 0 })),
+      Math.max(first.length, second.length) > limit && hint(t("cutUnits", { limit })),
+    ];
+  },
+
+  unknown: (outputs) => [element("pre", { tabIndex: 0 }, pretty(outputs).slice(0, 100_000))],
+};
+
+/** Labels without the prefixes of entities (B-, I-) and without O. */
+export const kindsOf = (labels) => {
+  const kinds = labels.map((name) => name.replace(/^[A-Z]-/, ""));
+  return [...new Set(kinds)].filter((name) => name !== "O");
+};
+
+const ranked = (names, shares) =>
+  names.map((name, index) => [name, shares[index]]).sort((one, other) => other[1] - one[1]);
+
+const verdict = (text, note) =>
+  element(
+    "p",
+    { className: "verdict" },
+    element("strong", {}, text),
+    note && element("span", { className: "hint" }, ` ${note}`),
+  );
+
+/** Neighbouring numbers get hues that are far apart. */
+export const hue = (number) => Math.round((number * 137.5 + 210) % 360);
+
+/** A text whose spans ({start, end, node}, in order, apart) are replaced by nodes. */
+function marked(text, spans) {
+  const all = characters(text);
+  const parts = [];
+  let position = 0;
+  for (const { start, end, node } of spans) {
+    parts.push(all.slice(position, start).join(""), node(all.slice(start, end).join("")));
+    position = end;
+  }
+  return [...parts, all.slice(position).join("")];
+}
+
+/** A text whose spans may overlap: the chosen one stands out, the others show through. */
+function overlapping(text, spans, chosen) {
+  const all = characters(text);
+  const edges = [...new Set([0, all.length, ...spans.flatMap(({ start, end }) => [start, end])])].sort((a, b) => a - b);
+  return edges.slice(1).map((end, index) => {
+    const part = all.slice(edges[index], end).join("");
+    const over = spans.map((span, number) => (span.start <= edges[index] && end <= span.end ? number : -1));
+    if (chosen >= 0 && over.includes(chosen)) return element("mark", { className: "answer" }, part);
+    return over.some((number) => number >= 0)
+      ? element("mark", { className: "other" }, part)
+      : document.createTextNode(part);
+  });
+}
+
+/** The text with its [MASK] of this number replaced by a wordpiece. */
+function filled(text, number, piece) {
+  const parts = text.split("[MASK]");
+  const before = parts.slice(0, number + 1).join("[MASK]");
+  const after = parts.slice(number + 1).join("[MASK]");
+  return piece.startsWith("##") ? before.trimEnd() + piece.slice(2) + after : before + piece + after;
+}
+
+function cosine(one, other) {
+  let product = 0,
+    first = 0,
+    second = 0;
+  for (let index = 0; index < one.length; index++) {
+    product += one[index] * other[index];
+    first += one[index] ** 2;
+    second += other[index] ** 2;
+  }
+  return product / Math.sqrt(first * second || 1);
+}
+
+/** A table of the cosines of all pairs of vectors. */
+function heatmap(rows, columns, rowNames, columnNames) {
+  const cell = (value) => element("td", { className: "heat", "--share": Math.max(0, value) }, value.toFixed(2));
+  return element(
+    "div",
+    { className: "scroll", tabIndex: 0 },
+    element(
+      "table",
+      { className: "cosines" },
+      element(
+        "tr",
+        {},
+        element("td"),
+        columns.map((_, index) => element("th", { scope: "col" }, columnNames[index])),
+      ),
+      rows.map((one, index) =>
+        element(
+          "tr",
+          {},
+          element("th", { scope: "row" }, rowNames[index]),
+          columns.map((other) => cell(cosine(one, other))),
+        ),
+      ),
+    ),
+  );
+}
+
+/**
+ * What a model answers to token ids, as [name, before, after] with texts or shares; before is null if there is none.
+ *
+ * outputs: of the signature `tokens`, with the rows before and after.
+ * sequence: as `sequencesOf` returns (tokens.js); index: the number of the token that is hidden in the second row.
+ */
+export function compare(task, outputs, sequence, index, values, settings, maskId) {
+  const both = (name, value) => [name, value(0), value(1)];
+  switch (task) {
+    case "classification":
+    case "multi_label_classification":
+      return outputs.labels[0]
+        .map((name, number) => both(name, (row) => outputs.probabilities[row][number]))
+        .sort((one, other) => other[1] - one[1])
+        .slice(0, 10);
+    case "regression":
+      return [both(t("value"), (row) => outputs.value[row].toFixed(3))];
+    case "multiple_choice":
+      return values.choices.map((text, number) => both(text, (row) => outputs.probabilities[row][number] ?? 0));
+    case "tagging":
+      return sequence.tokens
+        .map((token, number) => ({ token, number, change: taggingChange(outputs, number) }))
+        .filter(({ token, number, change }) => !token.special && number !== index && change > 0.005)
+        .sort((one, other) => other.change - one.change)
+        .slice(0, 10)
+        .map(({ token, number }) =>
+          both(token.piece, (row) => `${outputs.tag[row][number]} ${percent(outputs.score[row][number])}`),
+        );
+    case "question_answering":
+      return [both(t("answer"), (row) => bestSpan(outputs, row, sequence, values.context, settings))];
+    default: {
+      const mask = sequence.tokens.slice(0, index).filter(({ id }) => id === maskId).length;
+      return outputs.tokens[1][mask].map((token, number) => [token, null, outputs.probabilities[1][mask][number]]);
+    }
+  }
+}
+
+function taggingChange({ tag, score }, number) {
+  return Math.abs(score[0][number] - score[1][number]) + (tag[0][number] === tag[1][number] ? 0 : 1);
+}
+
+/** The answer of the highest sum of logits, as text. */
+function bestSpan(
+  { start_logits, end_logits },
+  row,
+  { tokens },
+  context,
+  { max_answer_length, unanswerable, null_threshold },
+) {
+  let best = { score: -Infinity };
+  tokens.forEach((first, start) => {
+    for (let end = start; end < Math.min(tokens.length, start + max_answer_length); end++) {
+      const score = start_logits[row][start] + end_logits[row][end];
+      if (first.input === "context" && tokens[end].input === "context" && score > best.score)
+        best = { score, start, end };
+    }
+  });
+  const odds = start_logits[row][0] + end_logits[row][0] - best.score;
+  if (best.score === -Infinity || (unanswerable && odds > null_threshold)) return t("noAnswer");
+  return characters(context).slice(tokens[best.start].start, tokens[best.end].end).join("");
+}

@@ -1,0 +1,246 @@
+"""The server: both protocols in one event loop, from start to a graceful end."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import resource
+import signal
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import uvicorn
+from tensorflow_serving.config import model_server_config_pb2
+
+from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.server import rest, rpc
+from bert_tf.server.errors import ServingError
+from bert_tf.server.models import END, Models, PollingOptions
+from bert_tf.server.monitoring import Metrics
+from bert_tf.server.options import EndpointOptions, Tls
+from bert_tf.server.servable import RunOptions, Runtime
+
+_log = logging.getLogger("bert_tf.server")
+
+
+class ServerOptions(NamedTuple):
+    """Settings of a server.
+
+    Attributes:
+        endpoints: of the protocols.
+        run: how models are run.
+        polling: when to look for versions.
+        early_labels: whether a label may be given to a version that is not loaded yet.
+        config_poll_seconds: between two looks at the config file; 0 to read it once.
+    """
+
+    endpoints: EndpointOptions
+    run: RunOptions
+    polling: PollingOptions
+    early_labels: bool = False
+    config_poll_seconds: float = 0.0
+
+
+def serve(read_config: Callable[[], model_server_config_pb2.ModelServerConfig], options: ServerOptions) -> None:
+    """Serves models until SIGTERM or Ctrl-C, then answers the requests that run and ends.
+
+    Args:
+        read_config: returns the models to serve; it is called again every `config_poll_seconds`.
+        options: settings.
+
+    Raises:
+        ConfigError: a port cannot be used, or the first configuration is invalid.
+        DataError: no model could be loaded.
+    """
+    asyncio.run(_serve(read_config, options))
+
+
+async def _serve(read_config: Callable[[], model_server_config_pb2.ModelServerConfig], options: ServerOptions) -> None:
+    config = read_config()
+    endpoints, metrics = options.endpoints, Metrics()
+    _raise_file_limit()
+    runtime = Runtime(options.run, metrics)
+    models = Models(runtime, options.polling, early_labels=options.early_labels)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    web = Web(models, metrics, endpoints) if endpoints.rest_port else None
+    grpc_server = await rpc.start(models, metrics, endpoints) if endpoints.grpc_port else None
+    if web:
+        web.start()
+    stopping = asyncio.create_task(stop.wait())
+    background: list[asyncio.Task[Any]] = [stopping]
+    try:
+        # The ports are open while models are loaded, so that a probe can tell "not ready" from "not there".
+        loading = asyncio.create_task(_load(models, config))
+        await asyncio.wait([loading, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            problem = await loading
+            _log.info("ready: %s", _addresses(endpoints))
+            background.append(asyncio.create_task(models.poll_forever()))
+            if options.config_poll_seconds:
+                background.append(asyncio.create_task(_reread(models, read_config, config, problem, options)))
+            await stopping
+            _log.info("stopping: requests that run are answered, new ones are refused")
+    finally:
+        loading.cancel()
+        # Both at the same time: each stops taking requests at once, and then waits for those that run.
+        ends = [web.stop()] if web else []
+        ends += [grpc_server.stop(endpoints.limits.seconds)] if grpc_server else []
+        await asyncio.gather(*ends)
+        for task in background:
+            task.cancel()
+        await models.close()
+        runtime.close()
+
+
+async def _load(models: Models, config: model_server_config_pb2.ModelServerConfig) -> str:
+    """Returns what is wrong with a part of the models."""
+    try:
+        await models.reload(config)
+        return ""
+    except ServingError as error:
+        names = models.names()
+        states = [status for name in names for status in models.known(name)]
+        if not names:  # the configuration is invalid
+            raise ConfigError(error.message) from None
+        if states and all(status.state == END for status in states):
+            raise DataError(error.message) from None
+        _log.error("%s", error.message)  # the others are served, and new versions may come
+        return error.message
+
+
+async def _reread(
+    models: Models,
+    read_config: Callable[[], model_server_config_pb2.ModelServerConfig],
+    config: model_server_config_pb2.ModelServerConfig,
+    problem: str,
+    options: ServerOptions,
+) -> None:
+    """Applies changes of the config file; an invalid one changes nothing.
+
+    What could not be applied is tried again, because the version of a label may have been loaded since.
+    """
+    while True:
+        await asyncio.sleep(options.config_poll_seconds)
+        try:
+            found = read_config()
+            if found != config or problem:
+                await models.reload(found)
+                config, problem = found, ""
+                _log.info("the configuration is applied: %s", ", ".join(models.names()))
+        except (BertTfError, ServingError, OSError) as error:
+            if str(error) != problem:
+                problem = str(error)
+                _log.error("the configuration cannot be used: %s", problem)
+        except Exception:  # a bug must not end this task
+            _log.exception("reading the configuration failed")
+
+
+def _addresses(endpoints: EndpointOptions) -> str:
+    scheme = "https" if endpoints.tls else "http"
+    host = "127.0.0.1" if endpoints.host in ("0.0.0.0", "::") else endpoints.host
+    host = f"[{host}]" if ":" in host else host
+    parts = []
+    if endpoints.rest_port:
+        parts.append(f"page and REST at {scheme}://{host}:{endpoints.rest_port}/")
+    if endpoints.grpc_port:
+        parts.append(f"gRPC at {host}:{endpoints.grpc_port}")
+    return ", ".join(parts)
+
+
+def _raise_file_limit() -> None:
+    """Lets the process have as many connections as the system allows; the usual limit is 1024 files."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError):  # on macOS the hard limit is "unlimited", and not allowed
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Web:
+    """The REST API and the page, over HTTP.
+
+    Args:
+        models: to serve.
+        metrics: counts the requests.
+        endpoints: address, limits, token and certificate; a port of 0 is chosen by the system.
+
+    Raises:
+        ConfigError: the address cannot be listened on, or the certificate cannot be used.
+
+    Attributes:
+        port: it listens on.
+        server: uvicorn's.
+    """
+
+    def __init__(self, models: Models, metrics: Metrics, endpoints: EndpointOptions) -> None:
+        self._socket = _listen(endpoints.host, endpoints.rest_port)
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            rest.Application(models, metrics, endpoints),
+            http=rest.protocol(endpoints),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=math.ceil(endpoints.limits.seconds),
+        )
+        config.load()
+        if endpoints.tls:
+            config.ssl = _ssl_context(endpoints.tls)
+        self.server = _Uvicorn(config)
+
+    def start(self) -> None:
+        """Takes requests."""
+        self._running = asyncio.create_task(self.server.serve([self._socket]))
+
+    async def stop(self) -> None:
+        """Takes no more requests, and waits for the answers to the others."""
+        self.server.should_exit = True
+        await self._running
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to us, because another server must end with this one."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends small packets at once only if the protocol is named; else each answer waits 40 ms for the client.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(2048)  # here, because two servers may bind a port that nobody listens on
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"--rest_api_port={port}: cannot listen on {host}: {error.strerror}; choose another port"
+        ) from None
+    listening.setblocking(False)
+    return listening
+
+
+def _ssl_context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Python's ssl reads certificates only from files.
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(tls.key + b"\n" + tls.certificate)
+            file.flush()
+            context.load_cert_chain(file.name, password="")  # not to be asked for on the terminal
+        if tls.client_ca:
+            context.load_verify_locations(cadata=tls.client_ca.decode())
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"the TLS certificate and key cannot be used: {error}") from None
+    if tls.client_required:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

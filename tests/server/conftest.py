@@ -1,0 +1,45 @@
+"""Models and servers that several tests use."""
+
+import contextlib
+
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from bert_tf.server.options import EndpointOptions
+from tests.server.saved_models import half_plus_two
+from tests.serving import kinds
+from tests.serving.servers import Running
+
+
+@pytest.fixture(scope="session")
+def half_plus_config(tmp_path_factory):
+    """A ModelServerConfig: a model `half` with the versions 123, which adds 3, and 1, which adds 2 and is `stable`."""
+    folder = tmp_path_factory.mktemp("half")
+    half_plus_two(folder, 1)
+    half_plus_two(folder, 123, b=3.0)
+    return f"""
+        model_config_list {{ config {{
+            name: "half" base_path: "{folder}" model_version_policy {{ all {{}} }}
+            version_labels {{ key: "stable" value: 1 }}
+        }} }}"""
+
+
+@pytest.fixture(scope="session")
+def case(tmp_path_factory):
+    """An export of a small BERT, with requests and the model's answers."""
+    return kinds.make("classification", tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def start():
+    """Starts servers, given a ModelServerConfig as text and fields of EndpointOptions."""
+    with contextlib.ExitStack() as stack:
+
+        def start(config, **endpoints):
+            parsed = text_format.Parse(config, model_server_config_pb2.ModelServerConfig())
+            running = Running(parsed, EndpointOptions(**endpoints))
+            stack.callback(running.close)
+            return running
+
+        yield start

@@ -1,0 +1,375 @@
+"""Tests of the JSON of the REST API."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow_serving.apis import classification_pb2, regression_pb2
+
+from bert_tf.server import json_codec
+from bert_tf.server.errors import Code, ServingError
+
+FLOAT, INT, STRING = types_pb2.DT_FLOAT, types_pb2.DT_INT32, types_pb2.DT_STRING
+
+
+def signatures(**inputs):
+    signature = meta_graph_pb2.SignatureDef()
+    for name, dtype in inputs.items():
+        signature.inputs[name].dtype = dtype
+    return {"serving_default": signature}
+
+
+def decoded(text, **inputs):
+    body = text if isinstance(text, bytes) else text.encode()
+    return json_codec.decode_predict(json_codec.parse(body), signatures(**inputs))
+
+
+def error_of(function, *args, **kwargs):
+    with pytest.raises(ServingError) as caught:
+        function(*args, **kwargs)
+    return caught.value
+
+
+# The cases and the words of TF Serving's json_tensor_test.cc and json_tensor.cc.
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "expected"),
+    [
+        ('{"instances": [[1,2],[3,4],[5,6]]}', INT, np.int32([[1, 2], [3, 4], [5, 6]])),
+        ('{"instances": [1, 2.0, 3, 5.003, 0.007, 1e2]}', FLOAT, np.float32([1, 2, 3, 5.003, 0.007, 100])),
+        ('{"instances": [1.0, 2, 0.662]}', types_pb2.DT_DOUBLE, np.float64([1, 2, 0.662])),
+        ('{"instances": [NaN, Infinity, -Infinity, Inf, -Inf]}', FLOAT, np.float32([np.nan, *[np.inf, -np.inf] * 2])),
+        ('{"instances": [true, false]}', types_pb2.DT_BOOL, np.array([True, False])),
+        ('{"instances": [0, 255]}', types_pb2.DT_UINT8, np.uint8([0, 255])),
+        ('{"instances": [-9223372036854775808]}', types_pb2.DT_INT64, np.int64([-(2**63)])),
+        ('{"instances": [18446744073709551615]}', types_pb2.DT_UINT64, np.uint64([2**64 - 1])),
+        ('{"instances": [100000000000000000000000]}', FLOAT, np.float32([1e23])),
+        ('{"instances": ["a", "\\u00e9\\ud83d\\ude00", ""]}', STRING, ["a", "é😀", ""]),
+        ('{"instances": [{"b64" : "aGVsbG8="}, "x", {"b64": "d29 ybGQ"}]}', STRING, ["hello", "x", "world"]),
+        ('{"instances": [{"x": "a"}, {"x": "b"}]}', STRING, ["a", "b"]),
+        ('{"instances": [{"x": {"b64": "aGVsbG8="}}]}', STRING, ["hello"]),
+        ('{"instances": [[["a"], ["b"]]]}', STRING, [[["a"], ["b"]]]),
+        ('{"instances": [[], []]}', FLOAT, np.zeros([2, 0], np.float32)),
+        ('{"inputs": [[1], [2]]}', INT, np.int32([[1], [2]])),
+        ('{"inputs": {"x": [[1], [2]], "other": {}}}', INT, np.int32([[1], [2]])),
+        ('{"inputs": 5}', INT, np.int32(5)),
+        ('{"inputs": {"b64": "aGVsbG8="}}', STRING, "hello"),
+        ('\ufeff \n{"instances": [1], "unknown": [[]]} and what follows }', INT, np.int32([1])),
+        ('{"instances": [1], "instances": [2]}', INT, np.int32([1])),
+        ('{"instances": [{"x": 1, "x": 2}]}', INT, np.int32([1])),
+    ],
+)
+def test_tensors_of_one_input(text, dtype, expected):
+    request = decoded(text, x=dtype)
+    if dtype == STRING:
+        expected = np.vectorize(str.encode, otypes=[object])(expected)
+    assert request.inputs.keys() == {"x"}
+    assert request.inputs["x"].dtype == expected.dtype
+    np.testing.assert_array_equal(request.inputs["x"], expected)
+    assert request.by_row == ("instances" in text)
+    assert request.signature_name == "serving_default"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"instances": [{"i": [[1,2],[3,4]], "s": "foo"}, {"s": "bar", "i": [[7,8],[9,0]]}]}',
+        '{"inputs": {"i": [[[1,2],[3,4]], [[7,8],[9,0]]], "s": ["foo", "bar"], "extra": null}}',
+    ],
+)
+def test_tensors_of_several_inputs(text):
+    inputs = decoded(text, i=INT, s=STRING).inputs
+    np.testing.assert_array_equal(inputs["i"], [[[1, 2], [3, 4]], [[7, 8], [9, 0]]])
+    np.testing.assert_array_equal(inputs["s"], np.array([b"foo", b"bar"], object))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "JSON Parse error: The document is empty"),
+        (b" \n", "JSON Parse error: The document is empty. at offset: 2"),
+        (b"[1]", "JSON Value: [1] Is not object"),
+        (b'{"instances": [1,]}', "JSON Parse error: Invalid value. at offset: 17"),
+        ('{"é": nul}'.encode(), "JSON Parse error: Invalid value. at offset: 7"),
+        (b'{"a" 1}', "JSON Parse error: Missing a colon after a name of object member. at offset: 5"),
+        (b"{a: 1}", "JSON Parse error: Missing a name for object member. at offset: 1"),
+        (b'{"a": "b', "JSON Parse error: Missing a closing quotation mark in string. at offset: 6"),
+        (b'{"a": "\n"}', "JSON Parse error: Invalid encoding in string. at offset: 7"),
+        (b'{"a": "\xff"}', "JSON Parse error: Invalid encoding in string. at offset: 7"),
+        (b'{"a": 1' + b"0" * 5000 + b"}", "JSON Parse error: Number too big to be stored in double."),
+        (b'{"a": ' + b"[" * 100_000, "JSON Parse error: Lists and objects are nested too deeply."),
+        (b'{"a":' * 100_000, "JSON Parse error: Lists and objects are nested too deeply."),
+    ],
+)
+def test_texts_that_are_no_json_objects_are_invalid(body, words):
+    error = error_of(json_codec.parse, body)
+    assert error.code is Code.INVALID_ARGUMENT
+    assert error.message.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"signature_name": 5, "instances": [1]}', "'signature_name' key must be a string value."),
+        ('{"signature_name": "x", "instances": [1]}', 'Serving signature name: "x" not found in signature def'),
+        ("{}", "Missing 'inputs' or 'instances' key"),
+        ('{"instances": [1], "inputs": [1]}', "expecting only one of 'inputs' or 'instances' keys to exist"),
+        ('{"instances": 1}', "Excepting 'instances' to be an list/array"),
+        ('{"instances": []}', "No values in 'instances' array"),
+        ('{"instances": [[1,2],[3,4],[5,6,7]]}', "Expecting tensor size: 2 but got: 3"),
+        ('{"instances": [[1,2],[3,4],[[5,6]]]}', "Expecting shape [2] but got: [1,2]"),
+        ('{"instances": [1, [1]]}', "Expecting shape [] but got: [1]"),
+        ('{"instances": [[1,[2]]]}', "Encountered list at unexpected level: 1 expected < 1"),
+        ('{"instances": [[[1],2]]}', "JSON Value: 2 found at incorrect level: 2 in the JSON DOM. Expected at level: 2"),
+        ('{"inputs": [[1],[2,3]]}', "Encountered list at unexpected size: 2 at level: 1 expected size: 1"),
+        (
+            '{"instances": [1, 2.5]}',
+            "Failed to process element: 1 of 'instances' list. Error: INVALID_ARGUMENT: "
+            "JSON Value: 2.5 Type: Number is not of expected type: int32",
+        ),
+        ('{"instances": [1.0]}', "JSON Value: 1.0 Type: Number is not of expected type: int32"),
+        ('{"instances": [true]}', "JSON Value: true Type: True is not of expected type: int32"),
+        ('{"instances": [null]}', "JSON Value: null Type: Null is not of expected type: int32"),
+        ('{"instances": ["a"]}', 'JSON Value: "a" Type: String is not of expected type: int32'),
+        ('{"instances": [{"b64": "aGk="}]}', 'JSON Value: {"b64": "aGk="} Type: Object is not of expected type: int32'),
+        ('{"instances": [2147483648]}', "JSON Value: 2147483648 Type: Number is not of expected type: int32"),
+        ('{"instances": [1, {"x": 1}]}', "Expecting value/list but got object at item 1 of input list"),
+        ('{"instances": [{"x": 1}, 1]}', "Expecting object but got list at item 1 of input list"),
+        (
+            '{"instances": [{"x": 1, "y": 2}]}',
+            "Failed to process element: 0 key: y of 'instances' list. Error: INVALID_ARGUMENT: "
+            "JSON object: does not have named input: y",
+        ),
+        (
+            '{"instances": [{"x": "a"}]}',
+            "Failed to process element: 0 key: x of 'instances' list. Error: INVALID_ARGUMENT: JSON Value: \"a\"",
+        ),
+        ('{"instances": [{}]}', "JSON object: {} keys must be equal to: x"),
+        ('{"inputs": {"y": 1}}', "Missing named input: x in 'inputs' object."),
+        ('{"instances": [' + "[" * 100 + "]" * 100 + "]}", "Encountered list at unexpected level: 64 expected < 64"),
+        ('{"instances": [1, ' + "[" * 500 + "]" * 500 + "]}", "Encountered list at unexpected level: 64 expected < 64"),
+    ],
+)
+def test_requests_that_do_not_fit_an_input_of_integers_say_what_is_wrong(text, words):
+    error = error_of(decoded, text, x=INT)
+    assert error.code is Code.INVALID_ARGUMENT
+    assert words in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "words"),
+    [
+        ("16777217", FLOAT, "Cannot convert JSON value: 16777217 to float without loss of precision."),
+        ("1.7976931348623157e308", FLOAT, "to float without loss of precision."),
+        ("9007199254740993", types_pb2.DT_DOUBLE, "to double without loss of precision."),
+        ("1e999", FLOAT, "JSON Parse error: Number too big to be stored in double."),
+        ("-1e999, 1", types_pb2.DT_DOUBLE, "JSON Parse error: Number too big to be stored in double."),
+        ("1" + "0" * 400, FLOAT, "JSON Parse error: Number too big to be stored in double."),
+        ("1" + "0" * 400, types_pb2.DT_INT64, "is not of expected type: int64"),
+        ("1", types_pb2.DT_HALF, "Conversion of JSON Value: 1 to type: half"),
+        ("[]", types_pb2.DT_HALF, "Conversion of JSON Value: [] to type: half"),
+        ("1", types_pb2.DT_BFLOAT16, "Conversion of JSON Value: 1 to type: bfloat16"),
+        ("256", types_pb2.DT_UINT8, "JSON Value: 256 Type: Number is not of expected type: uint8"),
+        ("-1", types_pb2.DT_UINT64, "JSON Value: -1 Type: Number is not of expected type: uint64"),
+        ("9223372036854775808", types_pb2.DT_INT64, "is not of expected type: int64"),
+        ("0", types_pb2.DT_BOOL, "JSON Value: 0 Type: Number is not of expected type: bool"),
+        ("1", STRING, "JSON Value: 1 Type: Number is not of expected type: string"),
+        ('{"b64": "?"}', STRING, "Unable to base64 decode"),
+        ('{"b64": "aGVsb"}', STRING, "Unable to base64 decode"),
+        ('[{"b64": 5}]', STRING, 'JSON Value: {"b64": 5} not formatted correctly for base64 data'),
+        ('[{"b64": "aGk=", "x": 1}]', STRING, "not formatted correctly for base64 data"),
+        ('"\\ud800"', STRING, "JSON Parse error: The surrogate pair in string is invalid."),
+        ('["' + "a" * 10_000 + '", 5, {}]', FLOAT, "a... Type: String is not of expected type: float"),
+    ],
+)
+def test_values_that_do_not_fit_their_type_are_invalid(text, dtype, words):
+    message = error_of(decoded, f'{{"instances": [{text}]}}', x=dtype).message
+    assert words in message
+    assert len(message) < 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"instances": [1]}', "instances is a plain list, but expecting list of objects as multiple input tensors"),
+        ('{"inputs": [1]}', "inputs is a plain value/list, but expecting an object as multiple input tensors"),
+        ('{"instances": [{"i": 1}]}', 'JSON object: {"i": 1} keys must be equal to: i,s'),
+    ],
+)
+def test_requests_that_do_not_fit_several_inputs_are_invalid(text, words):
+    assert words in error_of(decoded, text, i=INT, s=STRING).message
+
+
+def test_a_signature_without_inputs_takes_no_request():
+    assert error_of(decoded, '{"inputs": 1}').message == "Failed to get input map for signature: DEFAULT"
+
+
+def test_large_requests_are_decoded_like_numpy_does_it():
+    values = np.random.default_rng(0).normal(size=(1000, 7, 3)).astype(np.float32)
+    text = json.dumps({"instances": [{"x": row, "i": 1} for row in values.tolist()]})
+    np.testing.assert_array_equal(decoded(text, x=FLOAT, i=INT).inputs["x"], values)
+
+
+# Answers
+
+
+def encoded(outputs, by_row=True):
+    return json_codec.encode_predict({name: np.asarray(value) for name, value in outputs.items()}, by_row)
+
+
+def texts(*values):
+    return np.array(values, object)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "by_row", "expected"),
+    [
+        ({"y": np.float32([2.5, 3, 0.1])}, True, '{"predictions": [2.5, 3.0, 0.1]}'),
+        ({"y": np.float32([[2.5], [3]])}, False, '{"outputs": [[2.5], [3.0]]}'),
+        ({"y": np.float32(0.5)}, False, '{"outputs": 0.5}'),
+        ({"y": np.float32([np.nan, np.inf, -np.inf])}, True, '{"predictions": [NaN, Infinity, -Infinity]}'),
+        ({"y": np.float64([0.1, 1 / 3])}, True, '{"predictions": [0.1, 0.3333333333333333]}'),
+        ({"y": np.int64([2**62])}, True, '{"predictions": [4611686018427387904]}'),
+        ({"y": np.uint8([200])}, True, '{"predictions": [200]}'),
+        ({"y": np.array([True, False])}, True, '{"predictions": [true, false]}'),
+        ({"y": texts(b"a", "é\n".encode())}, True, '{"predictions": ["a", "é\\n"]}'),
+        ({"y_bytes": texts(b"hello")}, True, '{"predictions": [{"b64": "aGVsbG8="}]}'),
+        ({"y_bytes": np.int32([1])}, True, '{"predictions": [1]}'),
+        ({"y": np.zeros([0, 2], np.int32)}, True, '{"predictions": []}'),
+        (
+            {"b": np.int32([1, 2]), "a": np.float32([[1], [2]])},
+            True,
+            '{"predictions": [{"a": [1.0], "b": 1}, {"a": [2.0], "b": 2}]}',
+        ),
+        ({"b": np.int32(1), "a": texts(b"x")}, False, '{"outputs": {"a": ["x"], "b": 1}}'),
+    ],
+)
+def test_answers(outputs, by_row, expected):
+    assert encoded(outputs, by_row).decode() == expected
+
+
+def test_bytes_that_are_no_text_are_passed_on():
+    assert encoded({"y": texts(b"\xff")}) == b'{"predictions": ["\xff"]}'
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ({}, "Cannot convert empty tensor map to JSON"),
+        ({"y": np.float32(1)}, "Tensor name: y has no shape information "),
+        (
+            {"a": np.float32([1, 2]), "b": np.float32([1])},
+            "Tensor name: b has inconsistent batch size: 1 expecting: 2",
+        ),
+        ({"y": np.float16([1])}, "Failed to write JSON value for tensor type: half"),
+        ({"y": np.array([1], tf.bfloat16.as_numpy_dtype)}, "Failed to write JSON value for tensor type: bfloat16"),
+        ({"y": np.complex64([1])}, "Failed to write JSON value for tensor type: complex64"),
+    ],
+)
+def test_answers_that_json_cannot_have(outputs, words):
+    assert error_of(encoded, outputs).message == words
+
+
+def test_floats_are_printed_with_six_digits_or_nine():
+    rng = np.random.default_rng(0)
+    special = [9e6, 999999, 0.0003, 3e-5, 555557.5, 999999.7, 2**-13, 2**-14, 1250002.375, 1e-45, 3.4e38, 0, -0.0]
+    values = np.concatenate(
+        [rng.integers(0, 2**32, 50_000, np.uint32).view(np.float32), rng.random(10_000), special], dtype=np.float32
+    )
+    values = values[np.isfinite(values)]
+    # What TF Serving does, number by number.
+    expected = [f"{value:.6g}" for value in values.tolist()]
+    expected = [
+        text if np.float32(text) == value else f"{value:.9g}" for text, value in zip(expected, values, strict=True)
+    ]
+    found = json_codec.decimals(values)
+    assert found.tolist() == [float(text) for text in expected]
+    digits = [repr(value).split("e")[0].replace(".", "").strip("-0") for value in found.tolist() if value < 1e15]
+    assert max(map(len, digits)) == 9
+    np.testing.assert_array_equal(found.astype(np.float32), values)
+    assert math.copysign(1, found[-1]) == -1
+
+
+# Classification and regression
+
+
+def examples_of(text, method="classify"):
+    return json_codec.decode_examples(json_codec.parse(text.encode()), method)
+
+
+def test_examples_with_features_of_all_kinds():
+    message = examples_of('{"examples": [{"i": [1, true], "f": [1.0, NaN], "s": ["a", {"b64": "aGk="}], "e": []}]}')
+    (example,) = message.example_list.examples
+    feature = example.features.feature
+    assert list(feature["i"].int64_list.value) == [1, 1]
+    assert feature["f"].float_list.value[0] == 1
+    assert math.isnan(feature["f"].float_list.value[1])
+    assert list(feature["s"].bytes_list.value) == [b"a", b"hi"]
+    assert feature["e"].WhichOneof("kind") is None
+
+
+def test_examples_with_context():
+    message = examples_of('{"context": {"c": "x"}, "examples": [{"t": "a"}, {"t": "b"}]}').example_list_with_context
+    assert list(message.context.features.feature["c"].bytes_list.value) == [b"x"]
+    assert [example.features.feature["t"].bytes_list.value[0] for example in message.examples] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "When method is classify, key 'examples' is expected and was not found"),
+        ('{"examples": 1}', "Expecting 'examples' value to be an list/array"),
+        ('{"examples": []}', "'examples' value is an empty array"),
+        ('{"examples": ["a"]}', "Example must be JSON object but got JSON String"),
+        ('{"examples": [{"x": [1, 1.5]}]}', "Unexpected element type in feature: x expecting type: int64"),
+        ('{"examples": [{"x": null}]}', "Feature: x has element with unexpected JSON type: Null"),
+        ('{"examples": [{"x": [[1]]}]}', "Feature: x has element with unexpected JSON type: Array"),
+        ('{"examples": [{"x": {"a": 1}}]}', "Feature: x has element with unexpected JSON type: Object"),
+        ('{"examples": [{"x": 18446744073709551615}]}', "Feature: x has uint64 element. Only int64 is supported."),
+        ('{"examples": [{"x": 1e999}]}', "Number too big to be stored in double."),
+        ('{"examples": [{"x": 1e300}]}', "to float without loss of precision."),
+        ('{"examples": [{"\\ud800": 1}]}', "The surrogate pair in string is invalid."),
+    ],
+)
+def test_examples_that_are_none(text, words):
+    assert words in error_of(examples_of, text).message
+
+
+def test_classes_with_scores():
+    result = classification_pb2.ClassificationResult()
+    result.classifications.add().classes.add(label="é", score=0.1)
+    result.classifications.add().classes.add(score=np.nan)
+    assert json_codec.encode_classification(result).decode() == '{"results": [[["é", 0.1]], [["", NaN]]]}'
+
+
+def test_values_of_a_regression():
+    result = regression_pb2.RegressionResult(regressions=[{"value": value} for value in (3.5, 1 / 3, -np.inf)])
+    assert json_codec.encode_regression(result) == b'{"results": [3.5, 0.333333343, -Infinity]}'
+
+
+def test_metadata_has_the_form_of_tf_serving():
+    given = signatures(x=FLOAT)
+    given["serving_default"].inputs["x"].tensor_shape.dim.add(size=-1)
+    given["serving_default"].inputs["x"].name = "x:0"
+    found = json.loads(json_codec.encode_metadata("half", 123, given))
+    assert found["model_spec"] == {"name": "half", "signature_name": "", "version": "123"}
+    assert found["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]["x"] == {
+        "dtype": "DT_FLOAT",
+        "tensor_shape": {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False},
+        "name": "x:0",
+    }
+
+
+def test_status_and_errors_have_the_form_of_tf_serving():
+    assert json.loads(json_codec.encode_status([(3, "AVAILABLE", "OK", ""), (1, "END", "UNKNOWN", "why")])) == {
+        "model_version_status": [
+            {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}},
+            {"version": "1", "state": "END", "status": {"error_code": "UNKNOWN", "error_message": "why"}},
+        ]
+    }
+    assert json.loads(json_codec.encode_error('a "é" \ud800')) == {"error": 'a "é" \ud800'}

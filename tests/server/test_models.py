@@ -1,0 +1,257 @@
+"""Versions are found, loaded and unloaded without a request being lost."""
+
+import asyncio
+import contextlib
+import shutil
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from bert_tf.server.errors import Code, ServingError
+from bert_tf.server.models import AVAILABLE, END, Models, PollingOptions
+from bert_tf.server.monitoring import Metrics
+from bert_tf.server.servable import RunOptions, Runtime
+from tests.server.saved_models import half_plus_two
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    """Three versions of a model, which answer 2, 3 and 4 to 0."""
+    folder = tmp_path_factory.mktemp("versions")
+    for version in (1, 2, 3):
+        half_plus_two(folder, version, b=1.0 + version)
+    return folder
+
+
+def config(*models):
+    """A ModelServerConfig from (name, base path, more fields in text format)."""
+    entries = [f'config {{ name: "{name}" base_path: "{path}" {more} }}' for name, path, more in models]
+    text = "model_config_list {" + "\n".join(entries) + "}"
+    return text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
+
+
+@contextlib.asynccontextmanager
+async def serving(*entries, **options):
+    runtime = Runtime(RunOptions(), Metrics())
+    models = Models(runtime, PollingOptions(0.01), **options)
+    try:
+        if entries:
+            await models.reload(config(*entries))
+        yield models
+    finally:
+        await models.close()
+        runtime.close()
+
+
+async def ask(models, x=0.0, **which):
+    with models.acquire("half", **which) as servable:
+        answer = await servable.predict("", {"x": np.array([x], np.float32)})
+        return float(answer["y"][0])
+
+
+async def settled(models, state):
+    """Polls until the states of the model are `state`, version -> state."""
+    for _ in range(500):
+        await models.poll()
+        found = {status.version: status.state for status in models.known("half")}
+        if found == state:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{found} instead of {state}")
+
+
+def states(models):
+    return {status.version: status.state for status in models.status("half")}
+
+
+def run(coroutine):
+    asyncio.run(asyncio.wait_for(coroutine, 120))
+
+
+def copied(versions, folder, *numbers):
+    for number in numbers:
+        shutil.copytree(versions / str(number), folder / str(number))
+
+
+def test_a_new_version_replaces_the_old_one_while_requests_run(versions, tmp_path):
+    copied(versions, tmp_path, 1)
+
+    async def main():
+        async with serving(("half", tmp_path, "")) as models:
+            assert models.ready() and await ask(models) == 2
+
+            async def client():
+                while states(models).get(2) != AVAILABLE or states(models)[1] != END:
+                    answers.append(await ask(models))
+
+            clients = [asyncio.create_task(client()) for _ in range(4)]
+            copied(versions, tmp_path, 2)
+            await settled(models, {1: END, 2: AVAILABLE})
+            await asyncio.gather(*clients)  # none failed
+            assert await ask(models) == 3
+            with pytest.raises(ServingError, match=r"Servable not found for request: Specific\(half, 1\)"):
+                await ask(models, version=1)
+
+    answers = []
+    run(main())
+    assert set(answers) == {2, 3} and answers == sorted(answers)
+
+
+def test_a_version_stays_loaded_until_its_last_request_is_answered(versions, tmp_path):
+    copied(versions, tmp_path, 1)
+
+    async def main():
+        async with serving(("half", tmp_path, "")) as models:
+            with models.acquire("half") as servable:
+                copied(versions, tmp_path, 2)
+                await settled(models, {1: "UNLOADING", 2: AVAILABLE})
+                answer = await servable.predict("", {"x": np.zeros([1], np.float32)})
+                assert answer["y"] == 2
+            await settled(models, {1: END, 2: AVAILABLE})
+
+    run(main())
+
+
+@pytest.mark.parametrize("copied_half", [False, True])
+def test_a_version_that_cannot_be_loaded_leaves_the_old_one_and_says_why(versions, tmp_path, copied_half):
+    copied(versions, tmp_path, 1)
+
+    async def main():
+        async with serving(("half", tmp_path, "")) as models:
+            (tmp_path / "2").mkdir()
+            graph = (versions / "2" / "saved_model.pb").read_bytes() if copied_half else b"no graph"
+            (tmp_path / "2" / "saved_model.pb").write_bytes(graph)
+            await settled(models, {1: AVAILABLE, 2: END})
+            newest = models.status("half", 2)[0]
+            assert newest.code is not Code.OK and "not copied completely" in newest.message
+            assert await ask(models) == 2
+            shutil.copytree(versions / "2", tmp_path / "2", dirs_exist_ok=True)
+            await settled(models, {1: END, 2: AVAILABLE})
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "policy, served",
+    [
+        ("", [3]),
+        ("model_version_policy { latest { num_versions: 2 } }", [2, 3]),
+        ("model_version_policy { all {} }", [1, 2, 3]),
+        ("model_version_policy { specific { versions: 1 versions: 3 } }", [1, 3]),
+    ],
+)
+def test_policies_choose_versions(versions, policy, served):
+    async def main():
+        async with serving(("half", versions, policy)) as models:
+            assert states(models) == dict.fromkeys(served, AVAILABLE)
+            assert [await ask(models, version=version) for version in served] == [1 + version for version in served]
+            assert await ask(models) == 1 + max(served)
+
+    run(main())
+
+
+def test_labels_name_versions_that_are_loaded(versions):
+    policy = "model_version_policy { specific { versions: 1 versions: 2 } }"
+    labels = 'version_labels { key: "stable" value: 1 } version_labels { key: "canary" value: %d }'
+
+    async def main():
+        async with serving(("half", versions, policy + labels % 2)) as models:
+            assert await ask(models, label="stable") == 2 and await ask(models, label="canary") == 3
+            with pytest.raises(ServingError, match="Unrecognized servable version label: x") as error:
+                await ask(models, label="x")
+            assert error.value.code is Code.INVALID_ARGUMENT
+            with pytest.raises(ServingError, match="not currently available") as error:
+                await models.reload(config(("half", versions, policy + labels % 3)))
+            assert error.value.code is Code.FAILED_PRECONDITION
+            assert await ask(models, label="canary") == 3
+        async with serving(("half", versions, policy + labels % 3), early_labels=True) as models:
+            with pytest.raises(ServingError, match="Servable not found"):
+                await ask(models, label="canary")
+
+    run(main())
+
+
+def test_labels_do_not_wait_for_other_models(versions, tmp_path):
+    label = 'version_labels { key: "stable" value: 3 }'
+
+    async def main():
+        async with serving() as models:
+            with pytest.raises(ServingError, match="Some models did not become available: empty"):
+                await models.reload(config(("empty", tmp_path, ""), ("half", versions, label)))
+            assert await ask(models, label="stable") == 4
+
+    run(main())
+
+
+def test_reloading_adds_removes_and_moves_models(versions, tmp_path):
+    copied(versions, tmp_path, 1)
+
+    async def main():
+        async with serving(("half", versions, "")) as models:
+            await models.reload(config(("half", tmp_path, ""), ("other", versions, "")))
+            assert models.names() == ["half", "other"] and await ask(models) == 2
+            with pytest.raises(ServingError, match="did not become available: half: no version in"):
+                await models.reload(config(("half", tmp_path / "nowhere", "")))
+            assert await ask(models) == 2  # still from the old folder
+            assert models.names() == ["half"]
+            await models.reload(config())
+            with pytest.raises(ServingError, match=r"Servable not found for request: Latest\(half\)"):
+                await ask(models)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "entries, message",
+    [
+        ([("half", "", "")], "no name or no base_path"),
+        ([("half", "/x", ""), ("half", "/y", "")], "multiple times"),
+        ([("half", "/x", 'model_platform: "onnx"')], "expected 'tensorflow'"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(entries, message):
+    async def main():
+        async with serving() as models:
+            with pytest.raises(ServingError, match=message):
+                await models.reload(config(*entries))
+            assert models.names() == [] and not models.ready()
+
+    run(main())
+
+
+def test_a_folder_that_disappears_for_a_moment_changes_nothing(versions, tmp_path):
+    copied(versions, tmp_path / "model", 1)
+
+    async def main():
+        async with serving(("half", tmp_path / "model", "")) as models:
+            (tmp_path / "model").rename(tmp_path / "away")
+            await models.poll()
+            assert await ask(models) == 2
+            (tmp_path / "away").rename(tmp_path / "model")
+            await models.poll()
+            assert states(models) == {1: AVAILABLE}
+
+    run(main())
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_over_twenty_reloads(versions, tmp_path):
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    async def main():
+        async with serving(("half", tmp_path, "")) as models:
+            for version in range(2, 23):
+                shutil.rmtree(tmp_path / str(version - 1), ignore_errors=True)
+                shutil.copytree(versions / "1", tmp_path / str(version))
+                await settled(models, dict.fromkeys(range(1, version), END) | {version: AVAILABLE})
+                assert await ask(models) == 2
+                sizes.append(resident())
+
+    sizes = []
+    copied(versions, tmp_path, 1)
+    run(main())
+    assert sizes[-1] - sizes[4] < 20e6

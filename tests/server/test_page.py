@@ -1,0 +1,514 @@
+"""The page: its files, and in Chromium against a server with a model of every kind."""
+
+import base64
+import contextlib
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bert_tf.server
+from bert_tf.serving.export import export
+from tests.server.saved_models import half_plus_two
+from tests.server.test_server import Program
+from tests.serving import kinds
+
+PAGE = pathlib.Path(bert_tf.server.__file__).parent / "page"
+# By the model's name in the server.
+KINDS = {
+    "plain": "classification",
+    "pairs": "classification of pairs",
+    "labels": "any number of labels",
+    "similar": "regression by cosine",
+    "tags": "tagging of characters in documents",
+    "questions": "questions",
+    "choices": "multiple choice",
+    "masks": "pre-training on packed rows",
+    "sentences": "vectors of sentences",
+    "words": "vectors of words",
+}
+MARKUP = """<img src=x onerror="window.hacked=1"><script>window.hacked=1</script> & <b>the good</b> '"""
+
+
+# The files
+
+
+def luminance(colour):
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_colours_have_the_contrast_of_wcag_aa(theme):
+    blocks = re.findall(r":root \{(.*?)\}", (PAGE / "style.css").read_text(), re.S)
+    colours = dict(re.findall(r"--([\w-]+): (#\w+);", blocks[theme]))
+    colours = {name: "#" + 2 * value[1:] if len(value) == 4 else value for name, value in colours.items()}
+    texts = [(text, ground) for text in ("text", "muted", "accent") for ground in ("page", "surface")]
+    for text, ground in [*texts, ("on-accent", "accent"), ("text", "soft"), ("warn", "warn-soft")]:
+        bright, dark = sorted((luminance(colours[text]), luminance(colours[ground])), reverse=True)
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
+
+
+def test_the_page_takes_nothing_from_other_hosts_and_makes_no_html_from_text():
+    for file in PAGE.iterdir():
+        text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "://" not in text, file
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text), file
+    assert not re.search(
+        r"<style|\bstyle=|\bon\w+=|<script(?! type=\"module\" src=)", (PAGE / "index.html").read_text()
+    )
+
+
+def test_every_sentence_is_in_both_languages():
+    blocks = re.split(r"^  (?:en|ko): \{$", (PAGE / "i18n.js").read_text(), flags=re.M)[1:]
+    english, korean = (
+        {key: sorted(re.findall(r"\{\w+\}", text)) for key, text in re.findall(r'\b(\w+): "(.*?)"', block)}
+        for block in blocks
+    )
+    assert len(english) > 90 and english == korean
+    used = set()
+    for file in [*PAGE.glob("*.js"), PAGE / "index.html"]:
+        used.update(re.findall(r'\bt\("(\w+)"|Failure\("(\w+)"|data-t="(\w+)"|say\("(\w+)"', file.read_text()))
+    assert {key for found in used for key in found if key} <= english.keys()
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of the served models."""
+    folder = tmp_path_factory.mktemp("served")
+    half_plus_two(folder / "half")
+    for name, kind in KINDS.items():
+        task, model = kinds.KINDS[kind]()
+        export(task, model, str(folder / name), attention=kind in kinds.WITH_ATTENTION, check=False)
+        tf.keras.backend.clear_session()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if not chromium:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(browser, folder):  # browser: to be skipped before models are made
+    program = Program(f"--export_dir={folder}", "--noaccess_log")
+    yield program
+    program.end()
+
+
+class Page:
+    """A tab of the browser with the page of a server.
+
+    Attributes:
+        tab: Playwright's Page.
+        errors: what went wrong in it.
+    """
+
+    def __init__(self, context, server):
+        self.tab, self._server, self.errors = context.new_page(), server, []
+        self.tab.set_default_timeout(60_000)
+        self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.tab.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+        hosts = f"http://127.0.0.1:{server.rest}/"
+        self.tab.on("request", lambda request: request.url.startswith(hosts) or self.errors.append(request.url))
+
+    def open(self, model):
+        self.tab.goto("about:blank")
+        self.tab.goto(f"http://127.0.0.1:{self._server.rest}/#{model}")
+        self.tab.wait_for_selector("#workspace:not([hidden])")
+
+    def ask(self, **fields):
+        """Fills fields and asks; returns the text of the answer."""
+        for name, values in fields.items():
+            for number, value in enumerate([values] if isinstance(values, str) else values):
+                self.tab.fill(f"#field-{name}-{number}", value)
+        self.tab.click("#question .primary")
+        return self.answer()
+
+    def answer(self):
+        self.tab.wait_for_selector("#answer[aria-busy=false] > div, #error:not([hidden])")
+        assert not self.tab.is_visible("#error"), self.tab.text_content("#error")
+        return self.tab.text_content("#answer")
+
+    def tabs(self):
+        """Names of the tabs below the answer."""
+        return self.tab.eval_on_selector_all("[role=tab]", "all => all.map(one => one.id.slice(4))")
+
+    def show(self, name):
+        self.tab.click(f"#tab-{name}")
+        shown = {"tokens": ".pieces", "heads": ".drawing path[d*=M]", "layers": ".pictures canvas", "request": "pre"}
+        self.tab.wait_for_selector(f"#panel {shown[name]}")
+
+    def texts(self, selector):
+        return self.tab.eval_on_selector_all(selector, "all => all.map(one => one.textContent)")
+
+
+@pytest.fixture
+def page(browser, server):
+    context = browser.new_context(locale="en-US", viewport={"width": 1280, "height": 900})
+    page = Page(context, server)
+    yield page
+    context.close()
+    assert page.errors == []
+
+
+def predict(server, model, signature="serving_default", **inputs):
+    """The outputs of the REST API."""
+    status, text = server.get(f"/v1/models/{model}:predict", {"signature_name": signature, "inputs": inputs})
+    assert status == 200, text
+    return json.loads(text)["outputs"]
+
+
+def percent(share):
+    return f"{100 * share:.1f} %"
+
+
+PAIR = {"text": "the good b", "second_text": "the c"}
+CASES = {
+    "plain": {"text": "오늘 영화는 the good"},
+    "pairs": PAIR,
+    "labels": {"text": "a good"},
+    "similar": PAIR,
+    "tags": {"text": "🦄 오늘 the good"},
+    "questions": {"question": "the good", "context": "🦄 오늘 영화는 the good b c d e f g"},
+    "choices": {"context": "the good", "question": "a", "choices": ["b", "c d"]},
+    "masks": {"text": "the [MASK] good"},
+    "sentences": {"text": ["the good", "a b", "c d"]},
+    "words": {"text": ["the good", "a b c", "d"]},
+}
+
+
+def expected(model, fields, outputs):
+    """Parts of the answer in their order, from the outputs of the REST API."""
+    if model in ("plain", "pairs", "labels"):
+        ranked = sorted(zip(outputs["probabilities"][0], outputs["labels"][0], strict=True), reverse=True)
+        return [part for share, label in ranked for part in (label, percent(share))]
+    if model == "similar":
+        return [f"{outputs[0] if isinstance(outputs, list) else outputs['value'][0]:.3f}", "from 0 to 5"]
+    if model == "tags":
+        return outputs["entity"][0][: outputs["entity_count"][0]]
+    if model == "questions":
+        count = outputs["nbest_count"][0]
+        return [outputs["answer"][0], *map(percent, outputs["nbest_probabilities"][0][:count])]
+    if model == "choices":
+        ranked = sorted(zip(outputs["probabilities"][0], fields["choices"], strict=True), reverse=True)
+        return [outputs["label"][0], *(part for share, text in ranked for part in (text, percent(share)))]
+    if model == "masks":
+        pairs = zip(outputs["tokens"][0][0], outputs["probabilities"][0][0], strict=True)
+        return [part for token, share in pairs for part in (token, percent(share))]
+    vectors = outputs if model == "sentences" else outputs["vector"]
+    counts = outputs["word_count"] if model == "words" else (3, 3)
+    first, second = (
+        np.array(side[:count]) / np.linalg.norm(side[:count], axis=1, keepdims=True)
+        for side, count in zip(vectors[:2] if model == "words" else (vectors, vectors), counts[:2], strict=True)
+    )
+    return [f"{value:.2f}" for value in (first @ second.T).ravel()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", CASES)
+def test_answers_are_those_of_the_rest_api(page, server, model):
+    fields = CASES[model]
+    page.open(model)
+    text = page.ask(**fields)
+    inputs = fields if isinstance(fields.get("text"), list) else {name: [value] for name, value in fields.items()}
+    position = 0
+    for part in expected(model, fields, predict(server, model, **inputs)):
+        assert part in text[position:], (part, text)
+        position = text.index(part, position) + len(part)
+    assert re.fullmatch(rf"\d+ ms round trip · {model}, version 1", page.tab.text_content("#measured"))
+
+
+@pytest.mark.slow
+def test_texts_can_be_added_and_removed(page, server):
+    page.open("sentences")
+    page.tab.click("button[aria-label='Add another']")
+    assert len(page.texts("#fields textarea")) == 4
+    page.tab.click("button[aria-label='Remove: Text 4']")
+    page.tab.click("button[aria-label='Remove: Text 1']")
+    one, other = np.array(predict(server, "sentences", text=["the good", "a b"]))
+    cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+    assert page.ask(text=["the good", "a b"]).startswith(f"{cosine:.3f}")
+
+
+@pytest.mark.slow
+def test_spans_are_marked_where_the_model_found_them(page, server):
+    page.open("tags")
+    page.ask(**CASES["tags"])
+    outputs = predict(server, "tags", text=[CASES["tags"]["text"]])
+    marked = page.tab.eval_on_selector_all(".entity", "all => all.map(one => one.firstChild.data)")
+    assert marked == outputs["entity"][0][: outputs["entity_count"][0]] != []
+    page.open("questions")
+    page.ask(**CASES["questions"])
+    answer = predict(server, "questions", **{name: [value] for name, value in CASES["questions"].items()})
+    assert "".join(page.texts("mark.answer")) == answer["answer"][0]
+    page.tab.click(".bars li:nth-child(2) button")
+    assert "".join(page.texts("mark.answer")) == answer["nbest_answers"][0][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", CASES)
+def test_markup_and_script_are_shown_as_text(page, model):
+    page.open(model)
+    fields = {name: [MARKUP] * 2 if isinstance(value, list) else MARKUP for name, value in CASES[model].items()}
+    if model == "masks":
+        fields["text"] += " [MASK]"
+    page.ask(**fields)
+    if model == "questions":
+        assert page.texts("#answer .context") == [MARKUP]
+    for name in page.tabs():
+        page.tab.click(f"#tab-{name}")
+        page.tab.wait_for_timeout(100)
+        assert not page.tab.query_selector("main img, main script, main b")
+    assert not page.tab.evaluate("window.hacked")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["pairs", "tags", "questions"])
+def test_a_text_of_ten_thousand_characters_is_answered_and_what_is_not_read_is_said(page, model):
+    page.open(model)
+    field = {"pairs": "second_text", "tags": "text", "questions": "context"}[model]
+    page.ask(**{field: ("the good 영화 " * 2000)[:10_000]})
+    page.show("tokens")
+    assert re.search(r"end at character \d+ of 10000", page.tab.text_content("#panel"))
+    for name in ("heads", "layers", "request"):
+        page.show(name)
+
+
+@pytest.mark.slow
+def test_of_many_tokens_the_first_are_drawn_and_that_is_said(page):
+    page.open("pairs")
+    counts = page.tab.evaluate("""async () => {
+        const { headView, newView } = await import("/page/attention.js");
+        const tokens = Array.from({ length: 600 }, (_, id) => ({ piece: "a", id, type: 0 }));
+        const sequence = { tokens, layers: 1, heads: 1, b64: btoa("\\x01".repeat(600 * 600)) };
+        const view = headView([sequence], newView(), () => {}, null);
+        return [view.querySelectorAll(".side.left button").length, view.textContent];
+    }""")
+    assert counts[0] == 96 and "The first 96 of 600 tokens" in counts[1]
+
+
+def attention(server, model, fields):
+    """Tokens and uint8 [layers, heads, tokens, tokens] of the REST API."""
+    outputs = predict(server, model, "attention", **{name: [value] for name, value in fields.items()})
+    data = base64.b64decode(outputs["attention_bytes"][0]["b64"])
+    return outputs, np.frombuffer(data, np.uint8).reshape(outputs["attention_shape"][0])
+
+
+@pytest.mark.slow
+def test_a_head_shows_the_attention_of_the_rest_api(page, server):
+    outputs, levels = attention(server, "pairs", PAIR)
+    page.open("pairs")
+    page.ask(**PAIR)
+    page.show("layers")
+    assert len(page.texts(".pictures button")) == levels.shape[0] * levels.shape[1]
+    page.tab.click(".pictures button[aria-label='Layer 1, head 3']")
+    tokens = outputs["tokens"][0][: outputs["token_count"][0]]
+    assert page.texts(".side.left button") == page.texts(".side.right button") == tokens
+    assert "It does not explain the answer" in page.tab.text_content("#panel")
+    for side, row in (("left", levels[0, 2, 2]), ("right", levels[0, 2, :, 2])):
+        page.tab.hover(f".side.{side} button:nth-child(3)")
+        best = np.sort(row)[::-1][:5] / 255
+        assert page.texts(".pointed .number") == [percent(value) for value in best]
+    # First text to second, without special tokens.
+    page.tab.select_option("label:has-text('Show') select", "01")
+    page.tab.check("input[type=checkbox]")
+    cut = tokens.index("[SEP]")
+    assert page.texts(".side.left button") == tokens[1:cut]
+    assert page.texts(".side.right button") == tokens[cut + 1 : -1]
+
+
+@pytest.mark.slow
+def test_masking_a_token_shows_the_answers_to_its_ids_with_and_without_it(page, server):
+    outputs, _ = attention(server, "pairs", PAIR)
+    count = outputs["token_count"][0]
+    ids, types = outputs["ids"][0][:count], outputs["types"][0][:count]
+    masked = [*ids[:2], kinds.VOCABULARY.index("[MASK]"), *ids[3:]]
+    inputs = {"input_word_ids": [ids, masked], "input_mask": [[1] * count] * 2, "input_type_ids": [types] * 2}
+    answer = predict(server, "pairs", "tokens", **inputs)
+    page.open("pairs")
+    page.ask(**PAIR)
+    page.show("heads")
+    page.tab.click(".side.left button:nth-child(3)")
+    page.tab.click(".pointed > button")
+    page.tab.wait_for_selector(".changes")
+    rows = sorted(zip(answer["labels"][0], *answer["probabilities"], strict=True), key=lambda row: -row[1])
+    assert page.texts(".changes tr:not(:first-child)") == [f"{name}{percent(a)}{percent(b)}" for name, a, b in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["similar", "tags", "questions", "choices", "masks"])
+def test_every_task_with_attention_shows_what_masking_changes(page, model):
+    page.open(model)
+    page.ask(**CASES[model])
+    page.show("heads")
+    page.tab.click(".side.left button:not(.special)")
+    page.tab.click(".pointed > button")
+    page.tab.wait_for_selector(".heads [aria-live] h3")
+    assert page.texts(".changes tr") or "No answer changes" in page.tab.text_content(".heads")
+
+
+@pytest.mark.slow
+def test_a_filling_is_taken_by_a_click(page, server):
+    page.open("masks")
+    page.ask(text="the [MASK] good [MASK]")
+    token = page.texts("#answer .bars:last-child .name")[0]
+    page.tab.click("#answer .bars:last-child button")
+    page.answer()
+    joined = token[2:] if token.startswith("##") else f" {token}"
+    assert page.tab.input_value("#field-text-0") == f"the [MASK] good{joined}"
+    token = page.texts("#answer .name")[0]
+    page.tab.click("#answer .bars button")
+    assert "[MASK]" not in page.tab.input_value("#field-text-0")
+
+
+@pytest.mark.slow
+def test_tokens_are_shown_with_ids_and_character_offsets(page, server):
+    text = "🦄 오늘 the good"
+    page.open("tags")
+    page.ask(text=text)
+    page.show("tokens")
+    page.tab.click("#panel summary")
+    rows = page.tab.eval_on_selector_all(
+        "#panel tbody tr", "all => all.map(row => [...row.children].map(one => one.textContent))"
+    )
+    ids = [kinds.VOCABULARY.index(piece) for _, piece, *_ in rows]
+    assert [int(row[2]) for row in rows] == ids
+    for _, piece, _, kind, offsets, covered in rows:
+        assert kind == "0"
+        if offsets:
+            start, end = map(int, offsets.split("–"))
+            assert text[start:end] == covered and (piece == "[UNK]" or covered == piece.removeprefix("##"))
+    assert "the model reads [UNK]: 🦄" in page.tab.text_content("#panel")
+
+
+@pytest.mark.slow
+def test_a_model_without_attention_says_how_to_export_it(page):
+    page.open("plain")
+    page.ask()
+    page.tab.click("#tab-heads")
+    assert "python -m bert_tf.export --attention" in page.tab.text_content("#panel")
+
+
+@pytest.mark.slow
+def test_a_saved_model_without_card_is_asked_in_json(page):
+    page.open("half")
+    body = json.loads(page.tab.input_value("textarea"))
+    assert body == {"signature_name": "serving_default", "inputs": {"x": [0]}}
+    body["inputs"]["x"] = [1, 5]
+    page.tab.fill("textarea", json.dumps(body))
+    assert json.loads(page.ask()) == [2.5, 4.5]
+    page.tab.fill("textarea", "{")
+    page.tab.click("#question .primary")
+    assert page.tab.text_content("#error").startswith("This is not JSON: ")
+
+
+@pytest.mark.slow
+def test_the_copied_commands_give_the_answer(page, server):
+    text = """It's "good"\\ $HOME `date` \n오늘 🦄 <true> false"""
+    page.open("plain")
+    page.ask(text=text)
+    page.show("request")
+    curl, python = page.texts("#panel pre")
+    run = {"stdout": subprocess.PIPE, "check": True, "timeout": 60}
+    outputs = predict(server, "plain", text=[text])
+    printed = subprocess.run([sys.executable, "-c", python], **run).stdout
+    assert eval(printed)["outputs"] == outputs
+    if shutil.which("curl"):
+        assert json.loads(subprocess.run(["bash", "-c", curl], **run).stdout)["outputs"] == outputs
+
+
+@pytest.mark.slow
+def test_the_keyboard_is_enough(page):
+    page.open("pairs")
+    page.tab.focus("#field-text-0")
+    page.tab.keyboard.press("Control+Enter")
+    page.answer()
+    page.tab.focus("#tab-tokens")
+    page.tab.keyboard.press("ArrowRight")
+    page.tab.wait_for_selector(".drawing path[d*=M]")
+    page.tab.focus(".side.left button")
+    page.tab.keyboard.press("ArrowRight")
+    page.tab.keyboard.press("ArrowRight")
+    assert page.texts(".chip[aria-pressed=true]")[-1] == "2"
+    page.tab.keyboard.press("Enter")
+    assert page.tab.query_selector(".side.left button.this")
+    page.tab.focus("#tab-heads")
+    page.tab.keyboard.press("ArrowRight")
+    page.tab.wait_for_selector(".pictures canvas")
+    page.tab.focus(".pictures button[tabindex='0']")
+    page.tab.keyboard.press("ArrowRight")
+    page.tab.keyboard.press("Enter")
+    page.tab.wait_for_selector(".drawing path[d*=M]")
+    assert page.texts(".chip[aria-pressed=true]")[-1] == "3"
+    unnamed = page.tab.eval_on_selector_all(
+        "select, input, textarea, button",
+        "all => all.filter(one => !(one.labels?.length || one.ariaLabel || one.textContent.trim())).length",
+    )
+    assert unnamed == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["pairs", "tags", "questions", "words"])
+def test_a_narrow_dark_korean_page_needs_no_scrolling_to_the_side(browser, server, model):
+    context = browser.new_context(
+        locale="ko-KR", color_scheme="dark", viewport={"width": 390, "height": 800}, has_touch=True
+    )
+    with contextlib.closing(context):
+        page = Page(context, server)
+        page.open(model)
+        page.ask()
+        assert page.tab.text_content("#question .primary") == "물어보기"
+        assert page.tab.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(15, 18, 22)"
+        for name in page.tabs():
+            page.show(name)
+            assert page.tab.evaluate("document.documentElement.scrollWidth") == 390
+        page.tab.click("#language")
+        assert page.tab.text_content("#question .primary") == "Ask"
+        assert page.errors == []
+
+
+@pytest.mark.slow
+def test_the_page_asks_for_a_token_and_says_when_the_server_is_gone(browser, tmp_path):
+    half_plus_two(tmp_path / "models/half")
+    (tmp_path / "token").write_text("one-secret-token")
+    server = Program(f"--export_dir={tmp_path / 'models'}", f"--token_file={tmp_path / 'token'}", "--noaccess_log")
+    context = browser.new_context(locale="en-US")
+    with contextlib.closing(context):
+        try:
+            tab = Page(context, server).tab
+            tab.goto(f"http://127.0.0.1:{server.rest}/")
+            for token, visible in (("another-token", True), ("one-secret-token", False)):
+                tab.wait_for_selector("#token:visible")
+                assert "access token" in tab.text_content("#error")
+                tab.fill("#token", token)
+                with tab.expect_response("**/models.json"):
+                    tab.keyboard.press("Enter")
+                tab.wait_for_selector("#workspace", state="hidden" if visible else "visible")
+            tab.click("#question .primary")
+            tab.wait_for_selector("#answer pre")
+            tab.click("#tab-request")
+            assert "$TOKEN" in tab.text_content("#panel") and "secret" not in tab.text_content("#panel")
+        finally:
+            server.end()
+        tab.click("#question .primary")
+        tab.wait_for_selector("#error:not([hidden])")
+        assert tab.text_content("#error").startswith("The server does not answer.")
+        assert not tab.is_visible("#answer pre")

@@ -1,0 +1,342 @@
+"""What hostile clients get: a clear error, while others are answered."""
+
+import contextlib
+import gzip
+import http.client
+import json
+import logging
+import re
+import resource
+import socket
+import threading
+import time
+import zlib
+
+import pytest
+
+from bert_tf.server import rest
+from bert_tf.server.options import Limits
+
+MB = 2**20
+LIMITS = Limits(request_bytes=8 * MB, rows=1000, text_bytes=1000, seconds=5)
+
+
+@pytest.fixture(scope="module")
+def server(start, half_plus_config):
+    return start(half_plus_config, limits=LIMITS)
+
+
+@pytest.fixture(autouse=True)
+def _next_request_is_answered(server, caplog):
+    yield
+    begin = time.monotonic()
+    assert server.post("half:predict", {"instances": [1]}) == (200, {"predictions": [3.5]})
+    assert time.monotonic() - begin < 2
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert not errors
+
+
+def head(length, *more):
+    lines = ["POST /v1/models/half:predict HTTP/1.1", "Host: localhost", f"Content-Length: {length}", *more]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def answer_of(client):
+    """Status and error of the answer on a socket."""
+    response = http.client.HTTPResponse(client)
+    response.begin()
+    return response.status, json.loads(response.read())["error"]
+
+
+def resident():
+    """Bytes of memory of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+class Memory:
+    """Most memory that this process had inside the block, in MB, above that at the start."""
+
+    def __enter__(self):
+        self._done = threading.Event()
+        self._before = self._most = resident()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self):
+        while not self._done.wait(0.005):
+            self._most = max(self._most, resident())
+
+    def __exit__(self, *_):
+        self._done.set()
+        self._thread.join()
+        self.megabytes = (self._most - self._before) / MB
+
+
+def gzip_of_zeros(megabytes):
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join([*(packer.compress(bytes(MB)) for _ in range(megabytes)), packer.flush()])
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_of_100_mb_is_refused_before_it_is_in_memory(server, declared):
+    block = b"x" * MB
+    with Memory() as memory, contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
+        headers = {"Content-Length": str(100 * MB)} if declared else {"Transfer-Encoding": "chunked"}
+        body = (block for _ in range(100))
+        connection.request("POST", "/v1/models/half:predict", body, headers, encode_chunked=not declared)
+        response = connection.getresponse()
+        message = json.loads(response.read())["error"]
+        assert response.status == 413
+        found = "104857600" if declared else "more than 8388608"
+        assert message == f"The body has {found} bytes; at most 8388608 are allowed (--max_request_megabytes)"
+        # The rest of the body has been read, and the connection is as good as new.
+        connection.request("POST", "/v1/models/half:predict", '{"instances": [1]}')
+        assert connection.getresponse().read() == b'{"predictions": [3.5]}'
+    assert memory.megabytes < 60
+
+
+@pytest.mark.parametrize("megabytes", [9, pytest.param(1024, marks=pytest.mark.slow)])
+def test_a_gzip_bomb_does_not_go_off(server, megabytes):
+    bomb = gzip_of_zeros(megabytes)
+    with Memory() as memory:
+        status, answer = server.post("half:predict", bomb, {"Content-Encoding": "gzip"})
+    assert status == 413
+    assert "more than 8388608 decompressed" in answer["error"]
+    assert memory.megabytes < 60
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{}", "The body is not gzip, as Content-Encoding says"),
+        (gzip.compress(b'{"instances": [1]}')[:-9], "The body is incomplete: its gzip data has no end"),
+        (gzip.compress(b'{"instances": [1]}')[:-4] + b"xxxx", "The body is not gzip, as Content-Encoding says"),
+    ],
+)
+def test_damaged_gzip(server, body, words):
+    status, answer = server.post("half:predict", body, {"Content-Encoding": "gzip"})
+    assert status == 400
+    assert words in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"instances": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "Lists and objects are nested too deeply."),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "Lists and objects are nested too deeply."),
+        (b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}", "Encountered list at unexpected level: 64 expected < 64"),
+        (b'{"instances": [1, NaN, "x"]}', 'JSON Value: "x" Type: String is not of expected type: float'),
+        (b'{"instances": [1e999]}', "Number too big to be stored in double."),
+        (b'{"instances": [-1' + b"0" * 400 + b"]}", "Number too big to be stored in double."),
+        (b'{"instances": [1' + b"0" * 100_000 + b"]}", "Number too big to be stored in double."),
+        (b'{"instances": [1e300]}', "Cannot convert JSON value: 1e+300 to float without loss of precision."),
+        (b'{"instances": [16777217]}', "Cannot convert JSON value: 16777217 to float without loss of precision."),
+        (b'{"instances": ["\xff\xfe"]}', "JSON Parse error: Invalid encoding in string. at offset: 16"),
+        (b'{"instances": ["\\ud800"], "signature_name": "\\ud800"}', 'Serving signature name: "\ud800" not found'),
+        (
+            b'{"inputs": {"ids": [[1]], "raw_bytes": [{"b64": "!"}]}, "signature_name": "several"}',
+            "Unable to base64 decode",
+        ),
+        (b"\x00" * 1000, "JSON Parse error: Invalid value. at offset: 0"),
+        (b'{"instances": [' + b"[]," * 100_000 + b"[]]}", "the request has 100001 rows; at most 1000 are allowed"),
+        (
+            b'{"signature_name": "types", "inputs": {"bool": ' + b"[" * 60 + b"0" + b"]" * 60 + b"}}",
+            "expected type: bool",
+        ),
+    ],
+)
+def test_json_of_an_enemy(server, body, words):
+    status, answer = server.post("half:predict", body)
+    assert status == 400
+    assert words in answer["error"]
+    assert len(answer["error"]) < 1000
+
+
+def test_nan_and_infinity_are_numbers(server):
+    status, answer = server.post("half:predict", b'{"instances": [NaN, Infinity, -Infinity]}')
+    assert status == 200
+    assert str(answer["predictions"]) == "[nan, inf, -inf]"
+
+
+def test_of_duplicate_keys_the_first_counts(server):
+    assert server.post("half:predict", b'{"instances": [1], "instances": [2]}') == (200, {"predictions": [3.5]})
+
+
+@pytest.mark.parametrize("kilobytes", [300, 1024])
+def test_headers_that_are_too_large(server, kilobytes):
+    with server.connect() as client:
+        client.sendall(head(2, "X: " + "x" * 1024 * kilobytes) + b"{}")
+        assert answer_of(client) == (431, "Invalid HTTP request: the headers are too large")
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "illegal request line"),
+        (b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", "illegal request line"),
+        (b"GET / HTTP/1.1\r\n\r\n", "Missing mandatory Host: header"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nA\x00: b\r\n\r\n", "illegal header line"),
+        (head("1, 2"), "conflicting Content-Length headers"),
+        (head("-5"), "bad Content-Length"),
+        (head("9" * 5000), "bad Content-Length"),
+        (head(5, "Transfer-Encoding: gzip"), "Only Transfer-Encoding: chunked is supported"),
+        (head("").replace(b"Content-Length: ", b"Transfer-Encoding: chunked") + b"xyz\r\n", "illegal chunk header"),
+    ],
+)
+def test_http_of_an_enemy(server, request_, words):
+    with server.connect() as client:
+        client.sendall(request_)
+        status, message = answer_of(client)
+        assert status in (400, 501)
+        assert message.startswith("Invalid HTTP request: ")
+        assert words in message
+        assert client.recv(1) == b""
+
+
+def test_a_client_that_sends_its_headers_slowly(server, monkeypatch):
+    monkeypatch.setattr(rest, "_HEAD_SECONDS", 0.3)
+    with server.connect() as client:
+        client.sendall(b"POST /v1/models/half:predict HTTP/1.1\r\n")
+        assert answer_of(client) == (408, "The head of the request did not arrive within 0.3 seconds")
+        assert client.recv(1) == b""
+
+
+def test_a_client_that_sends_no_request(server, monkeypatch):
+    monkeypatch.setattr(rest, "_HEAD_SECONDS", 0.3)
+    with server.connect() as client:
+        assert client.recv(1) == b""
+
+
+def test_a_client_that_sends_its_body_slowly(start, half_plus_config):
+    server = start(half_plus_config, limits=Limits(seconds=0.5))
+    with server.connect() as client:
+        client.sendall(head(100))
+        for _ in range(3):
+            client.sendall(b"{")
+            time.sleep(0.1)
+        assert answer_of(client) == (408, "Only 3 bytes of the body arrived within 0.5 seconds")
+    assert server.post("half:predict", {"instances": [1]})[0] == 200
+
+
+def test_a_client_that_does_not_read_its_answer(start, half_plus_config):
+    server = start(half_plus_config, limits=Limits(seconds=0.5, rows=10**6))
+    body = json.dumps({"instances": [0.123456] * 200_000}).encode()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(head(len(body)) + body)
+        time.sleep(0.5)
+        connections = server.call(connections_of(server))
+        assert connections
+        deadline = time.monotonic() + 10
+        while server.call(connections_of(server)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not server.call(connections_of(server))
+
+
+async def connections_of(server):
+    return len(server.web.server_state.connections)
+
+
+def test_a_request_whose_client_is_gone_is_not_waited_for(server, caplog, monkeypatch):
+    monkeypatch.setattr(rest, "_LINGER_SECONDS", 0.1)
+    caplog.set_level(logging.INFO, "bert_tf.server.access")
+    body = b'{"signature_name": "slow", "instances": [200000]}'
+    with server.connect() as client:
+        client.sendall(head(len(body)) + body)
+        time.sleep(0.2)
+    entries, deadline = [], time.monotonic() + 10
+    while not entries and time.monotonic() < deadline:
+        time.sleep(0.05)
+        entries = [entry for entry in map(json.loads, caplog.messages) if entry["bytes_in"] == len(body)]
+    assert [entry["status"] for entry in entries] == [499]
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"POST /v1/mod", "peer unexpectedly closed connection"),
+        (head(100), "received 0 bytes, expected 100"),
+        (head(100) + b"{", "received 1 bytes, expected 100"),
+    ],
+)
+def test_a_request_that_is_broken_off(server, sent, words):
+    with server.connect() as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        status, message = answer_of(client)
+        assert status == 400 and words in message
+        assert client.recv(1) == b""
+
+
+def test_a_client_that_ends_its_sending_side_without_a_request(server):
+    with server.connect() as client:
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("end", ["Connection: close", "end of sending"])
+def test_pipelined_requests_are_answered_in_order(server, end):
+    bodies = [json.dumps({"instances": [value]}).encode() for value in range(20)]
+    with server.connect() as client, client.makefile("rb") as file:
+        client.sendall(b"".join(head(len(body)) + body for body in bodies[:-1]))
+        if end == "Connection: close":
+            client.sendall(head(len(bodies[-1]), end) + bodies[-1])
+        else:  # like `printf ... | nc`
+            client.sendall(head(len(bodies[-1])) + bodies[-1])
+            client.shutdown(socket.SHUT_WR)
+        answers = re.findall(rb'{"predictions": \[(.*?)\]}', file.read())
+    assert [*map(float, answers)] == [value / 2 + 3 for value in range(20)]
+
+
+def test_a_connection_is_refused_when_all_others_have_requests(start, half_plus_config):
+    server = start(half_plus_config, limits=Limits(connections=3))
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(server.connect()).sendall(head(100))
+        time.sleep(0.1)
+        with server.connect() as client:
+            assert answer_of(client) == (503, "The server has 3 other connections; try again later")
+    time.sleep(0.1)
+    assert server.post("half:predict", {"instances": [1]})[0] == 200
+
+
+def test_bodies_together_are_limited(start, half_plus_config):
+    server = start(half_plus_config, limits=Limits(request_bytes=MB))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(5)]
+        for client in clients:
+            client.sendall(head(MB) + bytes(MB - 1))
+        for client in clients:
+            client.settimeout(0.2)
+        answers = []
+        for client in clients:
+            with contextlib.suppress(TimeoutError):
+                answers.append(answer_of(client))
+        ((status, message),) = answers
+        assert status == 503
+        assert message.startswith("Other requests of 4")
+    time.sleep(0.1)
+    assert server.post("half:predict", {"instances": [1]})[0] == 200
+
+
+def test_5000_connections(server):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 8000:
+        pytest.skip(f"this process may only have {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with Memory() as memory, contextlib.ExitStack() as stack:
+            for number in range(5000):
+                client = stack.enter_context(server.connect())
+                if number % 2:
+                    with contextlib.suppress(OSError):
+                        client.sendall(b"GET /healthz HTTP/1.1\r\n")
+            # All are still open for their clients, and the server has others for those who ask.
+            assert server.post("half:predict", {"instances": [1]}) == (200, {"predictions": [3.5]})
+            assert server.call(connections_of(server)) <= LIMITS.connections + 1
+        assert memory.megabytes < 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
