@@ -5,9 +5,6 @@ import gzip
 import itertools
 from collections.abc import Iterable, Iterator
 
-from tokenizers import Tokenizer as Learner
-from tokenizers import models, pre_tokenizers, trainers
-
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.codepoints import SPECIAL_PIECES
 from bert_tf.text.normalizer import Normalizer
@@ -48,6 +45,9 @@ def learn_vocabulary(
     Returns:
         The pieces by id; [PAD], [UNK], [CLS], [SEP] and [MASK] are 0 to 4.
     """
+    from tokenizers import Tokenizer as Learner  # here: nothing else in this package needs it
+    from tokenizers import models, pre_tokenizers, trainers
+
     if not MIN_SIZE <= size <= MAX_SIZE:
         raise ConfigError(f"vocabulary size {size:,} is too {'small' if size < MIN_SIZE else 'large'}; expected "
                           f"{MIN_SIZE} up to {MAX_SIZE:,}")  # fmt: skip

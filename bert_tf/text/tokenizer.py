@@ -1,5 +1,6 @@
 """WordPiece tokenizer in the TensorFlow graph: the same code in training, evaluation and a served model."""
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -42,6 +43,18 @@ def _op_vocabulary(pieces: Sequence[str], split_cjk: bool) -> list[str]:
         else f"[{piece_id}]\x11"  # keeps the id and never matches
         for piece_id, piece in enumerate(pieces)
     ]
+
+
+@functools.lru_cache(maxsize=4)  # it takes 0.4 s, and programs make a tokenizer for each part that needs one
+def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool) -> tuple[bytes, bytes]:
+    """Models of the WordPiece op: one for ordinary words, and one for long words, too."""
+    vocabulary = _op_vocabulary(pieces, split_cjk)
+    # The op limits words by bytes. With a limit of 200 every word that might have more than 200 characters becomes
+    # [UNK], which is how such words are found. Only texts with such a word are tokenized again, with the second model.
+    ordinary, long_words = (
+        wordpiece_model(vocabulary, size, SPECIAL_STAND_INS[1]) for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
+    )
+    return ordinary, long_words
 
 
 def _rows(row_splits: tf.Tensor) -> tf.Tensor:
@@ -103,13 +116,7 @@ class Tokenizer(tf.Module):
         self.vocab_size = len(pieces)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(pieces.index, SPECIAL_PIECES)
 
-        op_vocabulary = _op_vocabulary(pieces, self.split_cjk)
-        # The op limits words by bytes. With a limit of 200 every word that might have more than 200 characters becomes
-        # [UNK], which is how such words are found. Only texts with such a word are tokenized again, with the second
-        # model.
-        ordinary, long_words = (
-            wordpiece_model(op_vocabulary, size, SPECIAL_STAND_INS[1]) for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
-        )
+        ordinary, long_words = _wordpiece_models(tuple(pieces), self.split_cjk)
         with tf.init_scope():  # the buffers are constants, even if a tokenizer is created inside a graph
             self._ordinary_model = tf.constant(np.frombuffer(ordinary, np.uint8))
             self._long_words_model = tf.constant(np.frombuffer(long_words, np.uint8))

@@ -10,6 +10,12 @@ def join(lists):
     return [element for part in lists for element in part]
 
 
+def pairs_in(batch):
+    """The pairs (first, second, label) of a batch of `sentence_pairs`, without special tokens: lists of int."""
+    rows = zip(batch["ids"].to_list(), batch["first_lengths"].numpy(), batch["labels"].numpy(), strict=True)
+    return [(row[1 : length - 1], row[length:-1], label) for row, length, label in rows]
+
+
 def reference_pairs(
     documents,
     seed,

@@ -20,7 +20,7 @@ from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.documents import sentence_pairs
 from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.text import Tokenizer
-from tests.inputs.original import join, reference_masks, reference_pairs
+from tests.inputs.original import join, pairs_in, reference_masks, reference_pairs
 
 SOTU = Path(__file__).parents[2] / "data/sotu"
 MAX_LENGTH = 128
@@ -72,17 +72,16 @@ def our_epochs(documents, seeds, **options):
     sentences = join(documents)
     nested = [len(document) for document in documents], [len(sentence) for sentence in sentences]
     ragged = tf.RaggedTensor.from_nested_row_lengths(tf.constant(join(sentences), tf.int32), nested)
-    dataset = tf.data.Dataset.from_tensor_slices(ragged)
+    dataset = tf.data.Dataset.from_tensors(ragged)
 
     def epoch(seed):
-        pairs = sentence_pairs(dataset, tf.stack([seed, 7]), max_tokens=MAX_TOKENS, **options)
-        return pairs.map(lambda pair: pair | {"seed": seed})
+        limits = {"max_tokens": MAX_TOKENS, "batch_size": 1000}
+        pairs = sentence_pairs(dataset, tf.stack([seed, 7]), cls_id=CLS, sep_id=SEP, **limits, **options)
+        return pairs.map(lambda batch: (seed, batch))
 
     sampled = {seed: [] for seed in seeds}
-    for batch in tf.data.Dataset.from_tensor_slices(list(seeds)).flat_map(epoch).ragged_batch(1000):
-        columns = [batch[name].numpy().tolist() for name in ("seed", "first", "second", "next_sentence_label")]
-        for seed, *pair in zip(*columns, strict=True):
-            sampled[seed].append(tuple(pair))
+    for seed, batch in tf.data.Dataset.from_tensor_slices(list(seeds)).flat_map(epoch):
+        sampled[int(seed)] += pairs_in(batch)
     return list(sampled.values())
 
 
@@ -307,7 +306,7 @@ def test_the_shares_of_masks_are_eighty_ten_and_ten_percent(masked, tokenizer):
 def padding(tokenizer, pack, pairs="nsp"):
     data = PretrainingData(max_length=MAX_LENGTH, pairs=pairs, pack=pack)
     dataset = pretraining_dataset(Corpus([str(SOTU / "train.txt.gz")], tokenizer, data), seed=1, epoch=0, batch_size=32)
-    return np.mean([np.mean(batch["input_mask"] == 0) for batch in dataset.as_numpy_iterator()])
+    return np.mean([np.mean(batch["input_mask"] == 0) for batch in dataset.take(50).as_numpy_iterator()])
 
 
 @pytest.mark.parametrize("pairs", ["nsp", pytest.param("none", marks=pytest.mark.slow)])

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
-from bert_tf.text.packing import dense_features, keep_some, pack, truncate
+from bert_tf.text.packing import dense_features, keep_some, length_steps, pack, truncate
 
 CLS, SEP = 101, 102
 
@@ -68,6 +68,9 @@ def test_the_token_types_of_a_packed_pair_change_after_the_first_sep():
         ({"length_multiple": 4}, 8),
         ({"length_multiple": 5}, 5),
         ({"length_multiple": 8, "max_length": 6}, 6),
+        ({"lengths": [4, 6, 8]}, 6),
+        ({"lengths": [5, 8]}, 5),
+        ({"lengths": [4, 8], "max_length": 6}, 6),
     ],
 )
 def test_padding_is_zero_in_all_three_features(options, width):
@@ -179,3 +182,11 @@ def test_sequences_without_labels_are_joined_without():
     sequences |= {name: tf.constant([[1]]) for name in ("masked_lm_positions", "masked_lm_ids")}
     rows = join_rows(sequences | {"masked_lm_weights": tf.ones([1, 1])}, [3], [1], max_length=8, max_predictions=1)
     assert rows.keys() == {*sequences, "input_mask", "masked_lm_weights"}
+
+
+def test_few_lengths_waste_at_most_a_third():
+    assert length_steps(128) == [16, 24, 32, 48, 64, 96, 128]
+    assert length_steps(100) == [16, 24, 32, 48, 64, 96, 100]
+    assert length_steps(10) == [10]
+    steps = length_steps(512)
+    assert all(longer <= 1.5 * shorter for shorter, longer in itertools.pairwise(steps))

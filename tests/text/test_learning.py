@@ -64,22 +64,20 @@ def test_lines_may_be_bytes_and_invalid_utf8():
     assert learn_vocabulary([b"the\xff cat\r\n", "the cat"], 100) == learn_vocabulary(["the cat", "the cat"], 100)
 
 
-def test_the_program_writes_the_same_file_in_every_process(tmp_path):
+def test_the_program_writes_in_another_process_what_is_learnt_here(tmp_path):
     with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
         file.write("\n".join(corpus()[200:]).encode())
     (tmp_path / "a.txt").write_text("\n".join(corpus()[:200]) + "\n", encoding="utf-8")
-    files = []
-    for seed, threads in (("1", "1"), ("2", "2")):
-        files.append(tmp_path / f"{seed}.vocab")
-        environment = os.environ | {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
-        arguments = [f"--input={tmp_path}/*.txt,{tmp_path}/*.gz", f"--output={files[-1]}", "--vocab_size=150"]
-        done = subprocess.run(
-            [sys.executable, "-m", "bert_tf.learn_vocab", *arguments], env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        assert "150 wordpieces" in done.stdout
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert read_vocabulary(files[0]) == learn_vocabulary(corpus(), 150)
+    output = tmp_path / "vocab.txt"
+    # Hashes, and so the order of sets, are different from those of this process.
+    environment = os.environ | {"PYTHONHASHSEED": "1", "RAYON_NUM_THREADS": "1"}
+    arguments = [f"--input={tmp_path}/*.txt,{tmp_path}/*.gz", f"--output={output}", "--vocab_size=150"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_tf.learn_vocab", *arguments], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "150 wordpieces" in done.stdout
+    assert read_vocabulary(output) == learn_vocabulary(corpus(), 150)
 
 
 def test_an_empty_text_and_a_too_small_size_are_refused(tmp_path):
@@ -93,7 +91,7 @@ def test_an_empty_text_and_a_too_small_size_are_refused(tmp_path):
     ("cut.gz", gzip.compress(b"the cat\n" * 1000)[:-10], "the gzip data are cut off at byte"),
     ("a.txt", "the cat\n".encode("utf-16"), "byte 0: UTF-16 text"),
     ("ls", b"\x7fELF\2\1\1" + bytes(9) + b"the cat\n", "byte 7: 0x00, so binary data"),
-])  # fmt: skip
+], ids=["cut gzip", "UTF-16", "binary"])  # fmt: skip
 def test_the_program_refuses_files_that_are_no_text(programs, tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     done = programs("learn_vocab", f"--input={tmp_path / name}", f"--output={tmp_path}/vocab.txt")

@@ -16,6 +16,7 @@ from bert_tf.text import Tokenizer
 TOO_BAD = "the corpus is damaged:"
 
 _FILES_IN_TURN = 8
+_DOCUMENTS_PER_BLOCK = 128
 # Before the end of the epoch, the share is computed from at least this many units: the first sentence may be a bad one.
 _MIN_SEEN = 10_000
 
@@ -58,7 +59,7 @@ class Corpus(NamedTuple):
         else:
             check_text_files(self.files)
 
-    def documents(self, seed: tf.Tensor | Sequence[int]) -> tf.data.Dataset:
+    def documents(self, seed: tf.Tensor | Sequence[int], per_block: int = _DOCUMENTS_PER_BLOCK) -> tf.data.Dataset:
         """Reads one epoch. The text files (of shards: their sources) come in random order, eight in turn.
 
         Unreadable parts (sentences that are not UTF-8, damaged records) are skipped; the first, the tenth, the
@@ -66,10 +67,12 @@ class Corpus(NamedTuple):
 
         Args:
             seed: integer [2], determines the order of files.
+            per_block: maximum number of documents per element.
 
         Returns:
-            Dataset of RaggedTensors int32 [num_sentences, None] with at least one sentence; with data.words "spaces"
-            the ids include word starts (`masking.mark_words`).
+            Dataset of blocks of documents, RaggedTensors int32 [num_documents, None, None] with at least one sentence
+            per document; a block may have no documents. With data.words "spaces" the ids include word starts
+            (`masking.mark_words`).
 
         Raises:
             tf.errors.InvalidArgumentError: while reading, if more than `data.max_bad_share` is unreadable.
@@ -80,24 +83,17 @@ class Corpus(NamedTuple):
 
             def read(source: tf.Tensor) -> tf.data.Dataset:
                 return shards.read_source(source, self.data.words)
-
-            def convert(ids: tf.Tensor, sentence_lengths: tf.Tensor) -> tf.RaggedTensor:
-                return tf.RaggedTensor.from_row_lengths(ids, sentence_lengths, validate=False)
         else:
             sources, problem = tf.constant(self.files), "sentences are not UTF-8"
+            tokenize = _tokenize(self.tokenizer, self.data.words)
 
             def read(source: tf.Tensor) -> tf.data.Dataset:
-                sentences = read_source(source, self.data.layout)
-                return sentences.map(lambda sentences, *counts: ((sentences,), *counts))
-
-            convert = _tokenize(self.tokenizer, self.data.words)
+                return read_source(source, self.data.layout, tokenize)
 
         order = tf.random.experimental.stateless_shuffle(sources, seed)
         ordered = tf.data.Dataset.from_tensor_slices(order)
         elements = ordered.interleave(read, cycle_length=_FILES_IN_TURN, block_length=1)
-        contents = _refuse_bad(elements, self.data.max_bad_share, problem)
-        contents = contents.filter(lambda *content: tf.size(content[-1]) > 0)
-        return contents.map(convert, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return _refuse_bad(elements.batch(per_block), self.data.max_bad_share, problem)
 
 
 def _tokenize(tokenizer: Tokenizer, words: str) -> Callable[..., tf.RaggedTensor]:
@@ -107,45 +103,58 @@ def _tokenize(tokenizer: Tokenizer, words: str) -> Callable[..., tf.RaggedTensor
     return lambda strings: mark_words(*tokenizer.tokenize_with_words(strings))
 
 
-def _refuse_bad(elements: tf.data.Dataset, max_bad_share: float, problem: str) -> tf.data.Dataset:
-    """Counts and reports skipped units; too many are an error.
+def _refuse_bad(blocks: tf.data.Dataset, max_bad_share: float, problem: str) -> tf.data.Dataset:
+    """Drops elements without sentences; counts and reports skipped units; too many are an error.
 
     Args:
-        elements: Dataset of (content, a tuple of vectors; units read; int64 [2], how many of them were bad and how many
-            were dropped for other reasons).
+        blocks: Dataset of batches of documents, RaggedTensor [n, None, None]; units read, int64 [n]; how many of them
+            were bad and how many were dropped for other reasons, int64 [n, 2].
         max_bad_share: of the units read.
         problem: the unit and what is wrong with it, for messages.
 
     Returns:
-        Dataset of the contents.
+        Dataset of the documents.
     """
-    end = tuple(tf.zeros([0], spec.dtype) for spec in elements.element_spec[0])
-    elements = elements.map(lambda content, read, dropped: (content, read, dropped[0], False))
-    elements = elements.concatenate(
-        tf.data.Dataset.from_tensors((end, tf.constant(0, tf.int64), tf.constant(0, tf.int64), True))
-    )
+    spec = blocks.element_spec[0]
+    nothing = tf.RaggedTensor.from_nested_row_lengths(tf.zeros([0], spec.dtype), [tf.zeros([0], tf.int64)] * 2)
+    end = nothing, tf.zeros([1], tf.int64), tf.zeros([1, 2], tf.int64), True
+    blocks = blocks.map(lambda *block: (*block, False)).concatenate(tf.data.Dataset.from_tensors(end))
+    powers = tf.constant([10**exponent for exponent in range(1, 19)], tf.int64)
 
     def count(
-        state: tuple[tf.Tensor, tf.Tensor, tf.Tensor], element: tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor, bool]
-    ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]:
-        seen, bad, report_at = state
-        content, read, more, is_end = element
-        seen, bad = seen + read, bad + more
-        report = bad >= report_at
+        state: tuple[tf.Tensor, tf.Tensor, tf.Tensor], block: tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor, tf.Tensor]
+    ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], tf.RaggedTensor]:
+        documents, read, dropped, is_end = block
+        seen, bad = state[0] + tf.cumsum(read), state[1] + tf.cumsum(dropped[:, 0])  # [n]
 
-        def check() -> tf.Operation:
-            counted = tf.strings.format(f"{{}} of {{}} {problem}", (bad, seen))
-            line = tf.strings.join(["bert_tf: skipped so far in this epoch: ", counted])
-            reported = tf.cond(report, lambda: tf.print(line, output_stream=sys.stderr), tf.no_op)
+        def message(at: tf.Tensor) -> tf.Tensor:
+            return tf.strings.format(f"{{}} of {{}} {problem}", (bad[at], seen[at]))
+
+        def report(report_at: tf.Tensor) -> tf.Tensor:
+            at = tf.argmax(bad >= report_at)
+            line = tf.strings.join(["bert_tf: skipped so far in this epoch: ", message(at)])
+            with tf.control_dependencies([tf.print(line, output_stream=sys.stderr)]):
+                return tf.reduce_min(tf.boolean_mask(powers, powers > bad[at]))
+
+        def check() -> tf.Tensor:
+            reported = tf.while_loop(lambda report_at: bad[-1] >= report_at, report, [state[2]])[0]
             allowed = max_bad_share * tf.cast(tf.where(is_end, seen, tf.maximum(seen, _MIN_SEEN)), tf.float64)
-            message = tf.strings.join(
-                [f"{TOO_BAD} ", counted, f"; expected at most {max_bad_share:.3%} (data.max_bad_share)"]
+            too_many = tf.cast(bad, tf.float64) > allowed
+            text = tf.strings.join(
+                [
+                    f"{TOO_BAD} ",
+                    message(tf.argmax(too_many)),
+                    f"; expected at most {max_bad_share:.3%} (data.max_bad_share)",
+                ]
             )
-            return tf.group(reported, tf.debugging.Assert(tf.cast(bad, tf.float64) <= allowed, [message]))
+            with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(too_many), [text])]):
+                return tf.identity(reported)
 
-        with tf.control_dependencies([tf.cond((more > 0) | is_end, check, tf.no_op)]):
-            report_next = tf.where(report, 10 * report_at, report_at)
-            return (seen, bad, report_next), tuple(tf.identity(vector) for vector in content)
+        report_at = tf.cond(is_end | (bad[-1] > state[1]), check, lambda: state[2])
+        with tf.control_dependencies([report_at]):
+            lengths = documents.row_lengths()
+            documents = tf.RaggedTensor.from_row_lengths(documents.values, lengths[lengths > 0], validate=False)
+        return (seen[-1], bad[-1], report_at), documents
 
     zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
-    return elements.scan((zero, zero, one), count)
+    return blocks.scan((zero, zero, one), count)

@@ -1,8 +1,11 @@
 """Documents cut into sequences: pairs of segments (BERT, section 3.1, task 2) or full sentences (RoBERTa)."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from bert_tf.errors import DataError
+from bert_tf.types import Tensors
 
 _LARGEST_INT32 = 2**31 - 1
 
@@ -11,10 +14,10 @@ def check_documents(documents: tf.data.Dataset, pairs: str = "nsp") -> None:
     """Raises a DataError if the corpus has too few documents; reads at most two.
 
     Args:
-        documents: Dataset of documents, tensors of any kind.
+        documents: Dataset of blocks of documents, RaggedTensors [num_documents, None, None].
         pairs: "nsp" needs two documents, "sop" and "none" need one.
     """
-    count = len(list(documents.take(2)))
+    count = len(list(documents.unbatch().take(2)))
     if not count:
         raise DataError("the corpus has no text, expected documents separated by blank lines; add text")
     if count < 2 and pairs == "nsp":
@@ -29,7 +32,10 @@ def sentence_pairs(
     documents: tf.data.Dataset,
     seed: tf.Tensor,
     *,
+    batch_size: int | tf.Tensor,
     max_tokens: int,
+    cls_id: int,
+    sep_id: int,
     short_sequence_rate: float = 0.1,
     group_size: int = 1000,
     swap: bool = False,
@@ -49,15 +55,19 @@ def sentence_pairs(
     single sentence, which has no order, still gets a random second segment (also label 1).
 
     Args:
-        documents: Dataset of RaggedTensors int32 [num_sentences, None], token ids; empty sentences are skipped.
+        documents: Dataset of blocks of documents, RaggedTensors int32 [num_documents, None, None], token ids; empty
+            sentences are skipped.
         seed: integer [2], stateless: the same seed gives the same pairs in the same order.
+        batch_size: pairs per batch; only the last batch has fewer.
         max_tokens: maximum number of tokens in both segments together: the model's length minus [CLS] and two [SEP].
+        cls_id, sep_id: ids of [CLS] and [SEP].
         short_sequence_rate: fraction of documents with a shorter target length.
         group_size: maximum number of documents per group. Memory holds the tokens of two or three groups.
         swap: label 1 is a pair in the wrong order instead of a random second segment.
 
     Returns:
-        Dataset of dicts: "first" int32 [n], "second" int32 [m], "next_sentence_label" int32 [].
+        Dataset of batches, dicts: "ids" RaggedTensor int32 [batch, None], [CLS] first [SEP] second [SEP];
+        "first_lengths" int32 [batch], tokens up to the first [SEP]; "labels" int32 [batch].
     """
 
     def pair(group: tf.Tensor, documents: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -69,24 +79,17 @@ def sentence_pairs(
         order = _random_order(tf.size(labels), order_seed)
         return tokens, tf.gather(ranges, order), tf.gather(labels, order)
 
-    def look_up(tokens: tf.Tensor, ranges: tf.Tensor, labels: tf.Tensor) -> tf.data.Dataset:
-        def example(bounds: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
-            first = tokens[bounds[0] : bounds[1]]
-            second = tokens[bounds[2] : bounds[3]]
-            return {"first": first, "second": second, "next_sentence_label": label}
-
-        return tf.data.Dataset.from_tensor_slices((ranges, labels)).map(example)
-
-    # The next group is prepared while the current one is used.
-    groups = documents.ragged_batch(group_size).enumerate().map(pair).prefetch(1)
-    return groups.flat_map(look_up)
+    groups = documents.unbatch().batch(group_size).enumerate().map(pair)
+    return _in_batches(groups, batch_size, cls_id, sep_id)
 
 
 def full_sentences(
     documents: tf.data.Dataset,
     seed: tf.Tensor,
     *,
+    batch_size: int | tf.Tensor,
     max_tokens: int,
+    cls_id: int,
     sep_id: int,
     group_size: int = 1000,
     cut: bool = False,
@@ -103,15 +106,18 @@ def full_sentences(
     sequence ends and continues in another one, as with `--sample-break-mode none` of RoBERTa's own program, fairseq.
 
     Args:
-        documents: Dataset of RaggedTensors int32 [num_sentences, None], token ids; empty sentences are skipped.
+        documents: Dataset of blocks of documents, RaggedTensors int32 [num_documents, None, None], token ids; empty
+            sentences are skipped.
         seed: integer [2], stateless: the same seed gives the same sequences in the same order.
+        batch_size: sequences per batch; only the last batch has fewer.
         max_tokens: maximum number of tokens in a sequence: the model's length minus [CLS] and the final [SEP].
-        sep_id: id of [SEP], between documents.
+        cls_id, sep_id: ids of [CLS] and [SEP]; [SEP] also separates documents.
         group_size: maximum number of documents per group. Memory holds the tokens of two or three groups.
         cut: sequences end when they are full instead of at the end of a sentence.
 
     Returns:
-        Dataset of dicts: "first" int32 [n].
+        Dataset of batches, dicts: "ids" RaggedTensor int32 [batch, None], [CLS] text [SEP]; "first_lengths" int32
+        [batch], all its tokens.
     """
 
     def fill(
@@ -130,16 +136,65 @@ def full_sentences(
         ranges = tf.gather(ranges, _random_order(whole, order_seed))
         return joined[unfinished[0] : unfinished[1]], (joined, ranges)
 
-    def look_up(tokens: tf.Tensor, ranges: tf.Tensor) -> tf.data.Dataset:
-        rows = tf.data.Dataset.from_tensor_slices(ranges)
-        return rows.map(lambda bounds: {"first": tokens[bounds[0] : bounds[1]]})
-
     # The empty group at the end closes the last sequence.
     empty = tf.RaggedTensor.from_nested_row_lengths(tf.zeros([0], tf.int32), [tf.zeros([0], tf.int64)] * 2)
-    groups = documents.ragged_batch(group_size).enumerate().map(lambda number, group: (number, group, False))
+    groups = documents.unbatch().batch(group_size).enumerate().map(lambda number, group: (number, group, False))
     end = tf.data.Dataset.from_tensors((tf.constant(0, tf.int64), empty, True))
     filled = groups.concatenate(end).scan(tf.zeros([0], tf.int32), lambda rest, element: fill(rest, *element))
-    return filled.prefetch(1).flat_map(look_up)
+    return _in_batches(filled, batch_size, cls_id, sep_id)
+
+
+def _in_batches(groups: tf.data.Dataset, batch_size: int | tf.Tensor, cls_id: int, sep_id: int) -> tf.data.Dataset:
+    """Batches of sequences with [CLS] and [SEP], across groups.
+
+    Args:
+        groups: Dataset of tuples: tokens int32 [num_tokens]; ranges int32 [sequences, 2 for each segment], [start, end)
+            of each segment in the tokens; for pairs also labels int32 [sequences].
+        batch_size: sequences per batch; only the last batch has fewer.
+        cls_id, sep_id: ids of [CLS] and [SEP].
+
+    Returns:
+        Dataset as `sentence_pairs` and `full_sentences` return.
+    """
+    spec = groups.element_spec
+    empty = tuple(tf.zeros([0, *part.shape[1:]], part.dtype) for part in spec)
+    size = tf.cast(batch_size, tf.int64)
+    segments_per_row = spec[1].shape[1] // 2
+
+    def complete(rest: tuple[tf.Tensor, ...], group: tuple[tf.Tensor, ...]) -> tuple[Any, Any]:
+        """Adds the sequences that remained of the previous group, and keeps those that do not fill a batch."""
+        *parts, is_last = group
+        tokens, ranges = tf.concat([rest[0], parts[0]], 0), tf.concat([rest[1], parts[1] + tf.size(rest[0])], 0)
+        labels = [tf.concat(both, 0) for both in zip(rest[2:], parts[2:], strict=True)]
+        count = tf.shape(ranges)[0]
+        used = tf.where(is_last, count, count - count % tf.cast(size, tf.int32))
+        left = tf.reshape(ranges[used:], [-1, 2])
+        positions = tf.ragged.range(left[:, 0], left[:, 1])
+        left = tf.stack([positions.row_starts(), positions.row_limits()], axis=1)
+        rest = tf.gather(tokens, positions.values), tf.reshape(tf.cast(left, tf.int32), [-1, 2 * segments_per_row])
+        # The two special tokens come first, so that a sequence can be looked up as a whole.
+        tokens = tf.concat([[cls_id, sep_id], tokens], 0)
+        return (*rest, *(of[used:] for of in labels)), (tokens, ranges[:used] + 2, *(of[:used] for of in labels))
+
+    def cut(tokens: tf.Tensor, ranges: tf.Tensor, *labels: tf.Tensor) -> tf.data.Dataset:
+        def batch(start: tf.Tensor) -> Tensors:
+            segments = tf.reshape(ranges[start : start + size], [-1, segments_per_row, 2])
+            rows = tf.shape(segments)[0]
+            after = tf.tile([[[1, 2]]], [rows, segments_per_row, 1])  # the range of [SEP]
+            parts = tf.reshape(tf.concat([segments, after], 2), [-1, 2 * segments_per_row, 2])
+            parts = tf.concat([tf.tile([[[0, 1]]], [rows, 1, 1]), parts], 1)  # and that of [CLS]
+            positions = tf.ragged.range(tf.reshape(parts[:, :, 0], [-1]), tf.reshape(parts[:, :, 1], [-1]))
+            lengths = tf.cast(tf.reduce_sum(parts[:, :, 1] - parts[:, :, 0], 1), tf.int64)
+            ids = tf.RaggedTensor.from_row_lengths(tf.gather(tokens, positions.values), lengths, validate=False)
+            made = {"ids": ids, "first_lengths": segments[:, 0, 1] - segments[:, 0, 0] + 2}
+            return made | ({"labels": labels[0][start : start + size]} if labels else {})
+
+        return tf.data.Dataset.range(0, tf.shape(ranges, tf.int64)[0], size).map(batch)
+
+    end = tf.data.Dataset.from_tensors((*empty, True))
+    groups = groups.map(lambda *group: (*group, False)).concatenate(end).scan(empty, complete)
+    # The next group is prepared while the current one is used.
+    return groups.prefetch(1).flat_map(cut)
 
 
 def _join_documents(tokens: tf.Tensor, bounds: tf.Tensor, limits: tf.Tensor, sep_id: int) -> tf.Tensor:

@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -24,6 +24,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from bert_tf.errors import ConfigError, DataError, of_workers
 from bert_tf.files import require_space
 from bert_tf.gfiles import PARTIAL, data_errors, read_json, replacing, write_json
+from bert_tf.inputs.batching import without_tuning
 from bert_tf.inputs.corpus.readers import read_source
 from bert_tf.inputs.corpus.shards import (
     DESCRIPTION,
@@ -35,6 +36,7 @@ from bert_tf.inputs.corpus.shards import (
     settings_of,
     shard_name,
 )
+from bert_tf.inputs.masking import mark_words, unmark_words
 from bert_tf.text import Tokenizer
 from bert_tf.types import Json
 
@@ -153,7 +155,7 @@ class _Hash(beam.DoFn):
 
     def process(self, number: int) -> Iterator[tuple[int, bytes]]:
         partitions: dict[int, list[tuple[int, int, int, int, int]]] = collections.defaultdict(list)
-        for (file, document), (sentences, _, _) in _documents(self._plan, number).as_numpy_iterator():
+        for (file, document), _, _, sentences, _ in _documents(self._plan, number).as_numpy_iterator():
             if not len(sentences):
                 continue
             value = hashlib.blake2b(normalized(sentences).encode(), digest_size=16).digest()
@@ -203,41 +205,45 @@ class _Write(beam.DoFn):
     def _write(self, path: str, number: int, duplicates: set[tuple[int, int]]) -> Json:
         """Writes the shard to `path`; returns its index."""
         counts: collections.Counter[str] = collections.Counter()
-        documents = _documents(self._plan, number).map(self._tokenize, num_parallel_calls=tf.data.AUTOTUNE)
+        documents = _documents(
+            self._plan, number, lambda strings: mark_words(*self._tokenizer.tokenize_with_words(strings))
+        )
         files: list[Json] = [{"file": file, "records": []} for file, _, _ in self._plan["groups"][number]]
         offset = 0
         with tf.io.TFRecordWriter(path) as writer:
             elements = documents.as_numpy_iterator()
             for file, group in itertools.groupby(elements, key=lambda element: int(element[0][0])):
                 source = SourceWriter(writer, offset)
-                for position, read, (not_utf8, empty), ids, lengths, starts in group:
+                for position, read, (not_utf8, empty), marked, lengths in group:
                     counts.update(sentences_read=int(read), not_utf8=int(not_utf8), empty=int(empty))
                     if tuple(position.tolist()) in duplicates:
                         counts["duplicates"] += 1
                     elif len(lengths):
+                        ids, starts = unmark_words(marked)
                         source.write(ids, lengths, starts)
                         counts.update(documents=1, sentences=len(lengths), tokens=len(ids))
                 source.close()
                 files[file]["records"], offset = source.records, source.offset
         return {"bytes": offset, "counts": counts, "sources": files}
 
-    def _tokenize(
-        self, position: tuple[tf.Tensor, tf.Tensor], element: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-    ) -> tuple[tf.Tensor, ...]:
-        sentences, read, dropped = element
-        ids, starts = self._tokenizer.tokenize_with_words(sentences)
-        return tf.stack(position), read, dropped, ids.values, ids.row_lengths(), starts.values
 
+def _documents(
+    planned: Json, number: int, tokenize: Callable[[tf.Tensor], tf.RaggedTensor] | None = None
+) -> tf.data.Dataset:
+    """Dataset of the elements of `readers.read_source` of one shard, in order.
 
-def _documents(planned: Json, number: int) -> tf.data.Dataset:
-    """Dataset of ((file, document), element of `readers.read_source`) of one shard, in order."""
+    These are vectors here: (file, document); sentences read; dropped, by kind; tokens or strings; tokens per sentence.
+    """
 
     def read(file: tf.Tensor, path: tf.Tensor) -> tf.data.Dataset:
-        numbered = read_source(path, planned["layout"]).enumerate()
-        return numbered.map(lambda document, element: ((file, document), element))
+        def flat(document: tf.Tensor, element: tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+            sentences, read, dropped = element
+            return tf.stack([file, document]), read, dropped, sentences.values, sentences.row_lengths()
+
+        return read_source(path, planned["layout"], tokenize).enumerate().map(flat)
 
     paths = [path for path, _, _ in planned["groups"][number]]
-    return tf.data.Dataset.from_tensor_slices(paths).enumerate().flat_map(read)
+    return tf.data.Dataset.from_tensor_slices(paths).enumerate().flat_map(read).with_options(without_tuning())
 
 
 def _clear(output: str, plan_digest: str, count: int) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,7 +16,6 @@ from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
 from bert_tf.inputs.corpus.service import OUT_OF_ORDER
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
 from bert_tf.text import Tokenizer
-from bert_tf.text.packing import dense_features, pack
 from bert_tf.types import Tensors
 
 _BATCHES_PER_POOL = 32
@@ -33,7 +33,7 @@ def check_corpus(corpus: Corpus) -> None:
     """
     corpus.check()
     with reading(", ".join(corpus.files)):
-        check_documents(corpus.documents([0, 0]), corpus.data.pairs)
+        check_documents(corpus.documents([0, 0], per_block=2), corpus.data.pairs)
 
 
 @contextlib.contextmanager
@@ -93,19 +93,10 @@ def pretraining_dataset(
     file_seed, pair_seed, order_seed, mask_seed = tf.unstack(tf.random.split(epoch_seed, 4))
 
     tokenizer, data = corpus.tokenizer, corpus.data
-    sequences = _sequences(corpus, file_seed, pair_seed)
-
-    def pack_segments(segments: Tensors) -> Tensors:
-        ids, type_ids = pack(
-            segments["first"], segments.get("second"), cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id
-        )
-        labels = {"labels": segments["next_sentence_label"]} if "next_sentence_label" in segments else {}
-        return {"ids": ids, "type_ids": type_ids} | labels
-
-    pool_size = batch_size * _BATCHES_PER_POOL if data.length_multiple else batch_size
-    batches = sequences.ragged_batch(_PACKED_POOL if data.shares_rows else pool_size).map(pack_segments)
+    pool_size = _PACKED_POOL if data.shares_rows else batch_size * (_BATCHES_PER_POOL if data.length_multiple else 1)
+    batches = _sequences(corpus, file_seed, pair_seed, pool_size)
     if data.shares_rows:
-        batches = _rows(batches, order_seed, data).ragged_batch(batch_size)
+        batches = _rows(batches, order_seed, data).batch(batch_size)
     elif data.length_multiple:
         batches = batch_by_length(batches, batch_size, length_key="ids", seed=order_seed)
     if drop_remainder:
@@ -136,22 +127,27 @@ def pretraining_dataset(
     return batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _sequences(corpus: Corpus, file_seed: tf.Tensor, seed: tf.Tensor) -> tf.data.Dataset:
-    """Dataset of sequences, dicts of one or two segments and, for pairs, a label."""
-    documents, data = corpus.documents(file_seed), corpus.data
+def _sequences(corpus: Corpus, file_seed: tf.Tensor, seed: tf.Tensor, batch_size: int) -> tf.data.Dataset:
+    """Dataset of batches of sequences, as `sentence_pairs` or `full_sentences` returns them."""
+    documents, tokenizer, data = corpus.documents(file_seed), corpus.tokenizer, corpus.data
     if data.pairs == "none":
         return full_sentences(
             documents,
             seed,
+            batch_size=batch_size,
             max_tokens=data.max_length - 2,  # [CLS] first [SEP]
-            sep_id=corpus.tokenizer.sep_id,
+            cls_id=tokenizer.cls_id,
+            sep_id=tokenizer.sep_id,
             group_size=data.group_size,
             cut=data.pack,
         )
     return sentence_pairs(
         documents,
         seed,
+        batch_size=batch_size,
         max_tokens=data.max_length - 3,  # [CLS] first [SEP] second [SEP]
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
         short_sequence_rate=data.short_sequence_rate,
         group_size=data.group_size,
         swap=data.pairs == "sop",
@@ -181,15 +177,22 @@ def _rows(pools: tf.data.Dataset, seed: tf.Tensor, data: PretrainingData) -> tf.
 
 def _features(packed: Tensors, seed: tf.Tensor, tokenizer: Tokenizer, data: PretrainingData) -> Tensors:
     """Packed batch -> padded features for a `Masker`; each row gets a seed of its own from the batch's seed."""
-    length = data.max_length if data.length_multiple is None else None
-    features = dense_features(
-        packed["ids"],
-        packed["type_ids"],
-        length=length,
-        length_multiple=data.length_multiple or 1,
-        max_length=data.max_length,
-    )
-    rows = packed["ids"].nrows()
+    ids = packed["ids"]
+    lengths = tf.cast(ids.row_lengths(), tf.int32)[:, tf.newaxis]
+    width = data.max_length
+    shape: Any = [None, width]  # a list keeps a known length in the static shape
+    if data.length_multiple:
+        width = tf.minimum(-(-tf.reduce_max(lengths) // data.length_multiple) * data.length_multiple, width)
+        shape = tf.stack([-1, width])
+    positions = tf.range(width)
+    mask = positions < lengths
+    second = mask & (positions >= packed["first_lengths"][:, tf.newaxis])
+    features = {
+        "input_word_ids": ids.to_tensor(shape=shape),
+        "input_mask": tf.cast(mask, tf.int32),
+        "input_type_ids": tf.cast(second, tf.int32),
+    }
+    rows = tf.shape(lengths)[0]
     # Drawn from all of int32. Philox is set because the default generator differs between devices.
     seeds = tf.random.stateless_uniform([rows, 2], seed, minval=None, maxval=None, dtype=tf.int32, alg="philox")
     features |= {SEED: seeds} | ({"next_sentence_labels": packed["labels"]} if "labels" in packed else {})

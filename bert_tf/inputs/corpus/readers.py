@@ -1,10 +1,11 @@
-"""Streaming readers of raw text files: Datasets of documents, each a tensor of sentences."""
+"""Streaming readers of raw text files: Datasets of documents, each a RaggedTensor of sentences."""
 
 import collections
 import concurrent.futures
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,6 +18,7 @@ LAYOUTS = ("sentences", "documents")
 
 _BLOCK_BYTES = 1 << 17  # read at a time: zeros are a thousand times as many when unpacked
 _LINES_PER_BLOCK = 256
+_BLOCKS_IN_PARALLEL = 2  # of each of the files that are read in turn
 # A text without blank lines would be one document as large as the file; it is cut here to limit memory.
 _MAX_SENTENCES = 1 << 16
 
@@ -70,7 +72,7 @@ def check_text_files(paths: Sequence[str]) -> None:
     unpacked once: 250 MB of text per second and thread, a fraction of the time that tokenizing it takes.
 
     Raises a DataError if a file cannot be read, is empty, cut off or damaged, is UTF-16 or binary, or is mostly not
-    UTF-8. A few bytes that are not UTF-8 are allowed: the tokenizer drops them, as BERT's does.
+    UTF-8. A few bytes that are not UTF-8 are allowed: the sentences with them are dropped.
 
     Args:
         paths: text files, compressed if their names end in .gz.
@@ -121,11 +123,12 @@ def _unpacked(blocks: Iterable[bytes], path: str) -> Iterator[bytes]:
         raise DataError(f"{path}: the gzip data are cut off at byte {read}, before their end; fetch the file again")
 
 
-def read_documents(files: Sequence[str] | tf.Tensor, layout: str = "sentences", interleave: int = 1) -> tf.data.Dataset:
-    """Reads documents as a stream; memory use does not grow with the files.
+def read_source(
+    file: str | tf.Tensor, layout: str, tokenize: Callable[[tf.Tensor], tf.RaggedTensor] | None = None
+) -> tf.data.Dataset:
+    """Reads the documents of one UTF-8 file as a stream; memory use does not grow with the file.
 
-    Files are UTF-8, with Unix or DOS line endings, compressed if the name ends in .gz. A document never continues in
-    another file. There are two layouts:
+    The file may have Unix or DOS line endings, and is compressed if its name ends in .gz. There are two layouts:
 
     * "sentences": one sentence per line, blank lines between documents, as in google-research/bert. A document is cut
       after 65,536 sentences.
@@ -133,101 +136,99 @@ def read_documents(files: Sequence[str] | tf.Tensor, layout: str = "sentences", 
       space follows, and after `。！？` in any case; but not after a single letter ("J.", "U.S."), a common English
       abbreviation ("Mr.", "etc."), or "No." and similar ones before a number.
 
-    Args:
-        files: paths, or a string tensor [num_files].
-        layout: "sentences" or "documents".
-        interleave: number of files that are read in turn, one document from each; 1 reads one file after the other.
-
-    Returns:
-        Dataset of string tensors [num_sentences], never empty; sentences have no surrounding white space.
-    """
-    _check_layout(layout)
-    files = tf.data.Dataset.from_tensor_slices(tf.convert_to_tensor(files))
-    return files.interleave(lambda file: _read_file(file, layout), cycle_length=interleave, block_length=1)
-
-
-def read_source(file: str | tf.Tensor, layout: str) -> tf.data.Dataset:
-    """Reads the documents of one file as `read_documents` does, without invalid and invisible sentences.
-
     Sentences that are not UTF-8 or have no visible character are dropped, then documents without sentences.
 
     Args:
         file: path, or string tensor [].
         layout: "sentences" or "documents".
+        tokenize: function from sentences, string [n], to their tokens [n, None]; None keeps the strings.
 
     Returns:
-        Dataset of tuples, one per document and a final one without sentences: the sentences, string [num_sentences];
-        the number of sentences read since the previous tuple, int64 []; and how many of these were not UTF-8 and how
-        many invisible, int64 [2].
+        Dataset of tuples, one per document and a final one without sentences: the sentences, RaggedTensor
+        [num_sentences, None] of tokens, or of one string each without surrounding white space; the number of sentences
+        read since the previous tuple, int64 []; and how many of these were not UTF-8 and how many invisible, int64 [2].
     """
-    _check_layout(layout)
-
-    def clean(
-        state: tuple[tf.Tensor, tf.Tensor], element: tuple[tf.Tensor, tf.Tensor]
-    ) -> tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]]:
-        read, dropped = state
-        sentences, is_end = element
-        valid = tf.strings.regex_full_match(sentences, _VALID)
-        visible = ~tf.strings.regex_full_match(sentences, _INVISIBLE)
-        read += tf.size(sentences, tf.int64)
-        dropped += tf.stack([tf.math.count_nonzero(~valid), tf.math.count_nonzero(valid & ~visible)])
-        kept = sentences[valid & visible]
-        is_element = is_end | (tf.size(kept) > 0)
-        carried = tf.cond(is_element, lambda: zeros, lambda: (read, dropped))
-        return carried, (kept, read, dropped, is_element)
-
-    zeros = tf.constant(0, tf.int64), tf.zeros([2], tf.int64)
-    documents = _read_file(file, layout).map(lambda sentences: (sentences, False))
-    end = tf.data.Dataset.from_tensors((tf.zeros([0], tf.string), True))
-    cleaned = documents.concatenate(end).scan(zeros, clean).filter(lambda *element: element[-1])
-    return cleaned.map(lambda sentences, read, dropped, _: (sentences, read, dropped))
-
-
-def _check_layout(layout: str) -> None:
     if layout not in LAYOUTS:
         raise ConfigError(f'unknown layout "{layout}", expected one of {", ".join(LAYOUTS)}; set data.layout')
+    split = _lines if layout == "sentences" else _sentences_of_lines
 
+    def convert(block: tf.Tensor, is_end: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        sentences, documents, count = split(block)
+        valid = tf.strings.regex_full_match(sentences, _VALID)
+        visible = ~tf.strings.regex_full_match(sentences, _INVISIBLE)
+        kept = tf.boolean_mask(sentences, valid & visible)
+        tokens = tokenize(kept) if tokenize else tf.RaggedTensor.from_uniform_row_length(kept, 1)
+        kinds = tf.stack([tf.ones_like(valid), ~valid, valid & ~visible, valid & visible], axis=1)  # [sentences, 4]
+        counts = tf.math.unsorted_segment_sum(tf.cast(kinds, tf.int64), documents, count)
+        return tokens.values, tokens.row_lengths(), counts, tf.size(block), is_end
 
-def _read_file(file: str | tf.Tensor, layout: str) -> tf.data.Dataset:
-    """Dataset of one file's documents, string tensors [num_sentences]."""
     compression = tf.where(tf.strings.regex_full_match(file, r".*\.gz"), "GZIP", "")
-    split = _split_at_blank_lines if layout == "sentences" else _split_lines_into_sentences
-    return split(tf.data.TextLineDataset(file, compression_type=compression))
+    lines = tf.data.TextLineDataset(file, compression_type=compression)
+    blocks = lines.batch(_LINES_PER_BLOCK).map(lambda block: (block, False))
+    # The blank line at the end closes the file's last document.
+    blocks = blocks.concatenate(tf.data.Dataset.from_tensors(([""], True)))
+    converted = blocks.map(convert, num_parallel_calls=_BLOCKS_IN_PARALLEL)
+    empty = tf.zeros([0], converted.element_spec[0].dtype), tf.zeros([0], tf.int64)
+    state = *empty, tf.zeros([4], tf.int64), tf.constant(0)
+    # Blocks, because a function called for each document would cost more than most documents.
+    return converted.scan(state, _closing(continued=layout == "sentences")).unbatch()
 
 
-def _split_at_blank_lines(lines: tf.data.Dataset) -> tf.data.Dataset:
-    """Dataset of lines of one file -> Dataset of documents, string tensors [num_sentences].
+def _closing(continued: bool) -> Callable[..., Any]:
+    """Function for `Dataset.scan` that makes blocks of sentences into blocks of documents.
 
-    Works on blocks of lines; the sentences of an unfinished document are carried over to the next block.
+    Its state are the tokens and lengths of the kept sentences of the open document; the counts of sentences (read, not
+    UTF-8, invisible, kept) since the last document that was returned; and the number of lines of the open document.
+
+    Args:
+        continued: whether the last document of a block continues in the next block.
     """
 
-    def close_documents(open_sentences: tf.Tensor, block: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
-        blank = tf.strings.regex_full_match(block, _BLANK)
-        sentences = tf.concat([open_sentences, tf.strings.strip(block)], axis=0)
-        blank = tf.concat([tf.zeros_like(open_sentences, tf.bool), blank], axis=0)
-        document = tf.cumsum(tf.cast(blank, tf.int64))  # of each line, counted from the start of the block
-        # The lines after the last blank line stay open.
-        still_open = ~blank & (document == document[-1]) & (tf.size(sentences) < _MAX_SENTENCES)
-        closed = ~blank & ~still_open
-        starts = tf.unique(document[closed], out_idx=tf.int64)
-        documents = tf.RaggedTensor.from_value_rowids(sentences[closed], starts.idx, tf.size(starts.y, tf.int64))
-        return sentences[still_open], documents
+    def close(state: tuple[tf.Tensor, ...], block: tuple[tf.Tensor, ...]) -> tuple[Any, Any]:
+        open_tokens, open_lengths, pending, open_lines = state
+        tokens, lengths, counts, lines, is_end = block
+        tokens, lengths = tf.concat([open_tokens, tokens], 0), tf.concat([open_lengths, lengths], 0)
+        read_here = tf.cast(counts[:, 0], tf.int32)  # [documents]
+        counts = tf.concat([counts[:1] + pending, counts[1:]], 0)
+        documents = tf.shape(counts)[0]
+        stays_open = continued & ~is_end & (open_lines + lines < _MAX_SENTENCES)
+        closed = documents - tf.cast(stays_open, tf.int32)
+        kept = counts[:closed, 3]
+        # Documents without sentences are left out, except for the one at the end of the file.
+        returned = tf.where((kept > 0) | (is_end & (tf.range(closed) == documents - 1)))[:, 0]
+        totals = tf.concat([tf.zeros([1, 3], tf.int64), tf.gather(tf.cumsum(counts[:, :3]), returned)], 0)
+        since = totals[1:] - totals[:-1]  # [returned, 3]
+        sentences = tf.reduce_sum(kept)
+        end = tf.reduce_sum(lengths[:sentences])
+        made = tf.RaggedTensor.from_nested_row_lengths(
+            tokens[:end], [tf.gather(kept, returned), lengths[:sentences]], validate=False
+        )
+        pending = tf.concat([tf.reduce_sum(counts[:, :3], 0) - totals[-1], [tf.reduce_sum(counts[closed:, 3])]], 0)
+        open_lines = tf.reduce_sum(read_here[closed:]) + tf.where(stays_open & (documents == 1), open_lines, 0)
+        return (tokens[end:], lengths[sentences:], pending, open_lines), (made, since[:, 0], since[:, 1:])
 
-    # The blank line at the end closes the file's last document.
-    blocks = lines.concatenate(tf.data.Dataset.from_tensors("")).batch(_LINES_PER_BLOCK)
-    return blocks.scan(tf.zeros([0], tf.string), close_documents).unbatch()
+    return close
 
 
-def _split_lines_into_sentences(lines: tf.data.Dataset) -> tf.data.Dataset:
-    """Dataset of lines, each a document -> Dataset of documents, string tensors [num_sentences]."""
+def _lines(block: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Block of lines -> sentences, string [n]; int64 [n], the document of each, from 0; the number of documents.
 
-    def split(line: tf.Tensor) -> tf.Tensor:
-        text = tf.strings.regex_replace(line, _ABBREVIATION, rf"\1.{_KEPT_SPACE}")
-        text = tf.strings.regex_replace(text, _NUMBERED, rf"\1.{_KEPT_SPACE}\2")
-        # A line contains no line feed, so it can mark the boundary.
-        text = tf.strings.regex_replace(text, _SENTENCE_END, "\\1\\2\n")
-        sentences = tf.strings.split(text, "\n")
-        sentences = tf.strings.strip(tf.strings.regex_replace(sentences, _KEPT_SPACE, " "))
-        return sentences[~tf.strings.regex_full_match(sentences, _BLANK)]
+    Document 0 continues the last one of the previous block.
+    """
+    is_text = ~tf.strings.regex_full_match(block, _BLANK)
+    documents = tf.cumsum(tf.cast(~is_text, tf.int64))
+    sentences = tf.strings.strip(tf.boolean_mask(block, is_text))
+    return sentences, tf.boolean_mask(documents, is_text), documents[-1] + 1
 
-    return lines.map(split).filter(lambda sentences: tf.size(sentences) > 0)
+
+def _sentences_of_lines(block: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Block of lines, each a document -> as `_lines` returns."""
+    text = tf.strings.regex_replace(block, _ABBREVIATION, rf"\1.{_KEPT_SPACE}")
+    text = tf.strings.regex_replace(text, _NUMBERED, rf"\1.{_KEPT_SPACE}\2")
+    # A line contains no line feed, so it can mark the boundary.
+    text = tf.strings.regex_replace(text, _SENTENCE_END, "\\1\\2\n")
+    split = tf.strings.split(text, "\n")
+    sentences = tf.strings.strip(tf.strings.regex_replace(split.values, _KEPT_SPACE, " "))
+    is_text = ~tf.strings.regex_full_match(sentences, _BLANK)
+    documents = tf.boolean_mask(split.value_rowids(), is_text)
+    return tf.boolean_mask(sentences, is_text), documents, tf.size(block, tf.int64)

@@ -240,9 +240,9 @@ class Shards:
             words: as in `bert_tf.config.PretrainingData`; with "spaces" the ids include word starts (`mark_words`).
 
         Returns:
-            Dataset of tuples, one per document and a final one without sentences: (ids int32 [num_tokens],
-            sentence_lengths int64 [num_sentences]); int64 [], 1 for a document and 0 for the final tuple; int64 [2],
-            (1, 0) for an unreadable document, which has no sentences, else (0, 0).
+            Dataset of tuples, one per document and a final one without sentences: the sentences, RaggedTensor int32
+            [num_sentences, None]; int64 [], 1 for a document and 0 for the final tuple; int64 [2], (1, 0) for an
+            unreadable document, which has no sentences, else (0, 0).
         """
         paths, sizes = tf.constant(self.paths), tf.constant(self._sizes)
         shards, records, firsts = tf.constant(self._shards), tf.constant(self._records), tf.constant(self._firsts)
@@ -258,7 +258,7 @@ class Shards:
             parsed = record.map(lambda record: (*_parse(record, words), True)).ignore_errors()
             # The record is one element, or none if it is damaged; then the empty one takes its place.
             parsed = parsed.concatenate(tf.data.Dataset.from_tensors((*empty, False))).take(1)
-            return parsed.flat_map(lambda *record: documents(count, *record))
+            return parsed.map(lambda *record: documents(count, *record))
 
         def documents(
             count: tf.Tensor,
@@ -266,23 +266,17 @@ class Shards:
             sentence_lengths: tf.Tensor,
             document_lengths: tf.Tensor,
             is_read: tf.Tensor,
-        ) -> tf.data.Dataset:
+        ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
             # A damaged record gives the same number of documents, but empty, so that the order of the others is kept.
             document_lengths = tf.cond(is_read, lambda: document_lengths, lambda: tf.zeros([count], tf.int64))
-            sentence_ends = _bounds(document_lengths)
-            token_ends = tf.gather(_bounds(sentence_lengths), sentence_ends)
-            bad = tf.stack([tf.cast(~is_read, tf.int64), 0])
+            ragged = tf.RaggedTensor.from_nested_row_lengths(ids, [document_lengths, sentence_lengths], validate=False)
+            read, none = tf.ones_like(document_lengths), tf.zeros_like(document_lengths)
+            return ragged, read, tf.stack([tf.where(is_read, none, read), none], axis=1)
 
-            def document(
-                start: tf.Tensor, end: tf.Tensor, first: tf.Tensor, last: tf.Tensor
-            ) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor, tf.Tensor]:
-                return (ids[first:last], sentence_lengths[start:end]), tf.constant(1, tf.int64), bad
-
-            bounds = sentence_ends[:-1], sentence_ends[1:], token_ends[:-1], token_ends[1:]
-            return tf.data.Dataset.from_tensor_slices(bounds).map(document)
-
-        end = tf.data.Dataset.from_tensors((empty[:2], tf.constant(0, tf.int64), tf.zeros([2], tf.int64)))
-        return tf.data.Dataset.range(firsts[number], firsts[number + 1]).flat_map(read_record).concatenate(end)
+        nothing = tf.RaggedTensor.from_nested_row_lengths(empty[0], [tf.zeros([1], tf.int64), empty[1]])
+        end = tf.data.Dataset.from_tensors((nothing, tf.zeros([1], tf.int64), tf.zeros([1, 2], tf.int64)))
+        blocks = tf.data.Dataset.range(firsts[number], firsts[number + 1]).flat_map(read_record)
+        return blocks.concatenate(end).unbatch()
 
 
 def _parse(record: tf.Tensor, words: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -301,10 +295,6 @@ def _parse(record: tf.Tensor, words: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
             tf.RaggedTensor.from_row_lengths(ids, row), tf.RaggedTensor.from_row_lengths(starts, row)
         ).values
     return ids, example["sentence_lengths"], example["document_lengths"]
-
-
-def _bounds(lengths: tf.Tensor) -> tf.Tensor:
-    return tf.concat([[0], tf.cumsum(lengths)], axis=0)
 
 
 def _integers(values: Sequence[int] | Array) -> tf.train.Feature:

@@ -12,6 +12,9 @@ import tensorflow as tf
 from bert_tf.inputs.batching import stream
 from bert_tf.types import Tensors
 
+# Of the operations that make the batches, to be increased with every change of them: a state is read by their names.
+_STRUCTURE = 2
+
 
 class InputState:
     """States of one worker's iterator over `batching.stream`, in files next to the checkpoints.
@@ -34,7 +37,7 @@ class InputState:
         worker = (resolver.task_id or 0) if resolver else 0
         self._directory, self._keep = directory, keep
         self._worker = f"input-{worker}-"
-        self._name = f"{self._worker}tensorflow-{tf.__version__}" + (f"-{pipeline}" if pipeline else "")
+        self._name = f"{self._worker}tensorflow-{tf.__version__}-{_STRUCTURE}" + (f"-{pipeline}" if pipeline else "")
 
     def save(self, iterator: Iterator[Any], step: int) -> None:
         """Writes the state of `iterator`; removes states of later steps, which an interrupted run left."""

@@ -8,9 +8,11 @@ from scipy import stats
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.corpus.documents import check_documents, full_sentences, sentence_pairs
-from tests.inputs.original import join, reference_pairs
+from tests.inputs.original import join, pairs_in, reference_pairs
 
 MAX_TOKENS = 29
+SEPARATOR = -1
+PACKED = {"batch_size": 100, "cls_id": -2, "sep_id": SEPARATOR}
 
 
 def numbered_documents(sentence_lengths):
@@ -47,7 +49,7 @@ def traced(make, names, **options):
 
     @tf.function(autograph=False, reduce_retracing=True)
     def sequences(documents, first, last, values):
-        dataset = tf.data.Dataset.from_tensor_slices(documents)
+        dataset = tf.data.Dataset.from_tensors(documents)
         arguments = dict(zip(names, values, strict=True)) | options
         seeds = tf.data.Dataset.range(first, last)
         return seeds.flat_map(lambda seed: make(dataset, tf.stack([seed, 7]), **arguments))
@@ -59,14 +61,9 @@ def traced(make, names, **options):
 
 def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, group_size=1000, short_sequence_rate=0.1, swap=False):
     """Runs `sentence_pairs` with `runs` consecutive seeds; returns a list of (first, second, label), lists of int."""
-    make = traced(sentence_pairs, ("max_tokens", "group_size", "short_sequence_rate"), swap=swap)
+    make = traced(sentence_pairs, ("max_tokens", "group_size", "short_sequence_rate"), swap=swap, **PACKED)
     values = tf.constant(max_tokens), tf.constant(group_size, tf.int64), tf.constant(short_sequence_rate, tf.float64)
-    pairs = make(ragged(documents), seed, runs, values)
-    sampled = []
-    for batch in pairs.ragged_batch(1000):
-        labels = batch["next_sentence_label"].numpy()
-        sampled += zip(batch["first"].to_list(), batch["second"].to_list(), labels, strict=True)
-    return sampled
+    return [pair for batch in make(ragged(documents), seed, runs, values) for pair in pairs_in(batch)]
 
 
 @pytest.fixture(scope="module")
@@ -228,22 +225,27 @@ def test_a_sentence_of_two_million_tokens_is_truncated_quickly():
     assert max(len(first) + len(second) for first, second, _ in pairs) == MAX_TOKENS
 
 
+def blocks(documents):
+    """Dataset of blocks of one document, and of one without documents."""
+    return tf.data.Dataset.from_tensors(ragged([])).concatenate(
+        tf.data.Dataset.from_tensor_slices(ragged(documents)).batch(1)
+    )
+
+
 @pytest.mark.parametrize(
     "documents, pairs, found",
-    [([], "nsp", "has no text"), ([], "none", "has no text"), ([["Only one."]], "nsp", "only one document")],
+    [([], "nsp", "has no text"), ([], "none", "has no text"), ([[[1]]], "nsp", "only one document")],
 )
 def test_the_error_for_too_few_documents_says_what_to_do(documents, pairs, found):
-    spec = tf.TensorSpec([None], tf.string)
-    dataset = tf.data.Dataset.from_generator(lambda: documents, output_signature=spec)
     with pytest.raises(DataError, match=found) as error:
-        check_documents(dataset, pairs)
+        check_documents(blocks(documents), pairs)
     assert "blank lines" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_two_documents_are_enough_or_one_if_no_other_is_needed():
-    check_documents(tf.data.Dataset.from_tensor_slices([["One."], ["Two."]]))
+    check_documents(blocks([[[1]], [[2]]]))
     for pairs in ("sop", "none"):
-        check_documents(tf.data.Dataset.from_tensor_slices([["One."]]), pairs)
+        check_documents(blocks([[[1]]]), pairs)
 
 
 def test_swapped_pairs_are_two_adjacent_segments_in_the_wrong_order():
@@ -272,14 +274,11 @@ def test_swapped_pairs_use_all_text_once_also_of_a_single_document():
     assert {label for _, _, label in pairs} == {0, 1}
 
 
-SEPARATOR = -1
-
-
 def rows_of(documents, seed=1, max_tokens=MAX_TOKENS, group_size=1000, cut=False):
-    make = traced(full_sentences, ("max_tokens", "group_size"), sep_id=SEPARATOR, cut=cut)
+    make = traced(full_sentences, ("max_tokens", "group_size"), cut=cut, **PACKED)
     values = tf.constant(max_tokens), tf.constant(group_size, tf.int64)
-    rows = make(ragged(documents), seed, 1, values)
-    return [row["first"].tolist() for row in rows.as_numpy_iterator()]
+    batches = make(ragged(documents), seed, 1, values)
+    return [row[1:-1] for batch in batches for row in batch["ids"].to_list()]
 
 
 def reference_rows(documents, max_tokens):

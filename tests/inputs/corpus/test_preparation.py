@@ -56,7 +56,7 @@ def prepared(files, output, shards=2, max_bad_share=0.01, **choices):
 def ids_of(files, **data):
     """Ids of all documents, in the order of one epoch."""
     documents = Corpus(files, tokenizer(), PretrainingData(**data)).documents([0, 0])
-    return [document.to_list() for document in documents]
+    return [document for block in documents for document in block.to_list()]
 
 
 @pytest.fixture(scope="module")

@@ -137,26 +137,15 @@ def test_masks_follow_the_rate_and_never_touch_specials_or_padding(corpus):
     assert stats.binomtest(int((shown == MASK).sum()), int(weights.sum()), 0.8).pvalue > 0.01
 
 
-def test_every_epoch_has_new_pairs_and_masks_and_is_repeatable(corpus):
+def test_every_epoch_has_new_pairs_and_masks_and_is_repeatable_for_any_global_seed(corpus):
+    expected = batches_of(corpus)
+    tf.random.set_seed(99)
     first, again, second = epochs_of(corpus, 0, 0, 1)
-    assert equal(first, again) and equal(first, batches_of(corpus))
+    assert equal(first, again) and equal(first, expected)
     assert not equal(first, batches_of(corpus, seed=2))
     pairs = {row.tobytes() for row in unmasked(first)}
     assert np.mean([row.tobytes() in pairs for row in unmasked(second)]) < 0.3
     assert rows_of(first, "masked_lm_positions")[:8].tolist() != rows_of(second, "masked_lm_positions")[:8].tolist()
-
-
-def test_the_epoch_may_be_a_tensor_and_nothing_depends_on_the_global_seed(corpus):
-    files, tokenizer = corpus
-    data = PretrainingData(max_length=32, max_predictions=5, length_multiple=8)
-
-    def epoch_batches(epoch):
-        return pretraining_dataset(Corpus(files, tokenizer, data), seed=1, epoch=epoch, batch_size=8)
-
-    tf.random.set_seed(99)
-    both = list(tf.data.Dataset.range(2).flat_map(epoch_batches).as_numpy_iterator())
-    tf.random.set_seed(100)
-    assert equal(both, [batch for epoch in (0, 1) for batch in epoch_batches(epoch).as_numpy_iterator()])
 
 
 def test_the_order_of_examples_is_random(corpus):
@@ -204,6 +193,18 @@ def test_both_layouts_of_the_same_text_give_the_same_batches(tmp_path):
     assert equal(*made)
 
 
+def test_documents_of_several_files_come_in_turn(tmp_path):
+    tokenizer = tokenizer_of(tmp_path, [f"w{k}" for k in range(9)])
+    files = [tmp_path / f"{k}.txt" for k in range(3)]
+    for k, file in enumerate(files):
+        file.write_text("\n\n".join(f"w{3 * k + number}" for number in range(3)))
+    blocks = list(Corpus([str(file) for file in files], tokenizer, PretrainingData()).documents([0, 0], per_block=2))
+    assert max(int(block.nrows()) for block in blocks) == 2
+    words = [document[0][0] - len(SPECIALS) for block in blocks for document in block.to_list()]
+    assert [word % 3 for word in words] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert [word // 3 for word in words] == [word // 3 for word in words[:3]] * 3
+
+
 def test_a_corpus_smaller_than_one_batch_is_an_error_instead_of_an_endless_loop(corpus):
     with pytest.raises(tf.errors.InvalidArgumentError, match="less than one batch of 100000 pairs"):
         batches_of(corpus, batch_size=100_000)
@@ -249,8 +250,8 @@ def test_full_sentences_have_no_labels_and_a_separator_between_documents(corpus)
 )
 def test_packed_full_sentences_are_rows_of_one_full_sequence_each(corpus, masking):
     options = {"pairs": "none", "pack": True, "masking": masking, "drop_remainder": False}
-    batches, later = epochs_of(corpus, 0, 1, **options)
-    assert batches[0].keys() == batches_of(corpus, pairs="none")[0].keys()
+    batches = batches_of(corpus, **options)
+    assert batches[0].keys() == batches_of(corpus, pairs="none", drop_remainder=False)[0].keys()
     ids, lengths = unmasked(batches), rows_of(batches, "input_mask").sum(1)
     assert sorted(lengths)[1:] == [32] * (len(lengths) - 1)
     assert rows_of(batches, "input_mask").max() == 1
@@ -263,14 +264,13 @@ def test_packed_full_sentences_are_rows_of_one_full_sequence_each(corpus, maskin
     assert weights.sum(1).tolist() == [min(5, max(1, round(0.15 * int(n)))) for n in lengths]
     rows, places = np.nonzero(weights)
     assert (ids[rows, positions[rows, places]] >= len(SPECIALS)).all()
-    assert not equal(batches, later)
 
 
 def test_packed_full_sentences_are_masked_on_the_device_as_on_the_host(corpus):
     options = {"pairs": "none", "pack": True, "masking": "whole_word"}
     masker = Masker(PretrainingData(max_length=32, max_predictions=5, **options), corpus[1])
-    raw = batches_of(corpus, mask_on="device", **options)
-    for batch, expected in zip(raw, batches_of(corpus, **options), strict=True):
+    raw = batches_of(corpus, mask_on="device", drop_remainder=False, **options)
+    for batch, expected in zip(raw, batches_of(corpus, drop_remainder=False, **options), strict=True):
         masked = masker({name: tf.constant(value) for name, value in batch.items()})
         assert all(np.array_equal(masked[name], value) for name, value in expected.items())
 
@@ -301,8 +301,7 @@ def test_packed_rows_contain_the_sequences_of_single_rows_with_as_many_masks(cor
 
 
 def test_packed_features_mark_the_start_of_each_sequence(corpus):
-    batches = batches_of(corpus, max_length=64, max_predictions=10, pack=True)
-    assert {len(batch["input_mask"]) for batch in batches} == {8}
+    batches = batches_of(corpus, pairs="nsp", max_length=64, max_predictions=10, pack=True, drop_remainder=False)
     mask, ids = rows_of(batches, "input_mask"), unmasked(batches)
     firsts, weights = rows_of(batches, "first_token_positions"), rows_of(batches, "next_sentence_weights")
     assert firsts.shape == weights.shape == (len(mask), 64 // 5)
@@ -314,8 +313,9 @@ def test_packed_features_mark_the_start_of_each_sequence(corpus):
 
 
 def test_packed_epochs_differ_and_are_repeatable(corpus):
-    first, again, second = epochs_of(corpus, 0, 0, 1, max_length=64, max_predictions=10, pack=True)
-    assert equal(first, again) and not equal(first, second)
+    options = {"pairs": "nsp", "max_length": 64, "max_predictions": 10, "pack": True, "drop_remainder": False}
+    first, second = epochs_of(corpus, 0, 1, **options)
+    assert equal(first, batches_of(corpus, **options)) and not equal(first, second)
 
 
 @pytest.mark.parametrize("masking", [pytest.param("whole_word", marks=pytest.mark.slow), "span"])

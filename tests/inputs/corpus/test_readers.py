@@ -9,7 +9,7 @@ import pytest
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.corpus import readers
-from bert_tf.inputs.corpus.readers import check_text_files, find_files, read_documents
+from bert_tf.inputs.corpus.readers import check_text_files, find_files, read_source
 
 
 def write(path, content):
@@ -18,8 +18,9 @@ def write(path, content):
     return str(path)
 
 
-def documents_of(files, *arguments, **options):
-    return [[s.decode() for s in document.numpy()] for document in read_documents(files, *arguments, **options)]
+def documents_of(files, layout="sentences"):
+    documents = [document for file in files for document, _, _ in read_source(file, layout)]
+    return [[s.decode() for s in document.flat_values.numpy()] for document in documents if document.nrows()]
 
 
 def test_patterns_are_expanded_and_sorted_without_duplicates(tmp_path):
@@ -97,12 +98,6 @@ def test_a_text_without_blank_lines_is_split_so_that_memory_stays_flat(tmp_path,
     assert max(map(len, documents)) <= 300 + 256
 
 
-def test_files_read_in_turn_give_the_same_documents_in_a_fixed_order(tmp_path):
-    files = [write(tmp_path / f"{k}.txt", f"{k} 0\n\n{k} 1\n\n{k} 2\n") for k in range(3)]
-    expected = [[f"{k} {number}"] for number in range(3) for k in range(3)]
-    assert documents_of(files, interleave=3) == documents_of(files, interleave=8) == expected
-
-
 @pytest.mark.parametrize(
     "sentences",
     [
@@ -130,21 +125,31 @@ def test_a_line_of_ten_megabytes_is_read_in_seconds(tmp_path, layout, sentences)
     line = line[: 10 * 2**20]
     path = write(tmp_path / "a.txt", line + "\n\nNext.\n")
     start = time.monotonic()
-    first, second = read_documents([path], layout)
+    first, second = documents_of([path], layout)
     assert time.monotonic() - start < 20
     assert abs(len(first) - sentences) <= sentences // 10
-    assert sum(len(s) for s in first.numpy()) > 9 * 2**20
-    assert [s.decode() for s in second.numpy()] == ["Next."]
+    assert sum(map(len, first)) > 9 * 2**20
+    assert second == ["Next."]
 
 
-def test_occasional_invalid_bytes_are_left_to_the_tokenizer(tmp_path):
-    content = b"It cost 5\x80 at the caf\xe9.\nYes.\n" + "Plain text, the rule — not “the exception”.\n".encode() * 500
+@pytest.mark.parametrize("layout", readers.LAYOUTS)
+def test_sentences_with_occasional_invalid_bytes_are_dropped_and_counted(tmp_path, layout):
+    content = b"It cost 5\x80 at the caf\xe9.\nYes.\n\n" + "Plain text, the rule.\n\u200b\n".encode() * 300
     path = write(tmp_path / "a.txt", content)
     check_text_files([path])
-    (document,) = read_documents([path])
-    assert document.numpy()[0] == b"It cost 5\x80 at the caf\xe9."
-    (*_, last) = read_documents([path], "documents")
-    assert last.numpy()[0].decode() == "Plain text, the rule — not “the exception”."
+    elements = list(read_source(path, layout))
+    texts = [text for document, _, _ in elements for text in document.flat_values.numpy()]
+    assert texts == [b"Yes."] + [b"Plain text, the rule."] * 300
+    assert sum(read for _, read, _ in elements) == 602
+    assert sum(dropped for _, _, dropped in elements).numpy().tolist() == [1, 300]
+    assert elements[-1][0].nrows() == 0
+
+
+def test_counts_of_documents_without_sentences_go_to_the_next_document_or_the_end(tmp_path):
+    path = write(tmp_path / "a.txt", b"One.\n\n\xff\n\xff\n\n\xe2\x80\x8b\n\nTwo.\n\xff\n\n\xff\n")
+    elements = read_source(path, "sentences")
+    counts = [(int(document.nrows()), int(read), dropped.numpy().tolist()) for document, read, dropped in elements]
+    assert counts == [(1, 1, [0, 0]), (1, 5, [3, 1]), (0, 1, [1, 0])]
 
 
 @pytest.mark.parametrize(
@@ -233,4 +238,4 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_an_unknown_layout_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="paragraphs"):
-        read_documents([str(tmp_path / "a.txt")], "paragraphs")
+        read_source(str(tmp_path / "a.txt"), "paragraphs")
