@@ -110,6 +110,7 @@ def _quickstart(output: str) -> None:
         "\nvalidation accuracy: " + ", ".join(f"{row['model']} {row['accuracy']:.3f}" for row in results["comparison"])
     )
     print(f"{results['seconds']['total']:.0f} s; open {folder('index.html')}")
+    print(f"To try the models in the browser: {_serve(output)}")
 
 
 def _packaged_model() -> str:
@@ -143,7 +144,7 @@ def _finetune(name: str, init: str, model_dir: str, devices: "tf.distribute.Stra
 
 
 def _export(models: Mapping[str, str]) -> list[str]:
-    exports = [export_run(model, target) for model, target in models.items()]
+    exports = [export_run(model, target, attention=True) for model, target in models.items()]
     for exported in exports:
         print(summary(exported))
     return [exported.path for exported in exports]
@@ -197,17 +198,22 @@ def _comparison(reviews: str, finetuned: Mapping[str, Json]) -> list[Json]:
     ]
 
 
+def _serve(output: str) -> str:
+    return f"python -m bert_tf.serve --export_dir={output}/export"
+
+
 def _commands(output: str, best: str, exported: str) -> list[list[str]]:
     model, config = f"{output}/reviews-{best}", "configs/pretrain/tiny.py"
     serve = "tensorflow_model_server --rest_api_port=8501 --model_name=reviews"
     pretrain = f"python -m bert_tf.pretrain --config={config} --config.tokenizer.vocab={output}/vocab.txt"
     return [
+        ["Try the models in the browser, at http://127.0.0.1:8501/", _serve(output)],
         [
             "Label your own texts",
             f"python -m bert_tf.predict --model_dir={model} --data_dir=texts.tsv --output=labels.tsv",
         ],
         ["Ask the exported model", f'python bert_tf/serving/ask.py {exported} "What a film!"'],
-        ["Serve it", f"{serve} --model_base_path={os.path.abspath(os.path.dirname(exported))}"],
+        ["Serve it with TF Serving", f"{serve} --model_base_path={os.path.abspath(os.path.dirname(exported))}"],
         ["Watch the curves", f"tensorboard --logdir={output}"],
         ["Pre-train longer", f"{pretrain} --config.train.steps=20000 --model_dir=runs/tiny"],
     ]

@@ -89,6 +89,7 @@ class RunRecord(TypedDict, total=False):
     program: str
     config: Json
     computes_in: Annotated[str, {"choices": ("float32", "mixed_bfloat16", "mixed_float16")}]
+    jit_compile: bool
     inputs: Json
     skipped: Json | int
     changes: list[_Change]

@@ -109,7 +109,9 @@ class TrainConfig:
         normalization: divisor of the summed losses: "global", the weight of the whole batch, or the weight of each
             micro-batch, whose gradients are then averaged ("replica_mean") or summed ("replica_sum").
         seed: for initial weights, data order, masks and dropout.
-        dtype: compute dtype: float32, bfloat16, float16, or auto (the faster of float32 and bfloat16 on this machine).
+        dtype: compute dtype: float32, bfloat16, float16, or auto (the fastest on this machine).
+        jit_compile: whether XLA compiles the update: "on", "off" or "auto", which compiles on GPUs if all batches have
+            one shape (pre-training). On TPUs XLA always compiles it.
         loss_scale_growth: updates without an overflow after which the loss scale of float16 is doubled.
         remat: recomputes the activations inside each layer in the backward pass instead of storing them.
         steps_per_call: updates per call of the compiled function.
@@ -154,6 +156,7 @@ class TrainConfig:
     normalization: str | None = setting(None, choices=("global", "replica_mean", "replica_sum"))
     seed: int = setting(0, at_least=0, at_most=2**32 - 1)  # what NumPy takes
     dtype: str = setting("auto", choices=("float32", "bfloat16", "float16", "auto"))
+    jit_compile: str = setting("auto", choices=("auto", "on", "off"))
     loss_scale_growth: int = setting(2000, **_COUNT)
     remat: bool = False
     steps_per_call: int = setting(10, **_COUNT)

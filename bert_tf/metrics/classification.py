@@ -4,8 +4,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-import scipy.stats
-import sklearn.metrics
 from numpy.typing import ArrayLike
 
 from bert_tf.errors import DataError
@@ -80,7 +78,9 @@ def matthews(labels: Values, predictions: Values) -> Metrics:
     labels, predictions = _classes(labels, predictions)
     if len({*labels.tolist(), *predictions.tolist()}) == 1:  # scikit-learn would warn
         return {"matthews": 0.0}
-    return {"matthews": float(sklearn.metrics.matthews_corrcoef(labels, predictions))}
+    from sklearn.metrics import matthews_corrcoef  # here: it takes a second to import
+
+    return {"matthews": float(matthews_corrcoef(labels, predictions))}
 
 
 def correlations(labels: Values, predictions: Values) -> Metrics:
@@ -99,11 +99,13 @@ def correlations(labels: Values, predictions: Values) -> Metrics:
     labels, predictions = numbers(labels, "label"), numbers(predictions, "prediction")
     if not np.ptp(labels) or not np.ptp(predictions):
         return {"pearson": 0.0, "spearman": 0.0}
+    from scipy import stats  # here: few tasks need it, and it takes half a second to import
+
     with warnings.catch_warnings():
         # For nearly equal predictions the coefficient is noise, but a number.
-        warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
-        pearson = scipy.stats.pearsonr(labels, predictions).statistic
-    return {"pearson": float(pearson), "spearman": float(scipy.stats.spearmanr(labels, predictions).statistic)}
+        warnings.simplefilter("ignore", stats.NearConstantInputWarning)
+        pearson = stats.pearsonr(labels, predictions).statistic
+    return {"pearson": float(pearson), "spearman": float(stats.spearmanr(labels, predictions).statistic)}
 
 
 def multi_label(labels: Values, predictions: Values) -> Metrics:

@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from bert_tf.model.fusion import is_fused
+
 _TANH_SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
 
@@ -22,37 +24,51 @@ def activation(name: str) -> _Activation:
 @tf.custom_gradient
 def tanh_gelu(x: tf.Tensor) -> _WithGradient:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the form of google-research/bert (modeling.py, gelu)."""
-    return _tanh_forward(x), lambda upstream: _tanh_backward(x, upstream)
+    forward = _compiled_tanh_forward if is_fused(x) else _tanh_forward
+    return forward(x), lambda upstream: _tanh_backward(x, upstream)
 
 
 @tf.custom_gradient
 def erf_gelu(x: tf.Tensor) -> _WithGradient:
     """x Phi(x), exact (Hendrycks and Gimpel, 2016); what most Hugging Face checkpoints were trained with."""
-    return _erf_forward(x), lambda upstream: _erf_backward(x, upstream)
+    forward = _compiled_erf_forward if is_fused(x) else _erf_forward
+    return forward(x), lambda upstream: _erf_backward(x, upstream)
+
+
+def _compiled(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Compiles an elementwise function with XLA; it computes in float32 and returns the dtype of its arguments.
+
+    In float16 a square over 65504 would become NaN; in bfloat16, where XLA rounds after every operation, a derivative
+    would take three times as long (54 instead of 16 ms for 2048 x 3072 on 2 cores).
+    """
+
+    def compute(*arguments: tf.Tensor) -> tf.Tensor:
+        return tf.cast(function(*(tf.cast(one, tf.float32) for one in arguments)), arguments[0].dtype)
+
+    return tf.function(compute, autograph=False, jit_compile=True)
 
 
 def _tanh_forward(x: tf.Tensor) -> tf.Tensor:
     return 0.5 * x * (1.0 + tf.tanh(_TANH_SCALE * (x + _CUBIC * x * x * x)))
 
 
-# Only the derivatives are compiled: only training needs them, and an exported graph must not depend on XLA. They
-# compute in float32 for every input dtype: in float16 a square over 65504 would become NaN; in bfloat16, where XLA
-# rounds after every operation, this takes a third of the time (16 instead of 54 ms for 2048 x 3072 on 2 cores).
-@tf.function(autograph=False, jit_compile=True)
+@_compiled
 def _tanh_backward(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-    dtype, x, upstream = x.dtype, tf.cast(x, tf.float32), tf.cast(upstream, tf.float32)
     squared = x * x
     tanh = tf.tanh(_TANH_SCALE * (x + _CUBIC * x * squared))
     slope = _TANH_SCALE * (1.0 + 3.0 * _CUBIC * squared)
-    return tf.cast(upstream * 0.5 * (1.0 + tanh + x * (1.0 - tanh * tanh) * slope), dtype)
+    return upstream * 0.5 * (1.0 + tanh + x * (1.0 - tanh * tanh) * slope)
 
 
 def _erf_forward(x: tf.Tensor) -> tf.Tensor:
     return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
 
 
-@tf.function(autograph=False, jit_compile=True)
+@_compiled
 def _erf_backward(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-    dtype, x, upstream = x.dtype, tf.cast(x, tf.float32), tf.cast(upstream, tf.float32)
     density = tf.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
-    return tf.cast(upstream * (0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5))) + x * density), dtype)
+    return upstream * (0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5))) + x * density)
+
+
+# A third of the time of the single operations (5 instead of 18 ms of a processor for 2048 x 3072 in bfloat16).
+_compiled_tanh_forward, _compiled_erf_forward = _compiled(_tanh_forward), _compiled(_erf_forward)

@@ -159,8 +159,9 @@ class BertEncoder(FunctionalModel):
             x = LayerNorm(config.layer_norm_epsilon, name="final_norm", dtype=policy)(x)
         outputs = {"embedding_output": embedded_tokens, "sequence_output": x, "encoder_outputs": layer_outputs}
         if config.pooler:
+            drawn = initializer(config, always=True)  # many checkpoints lack it
             pooler = keras.layers.Dense(
-                config.hidden_size, "tanh", kernel_initializer=initializer(config), name="pooler", dtype=policy
+                config.hidden_size, "tanh", kernel_initializer=drawn, name="pooler", dtype=policy
             )
             # No subclass that refuses quantization: .keras files name weights by the classes of their layers.
             pooler.quantize = functools.partial(Dense.quantize, pooler)

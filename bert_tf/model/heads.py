@@ -12,7 +12,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
-from bert_tf.model.layers import Dense, Embeddings, LayerNorm, Shape, initializer
+from bert_tf.model.layers import Dense, Embeddings, LayerNorm, Shape, add_bias, initializer
 from bert_tf.model.variables import BILSTM_DIRECTIONS, BILSTM_LAYERS, HEADS
 from bert_tf.types import Json
 
@@ -50,7 +50,7 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         flat = tf.reshape(x, [-1, self.config.hidden_size])  # one matmul, not one per sequence
         logits = tf.matmul(flat, table, transpose_b=True)
         logits = tf.reshape(logits, tf.concat([tf.shape(positions), [self.config.vocab_size]], 0))
-        return tf.cast(logits, tf.float32) + tf.cast(self.bias, tf.float32)
+        return add_bias(tf.cast(logits, tf.float32), tf.cast(self.bias, tf.float32))
 
     def compute_output_spec(self, sequence: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((*positions.shape, self.config.vocab_size), "float32")
@@ -335,7 +335,9 @@ def _model(
 
 def logits_layer(encoder: BertEncoder, size: int, name: str) -> keras.layers.Dense:
     """Creates the last layer of a head, which computes in float32 whatever the encoder's dtype policy."""
-    return keras.layers.Dense(size, kernel_initializer=initializer(encoder.config), name=name, dtype="float32")
+    return keras.layers.Dense(
+        size, kernel_initializer=initializer(encoder.config, always=True), name=name, dtype="float32"
+    )
 
 
 def _dropped(encoder: BertEncoder, x: keras.KerasTensor) -> keras.KerasTensor:

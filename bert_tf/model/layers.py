@@ -43,9 +43,27 @@ def remat_scope(active: bool) -> Iterator[None]:
         _remat.active = outer
 
 
-def initializer(config: BertConfig) -> keras.initializers.Initializer:
-    """Truncated normal with the config's standard deviation."""
-    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+_assigned = threading.local()
+
+
+@contextlib.contextmanager
+def assigned_next() -> Iterator[None]:
+    """Models built inside start with zeros, except for the pooler: their weights are to be assigned.
+
+    Drawing the 110 million weights of base takes two seconds.
+    """
+    _assigned.active = True
+    try:
+        yield
+    finally:
+        _assigned.active = False
+
+
+def initializer(config: BertConfig, *, always: bool = False) -> keras.initializers.Initializer:
+    """Truncated normal with the config's standard deviation; inside `assigned_next`, zeros unless `always`."""
+    # Made in any case: it takes its seed from Python's random numbers, which weights that are drawn later follow.
+    drawn = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+    return keras.initializers.Zeros() if getattr(_assigned, "active", False) and not always else drawn
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -65,6 +83,7 @@ class LayerNorm(keras.layers.Layer):
         centred = x - tf.reduce_mean(x, -1, keepdims=True)
         deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + self.epsilon)
         gamma, beta = tf.cast(self.gamma, tf.float32), tf.cast(self.beta, tf.float32)
+        # Not in a form that TensorFlow replaces by its kernel for LayerNorm: that computes with another epsilon.
         return tf.cast(centred * deviation * gamma + beta, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -75,7 +94,9 @@ class LayerNorm(keras.layers.Layer):
 
 
 @tf.custom_gradient
-def _add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
+def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
+    """x [..., units] plus bias [units], of one dtype."""
+
     def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         # A product with ones: the kernel of bias_add's own gradient is ten times slower on a CPU.
         rows = tf.reshape(upstream, [-1, tf.shape(upstream)[-1]])
@@ -89,10 +110,13 @@ class Dense(keras.layers.Dense):
     """keras.layers.Dense with plain matrix products as gradients of kernel and bias."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        shape = tf.concat([tf.shape(inputs)[:-1], [self.units]], 0)
-        rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
-        outputs = _add_bias(tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias))
-        return self.activation(tf.ensure_shape(tf.reshape(outputs, shape), [*inputs.shape[:-1], self.units]))
+        # The activation before the reshape: matmul, bias and GELU become one kernel in graphs without gradients.
+        outputs = self.activation(self.product(_rows(inputs)))
+        return outputs if inputs.shape.rank == 2 else _unflattened(outputs, inputs)
+
+    def product(self, rows: tf.Tensor) -> tf.Tensor:
+        """[rows, inputs] times the kernel, plus the bias: [rows, units]."""
+        return add_bias(tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias))
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Raises ConfigError: an encoder is rebuilt from its `BertConfig`, which knows no quantized layers."""
@@ -100,6 +124,17 @@ class Dense(keras.layers.Dense):
             f"layer {self.path!r} of the encoder cannot be quantized to {mode!r}: the model could not be loaded "
             "again; quantize other layers only (filters=...) or create the encoder with dtype='bfloat16'"
         )
+
+
+def _rows(inputs: tf.Tensor) -> tf.Tensor:
+    """[..., size] -> [rows, size]."""
+    return inputs if inputs.shape.rank == 2 else tf.reshape(inputs, [-1, inputs.shape[-1]])
+
+
+def _unflattened(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """[rows, size] -> [..., size], with all but the last dimension of `like`."""
+    outputs = tf.reshape(rows, tf.concat([tf.shape(like)[:-1], [rows.shape[-1]]], 0))
+    return tf.ensure_shape(outputs, [*like.shape[:-1], rows.shape[-1]])
 
 
 class ConfiguredLayer(keras.layers.Layer):
@@ -156,8 +191,12 @@ class Embeddings(ConfiguredLayer):
             positions = self.position_embeddings[offset : offset + tf.shape(ids)[1]]
         else:
             positions = tf.gather(self.position_embeddings, offset + positions)
-        x = tf.gather(self.word_embeddings, ids) + self._type_vectors(type_ids) + positions  # [batch, length, hidden]
+        x = self.lookup(ids) + self._type_vectors(type_ids) + positions  # [batch, length, hidden]
         return self.dropout(self.norm(x), training=training)
+
+    def lookup(self, ids: tf.Tensor) -> tf.Tensor:
+        """Word embeddings of ids [batch, length]: [batch, length, hidden]."""
+        return tf.gather(self.word_embeddings, ids)
 
     def _type_vectors(self, type_ids: tf.Tensor) -> tf.Tensor | float:
         if self.config.type_vocab_size < 2:
@@ -191,34 +230,41 @@ class SelfAttention(ConfiguredLayer):
         self.output_projection.build(inputs_shape)
 
     def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
-        query, key, value = self._heads(inputs)
-        probabilities = self.dropout(tf.cast(_attention_softmax(query, key, bias), value.dtype), training=training)
-        context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
-        batch, length = tf.shape(inputs)[0], tf.shape(inputs)[1]
-        return self.output_projection(tf.reshape(context, [batch, length, self.config.hidden_size]))
+        return _unflattened(self.attend(_rows(inputs), tf.shape(inputs), bias, training), inputs)
+
+    def attend(self, rows: tf.Tensor, shape: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
+        """As `call`, from inputs [batch * length, hidden] of `shape` [batch, length, hidden] to such outputs."""
+        query, key, value = self._heads(rows, shape)
+        probabilities = self.dropout(_attention_softmax(query, key, bias, training), training=training)
+        context = tf.transpose(tf.matmul(tf.cast(probabilities, value.dtype), value), [0, 2, 1, 3])
+        return self.output_projection(tf.reshape(context, [-1, self.config.hidden_size]))
 
     def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
-        query, key, _ = self._heads(inputs)
-        return _attention_softmax(query, key, bias)
+        query, key, _ = self._heads(_rows(inputs), tf.shape(inputs))
+        return _attention_softmax(query, key, bias, training=False)
 
-    def _heads(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Query (scaled), key and value: each [batch, heads, length, head_size]."""
-        batch, length = tf.shape(inputs)[0], tf.shape(inputs)[1]
+    def _heads(self, rows: tf.Tensor, shape: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Query, key and value: each [batch, heads, length, head_size]."""
         head_size = self.config.hidden_size // self.config.num_heads
-        qkv = tf.reshape(self.qkv(inputs), [batch, length, 3, self.config.num_heads, head_size])
+        qkv = tf.reshape(self.qkv(rows), [shape[0], shape[1], 3, self.config.num_heads, head_size])
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
-        return query * tf.cast(1.0 / math.sqrt(head_size), query.dtype), key, value
+        return query, key, value
 
     def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
         return inputs_shape
 
 
-def _attention_softmax(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+def _attention_softmax(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
     """float32 [batch, heads, length, length]: the softmax of the scaled scores."""
-    scores = tf.matmul(query, key, transpose_b=True)
+    scale = tf.constant(1.0 / math.sqrt(query.shape[-1]), query.dtype)
     # The bias, too: Keras has cast it, like any input, to the compute dtype of the layer.
-    return tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(bias, tf.float32))
+    if training:  # to scale the query takes less than to scale the scores
+        scores = tf.matmul(query * scale, key, transpose_b=True)
+        return tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(bias, tf.float32))
+    # In graphs without gradients, product, scale and bias become one kernel.
+    scores = tf.matmul(query, key, transpose_b=True) * scale + tf.cast(bias, query.dtype)
+    return tf.nn.softmax(tf.cast(scores, tf.float32))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -230,11 +276,16 @@ class TransformerBlock(ConfiguredLayer):
         policy, make = self.dtype_policy, initializer(config)
         self.attention = SelfAttention(config, name="attention", dtype=policy)
         self.attention_norm = LayerNorm(config.layer_norm_epsilon, name="attention_norm", dtype=policy)
-        self.intermediate = Dense(config.intermediate_size, kernel_initializer=make, name="intermediate", dtype=policy)
+        self.intermediate = Dense(
+            config.intermediate_size,
+            activation(config.activation),
+            kernel_initializer=make,
+            name="intermediate",
+            dtype=policy,
+        )
         self.output_projection = Dense(config.hidden_size, kernel_initializer=make, name="output", dtype=policy)
         self.output_norm = LayerNorm(config.layer_norm_epsilon, name="output_norm", dtype=policy)
         self.dropout = Dropout(config.dropout, dtype=policy)
-        self.activation = activation(config.activation)
 
     def build(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> None:
         intermediate_shape = (*inputs_shape[:-1], self.config.intermediate_size)
@@ -254,16 +305,20 @@ class TransformerBlock(ConfiguredLayer):
         return self.attention.probabilities(self.attention_norm(inputs) if self.config.norm == "pre" else inputs, bias)
 
     def _block(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
-        if self.config.norm == "pre":
-            attended = self.attention(self.attention_norm(inputs), bias, training=training)
-            x = inputs + self.dropout(attended, training=training)
-            return x + self._feed_forward(self.output_norm(x), training)
-        attended = self.attention(inputs, bias, training=training)
-        x = self.attention_norm(inputs + self.dropout(attended, training=training))
-        return self.output_norm(x + self._feed_forward(x, training))
+        # Rows throughout: reshapes and their shapes would be half of the ops.
+        return _unflattened(self._rows(_rows(inputs), tf.shape(inputs), bias, training), inputs)
 
-    def _feed_forward(self, x: tf.Tensor, training: bool) -> tf.Tensor:
-        return self.dropout(self.output_projection(self.activation(self.intermediate(x))), training=training)
+    def _rows(self, x: tf.Tensor, shape: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
+        """The block on inputs [batch * length, hidden] of `shape` [batch, length, hidden]."""
+        if self.config.norm == "pre":
+            x += self.dropout(self.attention.attend(self.attention_norm(x), shape, bias, training), training=training)
+            return x + self.feed_forward(self.output_norm(x), training)
+        x = self.attention_norm(x + self.dropout(self.attention.attend(x, shape, bias, training), training=training))
+        return self.output_norm(x + self.feed_forward(x, training))
+
+    def feed_forward(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        """[rows, hidden] -> [rows, hidden]."""
+        return self.dropout(self.output_projection(self.intermediate(x)), training=training)
 
     def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
         return inputs_shape

@@ -11,7 +11,6 @@ import abc
 import functools
 import itertools
 import json
-import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -32,7 +31,7 @@ from bert_tf.model.heads import build
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, example_signature, text_signature, token_signature
 from bert_tf.tasks.task import Task
-from bert_tf.text.packing import dense_features
+from bert_tf.text.packing import dense_features, length_steps
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, TfFunction, Writer
 
@@ -57,7 +56,6 @@ class FineTuningTask(Task):
         state: names of fitted attributes saved with the config, `labels` among them if the head has one output per
             label. If a name is also a config field (`labels`, `class_weights`), the fitted value wins. A class has
             defaults for those that the settings of a converted model lack.
-        counted: answers with as many items as an example needs: name of the served count -> names of these answers.
         example_api: "classify" or "regress" if TF Serving's API of that name fits the task, else "".
         optional: names of the inputs that may be "", and that Examples may leave out.
     """
@@ -65,7 +63,6 @@ class FineTuningTask(Task):
     Config: ClassVar[type[TaskConfig]]
     example: ClassVar[type[Any]]
     state: ClassVar[tuple[str, ...]] = ()
-    counted: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
     example_api: ClassVar[str] = ""
     optional: ClassVar[frozenset[str]] = frozenset()
     mode = "max"
@@ -298,24 +295,33 @@ class FineTuningTask(Task):
         """
         return {".jsonl": write_json_lines}
 
-    def pad(self, features: Tensors) -> Tensors:
-        """Pads rows of ragged features for the model: dense tensors [rows, length]."""
+    def pad(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
+        """Pads rows of ragged features for the model: dense tensors [rows, length].
+
+        Args:
+            few_lengths: pads to one of few lengths, for programs compiled for each.
+        """
         features = dict(features)
         ids, types = features.pop("input_word_ids"), features.pop("input_type_ids")
-        dense = dense_features(ids, types, length_multiple=_LENGTH_MULTIPLE, max_length=self.config.max_length)
+        most = self.config.max_length
+        lengths = length_steps(most) if few_lengths else ()
+        dense = dense_features(ids, types, length_multiple=_LENGTH_MULTIPLE, lengths=lengths, max_length=most)
         shape = tf.stack([-1, tf.shape(dense["input_word_ids"])[1]])
         for name, value in features.items():
             dense[name] = value.to_tensor(shape=shape) if isinstance(value, tf.RaggedTensor) else value
         return dense
 
     @tf.autograph.experimental.do_not_convert
-    def batches(self, columns: Tensors, batch_size: int, *, seed: tf.Tensor | None = None) -> tf.data.Dataset:
+    def batches(
+        self, columns: Tensors, batch_size: int, *, seed: tf.Tensor | None = None, few_lengths: bool = False
+    ) -> tf.data.Dataset:
         """Batches of rows of similar length, each row once.
 
         Args:
             columns: as `to_tensors` returns.
             batch_size: rows per batch.
             seed: int64 [2], shuffles the rows; None keeps them near their original position (evaluation).
+            few_lengths: as for `pad`.
 
         Returns:
             Dataset of features as `pad` returns; `window` int64 [rows] numbers the rows of each example from 0.
@@ -325,7 +331,8 @@ class FineTuningTask(Task):
         pools = self._pools(columns, batch_size, seed)
         if self.windows:  # more rows than examples: each pool would end with a partial batch
             pools = pools.unbatch().ragged_batch(batch_size * _POOL)
-        return batch_by_length(pools, batch_size, seed=seed).map(self.pad, num_parallel_calls=tf.data.AUTOTUNE)
+        pad = functools.partial(self.pad, few_lengths=few_lengths)
+        return batch_by_length(pools, batch_size, seed=seed).map(pad, num_parallel_calls=tf.data.AUTOTUNE)
 
     @tf.autograph.experimental.do_not_convert
     def count_rows(self, columns: Tensors) -> int:

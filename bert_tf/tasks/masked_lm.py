@@ -1,5 +1,6 @@
 """The masked language model (paper, section 3.1, task 1); when served, it fills in [MASK]."""
 
+import types
 from typing import Annotated, TypedDict
 
 import keras
@@ -10,6 +11,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.model.heads import build
+from bert_tf.tasks.cross_entropy import sparse_cross_entropy
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
 from bert_tf.text.packing import dense_features, pack, truncate
@@ -35,6 +37,7 @@ class MaskedLM(Task):
     name = "masked_lm"
     losses: tuple[str, ...] = ("mlm_loss",)
     metric_names: tuple[str, ...] = ("mlm_accuracy", "padding_share")
+    counted = types.MappingProxyType({"mask_count": ("tokens", "ids", "probabilities")})
 
     def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
         self.tokenizer = tokenizer
@@ -59,7 +62,7 @@ class MaskedLM(Task):
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         masks, masked = features["masked_lm_weights"], features["masked_lm_ids"]
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(masked, outputs["mlm_logits"])
+        loss = sparse_cross_entropy(outputs["mlm_logits"], masked)
         right = tf.cast(tf.argmax(outputs["mlm_logits"], -1, tf.int32) == masked, tf.float32)
         count = tf.reduce_sum(masks)
         padding = tf.cast(features["input_mask"] == 0, tf.float32)

@@ -106,11 +106,11 @@ class MultipleChoice(FineTuningTask):
         }
         return features | {name: columns[name] for name in ("labels",) if name in columns}
 
-    def pad(self, features: Tensors) -> Tensors:
+    def pad(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
         """As `FineTuningTask.pad`: the model's inputs are [rows, choices, length], `is_choice` is [rows, choices]."""
         features = dict(features)
         is_choice = features.pop("is_choice")
-        return super().pad(features) | {"is_choice": is_choice.to_tensor()}
+        return super().pad(features, few_lengths=few_lengths) | {"is_choice": is_choice.to_tensor()}
 
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
         return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}

@@ -131,8 +131,8 @@ class Regression(TextTask):
         features["truncated"] = tf.reduce_any(truncated, 0)
         return features | {name: columns[name] for name in ("labels",) if name in columns}
 
-    def pad(self, features: Tensors) -> Tensors:
-        dense = super().pad(features)
+    def pad(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
+        dense = super().pad(features, few_lengths=few_lengths)
         if self._apart:  # two sequences per example, also if there is no example
             for name in ("input_word_ids", "input_mask", "input_type_ids"):
                 dense[name] = tf.reshape(dense[name], tf.stack([-1, 2, tf.shape(dense[name])[2]]))

@@ -154,10 +154,11 @@ def attention_signature(task: Task, model: keras.Model) -> TfFunction:
     If an example is several sequences, such as choices, each output has one more dimension for these.
 
     Returns:
-        tf.function that maps the task's inputs to a dict: tokens string, starts and ends int32 (byte offsets in the
-        token's text), texts int32 (index of that text among the inputs; -1 for the special tokens) [batch, length];
-        token_count int32 [batch]; attention_bytes string [batch]: uint8 [layers, heads, tokens, tokens] in C order,
-        255 for probability 1, each token's attention in the last dimension; attention_shape int32 [batch, 4].
+        tf.function that maps the task's inputs to a dict: tokens string, ids int32, types int32 (segment ids), starts
+        and ends int32 (byte offsets in the token's text), texts int32 (index of that text among the inputs; -1 for the
+        special tokens) [batch, length]; token_count int32 [batch]; attention_bytes string [batch]: uint8 [layers,
+        heads, tokens, tokens] in C order, 255 for probability 1, each token's attention in the last dimension;
+        attention_shape int32 [batch, 4].
     """
     encoder = encoder_of(model)
 
@@ -242,7 +243,8 @@ class _NumberingTokenizer:
         is_token = features["input_mask"] > 0
         tokens = tf.where(is_token, tf.gather(tf.constant(self._tokenizer.vocab), ids), "")
         texts = tf.where(is_token, texts, -1)
-        return features | {"input_word_ids": ids}, {"tokens": tokens, "starts": starts, "ends": ends, "texts": texts}
+        answer = {"tokens": tokens, "ids": ids, "types": features["input_type_ids"]}
+        return features | {"input_word_ids": ids}, answer | {"starts": starts, "ends": ends, "texts": texts}
 
 
 def padded(answers: Tensors, counted: Mapping[str, tuple[str, ...]] | None = None) -> Tensors:

@@ -3,7 +3,7 @@
 import abc
 import types
 from collections.abc import Callable, Mapping
-from typing import Self, TypedDict
+from typing import ClassVar, Self, TypedDict
 
 import keras
 import tensorflow as tf
@@ -33,6 +33,7 @@ class Task(abc.ABC):
         metric_names: names of the other metrics that `loss_and_metrics` returns.
         mode: "max" if a higher `monitor` is better, else "min".
         histograms: name -> length of each array that `counts` returns, for TensorBoard.
+        counted: answers with as many items as an example needs: name of the served count -> names of these answers.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Task(abc.ABC):
     metric_names: tuple[str, ...]
     mode: str = "min"
     histograms: Mapping[str, int] = types.MappingProxyType({})
+    counted: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
 
     @property
     def monitor(self) -> str:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.inputs.batching import microbatch
+from bert_tf.inputs.batching import microbatch, without_tuning
 from bert_tf.progress import bar
 from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.task import Task
@@ -59,7 +59,7 @@ def evaluator(
         return strategy.reduce("SUM", strategy.run(evaluate_on_replica, [features]), axis=None)
 
     # By data, not by file: a validation set is often one file.
-    options = tf.data.Options()
+    options = without_tuning()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     distributed = strategy.experimental_distribute_dataset(batches.with_options(options))
 
@@ -114,7 +114,7 @@ def answering(
         traced = answer.get_concrete_function(spec)
         rows, answered, totals = [], [], np.zeros([len(names), 2])
         with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
-            for features in batches:
+            for features in batches.with_options(without_tuning()):
                 decoded, metrics = traced(features)
                 rows.append(np.stack([features["row"], features["window"]], 1))
                 answered.append({name: value.numpy() for name, value in decoded.items()})

@@ -40,6 +40,7 @@ class Trainer:
     Args:
         model: built by `task.build` under the strategy's scope.
         total_steps: updates until the learning rate has decayed and the run ends.
+        jit_compile: as for `Step`; the setting of this name in `config` is not read.
 
     Attributes:
         phases: list of phases.Phase.
@@ -54,7 +55,14 @@ class Trainer:
     best: BestWeights
 
     def __init__(
-        self, task: Task, model: keras.Model, config: TrainConfig, strategy: tf.distribute.Strategy, total_steps: int
+        self,
+        task: Task,
+        model: keras.Model,
+        config: TrainConfig,
+        strategy: tf.distribute.Strategy,
+        total_steps: int,
+        *,
+        jit_compile: bool = False,
     ) -> None:
         config = config.resolved()
         self.task, self.model, self.config, self.strategy = task, model, config, strategy
@@ -64,7 +72,16 @@ class Trainer:
             self.optimizer = optimizers.create(model.trainable_variables, config)
         self._learning_rate = phases.learning_rate(self.phases)
         self.loss_scale = LossScale(model, config.loss_scale_growth)
-        self.train_step = Step(task, model, self.optimizer, self._learning_rate, self.loss_scale, config, strategy)
+        self.train_step = Step(
+            task,
+            model,
+            self.optimizer,
+            self._learning_rate,
+            self.loss_scale,
+            config,
+            strategy,
+            jit_compile=jit_compile,
+        )
         # step, epoch, batches of the epoch used, non-finite steps in a row
         self._state = tf.Variable([0, 0, 0, 0], dtype=tf.int64, trainable=False)
         # Sums and weights since the last point of the curves: saved, so that a resumed run draws the same curve.

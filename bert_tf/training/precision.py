@@ -14,7 +14,7 @@ _WITHOUT_BFLOAT16 = ("sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512
 
 
 def policy(dtype: str) -> str:
-    """The Keras dtype policy for TrainConfig.dtype; "auto" takes the faster format on this machine and prints it."""
+    """The Keras dtype policy for TrainConfig.dtype; "auto" takes the fastest format on this machine and prints it."""
     if dtype == "auto":
         dtype, reason = fastest()
         print(f"train.dtype=auto computes in {dtype}: {reason}")
@@ -23,7 +23,10 @@ def policy(dtype: str) -> str:
 
 @functools.cache
 def fastest() -> tuple[str, str]:
-    """The faster of "bfloat16" and "float32", and the reason; within a process always the same."""
+    """The fastest of "bfloat16", "float32" and, on some GPUs, "float16", and the reason.
+
+    Within a process always the same.
+    """
     if tf.config.list_physical_devices("TPU"):
         return "bfloat16", "TPUs multiply in it"
     gpus = tf.config.list_physical_devices("GPU")
@@ -35,9 +38,19 @@ def fastest() -> tuple[str, str]:
     return of_processor(cpuinfo, os.environ) or _measured()
 
 
+def note_slow(dtype: str) -> None:
+    """Prints a line if "bfloat16" is asked for on a machine where it brings nothing."""
+    if dtype == "bfloat16" and fastest()[0] != dtype:
+        print(f"bfloat16 is no faster than float32 on this machine ({fastest()[1]}); servers may differ")
+
+
 def of_gpu(capability: tuple[int, int]) -> tuple[str, str]:
-    """The result of `fastest` for GPUs of this compute capability: since 8.0 (Ampere) they multiply in bfloat16."""
-    return "bfloat16" if capability >= (8, 0) else "float32", "GPU of compute capability {}.{}".format(*capability)
+    """The result of `fastest` for GPUs of this compute capability.
+
+    Matrix products have units of their own since 7.0 (Volta), for bfloat16 since 8.0 (Ampere).
+    """
+    dtype = "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
+    return dtype, "GPU of compute capability {}.{}".format(*capability)
 
 
 def of_processor(cpuinfo: str, environment: Mapping[str, str]) -> tuple[str, str] | None:

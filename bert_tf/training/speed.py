@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
+from bert_tf.training.strategy import devices_of
 
 _SIZES = (512, 1024, 2048, 4096, 8192)  # of square matrices; the faster the machine, the larger those it needs
 _TRIES = 15  # many short ones: other processes take the cores away during most of them
@@ -81,11 +82,7 @@ def peak_flops(strategy: tf.distribute.Strategy, dtype: str) -> float:
         Operations per second of all replicas together, including those of other workers.
     """
     compute_dtype = tf.as_dtype(dtype.removeprefix("mixed_"))
-    try:
-        devices = strategy.extended.worker_devices
-    except RuntimeError:  # TensorFlow's default strategy does not say
-        devices = ()
-    key = (compute_dtype.name, *devices)
+    key = (compute_dtype.name, *devices_of(strategy))
     if key not in _measured:
         best = 0.0
         for size in _SIZES:

@@ -1,5 +1,6 @@
 """The training step: one update on any tf.distribute strategy, and several of them as one compiled function."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,13 +10,18 @@ import tensorflow as tf
 from bert_tf.config import TrainConfig
 from bert_tf.inputs.batching import microbatch
 from bert_tf.inputs.identity import batch_fingerprint
-from bert_tf.model.dropout import seed_scope
+from bert_tf.model.dropout import fold_in, seed_scope
+from bert_tf.model.fusion import fusion_scope
 from bert_tf.model.layers import remat_scope
 from bert_tf.tasks.task import Task
 from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.optimizers import Optimizer
 from bert_tf.training.schedules import Schedule
 from bert_tf.types import Tensors
+
+# Gradients are reduced in packs of this size, so that one is copied while another travels: a single pack, the default,
+# is as large as the model.
+_PACKED = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=64 * 2**20)
 
 
 class Step:
@@ -29,6 +35,8 @@ class Step:
         loss_scale: only its rule is used; its state is passed in and returned.
         config: resolved (`TrainConfig.resolved`). Fields that a phase can override are not read.
         strategy: model and optimizer were made under its scope.
+        jit_compile: whether XLA compiles what a replica computes between the all-reduces, one program per shape of a
+            micro-batch. Up to rounding, the result is the same.
 
     Attributes:
         names: the metrics, in the order of the rows of all sums and weights: losses, metrics, gradient_norm.
@@ -43,11 +51,16 @@ class Step:
         loss_scale: LossScale,
         config: TrainConfig,
         strategy: tf.distribute.Strategy,
+        *,
+        jit_compile: bool = False,
     ) -> None:
         self._task, self._model, self._optimizer = task, model, optimizer
         self._learning_rate, self._loss_scale = learning_rate, loss_scale
         self._config, self._strategy = config, strategy
         self._inputs = [tensor.name for tensor in model.inputs]
+        # Without XLA no functions of their own, which would only make tracing slower.
+        compiled = functools.partial(tf.function, autograph=False, jit_compile=True) if jit_compile else _unchanged
+        self._shard_gradients, self._update = compiled(self._sum_gradients), compiled(self._apply_gradients)
         self.names = (*task.losses, *task.metric_names, "gradient_norm")
 
     def compiled(
@@ -75,37 +88,38 @@ class Step:
             return self.on_replica([prepare(features) for features in batches], step, scale)
 
         def run(first: tf.Tensor, steps: tf.Tensor, nonfinite: tf.Tensor, scale_state: tf.Tensor) -> tuple[Any, ...]:
-            def goes_on(done: tf.Tensor, *state: Any) -> tf.Tensor:
-                return (done < steps) & (state[3] < self._config.max_nonfinite_steps)
+            # The loop decides on the count of calls alone, an int32, which TensorFlow keeps on the host even if there
+            # is a GPU: the host never waits for a result before it starts the next update.
+            most = tf.cast(steps, tf.int32)
 
-            def update(
-                done: tf.Tensor,
-                totals: tf.Tensor,
-                histograms: dict[str, tf.Tensor],
-                position: tf.Tensor,
-                nonfinite: tf.Tensor,
-                fingerprint: tf.Tensor,
-                scale_state: tf.Tensor,
-            ) -> tuple[Any, ...]:
+            def goes_on(calls: tf.Tensor, state: tuple[Any, ...]) -> tf.Tensor:
+                return calls < most
+
+            def update(calls: tf.Tensor, before: tuple[Any, ...]) -> tuple[Any, ...]:
+                done, totals, histograms, _, nonfinite, fingerprint, scale_state = before
                 features, position = next(iterator)
                 batches = self._split(features, accumulation)
-                results = self._strategy.run(replica_step, (batches, first + done, scale_state[0]))
+                stopped = nonfinite >= self._config.max_nonfinite_steps
+                # After the limit, the remaining calls change nothing: a loss that is not finite skips the update.
+                scale = tf.where(stopped, float("nan"), scale_state[0])
+                results = self._strategy.run(replica_step, (batches, first + done, scale))
                 metrics, counts, finite = (self._local(result) for result in results)
-                totals, histograms = tf.cond(
-                    finite,
-                    lambda: (totals + metrics, {name: histograms[name] + counts[name] for name in histograms}),
-                    lambda: (totals, histograms),
+                after = (
+                    done + 1,
+                    tf.where(finite, totals + metrics, totals),
+                    {name: tf.where(finite, histograms[name] + counts[name], histograms[name]) for name in histograms},
+                    position,
+                    tf.where(finite, tf.constant(0, tf.int64), nonfinite + 1),
+                    tf.where(finite, fingerprint, batch_fingerprint(features)),
+                    self._loss_scale.next(scale_state, finite),
                 )
-                fingerprint = tf.cond(finite, lambda: fingerprint, lambda: batch_fingerprint(features))
-                nonfinite = tf.where(finite, tf.constant(0, tf.int64), nonfinite + 1)
-                scale_state = self._loss_scale.next(scale_state, finite)
-                return done + 1, totals, histograms, position, nonfinite, fingerprint, scale_state
+                return calls + 1, tf.nest.map_structure(lambda old, new: tf.where(stopped, old, new), before, after)
 
             totals = tf.zeros([len(self.names), 2])
             histograms = {name: tf.zeros([bins]) for name, bins in self._task.histograms.items()}
             position, fingerprint = tf.zeros([2], tf.int64), tf.zeros([8], tf.uint8)
             state = tf.zeros([], tf.int64), totals, histograms, position, nonfinite, fingerprint, scale_state
-            return tf.while_loop(goes_on, update, state)
+            return tf.while_loop(goes_on, update, (tf.constant(0), state))[1]
 
         return tf.function(run, autograph=False)
 
@@ -123,31 +137,53 @@ class Step:
             (sums and weights of the metrics, float32 [metrics, 2]; dict name -> the task's counts, float32; bool
             scalar, whether losses and gradient were finite: if not, nothing was updated), over the whole batch.
         """
-        context, config = tf.distribute.get_replica_context(), self._config
+        context = tf.distribute.get_replica_context()
         divisors = self._divisors(context, batches)
+        numbers = [context.replica_id_in_sync_group * len(batches) + index for index in range(len(batches))]
+        gradients, metrics, counts = self._shard_gradients(list(batches), divisors, numbers, step, scale)
+        gradients = context.all_reduce("SUM", gradients, options=_PACKED)
+        metrics, finite = self._update(gradients, context.all_reduce("SUM", metrics), step, scale)
+        return metrics, {name: context.all_reduce("SUM", count) for name, count in counts.items()}, finite
+
+    def _sum_gradients(
+        self,
+        batches: list[Tensors],
+        divisors: list[dict[str, tf.Tensor]],
+        numbers: list[tf.Tensor | int],
+        step: tf.Tensor,
+        scale: tf.Tensor,
+    ) -> tuple[list[tf.Tensor], tf.Tensor, dict[str, tf.Tensor]]:
+        """Gradients, metrics without the gradient's norm, and counts of a replica's micro-batches, summed.
+
+        Args:
+            batches, step, scale: as for `on_replica`.
+            divisors: as `_divisors` returns.
+            numbers: of the micro-batches, in the whole batch: each has its own dropout masks.
+        """
+        config = self._config
         seed = tf.stack([tf.cast(config.seed, tf.int64), step])
         gradients: list[tf.Tensor] = []
         metrics, counts = 0.0, []
-        for index, features in enumerate(batches):
-            number = context.replica_id_in_sync_group * len(batches) + index
+        for index, (features, number) in enumerate(zip(batches, numbers, strict=True)):
             with tf.control_dependencies(gradients):  # one micro-batch after the other, or they all hold memory at once
-                added, added_metrics = self._gradients(
-                    features, divisors[index], tf.random.experimental.stateless_fold_in(seed, number), scale
-                )
+                added, added_metrics = self._gradients(features, divisors[index], fold_in(seed, number), scale)
             if config.clip_on == "replica":
                 factor = _clip_factor(tf.linalg.global_norm(added) / scale, config.clip_norm)
                 added = [gradient * factor for gradient in added]
             gradients = [total + gradient for total, gradient in zip(gradients, added, strict=True)] if index else added
             metrics += added_metrics
             counts.append(self._task.counts(features))
-        gradients = context.all_reduce("SUM", gradients)
+        return gradients, metrics, {name: sum(count[name] for count in counts) for name in self._task.histograms}
+
+    def _apply_gradients(
+        self, gradients: list[tf.Tensor], metrics: tf.Tensor, step: tf.Tensor, scale: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Clips and applies the reduced gradients; returns the metrics, with their norm, and whether all was finite."""
+        config = self._config
         norm = tf.linalg.global_norm(gradients) / scale
-        metrics = tf.concat([context.all_reduce("SUM", metrics), [[norm, 1.0]]], 0)
+        metrics = tf.concat([metrics, [[norm, 1.0]]], 0)
         # The losses too: a loss that overflows can have a gradient that does not.
         finite = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(metrics[: len(self._task.losses)]))
-        summed = {
-            name: context.all_reduce("SUM", sum(count[name] for count in counts)) for name in self._task.histograms
-        }
 
         def update() -> None:
             # Clipping and unscaling in one pass over the gradients.
@@ -155,7 +191,7 @@ class Step:
             self._optimizer.apply([gradient * factor for gradient in gradients], self._learning_rate(step))
 
         tf.cond(finite, update, lambda: None)
-        return metrics, summed, finite
+        return metrics, finite
 
     def _divisors(
         self, context: tf.distribute.ReplicaContext, batches: Sequence[Tensors]
@@ -174,7 +210,7 @@ class Step:
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Gradients of the scaled loss of one micro-batch; its metrics, float32 [metrics, 2]."""
         task = self._task
-        with tf.GradientTape() as tape, seed_scope(seed), remat_scope(self._config.remat):
+        with fusion_scope(), tf.GradientTape() as tape, seed_scope(seed), remat_scope(self._config.remat):
             outputs = self._model({name: features[name] for name in self._inputs}, training=True)
             metrics = task.loss_and_metrics(features, outputs)
             loss = scale * sum(metrics[name][0] / tf.maximum(divisors[name], 1e-5) for name in task.losses)
@@ -196,6 +232,10 @@ class Step:
     def _local(self, result: Any) -> Any:
         """The first replica's copy of a result that is the same on all replicas."""
         return tf.nest.map_structure(lambda value: self._strategy.experimental_local_results(value)[0], result)
+
+
+def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
 
 
 def _clip_factor(norm: tf.Tensor, limit: float) -> tf.Tensor | float:

@@ -42,5 +42,19 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     )
 
 
+def devices_of(strategy: tf.distribute.Strategy) -> tuple[str, ...]:
+    """Names of the devices of this process that its replicas compute on; () for TensorFlow's default strategy."""
+    try:
+        return tuple(strategy.extended.worker_devices)
+    except RuntimeError:
+        return ()
+
+
+def accelerator(strategy: tf.distribute.Strategy) -> str | None:
+    """ "GPU" or "TPU" if the replicas compute on such devices, else None."""
+    kinds = {tf.DeviceSpec.from_string(device).device_type for device in devices_of(strategy)}
+    return next((kind for kind in ("GPU", "TPU") if kind in kinds), None)
+
+
 def _best_devices() -> list[tf.config.LogicalDevice]:
     return tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")

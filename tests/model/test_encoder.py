@@ -42,7 +42,9 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", lambda _, shape, dtype: tf.zeros(shape, dtype))
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "large" else []) for name in PUBLISHED]
+)
 def test_each_published_size_has_the_published_number_of_parameters(name, undrawn):
     encoder = BertEncoder(BertConfig.from_name(name))
     assert encoder.count_params() == PUBLISHED[name]

@@ -158,7 +158,7 @@ def test_xla_compiles_the_training_step():
     "policy, variables, bound",
     [
         ("mixed_bfloat16", "float32", 0.03),
-        ("mixed_float16", "float32", 0.004),
+        pytest.param("mixed_float16", "float32", 0.004, marks=pytest.mark.slow),
         pytest.param("bfloat16", "bfloat16", 0.03, marks=pytest.mark.slow),
         pytest.param("float16", "float16", 0.004, marks=pytest.mark.slow),
     ],

@@ -41,8 +41,17 @@ def logits_of(model, *ids, types=None):
     return model({name: tf.constant(value) for name, value in inputs.items()})["logits"].numpy()[0]
 
 
-@pytest.mark.parametrize("name", ["classification", "regression", "multi_label_classification"])
-@pytest.mark.parametrize("long_texts", ["head", "window"])
+@pytest.mark.parametrize(
+    ("name", "long_texts"),
+    [
+        ("classification", "window"),
+        ("regression", "head"),
+        ("multi_label_classification", "head"),
+        pytest.param("classification", "head", marks=pytest.mark.slow),
+        pytest.param("regression", "window", marks=pytest.mark.slow),
+        pytest.param("multi_label_classification", "window", marks=pytest.mark.slow),
+    ],
+)
 def test_an_empty_text_is_predicted_from_the_special_tokens_alone(tokenizer, name, long_texts):
     labels = ["value"] if name == "regression" else ["x", "y"]
     task, model = made(name, tokenizer, labels=labels, long_texts=long_texts)
@@ -74,7 +83,7 @@ def test_a_pair_with_an_empty_half_is_predicted_from_the_other_half(tokenizer):
     ("context", "unit"),
     [
         ("sentence", "words"),
-        ("document", "characters"),
+        pytest.param("document", "characters", marks=pytest.mark.slow),
         pytest.param("sentence", "characters", marks=pytest.mark.slow),
         pytest.param("document", "words", marks=pytest.mark.slow),
     ],
@@ -92,7 +101,7 @@ def test_a_sentence_without_words_has_no_tags_and_does_not_shift_others(tokenize
     assert answered(task, model, empty) == predictions[1:3]
 
 
-@pytest.mark.parametrize("unanswerable", [False, True])
+@pytest.mark.parametrize("unanswerable", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_empty_context_has_no_answer_and_an_empty_question_may_have_any(tokenizer, unanswerable):
     task, model = made("question_answering", tokenizer, unanswerable=unanswerable, null_threshold=1e9)
     asked = [("a?", ""), ("a?", " "), ("", "a b")]

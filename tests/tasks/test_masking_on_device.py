@@ -55,7 +55,7 @@ def epochs(corpus, data, batch_size=8):
     )
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.slow), KINDS[2]])
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[:2]), KINDS[2]])
 def test_the_step_draws_the_same_masks_as_the_pipeline(corpus, kind):
     prepare = Masker(data_of(kind), corpus[1]).in_step()
     expected = list(epochs(corpus, data_of(kind))(0))

@@ -33,6 +33,8 @@ def test_tokens_are_the_models_inputs_with_their_byte_offsets_in_the_texts(pairs
     pieces = np.array(task.tokenizer.vocab)[features["input_word_ids"]]
     there = features["input_mask"].numpy() > 0
     assert np.char.decode(attention["tokens"].astype(bytes)).tolist() == np.where(there, pieces, "").tolist()
+    assert attention["ids"].tolist() == features["input_word_ids"].numpy().tolist()
+    assert attention["types"].tolist() == features["input_type_ids"].numpy().tolist()
     assert attention["token_count"].tolist() == there.sum(1).tolist()
     for row, (text, other) in enumerate(zip(TEXTS, OTHERS, strict=True)):
         columns = (attention[name][row] for name in ("tokens", "starts", "ends", "texts"))

@@ -89,7 +89,14 @@ def test_the_first_wordpiece_of_a_word_has_its_target_and_its_answer(tokenizer):
     assert features["end"].to_list() == [[0, 3, 9, 0, 16, 0, 18, 0]]
 
 
-@pytest.mark.parametrize("context, max_length, stride", [("sentence", 8, 0), ("document", 8, 6), ("document", 512, 0)])
+@pytest.mark.parametrize(
+    "context, max_length, stride",
+    [
+        ("document", 8, 6),
+        pytest.param("sentence", 8, 0, marks=pytest.mark.slow),
+        pytest.param("document", 512, 0, marks=pytest.mark.slow),
+    ],
+)
 def test_every_word_has_one_target_and_the_answer_of_its_first_wordpiece(tokenizer, context, max_length, stride):
     task = make(tokenizer, max_length=max_length, stride=stride, context=context)
     examples = random_sentences(60, documents=True)

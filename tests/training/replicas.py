@@ -16,6 +16,7 @@ CASES = {
     # clipping the part of each replica, or clipping before the sum, would change the direction.
     "uneven": {"examples": 11, "accumulation": 2, "optimizer": "lamb", "clip_norm": 0.05},
     "clipped": {"clip_norm": 0.05, "optimizer": "radam", "remat": True},
+    "compiled": {"clip_norm": 0.05, "jit_compile": "on", "accumulation": 2},
     # The mean of each replica, clipped separately, then summed.
     "google": {"recipe": "google", "clip_norm": 0.05, "warmup_steps": 2},
     # The third batch overflows in its last row: on the second replica only.

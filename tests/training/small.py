@@ -112,7 +112,8 @@ def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3
     task = Pretraining(None, LENGTH) if bert else Regression(dropout)
     with strategy.scope():
         model = task.build(encoder(dropout, dtype) if bert else None)
-    return Trainer(task, model, TrainConfig(**(settings | train)).check(), strategy, total_steps)
+    config = TrainConfig(**(settings | train)).check()
+    return Trainer(task, model, config, strategy, total_steps, jit_compile=config.jit_compile == "on")
 
 
 def encoder(dropout, dtype):

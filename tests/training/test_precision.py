@@ -37,8 +37,11 @@ def test_the_flags_of_other_processors_are_ignored():
     assert precision.of_processor("", {}) is None
 
 
-@pytest.mark.parametrize("capability, dtype", [((7, 5), "float32"), ((8, 0), "bfloat16"), ((12, 0), "bfloat16")])
-def test_gpus_use_bfloat16_since_ampere(capability, dtype):
+@pytest.mark.parametrize(
+    "capability, dtype",
+    [((6, 1), "float32"), ((7, 0), "float16"), ((7, 5), "float16"), ((8, 0), "bfloat16"), ((12, 0), "bfloat16")],
+)
+def test_gpus_use_the_shortest_format_that_their_matrix_units_have(capability, dtype):
     assert precision.of_gpu(capability)[0] == dtype
 
 
@@ -47,3 +50,11 @@ def test_auto_is_resolved_the_same_way_every_time_and_reported(capsys):
     assert precision.policy("auto") == first
     line, again = capsys.readouterr().out.splitlines()
     assert line == again and f"computes in {first.removeprefix('mixed_')}: " in line
+
+
+def test_a_machine_without_fast_bfloat16_is_mentioned(monkeypatch, capsys):
+    monkeypatch.setattr(precision, "fastest", lambda: ("float32", "the processor has neither"))
+    precision.note_slow("none")
+    assert capsys.readouterr().out == ""
+    precision.note_slow("bfloat16")
+    assert capsys.readouterr().out.startswith("bfloat16 is no faster than float32 on this machine (the processor has")

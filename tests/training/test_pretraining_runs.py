@@ -106,9 +106,9 @@ def test_an_invalid_corpus_is_refused_before_anything_is_written(pretrain, tmp_p
     assert not (tmp_path / "model").exists()
 
 
-def test_a_packed_run_reports_its_padding_and_saves_a_model_for_single_sequences(pretrain, tmp_path):
+def test_a_packed_run_reports_its_padding_and_recipe_and_saves_a_model_for_single_sequences(pretrain, tmp_path):
     data = PretrainingData(max_length=32, max_predictions=5, pack=True, short_sequence_rate=1.0)
-    results = pretrain(sentences(), data=data)
+    results = pretrain(sentences(), data=data, train=dataclasses.replace(TRAIN, recipe="google"))
     corpus = Corpus([str(tmp_path / "corpus.txt")], Tokenizer(WORDS), dataclasses.replace(data, pack=False))
     single = pretraining_dataset(corpus, seed=0, epoch=0, batch_size=4).as_numpy_iterator()
     padding = np.mean([batch["input_mask"] == 0 for batch in single])
@@ -117,10 +117,16 @@ def test_a_packed_run_reports_its_padding_and_saves_a_model_for_single_sequences
     assert isinstance(task, Pretraining) and not model.encoder.packed
     names = {tensor.name for tensor in model.inputs}
     assert names == {"input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions"}
+    # The recipe is recorded as the settings that it stands for, and compared when the run resumes.
+    recorded = results["config"]["train"]
+    assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
+    with pytest.raises(ConfigError, match=r"config\.train\.bias_correction: False there, True now"):
+        pretrain(sentences(), data=data, train=dataclasses.replace(TRAIN, recipe="google", bias_correction=True))
 
 
-# The test of causal language models below trains on unpacked rows of full sentences.
-@pytest.mark.parametrize("pack", [pytest.param(False, marks=pytest.mark.slow), True])
+# The test of causal language models below trains on unpacked rows of full sentences, too.
+@pytest.mark.slow
+@pytest.mark.parametrize("pack", [False, True])
 def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, pack):
     data = PretrainingData(max_length=32, max_predictions=5, pairs="none", pack=pack)
     results = pretrain(sentences(documents=1) * 12, data=data)
@@ -137,6 +143,7 @@ def test_a_causal_language_model_is_trained_and_fine_tuned(pretrain, finetune, t
         pretrain(sentences(), data=data)
     results = pretrain(sentences(), data=data, model=model_config(attention="causal"))
     assert results["final"]["mlm_loss"] < np.log(len(WORDS)) * 1.2
+    assert results["task"] == "masked_lm" and "nsp_loss" not in results["final"]
     model = shutil.move(tmp_path / "model", tmp_path / "left")
     finetune(init=model)
     assert directory.load_task(str(tmp_path / "model"))[1].get_layer("encoder").config.attention == "causal"
@@ -239,8 +246,8 @@ def test_an_invalid_table_or_model_is_refused_with_its_location_before_anything_
     assert not (tmp_path / "model").exists()
 
 
-def test_a_file_cannot_be_used_for_training_and_validation(finetune, tmp_path):
-    finetune()
+def test_a_file_cannot_be_used_for_training_and_validation(tmp_path):
+    (tmp_path / "train.tsv").write_text(f"{HEADER}w1\ta\n")
     config = FinetuneConfig(task=ClassificationConfig(), data=ExampleData(), train=TRAIN)
     for place in ("train.tsv", "-"):
         with pytest.raises(ConfigError, match=r"one file; expected a folder that holds train\.tsv and dev\.tsv"):
@@ -258,11 +265,6 @@ def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(fine
     results = finetune(reporter=FileReporter())
     assert (tmp_path / "model/report.html").is_file() and results["steps"] == TRAIN.steps
     assert (tmp_path / "model/model.safetensors").read_bytes() == saved
-
-
-def test_skipped_examples_of_each_split_are_in_the_results(finetune):
-    results = finetune(train=f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n")
-    assert results["skipped"] == {"train": {"skipped: empty text": 2}, "validation": {}}
 
 
 def test_a_folder_without_a_model_is_refused(finetune, tmp_path):
@@ -295,8 +297,9 @@ def test_truncated_weights_are_refused(finetune, pretrained):
     assert_one_line(caught.value)
 
 
-def test_finetuning_keeps_the_labels_with_the_model(finetune, tmp_path):
-    results = finetune()
+def test_finetuning_keeps_the_labels_with_the_model_and_skipped_examples_in_the_results(finetune, tmp_path):
+    results = finetune(train=f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n")
+    assert results["skipped"] == {"train": {"skipped: empty text": 2}, "validation": {}}
     task, _ = directory.load_task(str(tmp_path / "model"))
     assert tuple(task.labels) == ("a", "b")
     assert results["final"]["accuracy"] in (0.0, 1.0)  # of the single row
@@ -347,13 +350,6 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(finetune, pretrained, tmp_
         finetune()
     assert_one_line(caught.value)
     assert not (tmp_path / "model").exists()
-
-
-def test_the_resolved_recipe_is_recorded_and_compared_on_resume(pretrain):
-    recorded = pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google"))["config"]["train"]
-    assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
-    with pytest.raises(ConfigError, match=r"config\.train\.bias_correction: False there, True now"):
-        pretrain(sentences(), train=dataclasses.replace(TRAIN, recipe="google", bias_correction=True))
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ ACTIVATIONS = {"tanh_gelu": "gelu_new", "erf_gelu": "gelu"}
 def data(steps):
     """Features of `steps` batches, arrays [steps, batch, ...]."""
     rows = features() | {"labels": np.arange(96, dtype=np.int32) % 3}
+    rows |= {name: np.zeros(96, np.int32) for name in ("window", "truncated")}
     rows = {name: value[-BATCH * steps :] for name, value in rows.items()}  # the last ones: with and without weights
     return {name: value.reshape(steps, BATCH, *value.shape[1:]) for name, value in rows.items()}
 

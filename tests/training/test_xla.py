@@ -107,7 +107,7 @@ def test_the_step_is_one_program_of_fixed_shapes_without_host_ops_or_float64(cor
     _, step, batches = make(corpus, case, dropout=0.1)
     keys = itertools.count(1)
 
-    def all_reduce(context, operation, value):
+    def all_reduce(context, operation, value, options=None):
         # The op that XLA compiles to an all-reduce. Strategies use it on accelerators only; one group of one is enough.
         def reduced(tensor):
             return tf.raw_ops.CollectiveReduceV2(

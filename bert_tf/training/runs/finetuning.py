@@ -26,6 +26,7 @@ from bert_tf.training.phases import Input
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.state.run_manifest import differences
+from bert_tf.training.strategy import accelerator
 from bert_tf.types import Json, Metrics, Tensors
 
 # Examples that `predict` holds in memory: enough to sort by length, whatever the size of the file.
@@ -132,9 +133,12 @@ def train(
     steps_per_epoch = math.ceil(task.count_rows(columns) / batch_size)
     total_steps = config.train.steps or math.ceil(steps_per_epoch * config.train.epochs)
 
+    # XLA compiles the update, or at least GELU's derivative, for each length.
+    few_lengths = runner.jit_compile or accelerator(strategy) is not None
+
     def epoch_batches(epoch: tf.Tensor | int) -> tf.data.Dataset:
         seed = tf.stack([tf.constant(config.train.seed, tf.int64), epoch])
-        return task.batches(columns, batch_size, seed=seed)
+        return task.batches(columns, batch_size, seed=seed, few_lengths=few_lengths)
 
     evaluation: Evaluation | None = None
 

@@ -98,19 +98,28 @@ def pretrain(
         strip_accents=config.tokenizer.strip_accents,
         split_cjk=config.tokenizer.split_cjk,
     )
-    corpus = Corpus(files, tokenizer, config.data)
-    for one in (files, validation) if validation else (files,):
-        check_corpus(corpus._replace(files=one))
     # Data settings and batch size of each phase.
     phases = [
         (config.data.in_phase(phase).check(), config.train.in_phase(phase).batch_size) for phase in config.train.phases
     ] or [(config.data, config.train.batch_size)]
     longest = max(data.max_length for data, _ in phases)
     model_config = _model_config(config, tokenizer, longest)
+    corpus = Corpus(files, tokenizer, config.data)
+    for one in (files, validation) if validation else (files,):
+        check_corpus(corpus._replace(files=one))
     identity = {"input": corpus_identity(files), "tokenizer": settings_of(tokenizer)["fingerprint"]}
     if validation:
         identity["validation"] = corpus_identity(validation)
-    runner = Runner("pretrain", config, model_dir, strategy, identity, accept_config_change, reporter=reporter)
+    runner = Runner(
+        "pretrain",
+        config,
+        model_dir,
+        strategy,
+        identity,
+        accept_config_change,
+        reporter=reporter,
+        few_shapes=config.data.length_multiple is None,
+    )
     seed = config.train.seed
     task = (MaskedLM if config.data.pairs == "none" else Pretraining)(tokenizer, longest)
     unchanged = functools.partial(check_unchanged, files, identity["input"])

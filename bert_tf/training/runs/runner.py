@@ -26,7 +26,7 @@ from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs import dry_run
 from bert_tf.training.speed import peak_flops
 from bert_tf.training.state.run_manifest import RunManifest
-from bert_tf.training.strategy import is_chief
+from bert_tf.training.strategy import accelerator, is_chief
 from bert_tf.training.tf_internals import forgetting_custom_gradients, in_multi_worker_mode
 from bert_tf.types import Json, Metrics
 
@@ -72,10 +72,12 @@ class Runner:
         inputs: JSON-ready identity of the inputs; entries may be added until `fit` is called.
         computes_in: name of the Keras policy that "auto" stands for; None measures it.
         reporter: gets the curves.
+        few_shapes: whether the batches have so few shapes that compiling a program for each is worth its time.
         files: paths, to be recorded.
 
     Attributes:
         dtype: name of the Keras policy for the encoder.
+        jit_compile: whether XLA compiles the update.
     """
 
     def __init__(
@@ -88,18 +90,22 @@ class Runner:
         accept_config_change: bool,
         computes_in: str | None = None,
         reporter: Reporter = SILENT,
+        *,
+        few_shapes: bool = False,
         **files: str,
     ) -> None:
         # Records the settings of the recipe, not only its name, and compares them when the run resumes.
         config = dataclasses.replace(config, train=config.train.resolved())
         self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
         self.dtype = precision.policy(self._dtype(computes_in))
+        self.jit_compile = self._jit_compile(few_shapes)
         self.accept_config_change, self.reporter = accept_config_change, reporter
         self.record: Json = {
             "program": program,
             **files,
             "config": to_dict(config),
             "computes_in": self.dtype,
+            "jit_compile": self.jit_compile,
             "replicas": strategy.num_replicas_in_sync,
             "inputs": inputs,
         }
@@ -119,6 +125,18 @@ class Runner:
             )
         return "auto"
 
+    def _jit_compile(self, few_shapes: bool) -> bool:
+        """The setting of this name; a resumed run keeps the choice that "auto" made at its start."""
+        path = os.path.join(self.model_dir, "run.json")
+        if self.config.jit_compile != "auto":
+            return self.config.jit_compile == "on"
+        if os.path.exists(path):
+            return directory.read_run(path).get("jit_compile", False)
+        compiled = few_shapes and accelerator(self.strategy) == "GPU"
+        if compiled:
+            print("train.jit_compile=auto compiles the update by XLA: a GPU, and few shapes of batches")
+        return compiled
+
     def _pipeline(self) -> str:
         """A digest of everything that determines the batches."""
         config = {name: value for name, value in self.record["config"].items() if name != "train"}
@@ -133,7 +151,8 @@ class Runner:
         with self.strategy.scope():
             encoder = make_encoder()
             model = task.build(encoder)
-        return Trainer(task, model, self.config, self.strategy, total_steps), encoder
+        trainer = Trainer(task, model, self.config, self.strategy, total_steps, jit_compile=self.jit_compile)
+        return trainer, encoder
 
     def dry_run(
         self,

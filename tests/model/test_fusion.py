@@ -1,0 +1,85 @@
+"""Operations compiled by XLA in training: GELU and dropout in one pass over memory."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.model.activations import activation
+from bert_tf.model.dropout import Dropout, seed_scope
+from bert_tf.model.fusion import fusion_scope
+
+SHAPE = (64, 32, 128)
+
+
+def dropped(x, rate=0.1, seed=(3, 4), calls=1):
+    """Results of the layer in training, for a number of calls in one step, as a list."""
+    layer = Dropout(rate)
+
+    @tf.function(autograph=False)
+    def run():
+        with fusion_scope(), seed_scope(tf.constant(seed, tf.int64)):
+            return [layer(x, training=True) for _ in range(calls)]
+
+    return [value.numpy() for value in run()]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_a_fused_dropout_drops_its_share_and_scales_the_rest(rate):
+    (values,) = dropped(tf.ones(SHAPE), rate)
+    np.testing.assert_allclose(values[values != 0], 1 / (1 - rate), rtol=1e-6)
+    kept = values != 0
+    deviation = np.sqrt(rate * (1 - rate))
+    # Five standard deviations: of all elements, and of each position of the last axis.
+    np.testing.assert_allclose(kept.mean(), 1 - rate, atol=5 * deviation / np.sqrt(kept.size))
+    np.testing.assert_allclose(kept.mean((0, 1)), 1 - rate, atol=5 * deviation / np.sqrt(kept.size / SHAPE[-1]))
+
+
+def test_masks_of_neighbours_layers_and_steps_are_uncorrelated():
+    first, second = dropped(tf.ones(SHAPE), 0.5, calls=2)
+    (later,) = dropped(tf.ones(SHAPE), 0.5, seed=(3, 5))
+    base = first.ravel() - 1.0  # -1 or 1, with mean 0
+    others = {f"{shift} elements on": np.roll(base, shift) for shift in (1, 2, 3, 64, 128, 4096)}
+    others |= {"next layer": second.ravel() - 1.0, "next step": later.ravel() - 1.0}
+    for name, other in others.items():
+        assert abs(np.mean(base * other)) < 5 / np.sqrt(base.size), name
+
+
+def test_equal_seeds_draw_equal_masks():
+    np.testing.assert_array_equal(dropped(tf.ones(SHAPE)), dropped(tf.ones(SHAPE)))
+
+
+def test_gradients_pass_where_values_passed():
+    x, layer = tf.random.stateless_normal(SHAPE, [0, 1]), Dropout(0.3)
+
+    @tf.function(autograph=False)
+    def run():
+        with fusion_scope(), tf.GradientTape() as tape, seed_scope(tf.constant([1, 2], tf.int64)):
+            tape.watch(x)
+            y = layer(x, training=True)
+            return y, tape.gradient(y, x, output_gradients=2.0 * tf.ones_like(y))
+
+    y, gradient = run()
+    np.testing.assert_allclose(gradient, np.where(y.numpy() != 0, 2.0 / 0.7, 0.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tanh_gelu", "erf_gelu"])
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-6), ("bfloat16", 2.0**-8)])
+def test_a_compiled_activation_is_exact_to_the_last_digit_of_its_dtype(name, dtype, bound):
+    x = tf.cast(tf.linspace(-6.0, 6.0, 4001), dtype)
+    apply = activation(name)
+    expected = apply(tf.cast(x, tf.float64)).numpy()
+
+    @tf.function(autograph=False)
+    def run():
+        with fusion_scope():
+            return apply(x)
+
+    # Relative to the argument: next to 0 and far below it, 1 + tanh cancels.
+    errors = np.abs(tf.cast(run(), tf.float64).numpy() - expected)
+    assert np.max(errors / np.maximum(np.abs(x.numpy().astype("float64")), 1e-3)) < bound
+
+
+def test_inference_does_not_depend_on_xla():
+    function = tf.function(activation("tanh_gelu"), autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([4, 8])).graph
+    assert not any("PartitionedCall" in op.type for op in graph.get_operations())
