@@ -131,19 +131,21 @@ class _Model(abc.ABC, Generic[_Task]):
         elif os.path.exists(results):
             os.remove(results)  # of another model
 
-    def export(self, path: StrPath, *, attention: bool = False, check: bool = True) -> Exported:
+    def export(self, path: StrPath, *, attention: bool = False, check: bool = True, optimize: str = "none") -> Exported:
         """Exports a SavedModel that takes text, as the next version in a directory for TF Serving.
 
         Args:
             path: directory of the served model, as for TF Serving's --model_base_path.
             attention: adds a signature that returns tokens and attention probabilities.
             check: compares the answers of the export with this model's, in a new process.
+            optimize: "none", "bfloat16" (half the size, and faster on processors that multiply in bfloat16) or "int8"
+                (a quarter of the size, and faster on x86 processors with VNNI or AMX).
         """
         with (
             tempfile.TemporaryDirectory() as saved
         ):  # an export computes in float32 on the CPU, whatever this model does
             self.save(saved)
-            return export_run(saved, os.fspath(path), attention=attention, check=check)
+            return export_run(saved, os.fspath(path), attention=attention, check=check, optimize=optimize)
 
 
 class _FineTuned(_Model[FineTuningTask]):
@@ -596,11 +598,11 @@ class SentenceEncoder:
         vectors = [values["vector"] for _, values in extract(self._embedder, examples, batch_size, progress=False)]
         return np.stack(vectors) if vectors else np.zeros([0, self._embedder.model.output_shape[-1]], np.float32)
 
-    def export(self, path: StrPath, *, check: bool = True) -> Exported:
+    def export(self, path: StrPath, *, check: bool = True, optimize: str = "none") -> Exported:
         """Exports a SavedModel that takes text and returns vectors; arguments as for `TextClassifier.export`."""
         with on_cpu():  # an export is compared with the model on the CPU
             embedder = self._open()
-        return export(embedder, embedder.model, os.fspath(path), check=check)
+        return export(embedder, embedder.model, os.fspath(path), check=check, optimize=optimize)
 
 
 def _listed(values: Values, name: str, element_rank: int = 0) -> list[Any]:

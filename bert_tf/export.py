@@ -4,17 +4,33 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.serving.export import export_run, summary
+from bert_tf.serving.optimize import TOLERANCES
+from bert_tf.training.precision import note_slow
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that pretrain or finetune wrote.", required=True)
 _EXPORT_DIR = flags.DEFINE_string(
     "export_dir", None, "Directory of the served model; the SavedModel becomes its next version.", required=True
 )
 _ATTENTION = flags.DEFINE_bool("attention", False, "Add a signature that returns tokens and attention probabilities.")
+_OPTIMIZE = flags.DEFINE_enum(
+    "optimize",
+    "none",
+    list(TOLERANCES),
+    "bfloat16: half the size, and faster on processors that multiply in bfloat16; int8: a quarter of the size, and "
+    "faster on x86 processors with VNNI or AMX.",
+)
 _CHECK = flags.DEFINE_bool("check", True, "Verify the export in a TensorFlow session, as TF Serving runs it.")
 
 
 def main(_: list[str]) -> None:
-    exported = export_run(_MODEL_DIR.value, _EXPORT_DIR.value, attention=_ATTENTION.value, check=_CHECK.value)
+    note_slow(_OPTIMIZE.value)
+    exported = export_run(
+        _MODEL_DIR.value,
+        _EXPORT_DIR.value,
+        attention=_ATTENTION.value,
+        check=_CHECK.value,
+        optimize=_OPTIMIZE.value,
+    )
     print(summary(exported))
 
 

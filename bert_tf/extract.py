@@ -17,6 +17,8 @@ from bert_tf.files import check_output, replacing
 from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
 from bert_tf.serving.export import export, on_cpu, summary
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
+from bert_tf.serving.optimize import TOLERANCES
+from bert_tf.training.precision import note_slow
 
 _Number = TypeVar("_Number", int, float)
 
@@ -53,6 +55,7 @@ _MAX_LENGTH = flags.DEFINE_integer(
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", 32, "Texts per batch, fewer if they are long.", lower_bound=1, upper_bound=10_000_000
 )
+_OPTIMIZE = flags.DEFINE_enum("optimize", "none", list(TOLERANCES), "With --export_dir: as for the program export.")
 _CHECK = flags.DEFINE_bool("check", True, "Verify the SavedModel in a TensorFlow session, as TF Serving runs it.")
 
 
@@ -67,6 +70,8 @@ def main(_: list[str]) -> None:
         raise ConfigError(f"--output={output}: unknown extension; choose one of {', '.join(WRITERS)}")
     if export_dir:
         check_output(export_dir, directory=True)
+    elif _OPTIMIZE.value != "none":
+        raise ConfigError(f"--optimize={_OPTIMIZE.value} is for exports; give --export_dir, too, or leave it out")
     layers, weights = _numbers("layers", _LAYERS.value, int), _numbers("weights", _WEIGHTS.value, float)
     features = FeatureConfig(layers, _COMBINE.value, weights)
     config = EmbeddingConfig(_PER.value, _POOL.value, features, _MAX_LENGTH.value)
@@ -76,7 +81,8 @@ def main(_: list[str]) -> None:
         raise DataError(f"{_INIT.value}: no WordPiece vocabulary to tokenize text with; expected a model with one")
     embedder = Embedder(encoder, tokenizer, config)
     if export_dir:
-        exported = export(embedder, embedder.model, export_dir, check=_CHECK.value)
+        note_slow(_OPTIMIZE.value)
+        exported = export(embedder, embedder.model, export_dir, check=_CHECK.value, optimize=_OPTIMIZE.value)
         print(summary(exported))
         return
     with replacing(output) as temporary:

@@ -29,7 +29,7 @@ from bert_tf.serving.check import rest_body
 from bert_tf.serving.embeddings import Embedder
 from bert_tf.serving.samples import WARM_UP, Request
 from bert_tf.tasks import TASKS
-from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, REGRESS
+from bert_tf.tasks.signatures import ATTENTION, CLASSIFY, DEFAULT, REGRESS
 from bert_tf.tasks.task import Task, TaskDescription
 from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import read_vocabulary, write_vocabulary
@@ -116,6 +116,7 @@ def write_card(
     answers: Sequence[Json | None],
     results: Json,
     checked: str,
+    approximation: str,
 ) -> None:
     """Writes the model card as JSON and as Markdown, and the vocabulary.
 
@@ -128,6 +129,7 @@ def write_card(
         answers: the export's answer to each request, as from TF Serving's REST API; None if the export was not checked.
         results: the training's results.json; {} if there is none.
         checked: summary of the check; "" if the export was not checked.
+        approximation: how far an optimized export is from the model; "" for one that computes the same.
     """
     extra = os.path.join(path, EXTRA)
     card = {
@@ -137,16 +139,22 @@ def write_card(
         "name": name,
         "task": {"name": task.name, "settings": task.settings()},
         "tokenizer": task.tokenizer.get_config(),
+        "mask_id": task.tokenizer.mask_id,  # for clients of the signature `tokens` that hide a token
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES}
         | {"python": platform.python_version(), "unicode": unicodedata.unidata_version, "tf_serving": ">=2.12.1"},
         "training": _training(results),
-        "signatures": {key: _described(function) for key, function in signatures.items()},
+        "signatures": {
+            # How wide attention is depends on the other rows, and no count says it for several sequences per example.
+            key: _described(function, task.counted if key != ATTENTION else None)
+            for key, function in signatures.items()
+        },
         "examples": [
             _example(request, answer)
             for request, answer in zip(requests, answers, strict=True)
             if request.kind == "short"
         ],
         "checked": checked,
+        "approximation": approximation,
     }
     write_json(os.path.join(extra, CARD), card)
     write_vocabulary(os.path.join(extra, _VOCABULARY), task.tokenizer.vocab)
@@ -183,15 +191,26 @@ def _training(results: Json) -> Json:
     return training
 
 
-def _described(function: ConcreteFunction) -> Json:
-    """Inputs and outputs of a signature, JSON-ready."""
+def _described(function: ConcreteFunction, counted: Mapping[str, Sequence[str]] | None) -> Json:
+    """Inputs and outputs of a signature, JSON-ready, and `counted`: which outputs are padded, by that with the counts.
+
+    Args:
+        function: the signature.
+        counted: of the task; None if the widths of answers are not known to be those of the row alone.
+    """
 
     def described(specs: Mapping[str, tf.TensorSpec]) -> Json:
         return {name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()} for name, spec in sorted(specs.items())}
 
+    outputs = function.structured_outputs
     return {
         "inputs": described({spec.name: spec for spec in function.structured_input_signature[0]}),
-        "outputs": described(function.structured_outputs),
+        "outputs": described(outputs),
+        "counted": counted
+        if counted is None
+        else {
+            count: [name for name in names if name in outputs] for count, names in counted.items() if count in outputs
+        },
     }
 
 

@@ -11,32 +11,32 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.errors import DataError
-from bert_tf.serving.ops import SERVED_OPS
+from bert_tf.serving.ops import OPS_SINCE_2_17, SERVED_OPS
 from bert_tf.serving.samples import Request
 from bert_tf.types import Array, Json
 
 # For float32 on a CPU: both processes run the same kernels.
-_TOLERANCE = 1e-5
+EXACT = 1e-5
 
 
 class NotServable(DataError):
     """TF Serving could not run the export, or its answers would differ from the model's."""
 
 
-def check_ops(path: str) -> int:
-    """Checks that TF Serving 2.12.1 and newer can run the graph of a version.
+def check_ops(path: str) -> tuple[int, str]:
+    """Checks that TF Serving can run the graph of a version.
 
     Args:
         path: directory of the version.
 
     Returns:
-        The number of op types in the graph.
+        The number of op types in the graph, and the oldest version of TF Serving that has them all.
 
     Raises:
         NotServable: the graph has an op that TF Serving may lack, or a function that must be compiled by XLA.
@@ -47,42 +47,69 @@ def check_ops(path: str) -> int:
     nodes = [node for graph in graphs for node in graph.node]
     nodes += [node for function in functions.values() for node in function.node_def]
     ops = {node.op for node in nodes} - functions.keys()
-    if unknown := sorted(ops - SERVED_OPS):
+    if unknown := sorted(ops - SERVED_OPS - OPS_SINCE_2_17):
         raise NotServable(f"the graph has ops that TF Serving may lack: {', '.join(unknown)}; expected only ops in "
                           "bert_tf/serving/ops.py, which TF Serving 2.12.1 and newer have")  # fmt: skip
     if any(holder.attr["_XlaMustCompile"].b for holder in (*nodes, *functions.values())):
         raise NotServable("the graph has a function that must be compiled by XLA, which a server may not support")
-    return len(ops)
+    return len(ops), "2.17.0" if ops & OPS_SINCE_2_17 else "2.12.1"
 
 
-def ask_session(path: str, requests: Iterable[Request]) -> list[Json]:
-    """Runs requests in a new process that loads an exported version as TF Serving does.
+# Imports what ask.py will need, waits for the arguments and becomes ask.py.
+_WAITING = """
+import runpy, sys
+import tensorflow, tensorflow_text
+program, *sys.argv[1:] = sys.stdin.buffer.readline().decode().split("\\0")[:-1]
+sys.argv[0] = program
+runpy.run_path(program, run_name="__main__")
+"""
 
-    Args:
-        path: directory of the version.
-        requests: to any of its signatures.
 
-    Returns:
-        For each request the answer of TF Serving's REST API: {"outputs": ...} or {"error": ...}.
+class Session:
+    """A new process that loads an exported version as TF Serving does; a context manager that ends it.
 
-    Raises:
-        NotServable: the version cannot be loaded.
+    It imports TensorFlow, which takes seconds, while this process makes the version.
     """
-    # -P keeps the program's folder out of sys.path: its modules have names that other packages have, too.
-    program = str(importlib.resources.files("bert_tf.serving") / "ask.py")
-    lines = "".join(json.dumps(rest_body(request)) + "\n" for request in requests)
-    done = subprocess.run(
-        [sys.executable, "-P", program, path],
-        input=lines,
-        capture_output=True,
-        encoding="utf-8",
-        # This process may have taken all of the GPU's memory.
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONIOENCODING": "utf-8"},
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise NotServable(f"a TensorFlow session could not load the export (exit status {done.returncode}): {last}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            # -P keeps the current folder out of sys.path.
+            [sys.executable, "-P", "-c", _WAITING],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            # This process may have taken all of the GPU's memory.
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONIOENCODING": "utf-8"},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def ask(self, path: str, requests: Iterable[Request]) -> list[Json]:
+        """Runs requests; once only.
+
+        Args:
+            path: directory of the version.
+            requests: to any of its signatures.
+
+        Returns:
+            For each request the answer of TF Serving's REST API: {"outputs": ...} or {"error": ...}.
+
+        Raises:
+            NotServable: the version cannot be loaded.
+        """
+        program = str(importlib.resources.files("bert_tf.serving") / "ask.py")
+        lines = f"{program}\0{path}\0\n" + "".join(json.dumps(rest_body(request)) + "\n" for request in requests)
+        answers, errors = self._process.communicate(lines)
+        if status := self._process.returncode:
+            last = (errors.strip().splitlines() or ["no output"])[-1]
+            raise NotServable(f"a TensorFlow session could not load the export (exit status {status}): {last}")
+        return [json.loads(line) for line in answers.splitlines()]
 
 
 def rest_body(request: Request) -> Json:
@@ -102,19 +129,26 @@ def _jsonable(value: Any) -> Any:
         return {"b64": base64.b64encode(value).decode()}
 
 
-def compare(requests: Sequence[Request], expected: Sequence[dict[str, Array]], answers: Sequence[Json]) -> float:
+def compare(
+    requests: Sequence[Request],
+    expected: Sequence[dict[str, Array]],
+    answers: Sequence[Json],
+    tolerance: float = EXACT,
+) -> float:
     """Compares the answers of an export with the outputs of the model in memory.
 
     Args:
         requests: used in error messages.
         expected: the model's outputs for each request, by name.
-        answers: as returned by `ask_session`.
+        answers: as returned by `Session.ask`.
+        tolerance: above `EXACT`, strings and integers are not compared, nor outputs whose shapes depend on them: a
+            small difference can select another label.
 
     Returns:
         The largest `difference`.
 
     Raises:
-        NotServable: an answer is an error; a string or integer differs; or a number differs by more than 1e-5,
+        NotServable: an answer is an error; a string or integer differs; or a number differs by more than `tolerance`,
             relative to the largest number in its output.
     """
     largest = 0.0
@@ -129,10 +163,12 @@ def compare(requests: Sequence[Request], expected: Sequence[dict[str, Array]], a
         outputs = answer["outputs"] if len(model_outputs) > 1 else dict.fromkeys(model_outputs, answer["outputs"])
         for name, values in model_outputs.items():
             found = _array(outputs.get(name), values)
+            if tolerance > EXACT and name in outputs and (found is None or values.dtype.kind != "f"):
+                continue
             if found is None:
                 raise NotServable(f"{where}: the shape of output {name!r} differs from the model's")
             apart = difference(name, found, values)
-            if not apart <= _TOLERANCE:
+            if not apart <= tolerance:
                 amount = f" by {apart:.1e}" if np.isfinite(apart) else ""
                 raise NotServable(f"{where}: output {name!r} differs from the model's{amount}")
             largest = max(largest, apart)

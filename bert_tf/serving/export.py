@@ -1,8 +1,10 @@
 """Writes SavedModels in TF Serving's layout: one folder per model, in it one folder per version."""
 
+import concurrent.futures
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -14,8 +16,9 @@ from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.model.encoder import encoder_of
 from bert_tf.serving.card import CARD, EXTRA, write_card, write_operations
-from bert_tf.serving.check import NotServable, ask_session, check_ops, compare
+from bert_tf.serving.check import NotServable, Session, check_ops, compare
 from bert_tf.serving.embeddings import Embedder
+from bert_tf.serving.optimize import TOLERANCES, optimized
 from bert_tf.serving.samples import Request, sample_requests
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
 from bert_tf.tasks.task import Task
@@ -33,7 +36,8 @@ class Exported(NamedTuple):
         path: folder of the version.
         task: name of the task.
         signatures: their names.
-        checked: what was compared with the model in memory, as text; "" if nothing was.
+        checked: what was compared with the model in memory, and how far an optimized one is from it, as text; "" if
+            nothing was compared.
     """
 
     path: str
@@ -42,17 +46,27 @@ class Exported(NamedTuple):
     checked: str
 
 
-def export_run(model_dir: str, directory: str, *, attention: bool = False, check: bool = True) -> Exported:
+def export_run(
+    model_dir: str,
+    directory: str,
+    *,
+    attention: bool = False,
+    check: bool = True,
+    optimize: str = "none",
+) -> Exported:
     """Exports the model that a run of `pretrain` or `finetune` wrote, with the metrics of the run in its model card.
 
     Args:
         model_dir: folder of the run.
-        directory, attention, check: as for `export`.
+        directory, attention, check, optimize: as for `export`.
     """
     _next_version(directory)  # refuse a wrong folder before a large model is loaded
-    with on_cpu():
-        task, model = load_task(model_dir)
-    return export(task, model, directory, attention=attention, check=check, results=read_results(model_dir))
+    # Started first: its imports take as long as loading the model.
+    with Session() if check else contextlib.nullcontext(False) as session:
+        with on_cpu():
+            task, model = load_task(model_dir)
+        results = read_results(model_dir)
+        return export(task, model, directory, attention=attention, check=session, optimize=optimize, results=results)
 
 
 def export(
@@ -61,7 +75,8 @@ def export(
     directory: str,
     *,
     attention: bool = False,
-    check: bool = True,
+    check: bool | Session = True,
+    optimize: str = "none",
     results: Json | None = None,
 ) -> Exported:
     """Writes a model as the next version in `directory`.
@@ -76,13 +91,17 @@ def export(
         model: the trained model. It must compute in float32.
         directory: folder of the exported model, as for TF Serving's --model_base_path.
         attention: whether to add the signature `attention`.
-        check: whether to compare the answers in a new process.
+        check: whether to compare the answers in a new process, or the process, if it waits already.
+        optimize: a mode of `serving.optimize`.
         results: content of the results.json of the training, for the model card.
 
     Raises:
-        ConfigError: TF Serving could not serve a model from `directory`, or the model does not compute in float32.
+        ConfigError: TF Serving could not serve a model from `directory`, the model does not compute in float32, or
+            there is no such mode.
         NotServable: the check failed.
     """
+    if optimize not in TOLERANCES:
+        raise ConfigError(f"optimize is {optimize!r}; expected one of {', '.join(TOLERANCES)}")
     policy = encoder_of(model).dtype_policy
     if policy.compute_dtype != "float32":  # fused ops differ between processors, and then so do labels
         raise ConfigError(
@@ -99,14 +118,23 @@ def export(
         if isinstance(task, Embedder):
             raise ConfigError("the signature 'attention' is for models with a task, and this one gives vectors")
         functions[ATTENTION] = attention_signature(task, model)
-    signatures = {key: function.get_concrete_function() for key, function in functions.items()}
-    requests = sample_requests(task, signatures)
     require_space(path, 4 * model.count_params(), "the SavedModel")
-    with replacing_directory(path) as temporary:
-        _save(model, signatures, temporary)
+    with (
+        Session() if check is True else contextlib.nullcontext(check) as session,
+        optimized(encoder_of(model), optimize, task.tokenizer) as approximation,
+        replacing_directory(path) as temporary,
+    ):
+        signatures = {key: function.get_concrete_function() for key, function in functions.items()}
+        requests = sample_requests(task, signatures)
+        _save(signatures, temporary)
         write_operations(temporary, name, requests)
-        answers, checked = _checked(temporary, signatures, requests) if check else ([None] * len(requests), "")
-        write_card(temporary, name, task, signatures, requests, answers, results or {}, checked)
+        answers: Sequence[Json | None] = [None] * len(requests)
+        checked = ""
+        if session:
+            answers, checked = _checked(session, temporary, signatures, requests, TOLERANCES[optimize])
+        write_card(temporary, name, task, signatures, requests, answers, results or {}, checked, approximation)
+    if checked and approximation:
+        checked += f"; {approximation}"
     return Exported(path, task.name, tuple(signatures), checked)
 
 
@@ -122,29 +150,39 @@ def summary(exported: Exported) -> str:
     return f"{exported.path}: {exported.task} SavedModel with the signatures {names}\n{checked}"
 
 
-def _save(model: keras.Model, signatures: dict[str, Any], path: str) -> None:
+def _save(signatures: dict[str, Any], path: str) -> None:
     module = tf.Module()
     # Not the model: a Keras variable that a tf.Module reaches is saved as a second variable. A session would restore
     # that one, while the signatures read the first.
-    module.variables_of_model = [variable.value for variable in model.variables]
+    module.variables_of_model = _used(signatures)
     # Gradients would bring functions that must be compiled by XLA, which a server may lack and never needs.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with quiet.warnings_only():
         tf.saved_model.save(module, path, signatures=signatures, options=options)
 
 
-def _checked(path: str, signatures: dict[str, Any], requests: list[Request]) -> tuple[list[Json], str]:
+def _used(signatures: dict[str, Any]) -> list[tf.Variable]:
+    """The variables that the signatures read, each once."""
+    return list({id(used): used for traced in signatures.values() for used in traced.graph.variables}.values())
+
+
+def _checked(
+    session: Session, path: str, signatures: dict[str, Any], requests: list[Request], tolerance: float
+) -> tuple[list[Json], str]:
     """The answers of a new process, and what was compared, as text."""
     try:
-        answers = ask_session(path, requests)
-        largest = compare(requests, [request.answered(signatures) for request in requests], answers)
-        ops = check_ops(path)
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(session.ask, path, requests)
+            expected = [request.answered(signatures) for request in requests]
+            answers = asked.result()
+        largest = compare(requests, expected, answers, tolerance)
+        ops, oldest = check_ops(path)
     except NotServable as error:
         raise NotServable(f"{error}; nothing was exported (--nocheck exports it anyway)") from None
     alike = f"numbers to {largest:.0e}" if largest else "bit for bit"
     return answers, (
         f"{len(requests)} requests to {len(signatures)} signatures, answered by a session in a new process as by the "
-        f"model ({alike}); {ops} op types, all in TF Serving since 2.12.1"
+        f"model ({alike}); {ops} op types, all in TF Serving since {oldest}"
     )
 
 

@@ -6,12 +6,12 @@
 # that is newer than the server would fail at the first request. So look at an op before you add it here.
 SERVED_OPS = frozenset(
     """
-    Add AddV2 All Any ArgMax AsString Assert AssignVariableOp BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast
-    ConcatV2 Const Cumsum DecodeRaw DenseBincount DisableCopyOnRead DivNoNan EnsureShape Equal Erf ExpandDims
+    Add AddV2 All Any ArgMax AsString Assert AssignVariableOp BatchMatMulV2 BiasAdd Bitcast BitwiseAnd BroadcastTo
+    Cast ConcatV2 Const Cumsum DecodeRaw DenseBincount DisableCopyOnRead DivNoNan EnsureShape Equal Erf ExpandDims
     FastBertNormalize FastWordpieceTokenizeWithOffsets Fill FloorDiv FloorMod GatherNd GatherV2 Greater GreaterEqual
-    Identity IdentityN If Less LessEqual LogicalAnd LogicalNot LogicalOr LowerBound MatMul MatrixBandPart Max
-    Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack Pad PadV2 ParseExampleV2
-    Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv ReduceJoin Relu Reshape
+    Identity IdentityN If Less LessEqual LogicalAnd LogicalNot LogicalOr LowerBound MatMul MatrixBandPart Max Maximum
+    Mean MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack Pad PadV2 ParseExampleV2 Placeholder
+    Prod QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv ReduceJoin Relu Reshape
     RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd Select SelectV2 SerializeTensor Shape ShardedFilename Sigmoid
     Size Softmax Split Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch
     StaticRegexReplace StridedSlice StringJoin StringLength Sub Substr Sum Tanh TensorListConcatV2
@@ -20,3 +20,6 @@ SERVED_OPS = frozenset(
     UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp Where While ZerosLike
     """.split()  # noqa: SIM905
 )
+
+# In TensorFlow since 2.17, so in TF Serving since 2.17.0: exports in int8 have it.
+OPS_SINCE_2_17 = frozenset({"_QuantizedMatMul"})

@@ -12,7 +12,7 @@ from bert_tf.tasks.signatures import CLASSIFY, REGRESS, TOKENS, WORDS
 from bert_tf.tasks.task import Task
 from bert_tf.types import Array, ConcreteFunction
 
-_SENTENCES = (
+SENTENCES = (
     "A film to remember.",
     "The committee met in Geneva on Tuesday and heard three reports.",
     "오늘 본 영화는 정말 재미있었다.",
@@ -22,14 +22,14 @@ _SENTENCES = (
     "The acting is fine; the story is not.",
     "2,500 people lost their homes.",
 )
-_LONG_TEXT = " ".join(_SENTENCES * 10)  # more than 512 tokens, the maximum of most models
+_LONG_TEXT = " ".join(SENTENCES * 10)  # more than 512 tokens, the maximum of most models
 FULL_BATCH = 32
 # The kinds that servers are warmed up with. The others are what clients send by mistake.
 WARM_UP = ("short", "long", "full")
 _TEXTS: dict[str, tuple[str | bytes, ...]] = {
-    "short": _SENTENCES[:1],
+    "short": SENTENCES[:1],
     "long": (_LONG_TEXT,),
-    "full": _SENTENCES * (FULL_BATCH // len(_SENTENCES)),
+    "full": SENTENCES * (FULL_BATCH // len(SENTENCES)),
     "empty": ("", " ", "\u200b"),
     "broken": (b"caf\xe9 \xff\xfe", "끊긴 글".encode()[:-1], b"\x00"),
     "no rows": (),
@@ -73,7 +73,7 @@ def sample_requests(task: Task | Embedder, names: Iterable[str]) -> list[Request
 
 def _column(spec: tf.TensorSpec, texts: Sequence[bytes], number: int, mask: bytes) -> Array:
     """Values of the input with this number: the texts, followed by `mask`; input 1 gets other texts than input 0."""
-    others = [sentence.encode() for sentence in _SENTENCES]
+    others = [sentence.encode() for sentence in SENTENCES]
     if number:
         texts = [others[row % len(others)] if text in others else text for row, text in enumerate(texts, number)]
     if spec.shape.rank == 1:

@@ -1,5 +1,6 @@
 """`predict --runner`: rows through Apache Beam and an exported model, written in shards."""
 
+import functools
 import json
 import os
 import shutil
@@ -12,8 +13,9 @@ from bert_tf.errors import ConfigError, DataError, of_workers
 from bert_tf.files import bundled
 from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, tagged
 from bert_tf.inputs.datasets.tables import read_table
-from bert_tf.serving import shards
+from bert_tf.serving import ask, shards
 from bert_tf.serving.card import CARD, EXTRA
+from bert_tf.serving.predictions import Predictor, check, find_version, task_of
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
@@ -42,6 +44,15 @@ def single(tmp_path_factory):
     return exported(classifier(), tmp_path_factory.mktemp("single") / "served")
 
 
+_load = functools.cache(ask.Model)
+
+
+@pytest.fixture(autouse=True)
+def _loaded_once(monkeypatch):
+    """Loading a model takes a second, longer than a pipeline here."""
+    monkeypatch.setattr(ask, "Model", _load)
+
+
 @pytest.fixture(scope="module")
 def texts():
     """61 texts: of many lengths, some empty, some with line separators that end no line."""
@@ -51,7 +62,7 @@ def texts():
 
 def run(exported, examples, output, batch_size=8):
     """Numbers of the shards written by this run of the direct runner."""
-    task = on_beam.task_of(exported.path)
+    task = task_of(exported.path)
     return on_beam.predict(exported.path, task, examples, str(output), batch_size, PipelineOptions([]))
 
 
@@ -108,13 +119,13 @@ def test_the_rows_of_a_shard_are_reassembled_if_predicted_separately(single, tex
 @pytest.fixture
 def predicted_rows(monkeypatch):
     """The rows predicted by a model, in order."""
-    rows, answer = [], on_beam._Model.predictions
+    rows, answer = [], Predictor.predictions
 
     def recording(self, examples):
         rows.extend(int(example.id) for example in examples)
         return answer(self, examples)
 
-    monkeypatch.setattr(on_beam._Model, "predictions", recording)
+    monkeypatch.setattr(Predictor, "predictions", recording)
     return rows
 
 
@@ -266,7 +277,7 @@ def test_a_failure_in_a_worker_is_a_one_line_error(single, texts, tmp_path, monk
     def failing(self, examples):
         raise DataError("rows:7: wrong [here]")
 
-    monkeypatch.setattr(on_beam._Model, "predictions", failing)
+    monkeypatch.setattr(Predictor, "predictions", failing)
     with pytest.raises(DataError, match=r"^rows:7: wrong \[here\]$"):
         run(single, examples_of(texts), tmp_path / "labels.jsonl")
     # In the form used by runners that are other processes.
@@ -307,7 +318,7 @@ def test_model_and_output_may_be_on_a_tensorflow_file_system(single, texts, tmp_
             target = f"ram://served/7/{os.path.relpath(os.path.join(folder, name), single.path)}"
             tf.io.gfile.makedirs(os.path.dirname(target))
             tf.io.gfile.copy(os.path.join(folder, name), target)
-    version = on_beam.find_version("ram://served")
+    version = find_version("ram://served")
     assert version == "ram://served/7"
     there = Exported(single.task, single.model, version)
     assert run(there, examples_of(texts), "ram://out/labels.jsonl")[1] == [0]
@@ -321,16 +332,16 @@ def test_words_are_refused_if_the_export_takes_none_and_sentences_of_documents_a
     words = Tagging(tokenizer, TaggingConfig(max_length=24), labels=("O", "B-X"), unit="words")
     given = tagged("1", ["a", "b"], None, None, "f:2")
     alone = TaggedExample("0", "a b", None, None, None, None, "f:1")
-    on_beam._check(words, False, [alone])
-    on_beam._check(words, True, [alone, given])
+    check(words, False, [alone])
+    check(words, True, [alone, given])
     with pytest.raises(DataError, match=r"^f:2: words, but this exported model, written by an older version, takes"):
-        on_beam._check(words, False, [alone, given])
+        check(words, False, [alone, given])
     documents = Tagging(tokenizer, TaggingConfig(context="document"), labels=("O", "B-X"), unit="words")
     with pytest.raises(DataError, match=r"^f:2: a sentence of a document, which the model reads together with"):
-        on_beam._check(documents, True, [given._replace(document=0)])
+        check(documents, True, [given._replace(document=0)])
     # Given characters are accepted: the model needs only the text.
     characters = Tagging(tokenizer, TaggingConfig(max_length=24), labels=("O", "B-X"), unit="characters")
-    on_beam._check(characters, False, [alone, tagged("1", "ab", None, None, "f:2", joiner="")])
+    check(characters, False, [alone, tagged("1", "ab", None, None, "f:2", joiner="")])
 
 
 def test_a_pair_is_refused_by_a_model_of_one_text(single, tmp_path):
@@ -346,18 +357,18 @@ def test_a_model_without_predictions_is_refused(single, tmp_path):
     described = json.loads(card.read_text()) | {"task": {"name": task.name, "settings": task.settings()}}
     card.write_text(json.dumps(described))
     with pytest.raises(ConfigError, match="a pretraining model, which answers no examples"):
-        on_beam.task_of(str(tmp_path / "1"))
+        task_of(str(tmp_path / "1"))
 
 
 def test_the_newest_version_or_the_named_one_is_used(tmp_path):
     for version in ("9", "10", "x"):
         (tmp_path / version).mkdir()
         (tmp_path / version / "saved_model.pb").touch()
-    assert on_beam.find_version(str(tmp_path)) == str(tmp_path / "10")
-    assert on_beam.find_version(str(tmp_path / "9")) == str(tmp_path / "9")
+    assert find_version(str(tmp_path)) == str(tmp_path / "10")
+    assert find_version(str(tmp_path / "9")) == str(tmp_path / "9")
     for nothing in (tmp_path / "none", bundled("data/reviews")):
         with pytest.raises(DataError, match="no exported model"):
-            on_beam.find_version(str(nothing))
+            find_version(str(nothing))
 
 
 FLAGS = {

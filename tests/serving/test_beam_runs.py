@@ -9,69 +9,20 @@ import time
 
 import pytest
 
-from bert_tf.config import ExampleData
 from bert_tf.files import bundled
 from bert_tf.inputs.datasets.tables import read_table
-from bert_tf.tasks.classification import Classification, ClassificationConfig
-from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
-from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
-from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
-from bert_tf.tasks.regression import Regression, RegressionConfig
-from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
-from tests.serving.exports import LENGTH, VOCABULARY, check_same, classifier, exported
+from tests.serving.exports import TASKS, VOCABULARY, check_same, classifier, exported, write_rows
 
 pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
 pytestmark = pytest.mark.slow
-
-PAIRS = ExampleData(second_text="other")
-LABELS = ("O", "B-X", "I-X", "B-Y", "I-Y")
-TASKS = {
-    "one text": lambda tokenizer: classifier(),
-    "pairs in windows": lambda tokenizer: Classification(
-        tokenizer, ClassificationConfig(max_length=24, long_texts="window"), PAIRS, labels=("a", "b", "c"), pair=True
-    ),
-    "numbers of pairs": lambda tokenizer: Regression(
-        tokenizer, RegressionConfig(max_length=24), PAIRS, labels=("value",), pair=True, scale=(-9.0, 9.0)
-    ),
-    "several labels": lambda tokenizer: MultiLabel(
-        tokenizer, MultiLabelConfig(threshold=0.4, max_length=24, long_texts="head_tail"), labels=("x", "y"), pair=False
-    ),
-    "words": lambda tokenizer: Tagging(tokenizer, TaggingConfig(max_length=24), labels=LABELS, unit="words"),
-    "words of documents": lambda tokenizer: Tagging(
-        tokenizer, TaggingConfig(max_length=24, context="document"), labels=("NOUN", "VERB"), unit="words"
-    ),
-    "characters": lambda tokenizer: Tagging(tokenizer, TaggingConfig(max_length=24), labels=LABELS, unit="characters"),
-    "questions": lambda tokenizer: QuestionAnswering(
-        tokenizer,
-        QuestionAnsweringConfig(max_length=LENGTH, stride=10, n_best=3, unanswerable=True),
-        ExampleData(format="squad2"),
-        null_threshold=-0.5,
-    ),
-    "choices": lambda tokenizer: MultipleChoice(tokenizer, MultipleChoiceConfig(max_length=LENGTH)),
-}
-
-
-def lines():
-    """Rows with the input fields of all tasks, of hundreds of real sentences and unusual ones."""
-    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
-    texts += ["", " ", "\u200b", "a\u2028b\u0085c\td", "가나다 ÉÀ 😀", "the good " * 40, "e\u0301 नमस्ते"]
-    for row, text in enumerate(texts):
-        other = texts[row - 7]
-        choices = [other, text[::-1], text, other][: 2 + row % 3]
-        asked = {"question": text[:20], "context": f"{text} {other}", "choices": choices}
-        yield {"id": f"r{row}", "sentence": text, "text": text, "other": other} | asked
 
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_the_answers_of_every_task_equal_those_of_predict(programs, tmp_path, kind):
     served = exported(TASKS[kind](Tokenizer(VOCABULARY)), tmp_path / "served", model_dir=tmp_path / "model")
     data = tmp_path / "rows.jsonl"
-    rows = list(lines())
-    if kind == "words":
-        for row in rows[::2]:
-            row["words"] = row["text"].split() or ["-"]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(data, kind)
     ways = {
         "plain": [f"--model_dir={tmp_path}/model", f"--data_dir={data}"],
         "sharded": [f"--export_dir={tmp_path}/served", "--runner=DirectRunner", f"--data_dir={data}"],

@@ -12,13 +12,14 @@ import pytest
 import tensorflow as tf
 
 import bert_tf.serving.export
+import bert_tf.serving.optimize
 from bert_tf import BertEncoder
 from bert_tf.checkpoints.directory import save
 from bert_tf.errors import ConfigError
 from bert_tf.files import bundled
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving import ask
-from bert_tf.serving.check import NotServable, check_ops, compare, rest_body
+from bert_tf.serving.check import NotServable, Session, check_ops, compare, rest_body
 from bert_tf.serving.export import export, export_run
 from bert_tf.serving.samples import Request
 from bert_tf.tasks.classification import Classification, ClassificationConfig
@@ -27,7 +28,7 @@ from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.model.numpy_bert import encode, softmax, tensors_of
-from tests.model.small import PIECES, randomize, small_config
+from tests.model.small import PIECES, multiplies_bfloat16, randomize, small_config
 
 LENGTH = 32
 KINDS = ("single", "pair", "fill", "tags")
@@ -194,6 +195,37 @@ def test_an_export_is_checked_before_it_gets_its_final_name(single, tmp_path):
     assert "checked" in json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
 
 
+@multiplies_bfloat16
+def test_an_export_in_bfloat16_is_smaller_answers_nearly_the_same_and_leaves_the_model_unchanged(single, tmp_path):
+    task, model = make("single")  # traces signatures of its own, with the weights of `single`
+    exported = export(task, model, str(tmp_path / "small"), attention=True, optimize="bfloat16")
+    texts = ["A film to remember.", "the good " * 40, ""]
+    expected, found = single.answers(text=texts), ask.Model(exported.path).run({"text": texts})
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=0.02)
+    assert (found["probabilities"] != expected["probabilities"]).any()
+    sizes = [
+        os.path.getsize(f"{path}/variables/variables.data-00000-of-00001") for path in (exported.path, single.path)
+    ]
+    assert sizes[0] < 0.7 * sizes[1]
+    card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
+    assert card["approximation"].startswith("bfloat16: the last layer differs by ")
+    assert f"Computes {card['approximation']}." in pathlib.Path(exported.path, "assets.extra/README.md").read_text()
+    features = task.token_features({"text": tf.constant(texts)})
+    after, before = (keras_model(features)["logits"] for keras_model in (model, single.model))
+    np.testing.assert_array_equal(after, before)
+
+
+@multiplies_bfloat16
+def test_an_export_that_differs_too_much_from_float32_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(bert_tf.serving.optimize.TOLERANCES, "bfloat16", 1e-6)
+    task, model = make("single")
+    with pytest.raises(NotServable, match=r"^bfloat16: the last layer differs by .*; nothing was exported"):
+        export(task, model, str(tmp_path), optimize="bfloat16")
+    with pytest.raises(ConfigError, match=r"^optimize is 'int7'; expected one of none, bfloat16, int8$"):
+        export(task, model, str(tmp_path), optimize="int7")
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_model_that_a_session_does_not_restore_is_not_exported(single, tmp_path, monkeypatch):
     # As in early exports: tf.Module tracks the Keras model, so its variables are saved twice.
     def save(module, path, **options):
@@ -210,13 +242,13 @@ def test_a_model_that_a_session_does_not_restore_is_not_exported(single, tmp_pat
 
 
 def test_a_model_whose_export_answers_differently_is_not_exported(single, tmp_path, monkeypatch):
-    def changed(path, requests):
+    def changed(self, path, requests):
         session = ask.Model(path)
         answers = [session.predict(rest_body(request)) for request in requests]
         answers[0]["outputs"]["probabilities"][0][0] += 1e-4
         return answers
 
-    monkeypatch.setattr(bert_tf.serving.export, "ask_session", changed)
+    monkeypatch.setattr(Session, "ask", changed)
     with pytest.raises(NotServable, match=r"output 'probabilities' differs from the model's by 1\.0e-04; nothing was"):
         export(single.task, single.model, str(tmp_path))
     assert os.listdir(tmp_path) == []

@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
-import yaml
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
@@ -243,6 +242,8 @@ def _settings(folder: str) -> tuple[Json, dict[str, str]]:
 
 def _read_yaml(file: str) -> Any:
     """The encoder's settings in the configuration of an experiment, or of an encoder alone."""
+    import yaml  # here: training does not need it
+
     with open(file, "rb") as stream:
         text = stream.read()
     try:

@@ -1,0 +1,343 @@
+"""Matrix products of an encoder in int8, by the kernel that TensorFlow has for x86 processors since 2.17.
+
+The kernel multiplies int8 inputs, which have one scale, by int8 weights, which have one per column, and adds bias, GELU
+and rounding to int8 in the same pass. Its inputs have scales that are fixed at export, from texts, so the answers for a
+row do not depend on the other rows of a request. A few channels of BERT are much larger than the others, and one scale
+for all would leave these few bits. So
+
+- before the products of a LayerNorm's output, each channel is divided by a constant, by which its weights are
+  multiplied (SmoothQuant: Xiao et al., 2023, arXiv:2211.10438); before the output projection of the attention, these
+  constants are in the weights of the values;
+- channels of the intermediate layer that exceed the range are continued in additional channels (`continued`).
+"""
+
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
+from bert_tf.serving.check import NotServable
+from bert_tf.types import Array, Tensors
+
+# Channels of an input are divided by (largest value)^0.8 / (largest weight)^0.2: between "all channels alike", which
+# makes the weights uneven, and no change, which leaves the channels uneven.
+_SMOOTHING = 0.8
+# Inputs may exceed those of the calibration by this factor before they are clipped.
+_MARGIN = 1.1
+# Additional channels: one for 48 of the intermediate layer, in multiples of 16, which suit the kernel.
+_CONTINUED_SHARE, _CONTINUED_MULTIPLE = 48, 16
+# Activation -> its name in the kernel, and its minimum.
+_ACTIVATIONS = {
+    "tanh_gelu": ("GeluApproximate", -0.1701),
+    "erf_gelu": ("GeluExact", -0.17),
+    "relu": ("Relu", 0.0),
+}
+
+
+class Largest(NamedTuple):
+    """Largest absolute values of the inputs of a block's products, by channel; of `output` the largest values."""
+
+    qkv: Array
+    attention_output: Array
+    intermediate: Array
+    output: Array
+
+
+def require_kernels() -> None:
+    """Raises NotServable if TensorFlow or the processor cannot multiply in int8 exactly."""
+    # All at the limit: without the instructions of VNNI, sums of two products would be clipped to 16 bits.
+    rows, kernel, bias = np.full([16, 64], 127, np.int8), np.ones([64, 16], np.float32), np.zeros(16, np.float32)
+    graph = tf.Graph()
+    try:
+        with graph.as_default(), tf.device("/CPU:0"):
+            product = Product(kernel, bias, limit=1.0)
+            result = product.multiply(tf.bitcast(tf.constant(rows), tf.qint8))
+        with tf.compat.v1.Session(graph=graph) as session:
+            session.run([variable.initializer for variable in product.variables])
+            found = session.run(result)
+    except tf.errors.OpError as error:
+        raise NotServable(
+            f"int8: this TensorFlow has no int8 products for this processor ({type(error).__name__}); it needs "
+            "TensorFlow 2.17 or newer on x86; use --optimize=bfloat16 or none"
+        ) from None
+    if not np.allclose(found, 64, rtol=1e-4):
+        raise NotServable(
+            "int8: this processor has no int8 dot products (AVX512-VNNI, AVX-VNNI or AMX-INT8), and without them sums "
+            "are clipped; use --optimize=none"
+        )
+
+
+def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]:
+    """Runs an encoder in float32 on batches of features and returns the ranges of each block."""
+    found: dict[int, list[dict[str, Array]]] = {}
+    for features in batches:
+        tokens = features["input_mask"].numpy().reshape(-1) > 0
+        for index, block in enumerate(blocks(encoder)):
+            found.setdefault(index, []).append({})
+            for name, layer in products(block).items():
+                layer.__dict__["product"] = functools.partial(_observed, layer, found[index][-1], name, tokens)
+        try:
+            encoder(features, training=False)
+        finally:
+            for block in blocks(encoder):
+                for layer in products(block).values():
+                    del layer.__dict__["product"]
+    return [
+        Largest(**{name: np.max([one[name] for one in batches], 0) for name in Largest._fields})
+        for batches in found.values()
+    ]
+
+
+def _observed(layer: Dense, largest: dict[str, Array], name: str, tokens: Array, rows: tf.Tensor) -> tf.Tensor:
+    values = rows.numpy()[tokens]
+    largest[name] = (values if name == "output" else np.abs(values)).max(0)
+    return type(layer).product(layer, rows)
+
+
+def blocks(encoder: BertEncoder) -> list[TransformerBlock]:
+    """The transformer blocks of an encoder, first to last."""
+    return [encoder.get_layer(f"layer_{index}") for index in range(encoder.config.num_layers)]
+
+
+def products(block: TransformerBlock) -> dict[str, Dense]:
+    """The dense layers of a block, by their names in `Largest`."""
+    attention = block.attention
+    return dict(zip(Largest._fields, (attention.qkv, attention.output_projection, block.intermediate,
+                                      block.output_projection), strict=True))  # fmt: skip
+
+
+def replacements(block: TransformerBlock, largest: Largest) -> Iterator[tuple[Any, dict[str, object]]]:
+    """The layers of a block, and their attributes for int8."""
+    qkv, attention_output = block.attention.qkv, block.attention.output_projection
+    kernel, bias = qkv.kernel.numpy(), qkv.bias.numpy()
+    # Context is a weighted mean of values: dividing a column of the values divides a channel of the context.
+    divisors = smoothing(largest.attention_output, attention_output.kernel.numpy())
+    size = len(divisors)
+    kernel, bias = kernel.copy(), bias.copy()
+    kernel[:, -size:] /= divisors
+    bias[-size:] /= divisors
+    yield qkv, {"product": _Smoothed(kernel, bias, smoothing(largest.qkv, kernel))}
+    product = Product(
+        attention_output.kernel.numpy() * divisors[:, np.newaxis], attention_output.bias.numpy(), limit=1.0
+    )
+    yield attention_output, {"product": _Quantized(product), "autocast": False}
+    yield block, {"feed_forward": _FeedForward(block, largest)}
+
+
+def smoothing(largest: Array, kernel: Array) -> Array:
+    """Divisors of the channels of an input [inputs], after which its values are at most 1.
+
+    Args:
+        largest: [inputs], of the values of each channel.
+        kernel: [inputs, outputs].
+    """
+    channels = np.maximum(largest, 1e-6)
+    weights = np.maximum(np.abs(kernel).max(1), 1e-6)
+    divisors = channels**_SMOOTHING / weights ** (1 - _SMOOTHING)
+    return (divisors * (channels / divisors).max() * _MARGIN).astype(np.float32)
+
+
+def quantized(kernel: Array) -> tuple[Array, Array]:
+    """Rounds a kernel [inputs, outputs] to int8 and returns it with the value of 127 in each column, float32."""
+    largest = np.maximum(np.abs(kernel).max(0), 1e-30).astype(np.float32)
+    return np.rint(kernel / largest * 127).astype(np.int8), largest
+
+
+class Product:
+    """A matrix product of int8 inputs, symmetric around 0, with bias.
+
+    Args:
+        kernel: [inputs, outputs].
+        bias: [outputs].
+        limit: the value of the input that is 127, or, with `offset`, the difference of the values that are 255 and 0.
+        offset: the value of 0, if the input is quint8 instead of qint8: a number, or one per input.
+        activation: fused activation, "" for none.
+        bounds: smallest and largest value of a quint8 output; None for float32.
+    """
+
+    def __init__(
+        self,
+        kernel: Array,
+        bias: Array,
+        *,
+        limit: float,
+        offset: float | Array | None = None,
+        activation: str = "",
+        bounds: tuple[float, float] | None = None,
+    ) -> None:
+        weights, largest = quantized(kernel)
+        if offset is not None:
+            # The kernel takes 0 for 0: the rest of the product is a constant, exactly.
+            bias = bias + np.broadcast_to(offset, len(weights)) @ (weights * (largest / 127))
+        variable = functools.partial(tf.Variable, trainable=False)
+        self._weights, self._largest = variable(weights), variable(largest)
+        self._bias = variable(bias.astype(np.float32))
+        self.variables = [self._weights, self._largest, self._bias]
+        self._activation, self._bounds = activation, bounds
+        # The kernel takes the larger of both as the range. It recognises a primitive with scales of other weights by
+        # their address and these two numbers, so the smaller one differs between weights.
+        share = np.float32(int(np.abs(weights.astype(np.int64)).sum()) % 65521 / 65536)
+        self._range = (-limit * float(share), limit)
+
+    def multiply(self, rows: tf.Tensor) -> tf.Tensor:
+        """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of float32, or quint8 if there are bounds."""
+        largest = tf.convert_to_tensor(self._largest)
+        inputs = [rows, tf.bitcast(tf.convert_to_tensor(self._weights), tf.qint8), tf.convert_to_tensor(self._bias)]
+        inputs += [*map(tf.constant, self._range), -largest, largest]
+        outputs = [tf.float32] if self._bounds is None else [tf.quint8, tf.float32, tf.float32]
+        inputs += map(tf.constant, self._bounds or ())
+        fused = ["BiasAdd", *filter(None, [self._activation]), "Dequantize" if self._bounds is None else "Requantize"]
+        attributes = {
+            "Tdevice_inputs": _types(tensor.dtype for tensor in inputs),
+            "Tdevice_outputs": _types(outputs),
+            "Thost_inputs": _types([]),
+            "Thost_outputs": _types([]),
+            "T1": _type(rows.dtype),
+            "T2": _type(tf.qint8),
+            "Tbias": _type(tf.float32),
+            "Tout": _type(outputs[0]),
+            "U": _type(tf.float32),
+            "fused_ops": tf.compat.v1.AttrValue(list={"s": [name.encode() for name in fused]}),
+            "input_quant_mode": tf.compat.v1.AttrValue(s=b"SCALED"),
+            "output_quant_mode": tf.compat.v1.AttrValue(s=b"MIN_FIRST"),
+        }
+        # Not in tf.raw_ops, for its name starts with an underscore.
+        graph = tf.compat.v1.get_default_graph()
+        result = graph.create_op("_QuantizedMatMul", inputs, outputs, attrs=attributes, name="product").outputs[0]
+        result.set_shape([rows.shape[0], self._weights.shape[1]])
+        return result
+
+
+def _type(dtype: tf.DType) -> Any:
+    return tf.compat.v1.AttrValue(type=dtype.as_datatype_enum)
+
+
+def _types(dtypes: Iterable[tf.DType]) -> Any:
+    return tf.compat.v1.AttrValue(list={"type": [dtype.as_datatype_enum for dtype in dtypes]})
+
+
+def quantize(rows: tf.Tensor) -> tf.Tensor:
+    """float32 in [-1, 1] to qint8 in [-127, 127], clipped."""
+    return tf.raw_ops.QuantizeV2(
+        input=rows,
+        min_range=-1.0,
+        max_range=1.0,
+        T=tf.qint8,
+        mode="SCALED",
+        round_mode="HALF_TO_EVEN",
+        narrow_range=True,
+    ).output
+
+
+class _Quantized:
+    """`Dense.product` for inputs in [-1, 1]."""
+
+    def __init__(self, product: Product) -> None:
+        self._product = product
+
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        return self._product.multiply(quantize(rows))
+
+
+class _Smoothed:
+    """`Dense.product` with divisors of the channels of its input."""
+
+    def __init__(self, kernel: Array, bias: Array, divisors: Array, **options: Any) -> None:
+        self._factors = tf.Variable(1 / divisors, trainable=False)
+        self._product = Product(kernel * divisors[:, np.newaxis], bias, limit=1.0, **options)
+
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        return self._product.multiply(quantize(rows * self._factors))
+
+
+class _FeedForward:
+    """`TransformerBlock.feed_forward`: the activations are int8 between the products."""
+
+    def __init__(self, block: TransformerBlock, largest: Largest) -> None:
+        first, second = block.intermediate, block.output_projection
+        name, lowest = _ACTIVATIONS[block.config.activation]
+        wider = continued(first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), largest.output * _MARGIN)
+        divisors = smoothing(largest.intermediate, wider.kernel)
+        bounds = (lowest, wider.limit)
+        self._first = _Smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds)
+        self._second = Product(
+            wider.output_kernel,
+            second.bias.numpy(),
+            limit=wider.limit - lowest,
+            offset=lowest + wider.offsets,
+        )
+
+    def __call__(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        return self._second.multiply(self._first(x))
+
+
+class Continued(NamedTuple):
+    """Two dense layers with additional channels between them; results of `continued`."""
+
+    limit: float
+    kernel: Array
+    bias: Array
+    output_kernel: Array
+    offsets: Array
+
+
+def continued(kernel: Array, bias: Array, output_kernel: Array, largest: Array) -> Continued:
+    """Adds channels to an intermediate layer so that clipping its activations at a lower limit changes nothing.
+
+    For GELU g and c(x) = min(g(x), L), g(x) - g(-x) = x, and so, but for the end of the last one,
+
+        g(x) = c(x) + (L - c(2L - x)) + c(x - 2L) + (L - c(4L - x)) + ...
+
+    whose terms rise from 0 to L one after the other. Each is a channel of its own with the weights of x.
+
+    Args:
+        kernel, bias: [inputs, channels] and [channels].
+        output_kernel: [channels, outputs].
+        largest: [channels], of the activations.
+
+    Returns:
+        The smallest limit for which the additional channels suffice, both kernels and the bias with these channels (the
+        unused ones are 0), and what to add to the channels before the output kernel.
+    """
+    added = max(len(bias) // _CONTINUED_SHARE // _CONTINUED_MULTIPLE, 1) * _CONTINUED_MULTIPLE
+    limits = np.geomspace(3, max(largest.max(), 3.01), 200)
+    limit = float(next(limit for limit in limits if _terms(largest, limit).sum() <= added))
+    terms = _terms(largest, limit)
+    channels = np.repeat(np.arange(len(bias)), terms)
+    numbers = np.concatenate([np.arange(1, count + 1) for count in terms]) if len(channels) else channels
+    falling = numbers % 2 == 1
+    signs = np.where(falling, -1.0, 1.0).astype(np.float32)
+    shifts = (np.where(falling, numbers + 1, -numbers) * limit).astype(np.float32)
+    pad = added - len(channels)
+    return Continued(
+        limit,
+        np.concatenate([kernel, np.pad(kernel[:, channels] * signs, [(0, 0), (0, pad)])], 1),
+        np.concatenate([bias, np.pad(bias[channels] * signs + shifts, [(0, pad)])]),
+        np.concatenate([output_kernel, np.pad(output_kernel[channels] * signs[:, np.newaxis], [(0, pad), (0, 0)])]),
+        np.pad(np.where(falling, -limit, 0), [(len(bias), pad)]).astype(np.float32),
+    )
+
+
+def _terms(largest: Array, limit: float) -> Array:
+    """Number of additional terms of each channel: an odd one ends 2 below a multiple, where GELU is almost x."""
+    rising = np.ceil(largest / limit) - 1
+    ends_early = (rising % 2 == 1) & (largest > (rising + 1) * limit - 2)
+    return np.maximum(rising + ends_early, 0).astype(int)
+
+
+class Lookup:
+    """`Embeddings.lookup` in a table of int8 with one scale per word."""
+
+    def __init__(self, layer: Embeddings) -> None:
+        table, largest = quantized(layer.word_embeddings.numpy().T)
+        self._table = tf.Variable(np.ascontiguousarray(table.T), trainable=False)
+        self._scales = tf.Variable(largest[:, np.newaxis] / 127, trainable=False)
+
+    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
+        # Not from the variables: that is the op ResourceGather, which other exports do without.
+        words = tf.cast(tf.gather(tf.convert_to_tensor(self._table), ids), tf.float32)
+        return words * tf.gather(tf.convert_to_tensor(self._scales), ids)

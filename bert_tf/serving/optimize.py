@@ -1,0 +1,174 @@
+"""Encoders for export with weights and matrix products in bfloat16 or int8.
+
+An encoder is not copied: in the scope of `optimized` some of its layers compute from converted weights, so every
+signature that is traced there contains these instead of the float32 variables.
+"""
+
+import contextlib
+import functools
+import gzip
+from collections.abc import Collection, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.files import bundled
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.layers import Dense, Embeddings
+from bert_tf.serving import int8
+from bert_tf.serving.check import EXACT, NotServable
+from bert_tf.serving.samples import SENTENCES
+from bert_tf.text.packing import dense_features, pack
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.types import Array, Tensors
+
+_Replacement: TypeAlias = tuple[Any, dict[str, object]]
+
+# Mode -> largest difference of the last layer from float32 (root mean square, relative), and of the answers of a
+# session from those of the same graph in memory. bfloat16 has 8 bits, so it rounds by 0.2% on average, and TensorFlow
+# may fuse, and so round, differently in a session. In int8 an input has 7 bits, and its largest values are clipped.
+TOLERANCES = {"none": EXACT, "bfloat16": 0.03, "int8": 0.1}
+
+
+@contextlib.contextmanager
+def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator[str]:
+    """Scope in which `encoder` computes as it does in an export of this mode.
+
+    In bfloat16 are the word embedding, the weights of all dense layers except the pooler and the head, their products,
+    GELU and the products of the attention. LayerNorm, softmax and residual connections stay in float32.
+
+    Args:
+        encoder: with float32 weights; it is unchanged after the scope.
+        mode: a key of `TOLERANCES`.
+        tokenizer: makes the inputs on which the encoder is compared with itself in float32.
+
+    Yields:
+        The result of the comparison, as text; "" for "none".
+
+    Raises:
+        NotServable: the encoder differs too much from float32.
+    """
+    if mode == "none":
+        yield ""
+        return
+    features = _features(encoder, tokenizer, SENTENCES)
+    expected = _states(encoder, features)
+    if mode == "int8":
+        int8.require_kernels()
+        replacements = functools.partial(_in_int8, encoder, int8.calibrate(encoder, _calibration(encoder, tokenizer)))
+    else:
+        replacements = functools.partial(_in_bfloat16, encoder)
+    kept: list[int] = []  # numbers of the blocks that stay in float32
+    while True:
+        with contextlib.ExitStack() as replaced:
+            for layer, values in replacements(kept):
+                replaced.enter_context(_replaced(layer, values))
+            differences = np.sqrt(
+                np.square(_states(encoder, features) - expected).sum((1, 2)) / np.square(expected).sum((1, 2))
+            )
+            if differences[-1] <= TOLERANCES[mode]:
+                within = f", with the layers {', '.join(map(str, sorted(kept)))} in float32" if kept else ""
+                yield (
+                    f"{mode}: the last layer differs by {differences[-1]:.1e} from float32 (root mean square, relative)"
+                    f"{within}"
+                )
+                return
+        added = np.diff(differences[:-1], prepend=0)
+        added[kept] = -np.inf
+        if mode != "int8" or len(kept) >= encoder.config.num_layers // 2 or not np.isfinite(differences).all():
+            raise NotServable(
+                f"{mode}: the last layer differs by {differences[-1]:.1e} from float32 (root mean square, relative; at "
+                f"most {TOLERANCES[mode]:.0e} is exported); nothing was exported, use --optimize=none"
+            )
+        kept.append(int(added.argmax()))
+
+
+def _features(encoder: BertEncoder, tokenizer: Tokenizer, texts: Collection[str]) -> Tensors:
+    ids = tokenizer.tokenize(tf.constant(texts))[:, : encoder.config.max_position_embeddings - 2]
+    return dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
+
+
+def _calibration(encoder: BertEncoder, tokenizer: Tokenizer) -> Iterator[Tensors]:
+    """Batches of the bundled English and Korean texts, of pairs of them, and of random words."""
+    with open(bundled("data/reviews/heldout.tsv"), encoding="utf-8") as file:
+        texts = [line.split("\t")[0] for line in file][1:97]
+    with gzip.open(bundled("data/korean/gnome_heldout.txt.gz"), "rt", encoding="utf-8") as file:
+        texts += [line.strip() for line in file if line.strip()][:32]
+    for start in range(0, len(texts), 32):
+        yield _features(encoder, tokenizer, texts[start : start + 32])
+    ids = tokenizer.tokenize(tf.constant([" ".join(texts)] * 2))
+    half = encoder.config.max_position_embeddings // 2 - 2
+    yield dense_features(*pack(ids[:1, :half], ids[1:, -half:], cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
+    words = np.random.default_rng(0).integers(encoder.config.vocab_size, size=[8, min(64, 2 * half)])
+    ids = tf.RaggedTensor.from_tensor(tf.constant(words, tf.int32))
+    yield dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
+
+
+def _in_int8(encoder: BertEncoder, ranges: list[int8.Largest], kept: Collection[int]) -> Iterator[_Replacement]:
+    """Layers, and their attributes in the scope of `optimized`."""
+    yield encoder.embeddings, {"lookup": int8.Lookup(encoder.embeddings)}
+    for index, (block, largest) in enumerate(zip(int8.blocks(encoder), ranges, strict=True)):
+        if index not in kept:
+            yield from int8.replacements(block, largest)
+
+
+def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[_Replacement]:
+    """Layers, and their attributes in the scope of `optimized`."""
+    yield encoder.embeddings, {"lookup": _Lookup(encoder.embeddings)}
+    for block in int8.blocks(encoder):
+        for layer in (block.attention.qkv, block.intermediate):
+            yield layer, {"product": _Product(layer, tf.bfloat16), "autocast": False}
+        for layer in (block.attention.output_projection, block.output_projection):
+            yield layer, {"product": _Product(layer, tf.float32), "autocast": False}
+
+
+@contextlib.contextmanager
+def _replaced(layer: Any, values: dict[str, object]) -> Iterator[None]:
+    """Scope in which a layer has other attributes. They are not set by Keras, which would track their variables."""
+    before = {name: layer.__dict__[name] for name in values if name in layer.__dict__}
+    layer.__dict__.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del layer.__dict__[name]
+        layer.__dict__.update(before)
+
+
+def _states(encoder: BertEncoder, features: Tensors) -> Array:
+    """float32 [layers + 1, tokens, hidden]: the outputs of all layers and the sequence output.
+
+    As a graph, which TensorFlow rewrites as in a server.
+    """
+
+    def compute() -> tf.Tensor:
+        outputs = encoder(features, training=False)
+        return tf.stack([*outputs["encoder_outputs"], outputs["sequence_output"]])
+
+    return tf.boolean_mask(tf.function(compute, autograph=False)(), features["input_mask"] > 0, axis=1).numpy()
+
+
+class _Product:
+    """`Dense.product` in bfloat16, with the result in `dtype`."""
+
+    def __init__(self, layer: Dense, dtype: tf.DType) -> None:
+        # Variables of bfloat16: a cast of float32 variables would be computed in every request.
+        self._kernel = tf.Variable(tf.cast(layer.kernel, tf.bfloat16), trainable=False)
+        self._bias = tf.Variable(tf.cast(layer.bias, tf.bfloat16), trainable=False)
+        self._dtype = dtype
+
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        outputs = tf.matmul(tf.cast(rows, tf.bfloat16), self._kernel)
+        return tf.cast(tf.nn.bias_add(outputs, self._bias), self._dtype)
+
+
+class _Lookup:
+    """`Embeddings.lookup` in a table of bfloat16."""
+
+    def __init__(self, layer: Embeddings) -> None:
+        self._table = tf.Variable(tf.cast(layer.word_embeddings, tf.bfloat16), trainable=False)
+
+    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
+        # Not from the variable: that is the op ResourceGather, which other exports do without.
+        return tf.cast(tf.gather(tf.convert_to_tensor(self._table), ids), tf.float32)

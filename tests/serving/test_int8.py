@@ -1,0 +1,150 @@
+"""Products in int8: the kernel's arithmetic against NumPy, channels that are continued, and exports."""
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bert_tf.serving.optimize
+from bert_tf import BertEncoder
+from bert_tf.errors import ConfigError
+from bert_tf.serving import ask, int8
+from bert_tf.serving.check import NotServable
+from bert_tf.serving.export import export
+from tests.model.small import randomize, small_config
+from tests.serving.exports import LENGTH, VOCABULARY, classifier
+from tests.serving.test_export import make
+
+
+def multiplies_int8():
+    try:
+        int8.require_kernels()
+    except NotServable:
+        return False
+    return True
+
+
+kernels = pytest.mark.skipif(not multiplies_int8(), reason="no int8 products on this processor")
+
+
+def in_graph(compute, *inputs):
+    return tf.function(compute, autograph=False)(*map(tf.constant, inputs)).numpy()
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def layer(rng):
+    """A kernel [64, 48] whose columns differ by a factor of a hundred, and a bias."""
+    return (rng.normal(size=(64, 48)) * np.geomspace(0.1, 10, 48)).astype("f"), rng.normal(size=48).astype("f")
+
+
+def rounded(kernel):
+    """Each column rounded to 127 steps of its largest weight."""
+    step = np.abs(kernel).max(0) / 127
+    return np.round(kernel / step) * step
+
+
+@kernels
+@pytest.mark.parametrize("rows", [1, 7, 130])
+def test_a_product_equals_that_of_the_rounded_numbers(rows, layer, rng):
+    kernel, bias = layer
+    inputs = rng.uniform(-1.2, 1.2, [rows, 64]).astype("f")
+    product = int8.Product(kernel, bias, limit=1.0)
+    found = in_graph(lambda x: product.multiply(int8.quantize(x)), inputs)
+    expected = np.round(np.clip(inputs, -1, 1) * 127) / 127 @ rounded(kernel) + bias
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+@kernels
+def test_gelu_in_the_kernel_is_rounded_to_steps_between_its_bounds_and_read_with_them(layer, rng):
+    kernel, bias = layer
+    kernel, inputs = kernel / 10, np.round(rng.uniform(-1, 1, [9, 64]) * 127).astype("f") / 127
+    first = int8.Product(kernel, bias, limit=1.0, activation="GeluApproximate", bounds=(-0.1701, 3.0))
+    second = int8.Product(kernel.T, np.ones(64, "f"), limit=3.1701, offset=-0.1701)
+    steps = in_graph(lambda x: tf.bitcast(first.multiply(int8.quantize(x)), tf.uint8), inputs)
+    activations = gelu(inputs @ rounded(kernel) + bias)
+    values = steps.astype("f") * (3.1701 / 255) - 0.1701
+    np.testing.assert_allclose(values, np.minimum(activations, 3), atol=0.51 * 3.1701 / 255)
+    assert (activations > 3).any() and (activations < 0).any()
+    found = in_graph(lambda x: second.multiply(first.multiply(int8.quantize(x))), inputs)
+    np.testing.assert_allclose(found, values @ rounded(kernel.T) + 1, rtol=1e-5, atol=1e-4)
+
+
+def test_clipped_channels_are_continued_by_others(rng):
+    kernel, bias = rng.normal(size=(8, 96)).astype("f"), rng.normal(size=96).astype("f")
+    kernel[:, :4] *= np.array([10, 7, 5, 3])
+    output_kernel = rng.normal(size=(96, 8)).astype("f")
+    inputs = rng.normal(size=(2000, 8)).astype("f")
+    activations = gelu(inputs @ kernel + bias)
+    wider = int8.continued(kernel, bias, output_kernel, activations.max(0))
+    assert wider.kernel.shape == (8, 112) and wider.limit < 0.5 * activations.max()
+    clipped = np.minimum(gelu(inputs @ wider.kernel + wider.bias), wider.limit)
+    found, expected = (clipped + wider.offsets) @ wider.output_kernel, activations @ output_kernel
+    # GELU is 0.05 less than x at 2, where the last term of a channel may end.
+    assert np.abs(found - expected).max() < 0.05 * np.abs(output_kernel).max()
+    assert np.abs(np.minimum(activations, wider.limit) @ output_kernel - expected).max() > 10
+
+
+def test_smoothing_makes_channels_alike_and_at_most_1(rng):
+    largest = np.array([0.1, 1, 30, 0], "f")
+    kernel = rng.normal(size=(4, 5)).astype("f")
+    scaled = largest / int8.smoothing(largest, kernel)
+    assert scaled.max() == pytest.approx(1 / 1.1)
+    assert largest[2] / largest[0] > 50 * scaled[2] / scaled[0]
+
+
+def test_the_words_are_rounded_by_row():
+    _, model = make("single")
+    layer = model.get_layer("encoder").embeddings
+    table, ids = layer.word_embeddings.numpy(), np.array([[3, 0], [7, 5]])
+    found = in_graph(int8.Lookup(layer), ids)
+    np.testing.assert_allclose(found, rounded(table.T).T[ids], rtol=1e-6)
+    assert np.abs(found - table[ids]).max() > 0
+
+
+@kernels
+def test_an_export_in_int8_is_smaller_and_answers_nearly_the_same(tmp_path):
+    task, model = make("single")
+    exported = export(task, model, str(tmp_path / "int8"), attention=True, optimize="int8")
+    plain = export(task, model, str(tmp_path / "float32"), check=False)
+    texts = ["A film to remember.", "the good " * 40, ""]
+    found, expected = (ask.Model(one.path).run({"text": texts})["probabilities"] for one in (exported, plain))
+    np.testing.assert_allclose(found, expected, atol=0.1)
+    assert (found != expected).any()
+    assert "all in TF Serving since 2.17.0; int8: the last layer differs by" in exported.checked
+    graph = pathlib.Path(exported.path, "saved_model.pb").read_bytes()
+    assert b"_QuantizedMatMul" in graph and b"GeluApproximate" in graph
+    sizes = [os.path.getsize(f"{one.path}/variables/variables.data-00000-of-00001") for one in (exported, plain)]
+    assert sizes[0] < 0.6 * sizes[1]
+    card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
+    assert card["approximation"].startswith("int8: the last layer differs by ")
+    alone = ask.Model(exported.path).run({"text": texts[:1]})["probabilities"]
+    np.testing.assert_allclose(alone, found[:1], atol=1e-5)  # whatever else is in the request
+
+
+@kernels
+def test_layers_stay_in_float32_until_the_answers_are_near_enough(tmp_path, monkeypatch):
+    task = classifier()
+    encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH))
+    model = randomize(task.build(encoder), scale=0.5)
+    with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as text:
+        difference = float(text.split("differs by ")[1].split()[0])
+    monkeypatch.setitem(bert_tf.serving.optimize.TOLERANCES, "int8", 0.9 * difference)
+    with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as text:
+        assert "in float32" in text.split("relative)")[1]
+    monkeypatch.setitem(bert_tf.serving.optimize.TOLERANCES, "int8", 1e-7)
+    with pytest.raises(NotServable, match=r"^int8: the last layer differs by .*; nothing was exported"):
+        export(task, model, str(tmp_path), optimize="int8")
+    with pytest.raises(ConfigError, match=r"^optimize is 'int4'; expected one of none, bfloat16, int8$"):
+        export(task, model, str(tmp_path), optimize="int4")
