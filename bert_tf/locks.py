@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from typing import IO
 
@@ -31,7 +32,14 @@ def locked(directory: StrPath) -> Iterator[None]:
         return
     created = not os.path.isdir(directory)
     while True:
-        os.makedirs(directory, exist_ok=True)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except FileExistsError:
+            # It may have existed at first and been removed by the process that had created it.
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISDIR(os.lstat(directory).st_mode):
+                    raise
+            continue
         try:
             file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
         except FileNotFoundError:  # the process that created the directory has removed it

@@ -75,6 +75,14 @@ while time.monotonic() < end:
         assert process.returncode == 0, errors
 
 
+@pytest.mark.parametrize("kind", ["file", "dangling link"])
+def test_what_is_no_directory_cannot_be_locked(tmp_path, kind):
+    path = tmp_path / "run"
+    path.touch() if kind == "file" else path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match="run"), locked(path):
+        pytest.fail("locked")
+
+
 def test_a_path_with_a_scheme_is_not_locked():
     with locked("gs://bucket/run"), locked("gs://bucket/run"):
         pass
