@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from bert_tf.training.runs.runner import isolated_session
 from tests.programs import Programs
 
 # PyTorch's compiler for GPUs and TensorFlow each contain LLVM, and loading the second one ends the process. PyTorch
@@ -13,15 +12,27 @@ from tests.programs import Programs
 sys.modules.setdefault("triton", None)
 
 
+# The longest files: one of them at the end would leave the other process without work.
+LONG = ("tests/inputs", "tests/serving", "tests/test_programs", "tests/training")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 def pytest_collection_finish():
     # The imported modules are a million objects; each full garbage collection would take a second for them.
     gc.collect()
     gc.freeze()
+    # Graphs are built from many small objects, few of which are garbage.
+    gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _isolated():
     """Frees the models and graphs of a file's tests after the last one; they would add up to gigabytes."""
+    from bert_tf.training.runs.runner import isolated_session  # not in the process that only starts those of the tests
+
     with isolated_session():
         yield
 

@@ -243,7 +243,7 @@ def read_corpus(pattern, path):
     corpus = Corpus(find_corpus(f"{path}/{pattern}"), Tokenizer(PIECES), PretrainingData())
     corpus.check()
     with reading(", ".join(corpus.files)):
-        return [document.to_list() for document in corpus.documents([0, 0])]
+        return [block.to_list() for block in corpus.documents([0, 0])]
 
 
 def read_data(name, path):
