@@ -17,7 +17,6 @@ from bert_tf.model.layers import (
     Dense,
     Embeddings,
     LastToken,
-    LayerNorm,
     PackedAttentionBias,
     PackedPositions,
     TokensAt,
@@ -25,6 +24,7 @@ from bert_tf.model.layers import (
     initializer,
     read_config,
 )
+from bert_tf.model.normalization import LayerNorm
 from bert_tf.types import Json, Tensors
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")

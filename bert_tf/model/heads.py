@@ -12,7 +12,8 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder, Frozen, FunctionalModel, encoder_inputs, token_features
-from bert_tf.model.layers import Dense, Embeddings, LayerNorm, Shape, add_bias, initializer
+from bert_tf.model.layers import Dense, Embeddings, add_bias, initializer
+from bert_tf.model.normalization import LayerNorm, Shape
 from bert_tf.model.variables import BILSTM_DIRECTIONS, BILSTM_LAYERS, HEADS
 from bert_tf.types import Json
 

@@ -4,7 +4,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
@@ -14,9 +14,8 @@ from bert_tf.config.values import with_new_names
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout, repeatable
+from bert_tf.model.normalization import LayerNorm, Shape, column_sums
 from bert_tf.types import Json
-
-Shape: TypeAlias = tuple[int | None, ...]
 
 # Added to attention scores at padding, as in google-research/bert. float16 can represent it; minus infinity would turn
 # an all-padding row into NaN.
@@ -66,41 +65,12 @@ def initializer(config: BertConfig, *, always: bool = False) -> keras.initialize
     return keras.initializers.Zeros() if getattr(_assigned, "active", False) and not always else drawn
 
 
-@keras.saving.register_keras_serializable("bert_tf")
-class LayerNorm(keras.layers.Layer):
-    """Normalises the last axis in float32, then returns gamma x + beta."""
-
-    def __init__(self, epsilon: float, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.epsilon = epsilon
-
-    def build(self, input_shape: Shape) -> None:
-        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="gamma", autocast=False)
-        self.beta = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="beta", autocast=False)
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        x = tf.cast(inputs, tf.float32)
-        centred = x - tf.reduce_mean(x, -1, keepdims=True)
-        deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + self.epsilon)
-        gamma, beta = tf.cast(self.gamma, tf.float32), tf.cast(self.beta, tf.float32)
-        # Not in a form that TensorFlow replaces by its kernel for LayerNorm: that computes with another epsilon.
-        return tf.cast(centred * deviation * gamma + beta, self.compute_dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
-    def get_config(self) -> Json:
-        return super().get_config() | {"epsilon": self.epsilon}
-
-
 @tf.custom_gradient
 def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
     """x [..., units] plus bias [units], of one dtype."""
 
     def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # A product with ones: the kernel of bias_add's own gradient is ten times slower on a CPU.
-        rows = tf.reshape(upstream, [-1, tf.shape(upstream)[-1]])
-        return upstream, tf.reshape(tf.matmul(tf.ones([1, tf.shape(rows)[0]], rows.dtype), rows), tf.shape(bias))
+        return upstream, column_sums(tf.reshape(upstream, [-1, tf.shape(upstream)[-1]]))
 
     return tf.nn.bias_add(x, bias), backward
 

@@ -1,4 +1,4 @@
-"""Operations compiled by XLA in training: GELU and dropout in one pass over memory."""
+"""Operations compiled by XLA in training: GELU, dropout and LayerNorm in one pass over memory."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ import tensorflow as tf
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout, seed_scope
 from bert_tf.model.fusion import fusion_scope
+from bert_tf.model.normalization import LayerNorm
 
 SHAPE = (64, 32, 128)
 
@@ -77,6 +78,38 @@ def test_a_compiled_activation_is_exact_to_the_last_digit_of_its_dtype(name, dty
     # Relative to the argument: next to 0 and far below it, 1 + tanh cancels.
     errors = np.abs(tf.cast(run(), tf.float64).numpy() - expected)
     assert np.max(errors / np.maximum(np.abs(x.numpy().astype("float64")), 1e-3)) < bound
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-6), ("bfloat16", 2.0**-7)])
+def test_a_compiled_layer_norm_and_its_gradients_are_those_of_float64(dtype, bound):
+    # Rows with a mean far from 0, and one whose values are all alike, so that epsilon decides.
+    rng = np.random.default_rng(0)
+    x = np.array(tf.cast(rng.normal(3, 2, (4, 6, 32)), dtype), "float64")
+    x[0, 0] = 1.5
+    upstream = np.array(tf.cast(rng.normal(size=x.shape), dtype), "float64")
+    layer = LayerNorm(1e-6, dtype="float32" if dtype == "float32" else "mixed_bfloat16")
+    layer.build(x.shape)
+    gamma, beta = rng.normal(1, 0.3, 32), rng.normal(size=32)
+    layer.gamma.assign(gamma)
+    layer.beta.assign(beta)
+
+    @tf.function(autograph=False)
+    def run():
+        inputs = tf.constant(x, dtype)
+        with fusion_scope(), tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs)
+        return outputs, *tape.gradient(outputs, [inputs, layer.gamma.value, layer.beta.value], tf.cast(upstream, dtype))
+
+    normalized = tf.constant(x), tf.constant(gamma), tf.constant(beta)
+    with tf.GradientTape() as tape:
+        tape.watch(normalized)
+        mean, variance = tf.nn.moments(normalized[0], [-1], keepdims=True)
+        expected = (normalized[0] - mean) / tf.sqrt(variance + 1e-6) * normalized[1] + normalized[2]
+    for found, exact in zip(run(), [expected, *tape.gradient(expected, normalized, upstream)], strict=True):
+        np.testing.assert_allclose(tf.cast(found, tf.float64), exact, rtol=bound, atol=bound * np.abs(exact).max())
+    operations = run.get_concrete_function().graph.get_operations()
+    assert any("PartitionedCall" in operation.type for operation in operations)
 
 
 def test_inference_does_not_depend_on_xla():

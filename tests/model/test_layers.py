@@ -7,7 +7,8 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.model.activations import erf_gelu, tanh_gelu
 from bert_tf.model.dropout import Dropout, seed_scope
-from bert_tf.model.layers import Dense, LayerNorm
+from bert_tf.model.layers import Dense
+from bert_tf.model.normalization import LayerNorm
 from tests.model.numpy_bert import ACTIVATIONS
 from tests.model.small import features, multiplies_bfloat16, randomize, small_config
 
