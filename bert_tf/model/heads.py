@@ -49,9 +49,8 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         x = self.norm(self.activation(self.transform(x)))
         table = tf.cast(self.embeddings.word_embeddings, x.dtype)
         flat = tf.reshape(x, [-1, self.config.hidden_size])  # one matmul, not one per sequence
-        logits = tf.matmul(flat, table, transpose_b=True)
-        logits = tf.reshape(logits, tf.concat([tf.shape(positions), [self.config.vocab_size]], 0))
-        return add_bias(tf.cast(logits, tf.float32), tf.cast(self.bias, tf.float32))
+        logits = add_bias(tf.matmul(flat, table, transpose_b=True), tf.cast(self.bias, tf.float32))
+        return tf.reshape(logits, tf.concat([tf.shape(positions), [self.config.vocab_size]], 0))
 
     def compute_output_spec(self, sequence: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((*positions.shape, self.config.vocab_size), "float32")

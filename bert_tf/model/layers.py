@@ -14,6 +14,7 @@ from bert_tf.config.values import with_new_names
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout, repeatable
+from bert_tf.model.fusion import is_fused
 from bert_tf.model.normalization import LayerNorm, Shape, column_sums
 from bert_tf.types import Json
 
@@ -67,12 +68,19 @@ def initializer(config: BertConfig, *, always: bool = False) -> keras.initialize
 
 @tf.custom_gradient
 def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
-    """x [..., units] plus bias [units], of one dtype."""
+    """x [..., units] plus bias [units], in the dtype of the bias."""
 
     def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return upstream, column_sums(tf.reshape(upstream, [-1, tf.shape(upstream)[-1]]))
+        return tf.cast(upstream, x.dtype), column_sums(tf.reshape(upstream, [-1, tf.shape(upstream)[-1]]))
 
-    return tf.nn.bias_add(x, bias), backward
+    if x.dtype != bias.dtype and is_fused(x):
+        return _cast_and_added(x, bias), backward
+    return tf.nn.bias_add(tf.cast(x, bias.dtype), bias), backward
+
+
+@tf.function(autograph=False, jit_compile=True)
+def _cast_and_added(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return tf.cast(x, bias.dtype) + bias
 
 
 @keras.saving.register_keras_serializable("bert_tf")

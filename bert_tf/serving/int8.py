@@ -174,9 +174,9 @@ class Product:
             # The kernel takes 0 for 0: the rest of the product is a constant, exactly.
             bias = bias + np.broadcast_to(offset, len(weights)) @ (weights * (largest / 127))
         variable = functools.partial(tf.Variable, trainable=False)
-        self._weights, self._largest = variable(weights), variable(largest)
-        self._bias = variable(bias.astype(np.float32))
-        self.variables = [self._weights, self._largest, self._bias]
+        self._weights, self._bias = variable(weights), variable(bias.astype(np.float32))
+        self._ranges = variable(np.stack([-largest, largest]))  # of the weights' columns
+        self.variables = [self._weights, self._bias, self._ranges]
         self._activation, self._bounds = activation, bounds
         # The kernel takes the larger of both as the range. It recognises a primitive with scales of other weights by
         # their address and these two numbers, so the smaller one differs between weights.
@@ -185,9 +185,8 @@ class Product:
 
     def multiply(self, rows: tf.Tensor) -> tf.Tensor:
         """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of float32, or quint8 if there are bounds."""
-        largest = tf.convert_to_tensor(self._largest)
         inputs = [rows, tf.bitcast(tf.convert_to_tensor(self._weights), tf.qint8), tf.convert_to_tensor(self._bias)]
-        inputs += [*map(tf.constant, self._range), -largest, largest]
+        inputs += [*map(tf.constant, self._range), *tf.unstack(tf.convert_to_tensor(self._ranges))]
         outputs = [tf.float32] if self._bounds is None else [tf.quint8, tf.float32, tf.float32]
         inputs += map(tf.constant, self._bounds or ())
         fused = ["BiasAdd", *filter(None, [self._activation]), "Dequantize" if self._bounds is None else "Requantize"]

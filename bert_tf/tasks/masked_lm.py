@@ -62,8 +62,8 @@ class MaskedLM(Task):
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         masks, masked = features["masked_lm_weights"], features["masked_lm_ids"]
-        loss = sparse_cross_entropy(outputs["mlm_logits"], masked)
-        right = tf.cast(tf.argmax(outputs["mlm_logits"], -1, tf.int32) == masked, tf.float32)
+        loss, best = sparse_cross_entropy(outputs["mlm_logits"], masked)
+        right = tf.cast(best == masked, tf.float32)
         count = tf.reduce_sum(masks)
         padding = tf.cast(features["input_mask"] == 0, tf.float32)
         return {

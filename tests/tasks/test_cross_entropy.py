@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.model.fusion import fusion_scope
 from bert_tf.tasks.cross_entropy import sparse_cross_entropy
 
 
@@ -18,17 +19,19 @@ def reference(logits, labels):
 
 # A model that is nearly certain, or certain and wrong, has probabilities that float32 cannot represent.
 @pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 1000.0])
-def test_losses_and_gradients_are_those_of_the_definition(scale):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_losses_and_gradients_are_those_of_the_definition(scale, compiled):
     random = np.random.default_rng(0)
     logits = (scale * random.normal(size=[3, 5, 701])).astype("float32")
     labels = random.integers(0, 701, [3, 5]).astype("int32")
     weights = random.uniform(size=[3, 5]).astype("float32")
-    with tf.GradientTape() as tape:
+    with fusion_scope(compiled), tf.GradientTape() as tape:
         watched = tf.constant(logits)
         tape.watch(watched)
-        losses = sparse_cross_entropy(watched, tf.constant(labels))
+        losses, best = sparse_cross_entropy(watched, tf.constant(labels))
         loss = tf.reduce_sum(losses * weights)
     expected, gradients = reference(logits, labels)
+    np.testing.assert_array_equal(best, logits.argmax(-1))
     np.testing.assert_allclose(losses, expected, rtol=1e-6, atol=2e-6)
     np.testing.assert_allclose(tape.gradient(loss, watched), gradients * weights[..., np.newaxis], atol=1e-6)
 
@@ -38,6 +41,6 @@ def test_logits_that_are_not_finite_have_a_loss_that_is_not_finite(wrong):
     # So that the step is skipped.
     logits = np.zeros([2, 7], "float32")
     logits[1, 3] = wrong
-    losses = sparse_cross_entropy(tf.constant(logits), tf.constant([0, 0])).numpy()
+    losses = sparse_cross_entropy(tf.constant(logits), tf.constant([0, 0]))[0].numpy()
     np.testing.assert_allclose(losses[0], np.log(7), rtol=1e-6)
     assert not np.isfinite(losses[1])
