@@ -31,7 +31,6 @@ from bert_tf.inputs.datasets.examples import (
     Answer,
     ChoiceExample,
     QuestionExample,
-    ReadReport,
     TaggedExample,
     TextExample,
     tagged,
@@ -242,7 +241,7 @@ class _FineTuned(_Model[FineTuningTask]):
             contextlib.nullcontext() if verbose else quiet.silence(),
         ):
             try:
-                results = finetuning.train(
+                results = finetuning.finetune(
                     config,
                     InMemory(given),
                     self._path,
@@ -264,14 +263,10 @@ class _FineTuned(_Model[FineTuningTask]):
     def evaluate(self, x: Values, y: Values = None, *, batch_size: int = 32) -> Metrics:
         """Evaluates the model: loss, the task's metrics and its official metrics."""
         task, model = self._trained()
-        given = InMemory({"validation": self._labelled(x, y, "x")})
-        read_report = ReadReport()
-        examples = finetuning.read(given, "validation", read_report)
-        tensors = task.to_tensors(examples, labelled=True)
-        task.check(examples, read_report)
-        finetuning.print_report(given, "validation", read_report)
+        split = finetuning.Split(InMemory({"validation": self._labelled(x, y, "x")}), "validation")
+        split.prepare(task)
         with forgetting_custom_gradients():
-            return finetuning.Evaluation(task, model, examples, tensors, batch_size, _strategy())()
+            return finetuning.Evaluation(task, model, split, batch_size, _strategy())()
 
     @functools.cached_property
     def _predict(self) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:

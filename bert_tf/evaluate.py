@@ -7,7 +7,6 @@ from absl import flags
 from bert_tf.app import data_flags, run, strategy_flags
 from bert_tf.checkpoints.directory import load_fine_tuned
 from bert_tf.files import check_output, write_json
-from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import metrics_line
 from bert_tf.report.reporter import FileReporter
@@ -31,18 +30,22 @@ def main(_: list[str]) -> None:
     with devices.scope():
         task, model = load_fine_tuned(_MODEL_DIR.value)
     task.data = _DATA(task.data)
-    source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
-    examples, where = finetuning.read(source, _SPLIT.value, read_report), source.where(_SPLIT.value)
-    tensors = task.to_tensors(examples, labelled=True)
-    task.check(examples, read_report)
-    finetuning.print_report(source, _SPLIT.value, read_report)
-    evaluation = finetuning.Evaluation(task, model, examples, tensors, _BATCH_SIZE.value, devices)
+    split = finetuning.Split(Source(task.data, _DATA_DIR.value, task.example), _SPLIT.value)
+    split.prepare(task)
+    evaluation = finetuning.Evaluation(task, model, split, _BATCH_SIZE.value, devices)
     metrics = evaluation()
-    results = {"program": "evaluate", "model_dir": _MODEL_DIR.value, "data": where, "examples": len(examples)}
-    results |= {"skipped": read_report.counts, "baseline": task.baseline(examples), "final": metrics}
-    FileReporter().evaluation(_OUTPUT.value, evaluation, where, read_report, metrics)
+    results = {
+        "program": "evaluate",
+        "model_dir": _MODEL_DIR.value,
+        "data": split.where,
+        "examples": len(split.examples),
+        "skipped": split.read_report.counts,
+        "baseline": task.baseline(split.examples),
+        "final": metrics,
+    }
+    FileReporter().evaluation(_OUTPUT.value, evaluation, metrics)
     write_json(os.path.join(_OUTPUT.value, "results.json"), results)
-    print(f"{where}: {metrics_line(metrics)}")
+    print(f"{split.where}: {metrics_line(metrics)}")
 
 
 def cli() -> None:

@@ -14,6 +14,7 @@ from bert_tf.checkpoints import load
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, replacing
+from bert_tf.progress import Counted
 from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
 from bert_tf.serving.export import export, on_cpu, summary
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
@@ -86,9 +87,9 @@ def main(_: list[str]) -> None:
         print(summary(exported))
         return
     with replacing(output) as temporary:
-        embedded = extract(embedder, read_texts(source, _TEXT.value), _BATCH_SIZE.value)
-        count = WRITERS[ending](temporary, embedded)
-    print(f"{output}: vectors of {count:,} texts")
+        embedded = Counted(extract(embedder, read_texts(source, _TEXT.value), _BATCH_SIZE.value))
+        WRITERS[ending](temporary, embedded)
+    print(f"{output}: vectors of {embedded.count:,} texts")
 
 
 def _numbers(name: str, values: Sequence[str], kind: type[_Number]) -> tuple[_Number, ...]:

@@ -213,6 +213,13 @@ def short(name: str) -> str:
     return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
 
 
+def numbers_of(directory: StrPath, before: str, after: str) -> list[int]:
+    """The numbers N of the files BEFORE + N + AFTER in a directory, ascending."""
+    pattern = os.path.join(glob.escape(os.fspath(directory)), f"{glob.escape(before)}*{glob.escape(after)}")
+    names = (os.path.basename(path).removeprefix(before).removesuffix(after) for path in glob.glob(pattern))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
 def leftovers(directory: StrPath) -> list[str]:
     """What processes killed inside `replacing` left in a directory; empty if there is no directory."""
     return glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}"))

@@ -5,7 +5,7 @@ or `python -m bert_tf.serve`: --server=http://HOST:8501/v1/models/NAME. For mill
 --runner=DirectRunner; arguments after a lone -- are passed on to Beam, as in `prepare`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from absl import flags
@@ -16,6 +16,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.files import replacing
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
+from bert_tf.progress import Counted
 from bert_tf.quiet import hide_beam_warnings
 from bert_tf.serving.predictions import Server, find_version, task_of
 from bert_tf.tasks import FineTuningTask
@@ -117,10 +118,10 @@ def _write(
             f"--output={_OUTPUT.value}: unknown extension; a {task.name} model writes {', '.join(writers)}"
         )
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
-    predictions = _Counted(predicting(source.examples(read_report, _SPLIT.value, labelled=False)))
+    predictions = Counted(predicting(source.examples(read_report, _SPLIT.value, labelled=False)))
     with replacing(_OUTPUT.value, adding=ending == ".zip") as temporary:
         note = writers[ending](temporary, predictions)
-    finetuning.print_report(source, _SPLIT.value, read_report)
+    finetuning.print_report(source.where(_SPLIT.value), read_report)
     print(f"{_OUTPUT.value}: {predictions.count:,} rows" + (f"; {note}" if note else ""))
 
 
@@ -139,23 +140,11 @@ def _predict_on_beam(runner: str, export_dir: str, arguments: list[str]) -> None
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
     examples = source.examples(read_report, _SPLIT.value, labelled=False)
     shards, written = beam.predict(version, task, examples, _OUTPUT.value, _BATCH_SIZE.value, options)
-    finetuning.print_report(source, _SPLIT.value, read_report)
+    finetuning.print_report(source.where(_SPLIT.value), read_report)
     rows = sum(shards.rows(number) for number in range(len(shards)))
     reused = f", {len(shards) - len(written)} of them from an earlier run" if len(written) < len(shards) else ""
     names = f"{shards.path(0)}, ...: {rows:,} rows in {len(shards)} shards"
     print((names if len(shards) > 1 else f"{shards.path(0)}: {rows:,} rows") + reused)
-
-
-class _Counted:
-    """An iterable that counts the pairs taken from it."""
-
-    def __init__(self, pairs: Iterable[tuple[Any, Json]]) -> None:
-        self._pairs, self.count = pairs, 0
-
-    def __iter__(self) -> Iterator[tuple[Any, Json]]:
-        for pair in self._pairs:
-            self.count += 1
-            yield pair
 
 
 def cli() -> None:

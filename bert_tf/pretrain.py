@@ -23,7 +23,7 @@ def main(_: list[str]) -> None:
     check_output(_MODEL_DIR.value, directory=True)
     devices = strategy.create(*_STRATEGY())
     if _DRY_RUN.value:
-        print(pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True))
+        print(pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True)["plan"])
         return
     with terminable(_MODEL_DIR.value):
         results = pretrain(

@@ -2,11 +2,12 @@
 
 import math
 import sys
-from collections.abc import Mapping
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TextIO, TypeVar
 
 import tqdm
 
+_Item = TypeVar("_Item")
 # For training: without tqdm's estimate of the time left, which assumes that the steps of all phases take equally long.
 TRAINING = "{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}"
 
@@ -48,6 +49,18 @@ def bar(
         bar_format=layout if terminal or not layout else layout.replace("|{bar}| ", ""),
         file=sys.stderr if terminal else _Lines(sys.stderr),
     )
+
+
+class Counted(Generic[_Item]):
+    """An iterable that counts the items taken from it."""
+
+    def __init__(self, items: Iterable[_Item]) -> None:
+        self._items, self.count = items, 0
+
+    def __iter__(self) -> Iterator[_Item]:
+        for item in self._items:
+            self.count += 1
+            yield item
 
 
 def log(message: str) -> None:
@@ -121,10 +134,4 @@ def duration(seconds: float) -> str:
 
 def _short(number: float) -> str:
     """Formats a number with three digits: 0.693, 4.56, 812, 68.2k, 1.20M."""
-    if abs(number) < 0.9995 or number != number:
-        return f"{number:.3f}"
-    units = ["", "k", "M", "G"]
-    while number >= 999.5 and len(units) > 1:
-        number /= 1000
-        units.pop(0)
-    return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f}{units[0]}"
+    return tqdm.tqdm.format_sizeof(number) if abs(number) >= 0.9995 else f"{number:.3f}"

@@ -200,16 +200,13 @@ def _channel_arguments() -> tuple[tuple[str, int | str], ...]:
 
 def _set_up_log() -> None:
     """Messages of the server go to standard error, with their time; those of requests are lines of JSON."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log = logging.getLogger("bert_tf.server")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
-    access_handler = logging.StreamHandler(sys.stderr)
-    access = logging.getLogger("bert_tf.server.access")
-    access.addHandler(access_handler)
-    access.propagate = False
+    for name, line in ("server", "%(asctime)s %(levelname)s %(message)s"), ("server.access", "%(message)s"):
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter(line))
+        log = logging.getLogger(f"bert_tf.{name}")
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False
 
 
 def cli() -> None:

@@ -11,9 +11,8 @@ import tensorflow as tf
 import bert_tf
 from bert_tf import api
 from bert_tf.checkpoints import directory
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TrainConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.tasks import ClassificationConfig
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs import finetuning
 from tests.model import numpy_bert

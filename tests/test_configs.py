@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
+from bert_tf.config import FinetuneConfig, PretrainConfig, RegressionConfig, to_dict
 from bert_tf.inputs.corpus.corpus import find_corpus
 from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.inputs.datasets.sources import FORMATS
-from bert_tf.tasks import RegressionConfig, task_of
+from bert_tf.tasks import task_of
 from bert_tf.training import phases
 
 CONFIGS = Path(__file__).parents[1] / "configs"

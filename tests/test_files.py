@@ -22,6 +22,7 @@ from bert_tf.files import (
     cause,
     check_output,
     nan_for_null,
+    numbers_of,
     parse_json,
     read_json,
     replacing,
@@ -434,3 +435,12 @@ def test_a_directory_that_appears_at_the_last_moment_is_an_error_in_words(tmp_pa
     ):
         pass
     assert names(tmp_path) == ["1"]
+
+
+def test_the_numbers_of_files_are_those_of_whole_names(tmp_path):
+    folder = tmp_path / "a[b]"
+    assert numbers_of(folder, "step-", ".index") == []
+    folder.mkdir()
+    for name in ("step-20.index", "step-3.index", "step-x.index", "step-4.data", "a-step-5.index", "step-6-7.index"):
+        (folder / name).touch()
+    assert numbers_of(folder, "step-", ".index") == [3, 20]

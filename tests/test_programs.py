@@ -33,7 +33,7 @@ def get_config():
 """
 FINETUNE = """
 from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
-from bert_tf.tasks import ClassificationConfig
+from bert_tf.config import ClassificationConfig
 
 def get_config():
     return FinetuneConfig(

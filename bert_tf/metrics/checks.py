@@ -1,6 +1,5 @@
 """Checks of the inputs of metrics."""
 
-import math
 from collections.abc import Sequence, Sized
 from typing import Any, TypeAlias
 
@@ -41,25 +40,3 @@ def check_names(names: Values, known: Sequence[str], what: str) -> None:
     if unknown.size:
         listed = ", ".join(map(repr, known))
         raise DataError(f"{what} {unknown[0] + 1} is {names[unknown[0]].item()!r}; expected one of {listed}")
-
-
-def numbers(values: Values, what: str) -> Array:
-    """Converts values to float64 [examples]; raises DataError with the first one that is not a finite number.
-
-    Args:
-        values: [examples], floats or values that `float` accepts.
-        what: a word for such a value in the error.
-    """
-
-    def as_float(value: Any) -> float:
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            return math.nan
-
-    is_array = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
-    floats = np.asarray(values if is_array else list(map(as_float, values)), np.float64)
-    bad = np.flatnonzero(~np.isfinite(floats))
-    if bad.size:
-        raise DataError(f"{what} {bad[0] + 1} is {values[bad[0]]!r}; expected a finite number")
-    return floats

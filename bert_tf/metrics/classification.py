@@ -1,5 +1,6 @@
 """Metrics of classification, multi-label classification and regression: accuracy, F1, correlations."""
 
+import math
 import warnings
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bert_tf.errors import DataError
-from bert_tf.metrics.checks import Values, check_lengths, numbers
+from bert_tf.metrics.checks import Values, check_lengths
 from bert_tf.types import Array, Metrics
 
 
@@ -92,11 +93,13 @@ def correlations(labels: Values, predictions: Values) -> Metrics:
 
     Returns:
         dict: "pearson", "spearman", from -1 to 1; 0 if all labels or all predictions are equal: a model with a
-        constant output has learned nothing.
+        constant output has learned nothing; nan if a prediction is not finite: the model has diverged.
     """
     if check_lengths(labels=labels, predictions=predictions) < 2:
         raise DataError("one example has no correlation; expected at least two")
-    labels, predictions = numbers(labels, "label"), numbers(predictions, "prediction")
+    labels, predictions = np.asarray(labels, np.float64), np.asarray(predictions, np.float64)
+    if not np.isfinite(predictions).all():
+        return {"pearson": math.nan, "spearman": math.nan}
     if not np.ptp(labels) or not np.ptp(predictions):
         return {"pearson": 0.0, "spearman": 0.0}
     from scipy import stats  # here: few tasks need it, and it takes half a second to import

@@ -9,7 +9,7 @@ import numpy as np
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Scale
 from bert_tf.inputs.datasets.formats import GLUE
-from bert_tf.metrics.checks import Values, check_names, numbers
+from bert_tf.metrics.checks import Values, check_names
 from bert_tf.metrics.classification import accuracy, binary_f1, correlations, matthews
 from bert_tf.types import Metrics
 
@@ -95,7 +95,7 @@ def check_submission(name: str, predictions: Values) -> None:
         check_names(predictions, task.labels, "prediction")
         return
     low, high = task.labels
-    outside = [value for value in numbers(predictions, "prediction") if not low <= value <= high]
+    outside = [value for value in predictions if not low <= value <= high]
     if outside:
         scale = f"from {low:g} to {high:g}, the scale of {task.file}"
         raise DataError(f"{len(outside)} predictions such as {outside[0]} are not {scale}; clip them")

@@ -9,7 +9,6 @@ from bert_tf.training.reporter import CURVES, PAGE, TRIALS, Reporter
 from bert_tf.types import Json, Metrics
 
 if TYPE_CHECKING:
-    from bert_tf.inputs.datasets.examples import ReadReport
     from bert_tf.training.runs.finetuning import Evaluation
     from bert_tf.training.state.history import History
 
@@ -25,22 +24,20 @@ class FileReporter(Reporter):
         path = os.path.join(directory, CURVES)
         draw_curves(path, history.points, history.evaluations, history.resumes, title=title, monitor=monitor)
 
-    def evaluation(
-        self, directory: str, evaluation: "Evaluation", where: str, read_report: "ReadReport", metrics: Metrics
-    ) -> None:
+    def evaluation(self, directory: str, evaluation: "Evaluation", metrics: Metrics) -> None:
         from bert_tf.report.pages import evaluation_page
 
         assert evaluation.predictions is not None, "an evaluation is reported after its first call"
-        task, examples = evaluation.task, evaluation.examples
+        task, split = evaluation.task, evaluation.split
         page = evaluation_page(
             title=task.name.replace("_", " ").capitalize(),
-            data=where,
-            examples=len(examples),
+            data=split.where,
+            examples=len(split.examples),
             monitor=task.monitor,
             measured={name: value for name, value in metrics.items() if name not in ("kind", "step")},
-            baseline=task.baseline(examples),
-            error_analysis=task.error_analysis(examples, evaluation.predictions),
-            read_report=read_report,
+            baseline=task.baseline(split.examples),
+            error_analysis=task.error_analysis(split.examples, evaluation.predictions),
+            read_report=split.read_report,
         )
         write_text(os.path.join(directory, PAGE), page)
 

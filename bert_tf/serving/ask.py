@@ -41,7 +41,6 @@ import os
 import re
 import signal
 import sys
-import types
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -86,22 +85,19 @@ class Answerer(abc.ABC):
     """A model that answers questions.
 
     Args:
-        signatures: SignatureDefs by name.
+        signatures: name -> input -> how deep its lists are nested, the batch included: 1 for one text per example.
 
     Raises:
         KeyError: there is no `serving_default`.
 
     Attributes:
-        signatures: name -> input -> how deep its lists are nested, the batch included: 1 for one text per example.
+        signatures: as given, the inputs sorted.
         ranks: the inputs of `serving_default` likewise.
         optional: names of the inputs that may be left out.
     """
 
-    def __init__(self, signatures: Mapping[str, Any]) -> None:
-        self.signatures = {
-            name: {key: len(value.inputs[key].tensor_shape.dim) for key in sorted(value.inputs)}
-            for name, value in signatures.items()
-        }
+    def __init__(self, signatures: Mapping[str, Mapping[str, int]]) -> None:
+        self.signatures = {name: dict(sorted(inputs.items())) for name, inputs in signatures.items()}
         ranks = self.signatures[DEFAULT]
         self.optional = {"question"} if "choices" in ranks else set()
         self.ranks = ranks | dict.fromkeys(self.optional, 1)  # older exports have no such input; see `run`
@@ -170,13 +166,13 @@ class Answerer(abc.ABC):
                 found = f"{name!r} is {_shown(question[name])}"
                 raise ValueError(f"{found}; expected {'a list of texts' if rank > 1 else 'one text'} in UTF-8")
         answer = self.run({name: [question[name]] for name in ranks}, signature)
-        return {name: _plain(name, value[0]) for name, value in answer.items()}
+        return {name: plain(name, value[0]) for name, value in answer.items()}
 
     def predict(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to the body of a REST request: {"outputs": ...} or {"error": ...}."""
         try:
             answer = self.run(body["inputs"], body.get("signature_name", DEFAULT))
-            outputs = {name: _plain(name, value, exact=True) for name, value in answer.items()}
+            outputs = {name: plain(name, value, exact=True) for name, value in answer.items()}
         except ValueError as error:
             return {"error": reason(error)}
         return {"outputs": outputs if len(outputs) > 1 else next(iter(outputs.values()))}
@@ -200,7 +196,12 @@ class Model(Answerer):
             with self._session.graph.as_default():
                 loaded = tf.compat.v1.saved_model.load(self._session, ["serve"], path)
             self._definitions = {name: value for name, value in loaded.signature_def.items() if name[:2] != "__"}
-            super().__init__(self._definitions)
+            super().__init__(
+                {
+                    name: {key: len(info.tensor_shape.dim) for key, info in value.inputs.items()}
+                    for name, value in self._definitions.items()
+                }
+            )
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             if os.path.exists(os.path.join(path, "saved_model.pb")):
                 raise ValueError(f"{path}: damaged, or not a model that takes text ({reason(error)})") from None
@@ -250,16 +251,21 @@ class RemoteModel(Answerer):
             metadata = self._answer("/metadata")
             self.version = int(metadata["model_spec"]["version"])
             found = metadata["metadata"]["signature_def"]["signature_def"].items()
-            definitions = {name: _signature(value) for name, value in found if name[:2] != "__"}
+            definitions = {name: value for name, value in found if name[:2] != "__"}
             self.dtypes = {
-                name: {key: info.dtype for key, info in value.outputs.items()} for name, value in definitions.items()
+                name: {key: info["dtype"] for key, info in value["outputs"].items()}
+                for name, value in definitions.items()
+            }
+            ranks = {
+                name: {key: len(info["tensor_shape"].get("dim", ())) for key, info in value["inputs"].items()}
+                for name, value in definitions.items()
             }
         except (KeyError, TypeError, AttributeError):
             raise ServerError(f"{url}: no signatures as from TF Serving") from None
         except ValueError as error:
             raise ServerError(f"{url}: {reason(error)}") from None
         try:
-            super().__init__(definitions)
+            super().__init__(ranks)
         except KeyError:
             raise ValueError(f"{url}: not a model that takes text; it has {', '.join(sorted(definitions))}") from None
 
@@ -270,7 +276,10 @@ class RemoteModel(Answerer):
         self._url = f"{found['server']}{found['model']}/versions/{self.version}"
 
     def _run(self, inputs: dict[str, Any], signature_name: str) -> dict[str, Any]:
-        body = {"signature_name": signature_name, "inputs": {name: _jsonable(inputs[name]) for name in inputs}}
+        body = {
+            "signature_name": signature_name,
+            "inputs": {name: plain(name, inputs[name], exact=True) for name in inputs},
+        }
         answer, dtypes = self._answer(":predict", json.dumps(body).encode()), self.dtypes[signature_name]
         try:
             # The only output of a signature is not named.
@@ -359,32 +368,6 @@ def _tensorflow() -> Any:
     return tf
 
 
-def _signature(definition: dict[str, Any]) -> Any:
-    """A SignatureDef from JSON."""
-
-    def infos(tensors: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: types.SimpleNamespace(
-                dtype=tensor["dtype"], tensor_shape=types.SimpleNamespace(dim=tensor["tensor_shape"].get("dim", []))
-            )
-            for name, tensor in tensors.items()
-        }
-
-    return types.SimpleNamespace(inputs=infos(definition["inputs"]), outputs=infos(definition["outputs"]))
-
-
-def _jsonable(value: Any) -> Any:
-    """Arrays or nested lists as JSON for TF Serving."""
-    if isinstance(value, list) or getattr(value, "ndim", 0) > 0:
-        return [_jsonable(item) for item in value]
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"b64": base64.b64encode(value).decode()}
-    return value.item() if hasattr(value, "item") else value
-
-
 def _received(value: Any, dtype: str) -> Any:
     """Nested lists of an answer with bytes for strings, and with the float32 numbers that the digits stand for."""
     if isinstance(value, list):
@@ -461,9 +444,10 @@ def _fail(message: str, status: int = 1) -> NoReturn:
     sys.exit(status)
 
 
-def _plain(name: str, value: Any, exact: bool = False) -> Any:
+def plain(name: str, value: Any, exact: bool = False) -> Any:
+    """Arrays or nested lists as JSON for people, or `exact` as TF Serving has it: {"b64": "..."} if not UTF-8."""
     if isinstance(value, list) or getattr(value, "ndim", 0) > 0:
-        return [_plain(name, item, exact) for item in value]
+        return [plain(name, item, exact) for item in value]
     if not isinstance(value, bytes):
         value = value.item() if hasattr(value, "item") else value
         if isinstance(value, float) and not math.isfinite(value):

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import time
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from bert_tf.config import to_dict
 from bert_tf.config.data import TokenizerSettings
 from bert_tf.config.values import restored
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import read_json, write_json, write_text
+from bert_tf.files import bundled, read_json, write_json, write_text
 from bert_tf.serving.check import rest_body
 from bert_tf.serving.embeddings import Embedder
 from bert_tf.serving.samples import WARM_UP, Request
@@ -44,25 +45,6 @@ _VOCABULARY = "vocab.txt"
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras")
 # Longest answer on the page, in characters: nobody reads the attention of a long text, or a hundred vectors.
 _LONGEST_ANSWER = 2000
-
-_CPU_BATCHING = """\
-# Starting values for --enable_batching --batching_parameters_file on a CPU; measure with your own load. Requests that
-# wait while all threads are busy share a batch; none waits for others (batch_timeout_micros), because a CPU gains
-# little from larger batches. num_batch_threads: one per core, the default. A request with more rows than
-# max_batch_size is refused.
-max_batch_size { value: 128 }
-batch_timeout_micros { value: 0 }
-max_enqueued_batches { value: 100 }
-"""
-_GPU_BATCHING = """\
-# Starting values for --enable_batching --batching_parameters_file on a GPU; measure with your own load. Requests wait
-# up to 2 ms for others, because larger batches use a GPU better. Two threads: one batch is computed while the next is
-# tokenized. A request with more rows than max_batch_size is refused.
-max_batch_size { value: 512 }
-batch_timeout_micros { value: 2000 }
-max_enqueued_batches { value: 100 }
-num_batch_threads { value: 2 }
-"""
 
 
 class _Card(TypedDict):
@@ -89,8 +71,8 @@ def write_operations(path: str, name: str, requests: Sequence[Request]) -> None:
         for request in requests:
             if request.kind in WARM_UP:
                 file.write(_logged(prediction_log_pb2.PredictionLog(), name, request).SerializeToString())
-    write_text(os.path.join(extra, "batching_cpu.pbtxt"), _CPU_BATCHING)
-    write_text(os.path.join(extra, "batching_gpu.pbtxt"), _GPU_BATCHING)
+    for file in ("batching_cpu.pbtxt", "batching_gpu.pbtxt"):
+        shutil.copyfile(bundled(f"serving/templates/{file}"), os.path.join(extra, file))
 
 
 def _logged(log: "prediction_log_pb2.PredictionLog", name: str, request: Request) -> "prediction_log_pb2.PredictionLog":

@@ -17,6 +17,7 @@ import numpy as np
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.errors import DataError
+from bert_tf.serving.ask import plain
 from bert_tf.serving.ops import OPS_SINCE_2_17, SERVED_OPS
 from bert_tf.serving.samples import Request
 from bert_tf.types import Array, Json
@@ -114,19 +115,8 @@ class Session:
 
 def rest_body(request: Request) -> Json:
     """Body of the request for the `predict` method of TF Serving's REST API, JSON-ready."""
-    inputs = {name: _jsonable(value) for name, value in request.inputs.items()}
+    inputs = {name: plain(name, value, exact=True) for name, value in request.inputs.items()}
     return {"signature_name": request.signature, "inputs": inputs}
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and value.ndim:
-        return [_jsonable(item) for item in value]
-    if not isinstance(value, bytes):
-        return value.item()
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"b64": base64.b64encode(value).decode()}
 
 
 def compare(

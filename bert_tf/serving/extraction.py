@@ -3,9 +3,7 @@
 import contextlib
 import json
 import os
-import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, TypeAlias, TypeVar
 
@@ -130,16 +128,13 @@ def _given_words(examples: Sequence[TaggedExample]) -> dict[str, tf.RaggedTensor
     return {} if examples[0].words is None else word_columns([[example] for example in examples])
 
 
-def write_npz(path: str, embedded: Iterable[Embedded]) -> int:
+def write_npz(path: str, embedded: Iterable[Embedded]) -> None:
     """Writes arrays for `numpy.load`.
 
     Per sentence: vector, float32 [texts, size], in the order of the texts.
 
     Per word or token: vector, float32 [units, size], the units of all texts concatenated; start and end, int32 [units],
     in characters of the text; splits, int64 [texts + 1]: text i has the units splits[i] to splits[i + 1] - 1.
-
-    Returns:
-        The number of texts.
     """
     with contextlib.ExitStack() as stack:
         columns: dict[str, IO[bytes]] = {}
@@ -150,31 +145,28 @@ def write_npz(path: str, embedded: Iterable[Embedded]) -> int:
                 if name in values:
                     array = values[name] if "start" in values else values[name][np.newaxis]
                     if name not in columns:
-                        # An array's header has its length, which is known at the end. Until then values are on disk.
+                        # The number of rows is known at the end. Until then values are on disk.
                         columns[name] = stack.enter_context(tempfile.TemporaryFile(dir=os.path.dirname(path) or "."))
                     columns[name].write(array.tobytes())
                     shapes[name] = (array.dtype, array.shape[1:])
             counts.append(counts[-1] + len(array))
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, column in columns.items():
-                dtype, rest = shapes[name]
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    header = {"descr": dtype.str, "fortran_order": False, "shape": (counts[-1], *rest)}
-                    np.lib.format.write_array_header_1_0(member, header)
-                    column.seek(0)
-                    shutil.copyfileobj(column, member)
-            if "start" in columns:
-                with archive.open("splits.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.array(counts, np.int64))
-    return len(counts) - 1
+        arrays: dict[str, Array] = {}
+        for name, column in columns.items():
+            column.flush()
+            dtype, rest = shapes[name]
+            shape = (counts[-1], *rest)
+            arrays[name] = np.memmap(column, dtype, "r", shape=shape) if counts[-1] else np.zeros(shape, dtype)
+        if "start" in columns:
+            arrays["splits"] = np.array(counts, np.int64)
+        with open(path, "wb") as file:  # by its name, NumPy would add an extension
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # which takes them for other arguments
 
 
-def write_json_lines(path: str, embedded: Iterable[Embedded]) -> int:
+def write_json_lines(path: str, embedded: Iterable[Embedded]) -> None:
     """Writes one JSON object per text: id, text and vector; per word or token, `units` of text, start, end, vector.
 
-    Numbers have seven decimals, the precision of float32 below 1. Returns the number of texts.
+    Numbers have seven decimals, the precision of float32 below 1.
     """
-    count = 0
     with open(path, "w", encoding="utf-8") as file:
         for example, values in embedded:
             vectors = np.round(values["vector"].astype(np.float64), 7).tolist()
@@ -186,34 +178,25 @@ def write_json_lines(path: str, embedded: Iterable[Embedded]) -> int:
             else:
                 record["vector"] = vectors
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            count += 1
-    return count
 
 
-def write_records(path: str, embedded: Iterable[Embedded]) -> int:
-    """Writes one tf.train.Example per text: id, text, vector; per word or token, `start`, `end` and all vectors in one.
-
-    Returns the number of texts.
-    """
-    count = 0
+def write_records(path: str, embedded: Iterable[Embedded]) -> None:
+    """Writes a tf.train.Example per text: id, text, vector; per unit, `start`, `end` and all vectors in one."""
     with tf.io.TFRecordWriter(path) as file:
         for example, values in embedded:
-            texts = [example.id.encode()], [example.text.encode()]
             features = {
-                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
-                for name, value in zip(("id", "text"), texts, strict=True)
+                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
+                for name, text in (("id", example.id), ("text", example.text))
             }
             features["vector"] = tf.train.Feature(float_list=tf.train.FloatList(value=values["vector"].ravel()))
             for name in ("start", "end"):
                 if name in values:
                     features[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values[name]))
             file.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-            count += 1
-    return count
 
 
 # By the extension of the file.
-WRITERS: dict[str, Callable[[str, Iterable[Embedded]], int]] = {
+WRITERS: dict[str, Callable[[str, Iterable[Embedded]], None]] = {
     ".npz": write_npz,
     ".jsonl": write_json_lines,
     ".tfrecord": write_records,

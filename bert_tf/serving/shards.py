@@ -30,7 +30,6 @@ from bert_tf.types import Json, Writer
 # A shard takes minutes, so that a restart repeats little, and fits in memory with its answers, which are ten times as
 # long as the text if each word has one.
 SHARD_ROWS, SHARD_BYTES = 10_000, 1 << 23
-_COPIED = 1 << 20  # bytes per read
 _OWN_FILE = re.compile(rf"\d{{5,}}\.(json|rows)(\.\w+{PARTIAL})?")
 
 
@@ -122,7 +121,7 @@ class Shards:
             write_json(_description(self._output, number), {"made_of": self._shards[number].made_of, "files": sizes})
             for file in sorted(sizes, key=name.__eq__):  # this one last, after those that belong to it
                 with replacing(os.path.join(folder, file)) as temporary:
-                    _copy(os.path.join(local, file), temporary)
+                    tf.io.gfile.copy(os.path.join(local, file), temporary)
 
     def begin(self) -> list[int]:
         """Removes what earlier runs left of this output, except for its complete shards.
@@ -133,18 +132,16 @@ class Shards:
         Raises:
             ConfigError: a file has the name of a shard, but is none of this output that is known or still to be made.
         """
-        complete = [number for number in range(len(self)) if self.is_complete(number)]
-        missing = [number for number in range(len(self)) if number not in set(complete)]
+        missing = [number for number in range(len(self)) if not self.is_complete(number)]
+        complete = set(range(len(self))).difference(missing)
         folder, own = os.path.dirname(self._output), _folder(self._output)
         with data_errors(f"--output={self._output}"):
             names = [name for name in tf.io.gfile.listdir(own) if _OWN_FILE.fullmatch(name)]
-            written: set[str] = set()  # by this run or an earlier one
-            for name in names:
-                description = _read_description(os.path.join(own, name)) if name.endswith(".json") else None
-                written |= set(description["files"] if description else ())
-            kept = {os.path.basename(_description(self._output, number)) for number in complete}
-            for number in complete:
-                kept |= set(read_json(_description(self._output, number), _Description)["files"])
+            described = {name: _read_description(os.path.join(own, name)) for name in names if name.endswith(".json")}
+            files = {name: set(found["files"]) for name, found in described.items() if found}
+            written = set().union(*files.values())  # by this run or an earlier one
+            descriptions = {os.path.basename(_description(self._output, number)) for number in complete}
+            kept = descriptions.union(*(files[name] for name in descriptions))
             kept |= {os.path.basename(_staged(self._output, number)) for number in missing}
             stem, extension = os.path.splitext(os.path.basename(self._output))
             # Next to NAME.json a task may write NAME.more.json.
@@ -242,12 +239,6 @@ def _unpacked(line: str, kind: type) -> Any:
     fields, _, location = line.partition("\t")
     values = (tuple(value) if isinstance(value, list) else value for value in json.loads(fields))
     return kind(*values, json.loads(location))
-
-
-def _copy(source: str, target: str) -> None:
-    with open(source, "rb") as read, tf.io.gfile.GFile(target, "wb") as written:
-        while block := read.read(_COPIED):
-            written.write(block)
 
 
 def _read_description(path: str) -> _Description | None:

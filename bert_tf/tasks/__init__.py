@@ -2,14 +2,6 @@
 
 from typing import Any
 
-from bert_tf.config import (
-    ClassificationConfig,
-    MultiLabelConfig,
-    MultipleChoiceConfig,
-    QuestionAnsweringConfig,
-    RegressionConfig,
-    TaggingConfig,
-)
 from bert_tf.errors import ConfigError
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.fine_tuning_task import FineTuningTask
@@ -22,8 +14,7 @@ from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.task import Task
 
-__all__ = ["ClassificationConfig", "FineTuningTask", "MultiLabelConfig", "MultipleChoiceConfig"]
-__all__ += ["QuestionAnsweringConfig", "RegressionConfig", "TaggingConfig", "task_of"]
+__all__ = ["TASKS", "FineTuningTask", "MaskedLM", "Pretraining", "task_of"]
 
 _PRETRAINED: tuple[type[Task], ...] = (Pretraining, MaskedLM)
 _FINE_TUNED: tuple[type[FineTuningTask], ...] = (

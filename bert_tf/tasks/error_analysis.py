@@ -1,11 +1,12 @@
 """Analysis of a model's predictions beyond its metrics: plain values for the report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf.types import Array
+from bert_tf.metrics import bootstrap
+from bert_tf.types import Array, Metrics
 
 # At most this many examples of each kind: nobody reads more.
 LISTED = 50
@@ -77,7 +78,27 @@ class ErrorAnalysis(NamedTuple):
     examples: Sequence[ErrorExample] = ()
 
 
-def surest_errors(confidences: Sequence[float] | Array, correct: Sequence[bool] | Array) -> Array:
-    """int [up to LISTED]: indices of the wrong answers to show, the most confident first, ties in their order."""
-    wrong = np.flatnonzero(~np.asarray(correct))
-    return wrong[np.argsort(-np.asarray(confidences)[wrong], kind="stable")][:LISTED]
+def analysis_of_choices(
+    metrics: Callable[[Array, Array], Metrics],
+    gold: Array,
+    predicted: Array,
+    confidences: Array,
+    describe: Callable[[int], tuple[tuple[str, ...], str, str, str]],
+) -> ErrorAnalysis:
+    """Analyses a choice per example, such as that of a class.
+
+    Args:
+        metrics: function of `gold` and `predicted`.
+        gold, predicted: int [examples], the right and the predicted choice.
+        confidences: float [examples], of the model in its choices.
+        describe: maps the index of an example to its fields in ErrorExample up to `location`.
+    """
+    correct = gold == predicted
+    wrong = np.flatnonzero(~correct)
+    surest = wrong[np.argsort(-confidences[wrong], kind="stable")][:LISTED]  # ties in their order
+    return ErrorAnalysis(
+        intervals=bootstrap.intervals(metrics, gold, predicted),
+        confidences=confidences.tolist(),
+        correct=correct.tolist(),
+        errors=[ErrorExample(*describe(index), float(confidences[index])) for index in surest],
+    )

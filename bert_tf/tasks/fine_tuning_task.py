@@ -24,7 +24,7 @@ from bert_tf.config.tasks import TaskConfig, check_labels, check_weights
 from bert_tf.config.values import annotations, misfit, restored
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.batching import batch_by_length
-from bert_tf.inputs.datasets.examples import ReadReport, Scale
+from bert_tf.inputs.datasets.examples import Labels, ReadReport
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
@@ -48,7 +48,7 @@ class FineTuningTask(Task):
         tokenizer: tokenizes the texts.
         config: an instance of `Config`; None for its defaults.
         data: saved with the model, so that evaluation reads the same kind of files.
-        **state: fitted attributes from `create`, by the names in `state`.
+        **state: fitted attributes of a trained task, by the names in `state`.
 
     Attributes:
         Config: class of the task's settings; `FinetuneConfig.task` is an instance.
@@ -65,6 +65,7 @@ class FineTuningTask(Task):
     state: ClassVar[tuple[str, ...]] = ()
     example_api: ClassVar[str] = ""
     optional: ClassVar[frozenset[str]] = frozenset()
+    losses = ("loss",)
     mode = "max"
     config: TaskConfig
     labels: Sequence[str]
@@ -84,20 +85,24 @@ class FineTuningTask(Task):
         return False
 
     @classmethod
-    @abc.abstractmethod
     def create(
-        cls,
-        tokenizer: Tokenizer,
-        config: Any,
-        data: ExampleData,
-        examples: list[Any],
-        labels: tuple[str, ...] | Scale | None,
+        cls, tokenizer: Tokenizer, config: Any, data: ExampleData, examples: list[Any], labels: Labels | None
     ) -> Self:
         """Creates a new task for training.
 
         Args:
             tokenizer, data: as for the class.
             config: the checked config, of the class `Config`.
+            examples, labels: as for `fit`.
+        """
+        task = cls(tokenizer, config, data)
+        task.fit(examples, labels)
+        return task
+
+    def fit(self, examples: list[Any], labels: Labels | None) -> None:
+        """Fits state on the training examples, and checks that the task can learn from them. Default: nothing.
+
+        Args:
             examples: the training examples.
             labels: the labels that the format defines, as `Source.labels` returns.
         """
@@ -163,6 +168,10 @@ class FineTuningTask(Task):
             int64, the example of each row, ascending; and what `weights`, `loss_and_metrics` and `postprocess` need.
             Features with one value per token are ragged.
         """
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Default: each row counts as 1."""
+        return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
 
     @abc.abstractmethod
     def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:

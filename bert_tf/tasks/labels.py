@@ -1,33 +1,107 @@
-"""Labels of texts: the label set, label indices and class weights."""
+"""Base class of the tasks with a set of labels: classification and multi-label classification."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import abc
+import collections
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bert_tf.config import ExampleData
 from bert_tf.config.tasks import LabelsConfig
-from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.examples import ReadReport, TextExample
-from bert_tf.types import Array
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets.examples import Labels, ReadReport, Scale, TextExample
+from bert_tf.tasks.texts import TextTask, write_table
+from bert_tf.types import Array, Json, Tensors, Writer
 
 _SHOWN = 5  # labels that a line names
 
 
-def class_weights(config: LabelsConfig, counts: Sequence[int], balance: Callable[[Array], Array]) -> tuple[float, ...]:
-    """The weight of each label in the loss; () if the config has none.
+class LabelTask(TextTask):
+    """A task with one logit per label.
 
-    Args:
-        config: the settings.
-        counts: training examples of each label.
-        balance: maps nonzero counts to balanced weights.
+    Attributes:
+        labels: in the order of the logits.
+        class_weights: of each label in the loss; () for equal ones.
+        answer: name of the answer in a prediction.
     """
-    if not config.balanced:
-        return tuple(map(float, config.class_weights))
-    examples = np.asarray(counts, np.float64)
-    weights = np.ones_like(examples)  # the weight of a label without examples does not matter: no training loss has it
-    weights[examples > 0] = balance(examples[examples > 0])
-    return tuple(weights.tolist())
+
+    state = ("labels", "pair", "class_weights")
+    config: LabelsConfig
+    class_weights: tuple[float, ...] = ()
+    example_api = "classify"
+    answer: ClassVar[str]
+
+    @abc.abstractmethod
+    def _found(self, examples: list[TextExample]) -> list[tuple[Any, str]]:
+        """The (label, location) of each label of each example."""
+
+    @abc.abstractmethod
+    def _balanced(self, counts: Array, examples: int) -> Array:
+        """Balanced weights of labels, from the number of training examples of each, above 0, and of all."""
+
+    def fit(self, examples: list[TextExample], labels: Labels | None) -> None:
+        if isinstance(labels, Scale):
+            raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; use RegressionConfig")
+        found = self._found(examples)
+        counts = collections.Counter(label for label, _ in found)
+        self.labels = tuple(self.config.labels or labels or labels_of(counts, examples[0], self.data))
+        for label, location in self._unknown(found):
+            known = ", ".join(map(repr, self.labels[:20]))
+            raise DataError(f"{location}: label {label!r} is not one of the model's: {known}")
+        self.class_weights = tuple(map(float, self.config.class_weights))
+        if self.config.balanced:
+            examples_of = np.array([counts[label] for label in self.labels], np.float64)
+            weights = np.ones_like(examples_of)  # of a label without examples it does not matter: no loss has it
+            occurs = examples_of > 0
+            weights[occurs] = self._balanced(examples_of[occurs], len(examples))
+            self.class_weights = tuple(weights.tolist())
+
+    def _unknown(self, found: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
+        """The (label, location) pairs whose label the model does not have."""
+        known = set(self.labels)
+        return [(label, location) for label, location in found if label not in known]
+
+    def _names(self, examples: list[TextExample]) -> tuple[Any, ...]:
+        """The labels, then those in examples that the model does not have: never predicted, they are errors."""
+        return (*self.labels, *dict.fromkeys(label for label, _ in self._unknown(self._found(examples))))
+
+    def check(self, examples: list[TextExample], read_report: ReadReport) -> None:
+        missing = self._unknown(self._found(examples))
+        names = list(dict.fromkeys(repr(label) for label, _ in missing))
+        shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
+        for _, location in missing:  # one line reports all of them
+            read_report.add(f"never predicted: label {shown}, not in the training data", location)
+
+    def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
+        return {"logits": outputs["logits"]}
+
+    def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
+        return {"classes": answers["labels"], "scores": answers["probabilities"]}
+
+    @abc.abstractmethod
+    def _answers(self, answers: dict[str, Array]) -> Iterable[Any]:
+        """The answer to each example in plain Python."""
+
+    def _predictions(self, examples: list[TextExample], answers: dict[str, Array]) -> list[Json]:
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        rows = zip(examples, self._answers(answers), answers["probabilities"], strict=True)
+        return [
+            {"id": example.id, self.answer: answer, "probabilities": Probabilities(numbers, shares)}
+            for example, answer, shares in rows
+        ]
+
+    def writers(self) -> dict[str, Writer]:
+        return super().writers() | {".tsv": self._write_table}
+
+    def _write_table(self, path: str, predicted: Iterable[tuple[TextExample, Json]]) -> None:
+        """A TSV with a header: the answer, then the probability of each label."""
+        rows = ([self._cell(one[self.answer]), *one["probabilities"].values()] for _, one in predicted)
+        write_table(path, [self.answer, *self.labels], rows)
+
+    def _cell(self, answer: Any) -> str:
+        """An answer in a TSV."""
+        return answer
 
 
 def labels_of(labels: Iterable[str], example: TextExample, data: ExampleData) -> tuple[str, ...]:
@@ -46,38 +120,6 @@ def labels_of(labels: Iterable[str], example: TextExample, data: ExampleData) ->
             f"{data.label!r}) the right column?"
         )
     return tuple(distinct)
-
-
-def check_known(found: Iterable[tuple[Any, str]], labels: Iterable[str]) -> None:
-    """Raises DataError for a training label that is not one of the labels.
-
-    Args:
-        found: (label, location) of the training examples.
-        labels: of the task.
-    """
-    for label, location in unknown(found, labels):
-        known = ", ".join(map(repr, list(labels)[:20]))
-        raise DataError(f"{location}: label {label!r} is not one of the model's: {known}")
-
-
-def unknown(found: Iterable[tuple[Any, str]], labels: Iterable[str]) -> list[tuple[Any, str]]:
-    """The (label, location) pairs whose label the model does not have."""
-    known = set(labels)
-    return [(label, location) for label, location in found if label not in known]
-
-
-def with_unknown(labels: Sequence[str], found: Iterable[tuple[Any, str]]) -> tuple[str, ...]:
-    """The labels, then those in evaluated examples that the model does not have: never predicted, they are errors."""
-    return (*labels, *dict.fromkeys(label for label, _ in unknown(found, labels)))
-
-
-def report_unknown(found: Iterable[tuple[Any, str]], labels: Sequence[str], read_report: ReadReport) -> None:
-    """Counts labels that the model does not have, so that one line reports all of them."""
-    missing = unknown(found, labels)
-    names = list(dict.fromkeys(repr(label) for label, _ in missing))
-    shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
-    for _, location in missing:
-        read_report.add(f"never predicted: label {shown}, not in the training data", location)
 
 
 class Probabilities(Mapping[str, float]):

@@ -1,18 +1,14 @@
 """Multiple choice: which of several texts fits a context (paper, section 4.4)."""
 
-from typing import Self
-
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, MultipleChoiceConfig
-from bert_tf.inputs.datasets.examples import ChoiceExample, Scale
-from bert_tf.metrics import bootstrap
+from bert_tf.config import MultipleChoiceConfig
+from bert_tf.inputs.datasets.examples import ChoiceExample
 from bert_tf.metrics.classification import accuracy
-from bert_tf.tasks.error_analysis import ErrorAnalysis, ErrorExample, surest_errors
+from bert_tf.tasks.error_analysis import ErrorAnalysis, analysis_of_choices
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings, truncated_share
 from bert_tf.text.packing import pack, truncate
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 # Added to the logits of missing choices.
@@ -31,22 +27,10 @@ class MultipleChoice(FineTuningTask):
     Config = MultipleChoiceConfig
     example = ChoiceExample
     config: MultipleChoiceConfig
-    losses = ("loss",)
     metric_names = ("accuracy", "truncated_share")
     monitor = "accuracy"
     example_api = "classify"
     optional = frozenset({"question"})
-
-    @classmethod
-    def create(
-        cls,
-        tokenizer: Tokenizer,
-        config: MultipleChoiceConfig,
-        data: ExampleData,
-        examples: list[ChoiceExample],
-        labels: tuple[str, ...] | Scale | None,
-    ) -> Self:
-        return cls(tokenizer, config, data)
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return (
@@ -112,9 +96,6 @@ class MultipleChoice(FineTuningTask):
         is_choice = features.pop("is_choice")
         return super().pad(features, few_lengths=few_lengths) | {"is_choice": is_choice.to_tensor()}
 
-    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        return {"loss": tf.cast(tf.shape(features["labels"])[0], tf.float32)}
-
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         rows, labels = self.weights(features)["loss"], features["labels"]
         logits = outputs["logits"] + _ABSENT * tf.cast(~features["is_choice"], tf.float32)
@@ -170,22 +151,13 @@ class MultipleChoice(FineTuningTask):
         gold = np.array([example.label for example in examples])
         predicted = np.array([prediction["choice"] for prediction in predictions])
         confidences = np.array([max(prediction["probabilities"]) for prediction in predictions])
-        return ErrorAnalysis(
-            intervals=bootstrap.intervals(accuracy, gold, predicted),
-            confidences=confidences.tolist(),
-            correct=(gold == predicted).tolist(),
-            errors=[
-                ErrorExample(
-                    tuple(filter(None, (one.context, one.question))),
-                    one.choices[gold[index]],
-                    one.choices[predicted[index]],
-                    one.location,
-                    float(confidences[index]),
-                )
-                for index in surest_errors(confidences, gold == predicted)
-                for one in (examples[index],)
-            ],
-        )
+
+        def describe(index: int) -> tuple[tuple[str, ...], str, str, str]:
+            one = examples[index]
+            texts = tuple(filter(None, (one.context, one.question)))
+            return texts, one.choices[gold[index]], one.choices[predicted[index]], one.location
+
+        return analysis_of_choices(accuracy, gold, predicted, confidences, describe)
 
 
 def _chosen(logits: tf.Tensor, is_choice: tf.Tensor) -> Tensors:

@@ -6,15 +6,15 @@ import json
 import os
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, QuestionAnsweringConfig
+from bert_tf.config import QuestionAnsweringConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport, Scale
+from bert_tf.inputs.datasets.examples import Labels, QuestionExample, ReadReport
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics.squad import (
     best_threshold,
@@ -29,7 +29,6 @@ from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings, truncated_sh
 from bert_tf.tasks.question_errors import by_id, question_errors
 from bert_tf.tasks.question_targets import answer_positions, byte_span, is_learned
 from bert_tf.text.packing import pack
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import pieces_with_accents, spans
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
@@ -54,7 +53,6 @@ class QuestionAnswering(FineTuningTask):
     state = ("null_threshold",)
     config: QuestionAnsweringConfig
     null_threshold: float = 0.0
-    losses = ("loss",)
     metric_names = ("span_accuracy", "truncated_share")
     monitor = "f1"
     windows = True
@@ -62,21 +60,12 @@ class QuestionAnswering(FineTuningTask):
         "nbest_count": ("nbest_answers", "nbest_starts", "nbest_ends", "nbest_scores", "nbest_probabilities")
     })  # fmt: skip
 
-    @classmethod
-    def create(
-        cls,
-        tokenizer: Tokenizer,
-        config: QuestionAnsweringConfig,
-        data: ExampleData,
-        examples: list[QuestionExample],
-        labels: tuple[str, ...] | Scale | None,
-    ) -> Self:
+    def fit(self, examples: list[QuestionExample], labels: Labels | None) -> None:
         if not any(map(is_learned, examples)):
             raise DataError(
                 f"{examples[0].location}: neither this question nor any other has an answer in its context; expected "
                 "at least one to learn from"
             )
-        return cls(tokenizer, config, data)
 
     def check(self, examples: list[QuestionExample], read_report: ReadReport) -> None:
         for example in examples:
@@ -125,26 +114,24 @@ class QuestionAnswering(FineTuningTask):
         # A converted model's windows can be shorter than the default stride.
         spans = windows(ids.row_lengths(), budget, tf.minimum(tf.cast(config.stride, tf.int64), budget))
         rows = spans[0]
-        questions, context = tf.gather(questions, rows), cut(ids, *spans)
-        packed, types = pack(questions, context, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
-        before = questions.row_lengths() + 2  # [CLS] and [SEP]
-        window = context.value_rowids()
-        indices = tf.gather(packed.row_starts() + before - context.row_starts(), window)
-        indices += tf.range(tf.size(context.values, tf.int64))
-        chosen = tf.cast(most_context(*spans).values, tf.int32)
-        of_piece = tf.stack([cut(starts, *spans).values, cut(ends, *spans).values, chosen], axis=1)
-        of_token = tf.scatter_nd(indices[:, tf.newaxis], of_piece, [tf.size(packed.values, tf.int64), 3])
-        starts_of_token, ends_of_token, may_start = tf.unstack(of_token, axis=1)
+        questions = tf.gather(questions, rows)
+        packed, types = pack(questions, cut(ids, *spans), cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
+        zero = tf.zeros([tf.size(rows), 1], tf.int32)
+
+        def of_tokens(of_context: tf.RaggedTensor) -> tf.RaggedTensor:
+            return tf.concat([zero, tf.zeros_like(questions), zero, of_context, zero], 1)  # as packed
+
         features = {
             "input_word_ids": packed,
             "input_type_ids": types,
             "row": rows,
-            "starts": packed.with_values(starts_of_token),
-            "ends": packed.with_values(ends_of_token),
-            "may_start": packed.with_values(may_start),
+            "starts": of_tokens(cut(starts, *spans)),
+            "ends": of_tokens(cut(ends, *spans)),
+            "may_start": of_tokens(tf.cast(most_context(*spans), tf.int32)),
             "truncated": tf.gather(truncated, rows),
         }
         if "answer" in columns:
+            before = questions.row_lengths() + 2  # [CLS] and [SEP]
             features["positions"] = answer_positions(columns["answer"], starts, ends, spans, before)
             features["weight"] = tf.gather(columns["weight"], rows)
         return features

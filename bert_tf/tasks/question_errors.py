@@ -1,5 +1,7 @@
 """Error analysis of question answering."""
 
+import math
+
 import numpy as np
 
 from bert_tf.inputs.datasets.examples import QuestionExample
@@ -15,10 +17,14 @@ _SHOWN, _AROUND, _NOTHING = 20, 200, "(no answer)"
 def by_id(
     examples: list[QuestionExample], predictions: list[Json]
 ) -> tuple[dict[str, list[str]], dict[str, str], dict[str, float]]:
-    """Gold texts, text of the best span ("" if there is none) and null odds (if the task has them), each by id."""
+    """Gold texts, text of the best span ("" if there is none) and null odds (if the task has them), each by id.
+
+    A diverged model, whose odds are NaN, has no answer.
+    """
     gold = {example.id: _gold(example) for example in examples}
     predicted = {one["id"]: one["nbest"][0]["answer"] if one["nbest"] else "" for one in predictions}
-    return gold, predicted, {one["id"]: one["null_odds"] for one in predictions if "null_odds" in one}
+    odds = {one["id"]: one["null_odds"] for one in predictions if "null_odds" in one}
+    return gold, predicted, {name: math.inf if value != value else value for name, value in odds.items()}
 
 
 def _gold(example: QuestionExample) -> list[str]:

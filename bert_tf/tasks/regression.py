@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, RegressionConfig
+from bert_tf.config import RegressionConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import Scale, TextExample
+from bert_tf.inputs.datasets.examples import Labels, Scale, TextExample
 from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
@@ -44,7 +44,6 @@ class Regression(TextTask):
     config: RegressionConfig
     scale: tuple[float, float] | None = None
     example_api = "regress"
-    losses = ("loss",)
     metric_names = ("truncated_share",)
     # Mean and standard deviation of the training examples' numbers, to initialize the head.
     _start: tuple[float, float] = (0.0, 1.0)
@@ -57,30 +56,20 @@ class Regression(TextTask):
     def head(cls, settings: Json) -> str:
         return "cosine" if settings.get("head") == "cosine" else "classification"
 
-    @classmethod
-    def create(
-        cls,
-        tokenizer: Tokenizer,
-        config: RegressionConfig,
-        data: ExampleData,
-        examples: list[TextExample],
-        labels: tuple[str, ...] | Scale | None,
-    ) -> Self:
+    def fit(self, examples: list[TextExample], labels: Labels | None) -> None:
         if labels is not None and not isinstance(labels, Scale):
             raise ConfigError(f"the labels are classes such as {labels[0]!r}; use ClassificationConfig")
-        scale = None if labels is None else (labels.low, labels.high)
+        self.labels, self.scale = ("value",), None if labels is None else (labels.low, labels.high)
         values = [number(example) for example in examples]
-        if config.head == "cosine":
+        if self._apart:
             if len(examples[0].texts) != 2:
                 raise ConfigError("task.head is cosine, which compares two texts, but the data has one; leave "
                                   "task.head out, or name the second text's column in data.second_text")  # fmt: skip
-            scale = scale or (min(values), max(values))
-            if scale[0] == scale[1]:
-                raise DataError(f"{examples[0].location}: the number is {scale[0]:g}, as in all other examples; a "
+            self.scale = self.scale or (min(values), max(values))
+            if self.scale[0] == self.scale[1]:
+                raise DataError(f"{examples[0].location}: the number is {self.scale[0]:g}, as in all other examples; a "
                                 "cosine needs at least two different numbers")  # fmt: skip
-        task = cls(tokenizer, config, data, labels=("value",), scale=scale)
-        task._start = float(np.mean(values)), float(np.std(values)) or 1.0
-        return task
+        self._start = float(np.mean(values)), float(np.std(values)) or 1.0
 
     @classmethod
     def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
@@ -143,12 +132,9 @@ class Regression(TextTask):
         values = outputs["logits"][:, 0]
         if not self._apart:
             return values
-        assert self.scale is not None  # `create` gives every cosine a scale
+        assert self.scale is not None  # `fit` gives every cosine a scale
         low, high = self.scale
         return low + (high - low) * values
-
-    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        return {"loss": tf.cast(tf.size(features["labels"]), tf.float32)}
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         errors = self._numbers(outputs) - features["labels"]

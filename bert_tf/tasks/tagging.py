@@ -6,15 +6,14 @@ import functools
 import itertools
 import types
 from collections.abc import Iterable, Iterator
-from typing import Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, TaggingConfig
+from bert_tf.config import TaggingConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import ReadReport, Scale, TaggedExample
+from bert_tf.inputs.datasets.examples import Labels, ReadReport, TaggedExample
 from bert_tf.inputs.datasets.tagged import adjoin, document_of, joined, word_columns
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.metrics import tagging as metrics
@@ -40,7 +39,6 @@ from bert_tf.tasks.tags import (
 )
 from bert_tf.tasks.word_pieces import check_unit, match_words, split_texts, words_without_pieces
 from bert_tf.text.packing import pack
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import given_words, spans
 from bert_tf.types import Array, Json, Metrics, Tensors, TfFunction, Writer
 
@@ -73,44 +71,36 @@ class Tagging(FineTuningTask):
         "word_count": ("word", "tag", "word_start", "word_end", "word_score"),
         "entity_count": ("entity", "label", "start", "end", "score"),
     })  # fmt: skip
-    losses = ("loss",)
     metric_names = ("accuracy",)
 
     @classmethod
     def head(cls, settings: Json) -> str:
         return "tagging_bilstm" if settings.get("head") == "bilstm" else "tagging"
 
-    @classmethod
-    def create(
-        cls,
-        tokenizer: Tokenizer,
-        config: TaggingConfig,
-        data: ExampleData,
-        examples: list[TaggedExample],
-        labels: tuple[str, ...] | Scale | None,
-    ) -> Self:
+    def fit(self, examples: list[TaggedExample], labels: Labels | None) -> None:
+        config = self.config
         if config.context == "document" and all(example.document is None for example in examples):
             raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
-        unit, written = "characters" if any(map(adjoin, examples)) else "words", ""
+        self.unit = "characters" if any(map(adjoin, examples)) else "words"
         if are_entities(itertools.chain.from_iterable(map(tags_of, examples))):
-            written = scheme_of(map(tags_of, examples))
-            scheme = config.scheme or written
+            self.written = scheme_of(map(tags_of, examples))
+            scheme = config.scheme or self.written
             # Units are wordpieces: in IOB1, two entities of one type with only a space between them would be one.
-            if unit == "characters" and scheme != "BIO":
+            if self.unit == "characters" and scheme != "BIO":
                 raise ConfigError(f"the scheme {scheme} is for words, but the training file labels characters; "
                                   "set task.scheme to BIO")  # fmt: skip
-            config = dataclasses.replace(config, scheme=scheme)
+            self.config = dataclasses.replace(config, scheme=scheme)
         elif config.scheme:
             raise ConfigError(f"task.scheme is {config.scheme}, but the training file has no tags of entities, "
                               "such as B-PER; leave it out")  # fmt: skip
-        tags = collections.Counter(tag for example in examples for tag in learned(example, config.scheme))
+        tags = collections.Counter(tag for example in examples for tag in learned(example, self.config.scheme))
         if len(tags) < 2:
             every = f"every tag is {next(iter(tags))!r}" if tags else "there is no tag"
             raise DataError(
                 f"{examples[0].location} and all following: {every}; expected at least two: is data.column (now "
-                f"{data.column!r}) the column of the tags?"
+                f"{self.data.column!r}) the column of the tags?"
             )
-        return cls(tokenizer, config, data, labels=closed(tags, config.scheme), unit=unit, written=written)
+        self.labels = closed(tags, self.config.scheme)
 
     @property
     def scheme(self) -> str:

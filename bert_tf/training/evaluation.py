@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -38,9 +39,11 @@ def evaluator(
 ) -> Callable[[], Metrics]:
     """Returns a function that evaluates the model with its current weights; it is traced only once.
 
+    As with `answering`, each worker evaluates everything.
+
     Args:
         model: built by `task.build`.
-        batches: feature dicts; the last batch may be partial. Each batch is split over the replicas.
+        batches: feature dicts; the last batch may be partial.
         prepare: applied to each replica's features, as in `phases.Input`.
 
     Returns:
@@ -49,24 +52,19 @@ def evaluator(
     names = (*task.losses, *task.metric_names)
     inputs = [tensor.name for tensor in model.inputs]
 
-    def evaluate_on_replica(features: Tensors) -> tf.Tensor:
+    def on_replica(features: Tensors) -> tf.Tensor:
         features = prepare(features)
         outputs = model({name: features[name] for name in inputs}, training=False)
         return _loss_and_metrics(task, names, features, outputs)
 
     @tf.function(autograph=False, reduce_retracing=True)
     def evaluate_batch(features: Tensors) -> tf.Tensor:
-        return strategy.reduce("SUM", strategy.run(evaluate_on_replica, [features]), axis=None)
-
-    # By data, not by file: a validation set is often one file.
-    options = without_tuning()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    distributed = strategy.experimental_distribute_dataset(batches.with_options(options))
+        return tf.add_n(_split(strategy, on_replica, features))
 
     def evaluate() -> Metrics:
         totals = np.zeros([len(names), 2])
         with bar("evaluate", None, "batch", leave=False) as line:
-            for features in distributed:
+            for features in batches.with_options(without_tuning()):
                 totals += evaluate_batch(features).numpy()
                 line.update()
         return means(task, names, totals)
@@ -92,7 +90,6 @@ def answering(
     """
     names = (*task.losses, *task.metric_names) if labelled else ()
     inputs = [tensor.name for tensor in model.inputs]
-    replicas = len(strategy.extended.worker_devices)
 
     def on_replica(features: Tensors) -> tuple[Tensors, tf.Tensor]:
         outputs = model({name: features[name] for name in inputs}, training=False)
@@ -100,13 +97,8 @@ def answering(
 
     @tf.function(autograph=False)
     def answer(features: Tensors) -> tuple[Tensors, tf.Tensor]:
-        def replica_features(context: tf.distribute.ReplicaContext) -> Tensors:
-            return microbatch(features, context.replica_id_in_sync_group % replicas, replicas)
-
-        distributed = strategy.experimental_distribute_values_from_function(replica_features)
-        decoded, metrics = strategy.run(on_replica, (distributed,))
-        local = strategy.experimental_local_results
-        return {name: tf.concat(local(value), 0) for name, value in decoded.items()}, tf.add_n(local(metrics))
+        decoded, metrics = zip(*_split(strategy, on_replica, features), strict=True)
+        return {name: tf.concat([part[name] for part in decoded], 0) for name in decoded[0]}, tf.add_n(metrics)
 
     def answers(columns: Tensors, batches: tf.data.Dataset) -> tuple[dict[str, Array], Metrics]:
         # Traced once, for batches of all shapes.
@@ -127,6 +119,18 @@ def answering(
         return {name: value.numpy() for name, value in merged.items()}, means(task, names, totals) if labelled else {}
 
     return answers
+
+
+def _split(strategy: tf.distribute.Strategy, compute: Callable[[Tensors], Any], features: Tensors) -> Sequence[Any]:
+    """Splits a batch over the replicas of this process, and returns what each of them computes."""
+    replicas = len(strategy.extended.worker_devices)
+
+    def part(context: tf.distribute.ReplicaContext) -> Tensors:
+        return microbatch(features, context.replica_id_in_sync_group % replicas, replicas)
+
+    results = strategy.run(compute, (strategy.experimental_distribute_values_from_function(part),))
+    local = [strategy.experimental_local_results(value) for value in tf.nest.flatten(results)]
+    return [tf.nest.pack_sequence_as(results, values) for values in zip(*local, strict=True)]
 
 
 def _loss_and_metrics(task: Task, names: Sequence[str], features: Tensors, outputs: Tensors) -> tf.Tensor:

@@ -27,11 +27,6 @@ class LossScale:
         self._growth = growth
         self.variable = tf.Variable([2.0**15 if self._half else 1.0, 0.0], trainable=False)
 
-    @property
-    def value(self) -> float:
-        """The current scale."""
-        return float(self.variable[0])
-
     def next(self, state: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
         """The state after an update.
 

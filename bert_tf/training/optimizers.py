@@ -7,7 +7,6 @@ gradient, so none needs a merge call.
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -25,12 +24,8 @@ def create(variables: Sequence[keras.Variable], config: TrainConfig) -> "Optimiz
     Args:
         config: resolved (`TrainConfig.resolved`).
     """
-    names = ("weight_decay", "beta_1", "beta_2", "epsilon", "layer_decay")
-    settings: dict[str, Any] = {name: getattr(config, name) for name in names}
-    if config.optimizer != "radam":
-        settings["bias_correction"] = config.bias_correction
     classes: dict[str, type[Optimizer]] = {"adamw": AdamW, "lamb": Lamb, "radam": RAdam}
-    return classes[config.optimizer](variables, **settings)
+    return classes[config.optimizer](variables, config)
 
 
 def layer_rates(paths: Sequence[str], layer_decay: float) -> list[float]:
@@ -66,36 +61,23 @@ def _layer(path: str) -> int | None:
 class Optimizer(tf.Module):
     """Base class: first and second moments, decoupled weight decay, layer-wise rates.
 
-    Args:
-        weight_decay: rate, for all variables but LayerNorm and biases.
-        beta_1, beta_2: decay of the moments' running means.
-        epsilon: added to the root of the second moment.
-        layer_decay: see `layer_rates`.
+    LayerNorm and biases are not decayed. Args as for `create`.
 
     Attributes:
         slots: the state to save, by name: PATH/m and PATH/v, float32 of the variable's shape, and `updates`, int64, the
             number of calls of `apply`: skipped updates do not count in the bias correction.
     """
 
-    def __init__(
-        self,
-        variables: Sequence[keras.Variable],
-        *,
-        weight_decay: float = 0.01,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
-        layer_decay: float = 1.0,
-    ) -> None:
+    def __init__(self, variables: Sequence[keras.Variable], config: TrainConfig) -> None:
         super().__init__()
         paths = [variable.path for variable in variables]
         self._variables = [variable.value for variable in variables]
         self._excluded = [path.rsplit("/", 1)[-1] in _EXCLUDED for path in paths]
-        self._decay = [0.0 if excluded else weight_decay for excluded in self._excluded]
-        self._shares = layer_rates(paths, layer_decay)
+        self._decay = [0.0 if excluded else config.weight_decay for excluded in self._excluded]
+        self._shares = layer_rates(paths, config.layer_decay)
         # Rounded to float32, which moves 1 - 0.999 by 1.3e-5: the corrections must use the same number as the kernels.
-        self._beta_1, self._beta_2 = (float(np.float32(beta)) for beta in (beta_1, beta_2))
-        self._epsilon = epsilon
+        self._beta_1, self._beta_2 = (float(np.float32(beta)) for beta in (config.beta_1, config.beta_2))
+        self._epsilon, self._bias_correction = config.epsilon, config.bias_correction
         self.slots: dict[str, tf.Variable] = {}
         for path, variable in zip(paths, self._variables, strict=True):
             for slot in ("m", "v"):
@@ -150,14 +132,7 @@ class AdamW(Optimizer):
 
     Without bias correction it is BERT's Adam (google-research/bert, optimization.py):
     w - rate * (m / (sqrt(v) + epsilon) + decay * w).
-
-    Args:
-        bias_correction: whether the moments are divided by 1 - beta ** updates.
     """
-
-    def __init__(self, variables: Sequence[keras.Variable], *, bias_correction: bool = True, **settings: float) -> None:
-        super().__init__(variables, **settings)
-        self._bias_correction = bias_correction
 
     def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:
         step, epsilon = learning_rate, self._epsilon
@@ -221,14 +196,10 @@ class Lamb(Optimizer):
 
     LayerNorm and biases are neither decayed nor adapted, as in the paper's experiments. Where a norm is 0, the ratio
     is 1. Query, key and value are one variable here but three in other implementations, so each has its own ratio.
-
-    Args:
-        bias_correction: as in `AdamW`.
     """
 
-    def __init__(self, variables: Sequence[keras.Variable], *, bias_correction: bool = True, **settings: float) -> None:
-        super().__init__(variables, **settings)
-        self._bias_correction = bias_correction
+    def __init__(self, variables: Sequence[keras.Variable], config: TrainConfig) -> None:
+        super().__init__(variables, config)
         self._parts = [3 if variable.path.endswith("qkv/kernel") else 1 for variable in variables]
 
     def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:

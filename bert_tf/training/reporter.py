@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from bert_tf.types import Json, Metrics
 
 if TYPE_CHECKING:
-    from bert_tf.inputs.datasets.examples import ReadReport
     from bert_tf.training.runs.finetuning import Evaluation
     from bert_tf.training.state.history import History
 
@@ -25,14 +24,10 @@ class Reporter:
             monitor: name of the metric by which evaluations are compared.
         """
 
-    def evaluation(
-        self, directory: str, evaluation: "Evaluation", where: str, read_report: "ReadReport", metrics: Metrics
-    ) -> None:
+    def evaluation(self, directory: str, evaluation: "Evaluation", metrics: Metrics) -> None:
         """Called after the model is saved.
 
         Args:
-            where: name of the examples.
-            read_report: of reading them.
             metrics: returned by the last call of `evaluation`, or its row in History.evaluations.
         """
 

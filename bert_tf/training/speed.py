@@ -138,9 +138,9 @@ class Speed:
         self._work, self._peak_flops = work, peak_flops
         self._since = 0.0  # start of the call in progress
         self._warm: set[int] = set()  # phases whose step is compiled
-        # Of each `update` since the last point: seconds, steps, phase, positions, padding.
-        self._timed: collections.deque[tuple[float, int, int, float, float]] = collections.deque()
-        self._spent = dict.fromkeys(SECONDS, 0.0)  # since the last point
+        # Since the last point: steps, rows, positions, tokens, operations; and seconds by category.
+        self._done: collections.Counter[str] = collections.Counter()
+        self._spent = dict.fromkeys(SECONDS, 0.0)
         # Of all timed calls: operations if all rows had maximum length, and seconds including evaluations and saving.
         self._cleared = self._wall = 0.0
 
@@ -162,11 +162,14 @@ class Speed:
             self._warm.add(phase)
             self._spent["start"] += seconds
             return
-        padding, positions = metrics.get("padding_share", (0.0, 0.0))
-        self._timed.append((seconds, steps, phase, float(positions), float(padding)))
+        padding, positions = map(int, metrics.get("padding_share", (0, 0)))
+        work = self._work[phase]
+        rows = steps * work.batch_size
+        flops = round(steps * work.flops(positions / rows))
+        self._done.update(steps=steps, rows=rows, positions=positions, tokens=positions - padding, flops=flops)
         self._spent["training"] += seconds
         self._wall += seconds
-        self._cleared += steps * self._work[phase].flops()
+        self._cleared += steps * work.flops()
 
     @contextlib.contextmanager
     def timing(self, category: str) -> Iterator[None]:
@@ -186,29 +189,21 @@ class Speed:
         Names: steps_per_second, sequences_per_second (rows, in packed runs), tokens_per_second (without padding) and
         mfu, the model's operations (`row_flops`) per second as a share of peak_flops.
         """
-        seconds = sum(timed[0] for timed in self._timed)
+        done, seconds = self._done, self._spent["training"]
         if not seconds:
             return {}
-        rows, flops = 0, 0.0
-        for _, steps, phase, positions, _ in self._timed:
-            work = self._work[phase]
-            rows += steps * work.batch_size
-            flops += steps * work.flops(positions / (steps * work.batch_size))
-        positions, padding = (sum(timed[index] for timed in self._timed) for index in (3, 4))
-        counts: dict[str, float] = {"steps_per_second": sum(timed[1] for timed in self._timed)}
-        counts["sequences_per_second"] = rows
-        if positions:
-            counts["tokens_per_second"] = positions - padding
-        rates = {name: count / seconds for name, count in counts.items()}
-        if self._peak_flops and positions and all(self._work[timed[2]].row_flops for timed in self._timed):
-            rates["mfu"] = flops / seconds / self._peak_flops
+        rates = {"steps_per_second": done["steps"] / seconds, "sequences_per_second": done["rows"] / seconds}
+        if done["positions"]:
+            rates["tokens_per_second"] = done["tokens"] / seconds
+            if self._peak_flops and all(work.row_flops for work in self._work):
+                rates["mfu"] = done["flops"] / seconds / self._peak_flops
         return rates
 
     def point(self) -> dict[str, float]:
         """Returns `rates` and NAME_seconds, the time by category since the last point, and resets both."""
         spent = {f"{name}_seconds": seconds for name, seconds in self._spent.items() if seconds}
         point = self.rates() | spent
-        self._timed.clear()
+        self._done.clear()
         self._spent = dict.fromkeys(SECONDS, 0.0)
         return point
 

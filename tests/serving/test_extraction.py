@@ -176,7 +176,7 @@ def test_all_file_formats_have_the_same_contents(make, tmp_path, per):
     source.write_text("x\tsentence\n" + "".join(f"1\t{text}\n" for text in TEXTS), encoding="utf-8")
     embedded = list(extract(make(per=per), read_texts(str(source), "sentence"), 4))
     for ending, write in WRITERS.items():
-        assert write(str(tmp_path / f"a{ending}"), iter(embedded)) == len(TEXTS)
+        write(str(tmp_path / f"a{ending}"), iter(embedded))
     arrays = np.load(tmp_path / "a.npz")
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     records = [tf.train.Example.FromString(record.numpy()).features.feature

@@ -6,8 +6,9 @@ import pytest
 from bert_tf.config import ExampleData
 from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, tagged
 from bert_tf.metrics import bootstrap
+from bert_tf.metrics.classification import accuracy
 from bert_tf.metrics.tagging import KLUE_LABELS, repair
-from bert_tf.tasks.error_analysis import LISTED, ErrorExample, surest_errors
+from bert_tf.tasks.error_analysis import LISTED, ErrorExample, analysis_of_choices
 from bert_tf.tasks.multiple_choice import MultipleChoice
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.tasks.tagging import Tagging
@@ -21,9 +22,14 @@ def tokenizer():
 
 
 def test_the_most_confident_of_many_errors_are_shown():
-    assert surest_errors([0.5, 0.9, 0.7, 0.5, 0.7], [False, True, False, False, False]).tolist() == [2, 4, 0, 3]
-    assert not surest_errors([0.5], [True]).size
-    assert len(surest_errors([0.5] * 200, [False] * 200)) == LISTED
+    def shown(confidences, predicted):
+        columns = np.zeros(len(predicted), int), np.array(predicted), np.array(confidences)
+        analysis = analysis_of_choices(accuracy, *columns, lambda index: ((), "", "", str(index)))
+        return [int(error.location) for error in analysis.errors]
+
+    assert shown([0.5, 0.9, 0.7, 0.5, 0.7], [1, 0, 1, 1, 1]) == [2, 4, 0, 3]
+    assert shown([0.5], [0]) == []
+    assert len(shown([0.5] * 200, [1] * 200)) == LISTED
 
 
 def found_by(task, examples, predictions):

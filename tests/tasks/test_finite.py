@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, TextExample, tagged
+from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.multi_label import MultiLabel
 from bert_tf.tasks.multiple_choice import MultipleChoice
@@ -55,3 +55,23 @@ def test_an_answer_that_is_not_finite_is_refused_with_its_location(kind):
     with pytest.raises(DataError, match=r"^rows:2: the model computes '\w+' as NaN or infinity; its weights are"):
         predicted(damaged)
     assert len(predicted(damaged, finite=False)) == 3  # in evaluations during training
+
+
+def test_the_metrics_of_a_diverged_regression_are_nan():
+    examples = [example._replace(label=float(row)) for row, example in enumerate(TEXTS)]
+    task = Regression(Tokenizer(PIECES), **SCALE)
+    metrics = task.official_metrics(examples, [{"value": value} for value in (1.0, math.nan, 3.0)])
+    assert all(map(math.isnan, metrics.values()))
+
+
+def test_a_diverged_model_answers_no_question():
+    answers = (Answer("b", 0),), (), (Answer("c", 2),)
+    examples = [
+        example._replace(id=str(row), answers=found)
+        for row, (example, found) in enumerate(zip(QUESTIONS, answers, strict=True))
+    ]
+    task = QuestionAnswering(Tokenizer(PIECES), NO_ANSWER)
+    predictions = [{"id": example.id, "nbest": [], "null_odds": math.nan} for example in examples]
+    task.tune(examples, predictions)
+    metrics = task.official_metrics(examples, predictions)
+    assert metrics["f1"] == metrics["NoAns_f1"] / 3 == 1 / 3

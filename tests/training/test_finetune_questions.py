@@ -10,11 +10,10 @@ from safetensors.numpy import load_file
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.config import ExampleData, FinetuneConfig, MultipleChoiceConfig, QuestionAnsweringConfig, TrainConfig
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.tasks import MultipleChoiceConfig, QuestionAnsweringConfig
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import finetuning

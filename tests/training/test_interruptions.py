@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.files import numbers_of
 from tests.training.processes import cluster
 from tests.training.small import curve
 
@@ -72,9 +73,8 @@ def rows_of(model):
 
 
 def newest_step(model):
-    """Step of the checkpoint from which a run would resume; files not yet in its list do not count."""
-    newest = tf.train.latest_checkpoint(str(model / "checkpoints"))
-    return int(newest.rsplit("-", 1)[1]) if newest else 0
+    """Step of the checkpoint from which a run would resume; those without an index do not count."""
+    return max(numbers_of(model / "checkpoints", "step-", ".index"), default=0)
 
 
 def wait_for(condition, *processes, seconds=240):
@@ -88,7 +88,7 @@ def wait_for(condition, *processes, seconds=240):
 
 def half_written(model):
     try:
-        return any(entry.name.endswith("_temp") for entry in os.scandir(model / "checkpoints"))
+        return any(entry.name.startswith(".step-") for entry in os.scandir(model / "checkpoints"))
     except FileNotFoundError:
         return False
 

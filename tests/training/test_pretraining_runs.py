@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from bert_tf.checkpoints import directory
 from bert_tf.config import (
     BertConfig,
+    ClassificationConfig,
     ExampleData,
     FinetuneConfig,
     PretrainConfig,
@@ -29,7 +30,6 @@ from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.report.reporter import FileReporter
-from bert_tf.tasks import ClassificationConfig
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
@@ -381,7 +381,7 @@ def test_a_run_killed_after_its_last_checkpoint_writes_model_and_results_on_resu
 )
 def test_a_dry_run_prints_the_plan_and_writes_nothing(pretrain, tmp_path, fields):
     data = PretrainingData(max_length=32, max_predictions=3, **fields)
-    shown = pretrain(sentences(), data=data, dry_run=True)
+    shown = pretrain(sentences(), data=data, dry_run=True)["plan"]
     assert not (tmp_path / "model").exists()
     for part in ("Parameters", "kept for the backward pass", "(counted)", "updates  batch", ">MASK]", "[SEP]"):
         assert part in shown

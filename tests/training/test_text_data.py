@@ -11,11 +11,17 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
-from bert_tf.config import ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.config import (
+    ClassificationConfig,
+    ExampleData,
+    FinetuneConfig,
+    MultiLabelConfig,
+    RegressionConfig,
+    TrainConfig,
+)
 from bert_tf.inputs.datasets.examples import ReadReport, TextExample
 from bert_tf.inputs.datasets.formats import YNAT_LABELS
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.tasks import ClassificationConfig, MultiLabelConfig, RegressionConfig
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import finetuning
@@ -50,11 +56,11 @@ def run(tmp_path, pretrained, monkeypatch):
         results = finetuning.finetune(config, str(place), pretrained, model_dir, STRATEGY)
         task, model = directory.load_fine_tuned(model_dir)
         source = Source(task.data, str(place), TextExample)
-        validation = finetuning.read(source, "validation", ReadReport())
-        columns = task.to_tensors(validation, labelled=True)
-        metrics = finetuning.Evaluation(task, model, validation, columns, 32, STRATEGY)()
+        validation = finetuning.Split(source, "validation")
+        validation.prepare(task)
+        metrics = finetuning.Evaluation(task, model, validation, 32, STRATEGY)()
         assert metrics == pytest.approx({name: results["final"][name] for name in metrics}, rel=1e-4, abs=1e-4)
-        assert task.monitor in metrics and task.baseline(validation).keys() <= metrics.keys()
+        assert task.monitor in metrics and task.baseline(validation.examples).keys() <= metrics.keys()
         asked = list(source.examples(ReadReport(), "test", labelled=False))
         predicted = list(finetuning.predicting(task, model, asked, 32, STRATEGY))
         assert [example for example, _ in predicted] == asked

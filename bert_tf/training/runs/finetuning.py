@@ -35,7 +35,7 @@ _CHUNK = 4096
 
 def finetune(
     config: FinetuneConfig,
-    data_dir: str,
+    data: str | InMemory,
     init: str,
     model_dir: str,
     strategy: tf.distribute.Strategy,
@@ -47,7 +47,8 @@ def finetune(
     """Fine-tunes a pre-trained encoder on labelled examples.
 
     Args:
-        data_dir: holds the files named in config.data.
+        data: the folder that holds the files named in config.data; or the examples, and without those for validation
+            nothing is evaluated.
         init: checkpoint for `bert_tf.load`; a missing pooler is initialized randomly.
         model_dir, strategy, accept_config_change: as in `pretraining.pretrain`.
         like: results of a run with which this one will be compared: requires the same inputs, and computes in the same
@@ -59,38 +60,7 @@ def finetune(
     """
     expect(config, FinetuneConfig)
     config.check()
-    return train(
-        config,
-        source_of(config, data_dir),
-        init,
-        model_dir,
-        strategy,
-        accept_config_change=accept_config_change,
-        like=like,
-        reporter=reporter,
-        data_dir=data_dir,
-    )
-
-
-def train(
-    config: FinetuneConfig,
-    source: Source | InMemory,
-    init: str,
-    model_dir: str,
-    strategy: tf.distribute.Strategy,
-    *,
-    accept_config_change: bool = False,
-    like: Json | None = None,
-    reporter: Reporter = SILENT,
-    data_dir: str = "",
-) -> Json:
-    """Fine-tunes as `finetune` does, on the examples of a source.
-
-    Args:
-        source: without validation examples, nothing is evaluated.
-        data_dir: recorded in results.json.
-    """
-    config.check()
+    source = source_of(config, data) if isinstance(data, str) else data
     if config.train.phases:
         raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
     if config.search or config.train.seeds > 1:
@@ -100,8 +70,7 @@ def train(
     kind = task_of(config.task)
     task_config: Any = config.task  # of the class kind.Config
     task_config.check()
-    read_report = {role: ReadReport() for role in source.roles}
-    examples = {role: read(source, role, read_report[role]) for role in source.roles}
+    splits = {role: Split(source, role) for role in source.roles}
     inputs: Json = {role: source.identity(role) for role in source.roles}
     runner = Runner(
         "finetune",
@@ -112,7 +81,7 @@ def train(
         accept_config_change,
         like.get("computes_in") if like else None,
         reporter,
-        data_dir=data_dir,
+        data_dir=data if isinstance(data, str) else "",
         init=init,
     )
     keras.utils.set_random_seed(config.train.seed)  # of a pooler that the checkpoint lacks
@@ -122,13 +91,10 @@ def train(
     limit = encoder.config.max_position_embeddings
     if task_config.max_length > limit:
         raise ConfigError(f"task.max_length is {task_config.max_length}; it must be at most the model's {limit}")
-    task = kind.create(tokenizer, task_config, config.data, examples["train"], source.labels())
-    # Before training, so that an unknown label in the validation set is reported at once.
-    tensors = {role: task.to_tensors(examples[role], labelled=True) for role in source.roles}
-    columns = tensors["train"]
-    for role in source.roles:
-        task.check(examples[role], read_report[role])
-        print_report(source, role, read_report[role])
+    task = kind.create(tokenizer, task_config, config.data, splits["train"].examples, source.labels())
+    for split in splits.values():  # before training, so that an unknown label in the validation set is reported at once
+        split.prepare(task)
+    columns, validation = splits["train"].columns, splits.get("validation")
     batch_size = config.train.batch_size
     steps_per_epoch = math.ceil(task.count_rows(columns) / batch_size)
     total_steps = config.train.steps or math.ceil(steps_per_epoch * config.train.epochs)
@@ -144,24 +110,22 @@ def train(
 
     def evaluations(model: keras.Model) -> list[Callable[[], Metrics] | None]:
         nonlocal evaluation
-        if "validation" in source.roles:
-            validation = examples["validation"], tensors["validation"]
-            evaluation = Evaluation(task, model, *validation, batch_size, strategy, tune=True)
+        if validation:
+            evaluation = Evaluation(task, model, validation, batch_size, strategy, tune=True)
         return [evaluation]
 
     def finish(results: Json) -> None:
-        results["skipped"] = {role: read_report[role].counts for role in read_report}
+        results["skipped"] = {role: split.read_report.counts for role, split in splits.items()}
         results["steps_per_epoch"] = steps_per_epoch
         if evaluation is None:
             return
-        results |= {"measure": [task.monitor, task.mode], "baseline": task.baseline(examples["validation"])}
+        results |= {"measure": [task.monitor, task.mode], "baseline": task.baseline(evaluation.split.examples)}
         if evaluation.predictions is None or results["final"]["step"] != results["steps"]:
             evaluation()  # with the weights that will be saved
 
     def report(results: Json) -> None:
         if evaluation:
-            where, final = source.where("validation"), results["final"]
-            reporter.evaluation(model_dir, evaluation, where, read_report["validation"], final)
+            reporter.evaluation(model_dir, evaluation, results["final"])
 
     return runner.fit(
         task,
@@ -216,32 +180,47 @@ def _check_inputs(inputs: Json, like: Json | None) -> None:
         )
 
 
-def read(source: Source | InMemory, role: str, read_report: ReadReport) -> list[Any]:
+class Split:
     """All labelled examples of a split; at least one.
 
     Args:
         role: as for `Source.examples`.
+
+    Attributes:
+        where: the name of the examples.
+        examples: in their order.
+        read_report: examples that were skipped or repaired.
+        columns: from `FineTuningTask.to_tensors`, set by `prepare`.
     """
-    examples = list(source.examples(read_report, role))
-    if not examples:
-        print_report(source, role, read_report)
-        raise DataError(f"{source.where(role)}: no examples left; expected at least one")
-    return examples
+
+    columns: Tensors
+
+    def __init__(self, source: Source | InMemory, role: str) -> None:
+        self.where, self.read_report = source.where(role), ReadReport()
+        self.examples = list(source.examples(self.read_report, role))
+        if not self.examples:
+            print_report(self.where, self.read_report)
+            raise DataError(f"{self.where}: no examples left; expected at least one")
+
+    def prepare(self, task: FineTuningTask) -> None:
+        """Makes the columns; prints what was skipped, and what the task will repair or cannot use."""
+        self.columns = task.to_tensors(self.examples, labelled=True)
+        task.check(self.examples, self.read_report)
+        print_report(self.where, self.read_report)
 
 
-def print_report(source: Source | InMemory, role: str, read_report: ReadReport) -> None:
-    """Prints a line for each reason for which examples of a split were skipped or changed."""
+def print_report(where: str, read_report: ReadReport) -> None:
+    """Prints a line for each reason for which examples were skipped or changed."""
     for line in read_report.lines():
-        print(f"{source.where(role)}: {line}")
+        print(f"{where}: {line}")
 
 
 class Evaluation:
     """Callable that evaluates the model with its current weights: returns the task's metrics and official metrics.
 
     Args:
-        task, examples: also attributes; the examples are labelled.
+        task, split: also attributes; the split is prepared for the task.
         model: built by `task.build`.
-        columns: from `task.to_tensors`.
         batch_size: rows per batch.
         tune: whether the task tunes settings on these examples (`FineTuningTask.tune`).
 
@@ -253,25 +232,25 @@ class Evaluation:
         self,
         task: FineTuningTask,
         model: keras.Model,
-        examples: list[Any],
-        columns: Tensors,
+        split: Split,
         batch_size: int,
         strategy: tf.distribute.Strategy,
         *,
         tune: bool = False,
     ) -> None:
-        self.task, self.examples, self._columns, self._tune = task, examples, columns, tune
-        self._batches = task.batches(columns, batch_size)
+        self.task, self.split, self._tune = task, split, tune
+        self._batches = task.batches(split.columns, batch_size)
         self._answers = answering(task, model, strategy, labelled=True)
         self.predictions: list[Json] | None = None
 
     def __call__(self) -> Metrics:
-        answers, metrics = self._answers(self._columns, self._batches)
+        examples = self.split.examples
+        answers, metrics = self._answers(self.split.columns, self._batches)
         # A run or a search continues after an evaluation of a diverged model, and its metrics show that.
-        self.predictions = predictions = self.task.predictions(self.examples, answers, finite=not self._tune)
+        self.predictions = predictions = self.task.predictions(examples, answers, finite=not self._tune)
         if self._tune:
-            self.task.tune(self.examples, predictions)
-        return metrics | self.task.official_metrics(self.examples, predictions)
+            self.task.tune(examples, predictions)
+        return metrics | self.task.official_metrics(examples, predictions)
 
 
 def predicting(

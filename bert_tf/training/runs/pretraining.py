@@ -3,12 +3,11 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal, overload
 
 import keras
 import tensorflow as tf
 
-from bert_tf.config import BertConfig, PretrainConfig
+from bert_tf.config import BertConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
 from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
@@ -32,30 +31,6 @@ from bert_tf.types import Json, Metrics
 _VALIDATION_PAIRS = 1024
 
 
-@overload
-def pretrain(
-    config: PretrainConfig,
-    model_dir: str,
-    strategy: tf.distribute.Strategy,
-    *,
-    accept_config_change: bool = ...,
-    reporter: Reporter = ...,
-    dry_run: Literal[False] = ...,
-) -> Json: ...
-
-
-@overload
-def pretrain(
-    config: PretrainConfig,
-    model_dir: str,
-    strategy: tf.distribute.Strategy,
-    *,
-    accept_config_change: bool = ...,
-    reporter: Reporter = ...,
-    dry_run: Literal[True],
-) -> str: ...
-
-
 def pretrain(
     config: PretrainConfig,
     model_dir: str,
@@ -64,7 +39,7 @@ def pretrain(
     accept_config_change: bool = False,
     reporter: Reporter = SILENT,
     dry_run: bool = False,
-) -> Json | str:
+) -> Json:
     """Pre-trains from raw text or prepared shards.
 
     Args:
@@ -74,7 +49,7 @@ def pretrain(
         dry_run: trains a few updates to measure their cost and writes nothing.
 
     Returns:
-        The contents of results.json, a dict; for a dry run, the plan, a str.
+        The contents of results.json; for a dry run, the plan as the text "plan".
 
     Raises:
         Interrupted: as `Trainer.run`.
@@ -92,12 +67,7 @@ def pretrain(
     split(config.train, config.train.steps, strategy.num_replicas_in_sync)  # raises errors before the corpus is read
     files = find_corpus(config.input)
     validation = find_corpus(config.validation) if config.validation else []
-    tokenizer = Tokenizer(
-        config.tokenizer.vocab,
-        lower_case=config.tokenizer.lower_case,
-        strip_accents=config.tokenizer.strip_accents,
-        split_cjk=config.tokenizer.split_cjk,
-    )
+    tokenizer = Tokenizer(**to_dict(config.tokenizer))
     # Data settings and batch size of each phase.
     phases = [
         (config.data.in_phase(phase).check(), config.train.in_phase(phase).batch_size) for phase in config.train.phases
@@ -143,17 +113,9 @@ def pretrain(
     with reading(config.input):
         if dry_run:
             epochs = [rows_per_epoch(corpus, source.batches(0)) for source in inputs]
-            return runner.dry_run(
-                task, make_encoder, config.train.steps, inputs, epochs, swapped=config.data.pairs == "sop"
-            )
-        return runner.fit(
-            task,
-            make_encoder,
-            config.train.steps,
-            inputs,
-            evaluations,
-            config.train.evaluate_every,
-        )
+            swapped = config.data.pairs == "sop"
+            return {"plan": runner.dry_run(task, make_encoder, config.train.steps, inputs, epochs, swapped=swapped)}
+        return runner.fit(task, make_encoder, config.train.steps, inputs, evaluations, config.train.evaluate_every)
 
 
 def _model_config(config: PretrainConfig, tokenizer: Tokenizer, longest: int) -> BertConfig:

@@ -97,8 +97,11 @@ class Runner:
         # Records the settings of the recipe, not only its name, and compares them when the run resumes.
         config = dataclasses.replace(config, train=config.train.resolved())
         self.program, self.config, self.model_dir, self.strategy = program, config.train, model_dir, strategy
-        self.dtype = precision.policy(self._dtype(computes_in))
-        self.jit_compile = self._jit_compile(few_shapes)
+        # A resumed run keeps what "auto" chose at its start.
+        path = os.path.join(model_dir, "run.json")
+        before = directory.read_run(path) if os.path.exists(path) else {}
+        self.dtype = precision.policy(self._dtype(before.get("computes_in", computes_in)))
+        self.jit_compile = self._jit_compile(before, few_shapes)
         self.accept_config_change, self.reporter = accept_config_change, reporter
         self.record: Json = {
             "program": program,
@@ -111,12 +114,9 @@ class Runner:
         }
 
     def _dtype(self, computes_in: str | None) -> str:
-        """The configured number format; a resumed run keeps the one that "auto" chose at its start."""
-        path = os.path.join(self.model_dir, "run.json")
+        """The configured number format, where "auto" is the one of this policy, if any."""
         if self.config.dtype != "auto":
             return self.config.dtype
-        if os.path.exists(path):
-            computes_in = directory.read_run(path).get("computes_in")
         if computes_in:
             return computes_in.removeprefix("mixed_")
         if in_multi_worker_mode(self.strategy):
@@ -125,13 +125,12 @@ class Runner:
             )
         return "auto"
 
-    def _jit_compile(self, few_shapes: bool) -> bool:
-        """The setting of this name; a resumed run keeps the choice that "auto" made at its start."""
-        path = os.path.join(self.model_dir, "run.json")
+    def _jit_compile(self, before: Json, few_shapes: bool) -> bool:
+        """The setting of this name, where "auto" is that of the run.json that exists already, if any."""
         if self.config.jit_compile != "auto":
             return self.config.jit_compile == "on"
-        if os.path.exists(path):
-            return directory.read_run(path).get("jit_compile", False)
+        if before:
+            return before.get("jit_compile", False)
         compiled = few_shapes and accelerator(self.strategy) == "GPU"
         if compiled:
             print("train.jit_compile=auto compiles the update by XLA: a GPU, and few shapes of batches")

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Iterable, Sequence
 
 import keras
@@ -11,7 +10,7 @@ from bert_tf.checkpoints.tensor import tensor_of_variable
 from bert_tf.checkpoints.tensor_files.safetensors import metadata, open_tensors, write_tensors
 from bert_tf.config import TrainConfig
 from bert_tf.errors import DataError
-from bert_tf.files import remove_leftovers
+from bert_tf.files import numbers_of, remove_leftovers
 from bert_tf.progress import log
 from bert_tf.types import Json, Metrics
 
@@ -135,8 +134,7 @@ class BestWeights:
             variable.assign(tensors[variable.path].read())
 
     def _kept(self) -> list[int]:
-        names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
-        return [int(match[1]) for match in (re.fullmatch(r"best-(\d+)\.safetensors", name) for name in names) if match]
+        return numbers_of(self._folder, "best-", ".safetensors")
 
     def _path(self, step: int) -> str:
         return os.path.join(self._folder, f"best-{step}.safetensors")

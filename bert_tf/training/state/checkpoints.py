@@ -1,38 +1,28 @@
 """Checkpoints of the training state: the last N, written by a thread while training continues."""
 
 import concurrent.futures
-import contextlib
 import glob
 import os
-import re
 import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError
-from bert_tf.files import cause, write_text
+from bert_tf.files import cause, numbers_of, replacing, write_text
 from bert_tf.progress import log
 
 _NAME = "step"
-# TensorFlow's list of the checkpoints: a protocol buffer as text. TensorFlow ignores the paths unless each has a time
-# after the last one, which is the start of the first process, and not in the future.
-_PATH, _TIME = rf'"{_NAME}-\d+"\n', r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\n"
-_LIST = re.compile(
-    rf"model_checkpoint_path: {_PATH}((?:all_model_checkpoint_paths: {_PATH})+)"
-    rf"(?:all_model_checkpoint_timestamps: {_TIME})+last_preserved_timestamp: {_TIME}"
-)
 
 
 class Checkpoints:
     """Saves and restores named tf.Variables; use it in a `with` block, which waits for the last write at its end.
 
-    `save` copies the variables to host memory and returns; a thread writes them. The file `checkpoint` lists the
-    complete checkpoints and is replaced once the data of a new one are complete. So after a kill at any moment it lists
-    no incomplete checkpoint, and the next process that saves removes the files `step-*` that it does not list.
+    `save` copies the variables to host memory and returns; a thread writes them. A checkpoint that has its index is
+    complete: the files get their names once all are written, the index last. The next process that saves removes what
+    a killed one left. The file `checkpoint` lists the complete checkpoints for other programs, as TensorFlow does.
 
     Args:
         directory: gets the checkpoints.
@@ -60,8 +50,8 @@ class Checkpoints:
                 )
                 for name, variable in self._variables.items()
             }
-        self._restore_list()
-        self._manager = self._new_manager()
+        self._checkpoint = tf.train.Checkpoint(**self._copies)
+        self._checkpoint.save_counter.assign_add(1)  # created here: `restore` expects one
         self.newest: str | None = None
         self._writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         # The last write, until its outcome has been reported.
@@ -72,7 +62,7 @@ class Checkpoints:
     @property
     def steps(self) -> set[int]:
         """Steps of all checkpoints, including the one that is being written."""
-        return set(map(_step, self._manager.checkpoints)) | self._begun
+        return set(map(_step, self._complete())) | self._begun
 
     def __enter__(self) -> Self:
         return self
@@ -100,8 +90,8 @@ class Checkpoints:
         Raises:
             BertTfError: there are checkpoints, but all are unreadable.
         """
-        checkpoint = tf.train.Checkpoint(**self._variables)
-        for path in reversed(self._manager.checkpoints):
+        checkpoint, paths = tf.train.Checkpoint(**self._variables), self._complete()
+        for path in reversed(paths):
             try:
                 checkpoint.restore(path).assert_consumed()
                 if restored_step() != _step(path):
@@ -111,7 +101,7 @@ class Checkpoints:
             # IndexError: cut short; MemoryError: a size in it is damaged.
             except (tf.errors.OpError, AssertionError, ValueError, IndexError, MemoryError) as error:
                 report(f"{path} cannot be read ({cause(error)}); trying the previous one")
-        if self._manager.checkpoints:
+        if paths:
             raise BertTfError(
                 f"{self._directory}: no checkpoint can be read; if settings of the model or the optimizer have "
                 "changed, set them back; else remove the directory to start again"
@@ -131,7 +121,8 @@ class Checkpoints:
         """
         self.wait()
         if not self._tidy:  # not earlier: a process that only reads must not remove files that another one is writing
-            self._remove_incomplete()
+            last = _step(self.newest) if self.newest else step  # later ones could not be restored
+            self._keep_only([path for path in self._complete() if _step(path) <= last])
             self._tidy = True
         with tf.device("CPU:0"):
             for name, variable in self._variables.items():
@@ -157,20 +148,23 @@ class Checkpoints:
             self.check()
 
     def _write(self, step: int) -> None:
+        path = self._path(step)
         try:
-            self.newest = self._manager.save(checkpoint_number=step)
+            with replacing(f"{path}.index") as index:
+                self._checkpoint.write(index.removesuffix(".index"))
+            kept = self._complete()[-self._keep :]
+            self._write_list(kept)
+            self.newest = path
+            self._keep_only(kept)
         except (tf.errors.OpError, OSError) as error:
-            self._handle_failure(step, error)
+            if self.newest != path:
+                self._keep_only([other for other in self._complete() if other != path])
+            self._report_failure(step, error)
         finally:
             for copy in self._copies.values():
                 copy.assign(tf.zeros([0], copy.dtype))
 
-    def _handle_failure(self, step: int, error: Exception) -> None:
-        # The manager failed halfway, so its state may differ from the disk's.
-        self._manager = self._new_manager()
-        self._remove_incomplete()
-        if self.newest not in self._manager.checkpoints:
-            self.newest = self._manager.latest_checkpoint
+    def _report_failure(self, step: int, error: Exception) -> None:
         message = (
             f"checkpoint of step {step} could not be written: {cause(error)}; "
             f"last good checkpoint: {self.newest or 'none'}"
@@ -180,44 +174,27 @@ class Checkpoints:
         else:
             raise BertTfError(f"{message}; make room and run the same command again to resume from it") from None
 
-    def _new_manager(self) -> tf.train.CheckpointManager:
-        # The manager writes the data first and then, by renaming, the file that names the newest: after a kill in
-        # between, the previous checkpoint is still the newest.
-        return tf.train.CheckpointManager(
-            tf.train.Checkpoint(**self._copies), self._directory, max_to_keep=self._keep, checkpoint_name=_NAME
-        )
+    def _complete(self) -> list[str]:
+        """Paths of the complete checkpoints without extensions, oldest first."""
+        return [self._path(step) for step in numbers_of(self._directory, f"{_NAME}-", ".index")]
 
-    def _restore_list(self) -> None:
-        """Writes a lost or damaged list of the checkpoints again: TensorFlow would start without any of them.
+    def _path(self, step: int) -> str:
+        return os.path.join(self._directory, f"{_NAME}-{step}")
 
-        It would do so after the clock was set back, too.
-        """
-        path, pattern = os.path.join(self._directory, "checkpoint"), f"{_NAME}-*.index"
-        # A checkpoint's index is written last.
-        found = glob.glob(os.path.join(glob.escape(self._directory), pattern))
-        names = sorted((os.path.basename(one).removesuffix(".index") for one in found), key=_step)
-        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
-            valid = _LIST.fullmatch(text := file.read())
-            *times, last = map(float, re.findall(f"timestamps?: {_TIME}", text)) if valid else [0.0]
-            if valid and len(times) == valid[1].count("\n") and last < min(*times, time.time()):
-                return
-            if not names:
-                os.remove(path)
-        if names:
-            log(f"{path}, the list of checkpoints, is missing, damaged or from the future; found {', '.join(names)}")
-            lines = [f'model_checkpoint_path: "{names[-1]}"']
-            lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-            lines += ["all_model_checkpoint_timestamps: 2.0"] * len(names) + ["last_preserved_timestamp: 1.0"]
-            write_text(path, "\n".join(lines) + "\n")
+    def _write_list(self, paths: Sequence[str]) -> None:
+        names = [os.path.basename(path) for path in paths]
+        lines = [f'model_checkpoint_path: "{names[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
+        write_text(os.path.join(self._directory, "checkpoint"), "\n".join(lines) + "\n")
 
-    def _remove_incomplete(self) -> None:
-        """Removes the files of incomplete checkpoints, whose write failed or was killed."""
-        listed = {os.path.basename(path) for path in self._manager.checkpoints}
-        for path in glob.glob(os.path.join(glob.escape(self._directory), f"{_NAME}-*")):
-            if path.endswith("_temp"):  # the directory in which TensorFlow collects the parts of a checkpoint
-                shutil.rmtree(path, ignore_errors=True)
-            elif os.path.basename(path).split(".")[0] not in listed:
-                os.remove(path)
+    def _keep_only(self, paths: Sequence[str]) -> None:
+        """Removes all files of other checkpoints, and of incomplete ones, which older versions left."""
+        names = {os.path.basename(path) for path in paths}
+        found = glob.glob(os.path.join(glob.escape(self._directory), f"{_NAME}-*"))
+        for file in sorted(found, reverse=True):  # an index first
+            if file.endswith("_temp"):
+                shutil.rmtree(file, ignore_errors=True)
+            elif os.path.basename(file).split(".")[0] not in names:
+                os.remove(file)
 
 
 def _step(path: str) -> int:

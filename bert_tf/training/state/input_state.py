@@ -2,13 +2,13 @@
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.files import numbers_of, replacing
 from bert_tf.inputs.batching import stream
 from bert_tf.types import Tensors
 
@@ -41,24 +41,13 @@ class InputState:
 
     def save(self, iterator: Iterator[Any], step: int) -> None:
         """Writes the state of `iterator`; removes states of later steps, which an interrupted run left."""
-        try:
-            self._save(iterator, step)
-        except (tf.errors.OpError, OSError):
-            self._remove(step)  # a partial state, on a full disk
-
-    def _save(self, iterator: Iterator[Any], step: int) -> None:
-        written = self._steps()
-        before = [earlier for earlier in written if earlier < step]
-        kept = before[max(0, len(before) + 1 - self._keep) :]
-        for obsolete in set(written) - set(kept):
-            self._remove(obsolete)
-        os.makedirs(self._directory, exist_ok=True)
-        for name in os.listdir(self._directory):
-            if name.startswith(self._worker) and name.endswith("_temp"):  # left by a write that was killed
-                shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
-            elif name.startswith(self._worker) and not re.match(rf"{re.escape(self._name)}-\d+\.", name):
-                os.remove(os.path.join(self._directory, name))
-        tf.train.Checkpoint(iterator=iterator, step=tf.Variable(step)).write(self._path(step))
+        earlier = [number for number in self._steps() if number < step]
+        kept = tuple(f"{self._name}-{number}." for number in earlier[max(0, len(earlier) + 1 - self._keep) :])
+        with contextlib.suppress(tf.errors.OpError, OSError):  # such as a full disk
+            self._remove(lambda name: name.startswith(self._worker) and not name.startswith(kept))
+            with replacing(f"{self._path(step)}.index") as index:
+                state = tf.train.Checkpoint(iterator=iterator, step=tf.Variable(step))
+                state.write(index.removesuffix(".index"))
 
     def open(
         self,
@@ -87,7 +76,7 @@ class InputState:
                 return iterator
             # IndexError: truncated; MemoryError: a size in it is damaged.
             except (tf.errors.OpError, AssertionError, ValueError, IndexError, MemoryError):
-                self._remove(step)
+                self._remove(lambda name: name.startswith(f"{self._name}-{step}."))
         if position[1]:
             print(
                 f"reading epoch {position[0]} again up to batch {position[1]}, without training on it twice: "
@@ -100,18 +89,14 @@ class InputState:
 
     def _steps(self) -> list[int]:
         """Steps with a state, ascending."""
-        steps: list[int] = []
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self._directory):
-                match = re.fullmatch(rf"{re.escape(self._name)}-(\d+)\.index", name)
-                steps += [int(match[1])] if match else []
-        return sorted(steps)
+        return numbers_of(self._directory, f"{self._name}-", ".index")
 
-    def _remove(self, step: int) -> None:
+    def _remove(self, is_obsolete: Callable[[str], bool]) -> None:
+        """Removes files, and folders that older versions left, by their names."""
         with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self._directory):
+            for name in filter(is_obsolete, os.listdir(self._directory)):
                 path = os.path.join(self._directory, name)
-                if name.startswith(f"{self._name}-{step}."):
-                    os.remove(path)
-                elif name == f"{self._name}-{step}_temp":  # TensorFlow's, while it writes
+                if os.path.isdir(path):
                     shutil.rmtree(path, ignore_errors=True)
+                else:
+                    os.remove(path)

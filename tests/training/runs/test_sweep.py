@@ -10,13 +10,19 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.checkpoints import directory
-from bert_tf.config import BertConfig, ExampleData, FinetuneConfig, GridConfig, PhaseConfig, TrainConfig
+from bert_tf.config import (
+    BertConfig,
+    ClassificationConfig,
+    ExampleData,
+    FinetuneConfig,
+    GridConfig,
+    PhaseConfig,
+    TrainConfig,
+)
 from bert_tf.errors import ConfigError
 from bert_tf.files import write_json
-from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.report.reporter import FileReporter
-from bert_tf.tasks import ClassificationConfig
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
@@ -234,10 +240,9 @@ def test_predict_and_export_use_the_best_run_of_a_real_search(tmp_path, tables, 
     assert alone["final"]["loss"] == results["trials"][0]["final"]["loss"]  # every run starts from the same weights
 
     task, model = directory.load_fine_tuned(str(tmp_path / "model"))
-    source = finetuning.Source(ExampleData(), str(tables), task.example)
-    examples = finetuning.read(source, "validation", ReadReport())
-    columns = task.to_tensors(examples, labelled=True)
-    measured = finetuning.Evaluation(task, model, examples, columns, 4, STRATEGY)()
+    split = finetuning.Split(finetuning.Source(ExampleData(), str(tables), task.example), "validation")
+    split.prepare(task)
+    measured = finetuning.Evaluation(task, model, split, 4, STRATEGY)()
     assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-5)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.config import FinetuneConfig, PretrainConfig, TrainConfig, to_dict
+from bert_tf.config import ClassificationConfig, FinetuneConfig, PretrainConfig, TrainConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing
-from bert_tf.tasks import ClassificationConfig
 from bert_tf.training.runs.runner import results_of
 from bert_tf.training.state.run_manifest import RESUMABLE_FIELDS, RunManifest, differences
 
