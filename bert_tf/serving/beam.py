@@ -1,34 +1,90 @@
 """Predictions of an exported model for millions of rows, as an Apache Beam pipeline on any runner.
 
+    shards of rows -> batches of similar length -> RunInference -> predictions of a shard -> its file
+
 The process that starts the pipeline copies the rows next to the output, one file per shard (`serving.shards`); the
-pipeline starts from the numbers of the shards, so texts go through no shuffle. A worker answers the rows of a shard and
-writes it before it takes another one, so that it survives an interruption.
+pipeline starts from the numbers of the shards, so texts go through no shuffle. A worker that gets all rows of a shard
+in one bundle, as happens where steps are fused, writes the shard at once, so that it survives an interruption.
+Otherwise the predictions are grouped by shard first, in compressed blocks.
 """
 
+import collections
 import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterable
-from typing import Any
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import apache_beam as beam
 import tensorflow as tf
+from apache_beam.ml.inference.base import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
-from apache_beam.utils.shared import Shared
+from apache_beam.transforms.window import GlobalWindows
 
 from bert_tf import __version__, errors
 from bert_tf.config import ExampleData
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.identity import file_identity
 from bert_tf.serving.card import CARD, EXTRA
-from bert_tf.serving.predictions import Predictor, batches, check, load, signatures_of
+from bert_tf.serving.predictions import Predictor, batches, check, load, signatures_of, task_of
 from bert_tf.serving.shards import Shards, stage
 from bert_tf.tasks import FineTuningTask
 from bert_tf.tasks.signatures import WORDS
+from bert_tf.types import Writer
 
+# Characters of predictions that a worker holds if shards do not arrive one after the other.
+_HELD = 1 << 26
 # The index of the variables has a checksum of each, so it identifies the weights.
 _IDENTIFYING = ("saved_model.pb", "variables/variables.index", f"{EXTRA}/{CARD}")
+
+Answering: TypeAlias = tuple[str, ExampleData]  # an exported version and the data of its examples
+Row: TypeAlias = tuple[int, int]  # number of the shard, and index in it
+
+
+class ExportHandler(ModelHandler[Any, PredictionResult, Predictor]):
+    """RunInference's handler of an exported version: maps examples to what `predict` writes for them.
+
+    Args:
+        version: folder of the version, on a file system that TensorFlow knows and all workers can reach.
+        data: of the examples; None for what the model was trained on.
+        threads: of TensorFlow in each worker process; 0 for one per core.
+    """
+
+    def __init__(self, version: str, data: ExampleData | None = None, threads: int = 0) -> None:
+        super().__init__()
+        self._version, self._data, self._threads = version, data, threads
+
+    def load_model(self) -> Predictor:
+        if self._threads:
+            # A process in which TensorFlow has started to work keeps its threads.
+            with contextlib.suppress(RuntimeError):
+                tf.config.threading.set_intra_op_parallelism_threads(self._threads)
+                tf.config.threading.set_inter_op_parallelism_threads(self._threads)
+        return load(self._version, self._data)
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Predictor, inference_args: dict[str, Any] | None = None
+    ) -> list[PredictionResult]:
+        """Predictions for a batch.
+
+        Args:
+            batch: examples of the task.
+            model: what `load_model` returned.
+            inference_args: not used.
+
+        Returns:
+            One result per example, whose `inference` is a JSON-ready dict.
+        """
+        predictions = model.predictions(list(batch))
+        return [PredictionResult(example, one, self._version) for example, one in zip(batch, predictions, strict=True)]
+
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        return sum(len(str(example)) for example in batch)  # only for Beam's metrics: nothing is pickled for it
+
+    def get_metrics_namespace(self) -> str:
+        return "bert_tf"
 
 
 def predict(
@@ -66,9 +122,19 @@ def predict(
     )
     missing = shards.begin()
     if missing:
-        answer = _Answer(shards, version, task.data, batch_size, _threads(options))
+        answering = (version, task.data)
+        handler: Any = KeyedModelHandler(ExportHandler(*answering, _threads(options)))
         with errors.of_workers(), beam.Pipeline(options=options) as pipeline:
-            pipeline | "Shards" >> beam.Create(missing) | "Spread" >> beam.Reshuffle() | "Answer" >> beam.ParDo(answer)
+            (
+                pipeline
+                | "Shards" >> beam.Create(missing)
+                | "Spread" >> beam.Reshuffle()
+                | "Batches" >> beam.ParDo(_Batches(shards, answering, batch_size))
+                | "Answer" >> RunInference(handler.with_no_batching())
+                | "Write" >> beam.ParDo(_Write(shards, answering))
+                | "Group by shard" >> beam.GroupByKey()
+                | "Write the rest" >> beam.ParDo(_WriteGrouped(shards, answering))
+            )
     shards.finish()
     return shards, missing
 
@@ -87,40 +153,77 @@ def _threads(options: PipelineOptions) -> int:
     return max(cores // (direct.direct_num_workers or cores), 1)
 
 
-class _Answer(beam.DoFn):
-    """Number of a shard -> nothing: answers its rows and writes it, unless it is complete.
+class _Batches(beam.DoFn):
+    """Number of a shard -> lists of ((shard, row), example) of similar length, unless the shard is complete."""
 
-    Args:
-        version: folder of an exported version, on a file system that TensorFlow knows and all workers can reach.
-        data: of the examples.
-        batch_size: rows per batch.
-        threads: of TensorFlow in each worker process; 0 for one per core.
-    """
-
-    def __init__(self, shards: Shards, version: str, data: ExampleData, batch_size: int, threads: int) -> None:
-        self._shards, self._version, self._data = shards, version, data
-        self._batch_size, self._threads = batch_size, threads
-        self._shared = Shared()  # one model for all threads of a process
+    def __init__(self, shards: Shards, answering: Answering, batch_size: int) -> None:
+        self._shards, self._answering, self._batch_size = shards, answering, batch_size
 
     def setup(self) -> None:
-        self._predictor: Predictor = self._shared.acquire(self._load)
+        self._task = task_of(*self._answering)
 
-    def _load(self) -> Predictor:
-        if self._threads:
-            # A process in which TensorFlow has started to work keeps its threads.
-            with contextlib.suppress(RuntimeError):
-                tf.config.threading.set_intra_op_parallelism_threads(self._threads)
-                tf.config.threading.set_inter_op_parallelism_threads(self._threads)
-        return load(self._version, self._data)
-
-    def process(self, number: int) -> None:
+    def process(self, number: int) -> Iterator[list[tuple[Row, Any]]]:
         if self._shards.is_complete(number):  # by an attempt that failed later
             return
-        task, examples = self._predictor.task, self._shards.examples(number)
-        answered: dict[int, str] = {}  # by row, as JSON, which takes less memory than objects
-        for rows in batches(task, examples, self._batch_size):
-            predictions = self._predictor.predictions([examples[row] for row in rows])
-            lines = (json.dumps(one, ensure_ascii=False, default=dict) for one in predictions)
-            answered |= zip(rows, lines, strict=True)
-        writer = task.writers()[os.path.splitext(self._shards.path(number))[1]]
-        self._shards.write(number, (json.loads(answered[row]) for row in range(len(examples))), writer)
+        examples = self._shards.examples(number)
+        for rows in batches(self._task, examples, self._batch_size):
+            yield [((number, row), examples[row]) for row in rows]
+
+
+class _WritesShards(beam.DoFn):
+    """Base of the steps that write shards in the task's format."""
+
+    def __init__(self, shards: Shards, answering: Answering) -> None:
+        self._shards, self._answering = shards, answering
+
+    def setup(self) -> None:
+        self._writers: dict[str, Writer] = task_of(*self._answering).writers()
+
+    def _write(self, number: int, rows: dict[int, str]) -> None:
+        """Writes a shard; `rows` maps each row to its JSON."""
+        path = self._shards.path(number)
+        predictions = (json.loads(rows[row]) for row in range(len(rows)))
+        self._shards.write(number, predictions, self._writers[os.path.splitext(path)[1]])
+
+
+class _Write(_WritesShards):
+    """((shard, row), PredictionResult) -> nothing for shards that arrive complete, which are written; else blocks."""
+
+    def start_bundle(self) -> None:
+        self._held: dict[int, dict[int, str]] = collections.defaultdict(dict)
+        self._size = 0
+
+    def process(self, element: tuple[Row, PredictionResult]) -> Iterator[tuple[int, bytes]]:
+        (number, row), result = element
+        prediction = json.dumps(result.inference, ensure_ascii=False, default=dict)
+        self._held[number][row] = prediction
+        self._size += len(prediction)
+        if len(self._held[number]) == self._shards.rows(number):
+            rows = self._held.pop(number)
+            self._size -= sum(map(len, rows.values()))
+            self._write(number, rows)
+        elif self._size > _HELD:
+            yield from self._blocks()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for block in self._blocks():
+            yield GlobalWindows.windowed_value_at_end_of_window(block)
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        for number, rows in self._held.items():
+            yield number, zlib.compress(json.dumps(rows).encode(), 1)
+        self.start_bundle()
+
+
+class _WriteGrouped(_WritesShards):
+    """(Shard, blocks of `_Write`) -> the shard, written."""
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> None:
+        number, blocks = element
+        rows: dict[int, str] = {}
+        for block in blocks:
+            rows |= {int(row): prediction for row, prediction in json.loads(zlib.decompress(block)).items()}
+        if len(rows) == self._shards.rows(number):
+            self._write(number, rows)
+        elif not self._shards.is_complete(number):
+            raise DataError(f"{self._shards.path(number)}: {len(rows)} of {self._shards.rows(number)} rows came back")

@@ -15,7 +15,7 @@ from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, Tag
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving import ask, shards
 from bert_tf.serving.card import CARD, EXTRA
-from bert_tf.serving.predictions import Predictor, batches, check, find_version, task_of
+from bert_tf.serving.predictions import Predictor, check, find_version, task_of
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
@@ -31,7 +31,9 @@ from tests.serving.exports import (
 )
 
 beam = pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
+from apache_beam.ml.inference.base import RunInference  # noqa: E402
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
+from apache_beam.testing.util import assert_that  # noqa: E402
 
 from bert_tf.beam_options import pipeline_options  # noqa: E402
 from bert_tf.serving import beam as on_beam  # noqa: E402
@@ -105,6 +107,13 @@ def test_tables_have_their_header_in_each_shard(single, texts, tmp_path, of_17_r
     assert [label for label, *_ in found] == [label for label, *_ in expected]
     shares = [np.array([row[1:] for row in some], float) for some in (found, expected)]
     np.testing.assert_allclose(*shares, atol=1.1e-6)  # six decimals
+
+
+def test_the_rows_of_a_shard_are_reassembled_if_predicted_separately(single, texts, tmp_path, of_17_rows, monkeypatch):
+    run(single, examples_of(texts), tmp_path / "fused.jsonl")
+    monkeypatch.setattr(on_beam, "_HELD", 200)  # two predictions
+    run(single, examples_of(texts), tmp_path / "grouped.jsonl")
+    assert written(tmp_path / "grouped.jsonl") == written(tmp_path / "fused.jsonl")
 
 
 @pytest.fixture
@@ -280,12 +289,27 @@ def test_a_failure_in_a_worker_is_a_one_line_error(single, texts, tmp_path, monk
 def test_batches_have_little_padding(single, tmp_path):
     texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"]
     staged = shards.stage(str(tmp_path / "x.jsonl"), examples_of(texts), TextExample, [], lambda examples: None)
-    examples = staged.examples(0)
+    batches = on_beam._Batches(staged, (single.path,), 32)
+    batches.setup()
     filled = padded = 0
-    for rows in batches(single.task, examples, 32):
-        lengths = single.task.tokenizer.tokenize([examples[row].texts[0] for row in rows]).row_lengths().numpy()
+    for batch in batches.process(0):
+        lengths = single.task.tokenizer.tokenize([example.texts[0] for _, example in batch]).row_lengths().numpy()
         filled, padded = filled + lengths.sum(), padded + len(lengths) * lengths.max()
     assert padded < 1.05 * filled
+
+
+def test_the_model_handler_works_in_any_pipeline_of_examples(single, texts):
+    examples = examples_of(texts)
+    expected = dict(zip(texts, by_predict(single, examples), strict=True))
+
+    def check(results):
+        assert len(results) == len(examples)
+        for example, inference, _ in results:
+            check_same(inference, expected[example.texts[0]])
+
+    with beam.Pipeline() as pipeline:
+        results = pipeline | beam.Create(examples) | RunInference(on_beam.ExportHandler(single.path))
+        assert_that(results, check)
 
 
 def test_model_and_output_may_be_on_a_tensorflow_file_system(single, texts, tmp_path):
