@@ -117,9 +117,8 @@ def _with_rows(checkpoint: Checkpoint, path: str, count: int, make: _MakeRows) -
 
 
 def _longer(tensor: Tensor, count: int, make: _MakeRows) -> Tensor:
-    def read() -> Array:
-        table = tensor.read()
-        return np.concatenate([table, make(table, count).astype(table.dtype)])
-
-    shape = (tensor.shape[0] + count, *tensor.shape[1:])
-    return Tensor(shape, tensor.dtype, read, f"{tensor.source}, {count} rows added")
+    return tensor.mapped(
+        lambda table: np.concatenate([table, make(table, count).astype(table.dtype)]),
+        shape=(tensor.shape[0] + count, *tensor.shape[1:]),
+        source=f"{tensor.source}, {count} rows added",
+    )

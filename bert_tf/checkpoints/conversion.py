@@ -1,17 +1,15 @@
 """Conversion of a checkpoint to another format: open, adapt, write, verify, report."""
 
-import dataclasses
-import itertools
+import collections
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
 from bert_tf.checkpoints import adapt, directory
 from bert_tf.checkpoints.formats import WritableFormat, google, huggingface, local, open_checkpoint
-from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.verification import compare
 from bert_tf.checkpoints.weight_map import first_names
 from bert_tf.errors import ConfigError
@@ -19,29 +17,6 @@ from bert_tf.files import replacing_directory, require_space, write_json
 from bert_tf.types import Json
 
 WRITERS: dict[str, WritableFormat] = {format.FORMAT: format for format in (directory, google, huggingface)}
-
-
-@dataclasses.dataclass
-class Report:
-    """Report of a conversion; written as conversion.json beside the model.
-
-    Attributes:
-        format: of the output.
-        model: the name of the task ("encoder" without a head) and the sizes.
-        tensors: a list of {"name", "shape", "dtype", "from", "to"}: our variable, and its names in source and output.
-        unused_tensors: tensors and settings that are not in the output, each with the reason.
-        warnings: guesses, made-up values and changes.
-        verification: the result of `verification.compare`.
-    """
-
-    source: str
-    output: str
-    format: str
-    model: Json
-    tensors: list[Json]
-    unused_tensors: dict[str, str]
-    warnings: list[str]
-    verification: Json | None = None
 
 
 def convert(
@@ -54,7 +29,7 @@ def convert(
     max_position_embeddings: int | None = None,
     allow_pickle: bool = False,
     verify: bool = False,
-) -> Report:
+) -> Json:
     """Converts a checkpoint; holds only a few tensors in memory at a time, except for `verify`.
 
     Args:
@@ -66,6 +41,13 @@ def convert(
         max_position_embeddings: longest input of the result; None for the source's.
         allow_pickle: see `bert_tf.load`.
         verify: run source and result on real sentences and reject a result that differs.
+
+    Returns:
+        The report, which is also written as conversion.json beside the model: source, output and format; model, the
+        name of the task ("encoder" without a head) and the sizes; tensors, a list of {"name", "shape", "dtype", "from",
+        "to"}: our variable, and its names in source and output; unused_tensors, the tensors and settings that are not
+        in the output, each with the reason; warnings: guesses, made-up values and changes; verification, the result of
+        `verification.compare` or None.
     """
     if format not in WRITERS:
         raise ConfigError(f"format {format!r} is unknown; choose one of {', '.join(WRITERS)}")
@@ -80,75 +62,72 @@ def convert(
     if checkpoint.head == "cosine" and format != "bert_tf":
         checkpoint.task = None
         checkpoint.warnings.append("only the encoder is written: the head, a cosine of mean vectors, has no weights")
-    slots = checkpoint.slots if format != "huggingface" else {}  # which has no place for them
-    tensors = itertools.chain(checkpoint.tensors.values(), slots.values())
-    require_space(output, sum(tensor.nbytes for tensor in tensors), "the checkpoint")
+    tensors = checkpoint.tensors | (checkpoint.slots if format != "huggingface" else {})  # which has no place for them
+    require_space(output, sum(tensor.nbytes for tensor in tensors.values()), "the checkpoint")
+    sizes = ("num_layers", "hidden_size", "num_heads", "vocab_size", "max_position_embeddings")
     with replacing_directory(output) as temporary:
         names = WRITERS[format].write(checkpoint, temporary)
-        report = Report(
-            source=str(source),
-            output=str(output),
-            format=format,
-            model={"task": checkpoint.task["name"] if checkpoint.task else "encoder"} | _sizes(checkpoint),
-            tensors=_rows(checkpoint, names),
-            unused_tensors=dict(sorted(checkpoint.unused_tensors.items())),
-            warnings=checkpoint.warnings,
-        )
-        if verify:
-            report.verification = compare(path, temporary, allow_pickle=allow_pickle)
-        write_json(os.path.join(temporary, "conversion.json"), dataclasses.asdict(report))
+        rows = [
+            {"name": path, "shape": list(one.shape), "dtype": one.dtype, "from": one.source, "to": names[path]}
+            for path, one in tensors.items()
+            if path in names
+        ]
+        report: Json = {
+            "source": str(source),
+            "output": str(output),
+            "format": format,
+            "model": {
+                "task": checkpoint.task["name"] if checkpoint.task else "encoder",
+                **{name: getattr(checkpoint.config, name) for name in sizes},
+                "parameters": sum(tensor.size for tensor in checkpoint.tensors.values()),
+                "step": checkpoint.step,
+            },
+            "tensors": rows,
+            "unused_tensors": dict(sorted(checkpoint.unused_tensors.items())),
+            "warnings": checkpoint.warnings,
+            "verification": compare(path, temporary, allow_pickle=allow_pickle) if verify else None,
+        }
+        write_json(os.path.join(temporary, "conversion.json"), report)
     return report
 
 
-def _sizes(checkpoint: Checkpoint) -> Json:
-    config = checkpoint.config
-    sizes = ("num_layers", "hidden_size", "num_heads", "vocab_size", "max_position_embeddings")
-    parameters = sum(tensor.size for tensor in checkpoint.tensors.values())
-    return {name: getattr(config, name) for name in sizes} | {"parameters": parameters, "step": checkpoint.step}
-
-
-def _rows(checkpoint: Checkpoint, names: Mapping[str, str]) -> list[Json]:
-    tensors = checkpoint.tensors | checkpoint.slots
-    return [
-        {"name": path, "shape": list(tensor.shape), "dtype": tensor.dtype, "from": tensor.source, "to": names[path]}
-        for path, tensor in tensors.items()
-        if path in names
-    ]
-
-
-def text(report: Report) -> str:
-    """Formats a Report for the terminal: tensors, unused tensors, warnings, verification, result."""
-    model = report.model
+def text(report: Json) -> str:
+    """Formats the report of `convert` for the terminal: tensors, unused tensors, warnings, verification, result."""
+    model = report["model"]
     lines = [
-        f"{report.source}: {model['task']}, {model['num_layers']} layers, hidden {model['hidden_size']}, "
+        f"{report['source']}: {model['task']}, {model['num_layers']} layers, hidden {model['hidden_size']}, "
         f"{model['num_heads']} heads, vocabulary {model['vocab_size']}, {model['max_position_embeddings']} positions, "
         f"{model['parameters']:,} parameters",
         "",
-        *_table(report.tensors),
+        *_table(report["tensors"]),
         "",
     ]
-    if report.unused_tensors:
-        lines += ["Not used:", *(f"  {name}: {why}" for name, why in _grouped(report.unused_tensors)), ""]
-    if report.warnings:
-        lines += ["Warnings:", *(f"  {note}" for note in report.warnings), ""]
-    if report.verification:
-        lines += [*_verified(report.verification), ""]
-    size = sum(math.prod(row["shape"]) * np.dtype(row["dtype"]).itemsize for row in report.tensors)
-    lines.append(f"{report.output}: {report.format}, {len(report.tensors)} tensors, {size / 1e6:,.1f} MB")
+    if report["unused_tensors"]:
+        names_of = collections.defaultdict[str, dict[str, None]](dict)  # reason -> names, each once, in order
+        for name, why in report["unused_tensors"].items():
+            names_of[why][re.sub(r"(layers?[._])\d+(?=[./])", r"\1*", name)] = None
+        shown = {why: first_names(list(names), ", listed in conversion.json") for why, names in names_of.items()}
+        lines += ["Not used:", *(f"  {names}: {why}" for why, names in shown.items()), ""]
+    if report["warnings"]:
+        lines += ["Warnings:", *(f"  {note}" for note in report["warnings"]), ""]
+    if report["verification"]:
+        lines += [*_verified(report["verification"]), ""]
+    size = sum(math.prod(row["shape"]) * np.dtype(row["dtype"]).itemsize for row in report["tensors"])
+    lines.append(f"{report['output']}: {report['format']}, {len(report['tensors'])} tensors, {size / 1e6:,.1f} MB")
     return "\n".join(lines)
 
 
 def _table(rows: Iterable[Json]) -> list[str]:
     """Lines of a table; layers that differ only in their number share a row, with * for the number."""
-    merged: dict[tuple[str, ...], int] = {}
+    merged = collections.Counter[tuple[str, ...]]()
     for row in rows:
         number = re.match(r"layer_(\d+)/", row["name"])
         names = [row[key] for key in ("name", "from", "to")]
         if number:
             names = [re.sub(rf"(layers?[._]){number[1]}(?=[./])", r"\1*", name) for name in names]
         name, source, target = names
-        key = (name, "x".join(map(str, row["shape"])) or "scalar", row["dtype"], _short(source), _short(target))
-        merged[key] = merged.get(key, 0) + 1
+        shape = "x".join(map(str, row["shape"])) or "scalar"
+        merged[name, shape, row["dtype"], _short(source), _short(target)] += 1
     table: list[tuple[str, ...]] = [("name", "shape", "dtype", "from", "to")]
     table += [(f"{key[0]} ({count}x)" if count > 1 else key[0], *key[1:]) for key, count in merged.items()]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -159,15 +138,6 @@ def _short(names: str) -> str:
     """ "a.x.c + a.y.c" as "a.{x,y}.c"."""
     columns = list(zip(*(re.split(r"([./])", name) for name in names.split(" + ")), strict=True))
     return "".join(parts[0] if len(set(parts)) == 1 else f"{{{','.join(parts)}}}" for parts in columns)
-
-
-def _grouped(unused_tensors: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(names, reason) pairs: tensors with the same reason share a line."""
-    reasons: dict[str, dict[str, None]] = {}
-    for name, why in unused_tensors.items():
-        starred = re.sub(r"(layers?[._])\d+(?=[./])", r"\1*", name)
-        reasons.setdefault(why, {})[starred] = None  # each once, in order
-    return [(first_names(list(names), ", listed in conversion.json"), why) for why, names in reasons.items()]
 
 
 def _verified(verification: Json) -> list[str]:
@@ -183,12 +153,11 @@ def _verified(verification: Json) -> list[str]:
         f"{verification['output_run_by']} after; largest differences:"
     ]
     differences = verification["differences"]
-    layers = [entry for name, entry in differences.items() if name.startswith("layer_")]
+    layers = [name for name in differences if name.startswith("layer_")]
     if layers:
-        worst = max(layers, key=lambda entry: entry["largest"])
-        differences = {f"hidden states of {len(layers)} layers": worst} | {
-            name: entry for name, entry in differences.items() if not name.startswith("layer_")
-        }
-    for name, entry in differences.items():
-        lines.append(f"  {name}: {entry['largest']:.2g} (values up to {entry['of']:.3g})")
-    return lines
+        worst = max((differences[name] for name in layers), key=lambda entry: entry["largest"])
+        others = {name: entry for name, entry in differences.items() if name not in layers}
+        differences = {f"hidden states of {len(layers)} layers": worst} | others
+    return lines + [
+        f"  {name}: {entry['largest']:.2g} (values up to {entry['of']:.3g})" for name, entry in differences.items()
+    ]

@@ -84,7 +84,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
             f'{path}: not a bert_tf model; expected config.json with "format": "{FORMAT}"; convert other models with '
             f"python -m bert_tf.convert --format={FORMAT}"
         )
-    checkpoint = Checkpoint(tensors={}, **from_description(config, file))
+    checkpoint = from_description(config, file)
     vocab = os.path.join(path, "vocab.txt")
     # Without tokenizer settings, the model's vocabulary is not WordPiece, and there is no vocab.txt.
     if checkpoint.tokenizer_settings:
@@ -125,14 +125,13 @@ def _optimizer(path: str, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], in
 def _optimizer_of_run(prefix: str, shapes: Shapes, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
     """As `_optimizer`, from a training run's newest checkpoint, which must be of the same step as the model."""
     store = open_bundle(prefix)
-    table = {name: TensorMapping((_in_run(f"slots/{name}"),)) for name in shapes}
     weight, step = "embeddings/norm/gamma", _in_run("state")
-    same = read_mapped(
-        {weight: TensorMapping((_in_run(f"weights/{weight}"),))}, {weight: tensors[weight].shape}, store, prefix
-    )
-    if step not in store or not np.array_equal(same[weight].read(), tensors[weight].read()):
+    names = {name: f"slots/{name}" for name in shapes} | {weight: f"weights/{weight}"}
+    table = {path: TensorMapping((_in_run(name),)) for path, name in names.items()}
+    found = read_mapped(table, {**shapes, weight: tensors[weight].shape}, store, prefix)
+    if step not in store or not np.array_equal(found.pop(weight).read(), tensors[weight].read()):
         raise DataError(f"{prefix} is of another step than the model; let the run finish")
-    return read_mapped(table, shapes, store, prefix), int(store[step].read()[0])
+    return found, int(store[step].read()[0])
 
 
 def _in_run(name: str) -> str:
@@ -167,8 +166,8 @@ def description(checkpoint: Checkpoint) -> Json:
     } | ({"origin": checkpoint.source_metadata} if checkpoint.source_metadata else {})
 
 
-def from_description(config: Mapping[str, Any], location: str) -> dict[str, Any]:
-    """The inverse of `description`: keyword arguments of Checkpoint. `location` is its file, for errors."""
+def from_description(config: Mapping[str, Any], location: str) -> Checkpoint:
+    """The inverse of `description`: a Checkpoint without tensors and vocabulary. `location` is its file, for errors."""
     version = config.get("version")
     if isinstance(version, int) and version > VERSION:
         raise DataError(f"{location}: format version {version}; this program reads up to {VERSION}: update bert_tf")
@@ -192,12 +191,13 @@ def from_description(config: Mapping[str, Any], location: str) -> dict[str, Any]
         )
     if task and head in ON_POOLED and not model.pooler:
         raise DataError(f"{location}: model.pooler is false, but the task {task['name']!r} reads the pooled output")
-    return {
-        "config": model,
-        "tokenizer_settings": described["tokenizer"],
-        "task": task,
-        "source_metadata": described.get("origin", {}),
-    }
+    return Checkpoint(
+        config=model,
+        tensors={},
+        task=dict(task) if task else None,
+        tokenizer_settings=described["tokenizer"],
+        source_metadata=dict(described.get("origin", {})),
+    )
 
 
 def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> None:
@@ -230,13 +230,13 @@ def read_run(path: str, kind: type[Any] = RunRecord) -> Json:
     return checked(run_with_new_names(read_json(path, Json)), kind, path)
 
 
-def load_task(path: str, dtype: str | None = None) -> tuple[Task, keras.Model]:
-    """Loads a task and its model; `dtype` is the Keras dtype policy to compute in, None for the global one."""
-    return task_and_model(read(path), path, dtype)
+def load_task(path: str) -> tuple[Task, keras.Model]:
+    """Loads a task and its model."""
+    return task_and_model(read(path), path)
 
 
-def task_and_model(checkpoint: Checkpoint, path: str, dtype: str | None = None) -> tuple[Task, keras.Model]:
-    """The task of a checkpoint and its model; `path` is its name in errors, `dtype` as for `load_task`."""
+def task_and_model(checkpoint: Checkpoint, path: str) -> tuple[Task, keras.Model]:
+    """The task of a checkpoint and its model; `path` is its name in errors."""
     if not checkpoint.task:
         raise DataError(f"{path}: an encoder without a task; fine-tune it: python -m bert_tf.finetune")
     name = checkpoint.task["name"]
@@ -246,7 +246,7 @@ def task_and_model(checkpoint: Checkpoint, path: str, dtype: str | None = None) 
     if tokenizer is None:
         raise DataError(f"{path}: no vocab.txt, so it cannot read text; use bert_tf.checkpoints.load_model with ids")
     try:
-        return TASKS[name].from_settings(checkpoint.task["settings"], tokenizer), checkpoint.model(dtype)
+        return TASKS[name].from_settings(checkpoint.task["settings"], tokenizer), checkpoint.model()
     except ConfigError as error:  # in the settings that a converted directory keeps for us, or features of a layer
         raise DataError(f"{path}: {error}") from None
 

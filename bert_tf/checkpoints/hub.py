@@ -46,6 +46,8 @@ def fetch(name: str, allow_pickle: bool = False) -> str:
     except ImportError:
         raise ConfigError(f"{name}: models of the Hub need huggingface_hub: pip install 'bert_tf[hub]'") from None
     repo_id, revision = match["repo_id"], match["revision"]
+    # The second is imported there from the HTTP library of its version.
+    failures: tuple[type[Exception], ...] = (OSError, errors.HTTPError)  # type: ignore[attr-defined]
     try:
         # A dry run first: the files on the Hub decide which to download.
         listed = snapshot_download(
@@ -55,19 +57,14 @@ def fetch(name: str, allow_pickle: bool = False) -> str:
         raise ConfigError(f"{name}: {_line(error)}") from None
     except errors.RevisionNotFoundError:
         raise DataError(f"{name}: the model has no revision {revision!r}; name a branch, tag or commit") from None
-    except (OSError, _transport_error(errors)) as error:
+    except failures as error:
         cause = error.__cause__ if isinstance(error, errors.DryRunError) else error
         return _cached(name, repo_id, revision, cause)
     patterns = [*_choose({file.filename for file in listed}, name, allow_pickle), *_OTHERS]
     try:
         return snapshot_download(repo_id, revision=revision, allow_patterns=patterns)
-    except (OSError, _transport_error(errors)) as error:
+    except failures as error:
         raise DataError(f"{name}: download failed: {_line(error)}; try again") from None
-
-
-def _transport_error(errors: ModuleType) -> type[Exception]:
-    """The base class of the transport's errors; huggingface_hub imports it from the HTTP library of its version."""
-    return errors.HTTPError
 
 
 def _choose(files: Collection[str], name: str, allow_pickle: bool) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ class Checkpoint:
 
     def shapes(self) -> Shapes:
         """Shapes of the model's variables by path."""
-        return variable_shapes(self.config, self.head, self._outputs(), self._features())
+        return variable_shapes(self.config, *self._head())
 
     def encoder(self, *, pooler: bool | None = None, dtype: str | None = None) -> BertEncoder:
         """The encoder with these weights; arguments as in `bert_tf.load`."""
@@ -112,19 +112,17 @@ class Checkpoint:
     def model(self, dtype: str | None = None) -> keras.Model:
         """Encoder and head with these weights; the encoder itself if there is no head."""
         with assigned_next():
-            model = build(BertEncoder(self.config, dtype=dtype), self.head, self._outputs(), self._features())
+            model = build(BertEncoder(self.config, dtype=dtype), *self._head())
         assign(model.weights, self.tensors)
         return model
 
-    def _features(self) -> FeatureConfig | None:
-        """The features that a BiLSTM tagger reads; None for any other head."""
-        if not self.task or self.head != "tagging_bilstm":
-            return None
-        features = from_dict(FeatureConfig, self.task["settings"].get("features", {}))
-        return features.check(self.config.num_layers)
-
-    def _outputs(self) -> int | None:
-        return len(self.labels) if self.labels else None
+    def _head(self) -> tuple[str | None, int | None, FeatureConfig | None]:
+        """The head, the number of its labels if it has any, and the features that a BiLSTM tagger reads."""
+        features = None
+        if self.task and self.head == "tagging_bilstm":
+            features = from_dict(FeatureConfig, self.task["settings"].get("features", {}))
+            features.check(self.config.num_layers)
+        return self.head, len(self.labels) if self.labels else None, features
 
 
 def assign(variables: Iterable[keras.Variable], tensors: Mapping[str, Tensor]) -> None:

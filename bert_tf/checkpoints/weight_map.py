@@ -11,10 +11,7 @@ import numpy as np
 
 from bert_tf.checkpoints.tensor import FLOATS, Tensor, finite
 from bert_tf.errors import DataError
-from bert_tf.types import Array, Shapes
-
-SAME = "same"
-TRANSPOSED = "transposed"  # a dense kernel stored as [outputs, inputs]
+from bert_tf.types import Shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,33 +20,28 @@ class TensorMapping:
 
     Attributes:
         names: tensor names; several are concatenated along the last axis of our variable.
-        layout: SAME or TRANSPOSED: how each tensor is stored.
+        transposed: whether each is stored transposed: a dense kernel as [outputs, inputs].
     """
 
     names: tuple[str, ...]
-    layout: str = SAME
+    transposed: bool = False
 
 
 WeightMap: TypeAlias = dict[str, TensorMapping]
 
-
-# How a library names the variables of a layer, and stores them: variable -> (end of its name, layout).
-TENSORFLOW = {name: (f"/{name}", SAME) for name in ("kernel", "bias", "gamma", "beta")}
-PYTORCH = {
-    "kernel": (".weight", TRANSPOSED),
-    "bias": (".bias", SAME),
-    "gamma": (".weight", SAME),
-    "beta": (".bias", SAME),
-}
+# How a library names the variables of a layer: variable -> end of its name. Names that end in "weight" or "weights" are
+# stored as [outputs, inputs].
+TENSORFLOW = {name: f"/{name}" for name in ("kernel", "bias", "gamma", "beta")}
+PYTORCH = {"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
 
 
-def expand(names: Mapping[str, str], library: Mapping[str, tuple[str, str]], layers: int = 0) -> WeightMap:
+def expand(names: Mapping[str, str], library: Mapping[str, str], layers: int = 0) -> WeightMap:
     """The weight map of a table of names.
 
     Args:
         names: our name of a layer, or of a variable outside of layers (an embedding, a bias), to the foreign name. "*"
             stands for the number of a transformer layer; "{a,b}" for several names, which are concatenated.
-        library: TENSORFLOW or PYTORCH.
+        library: TENSORFLOW, PYTORCH or the like.
         layers: number of transformer layers.
     """
     table: WeightMap = {}
@@ -64,8 +56,9 @@ def expand(names: Mapping[str, str], library: Mapping[str, tuple[str, str]], lay
                 table[path] = TensorMapping(tuple(numbered))
                 continue
             for variable in variables:
-                suffix, layout = library[variable]
-                table[f"{path}/{variable}"] = TensorMapping(tuple(f"{name}{suffix}" for name in numbered), layout)
+                end_of_name = library[variable]
+                transposed = variable == "kernel" and "weight" in end_of_name
+                table[f"{path}/{variable}"] = TensorMapping(tuple(name + end_of_name for name in numbered), transposed)
     return table
 
 
@@ -77,29 +70,23 @@ def read_mapped(table: WeightMap, shapes: Shapes, store: Mapping[str, Tensor], f
         store: the tensors of the checkpoint.
         file: path for error messages, which list the missing, misshapen and mistyped tensors.
     """
-    missing: list[str] = []
-    misshapen: list[str] = []
-    mistyped: list[str] = []
-    found: dict[str, Tensor] = {}
+    problems: dict[str, list[str]] = {"missing": [], "misshapen": [], "mistyped": []}
     for path, shape in shapes.items():
         mapping = table[path]
         part = (*shape[:-1], shape[-1] // len(mapping.names))  # the shape of each tensor in our layout
-        absent = [name for name in mapping.names if name not in store]
-        missing += absent
-        if absent:
-            continue
-        expected = part[::-1] if mapping.layout == TRANSPOSED else part
-        wrong = [name for name in mapping.names if store[name].shape != expected]
-        misshapen += [f"{name} is {list(store[name].shape)}, not {list(expected)}" for name in wrong]
-        others = [name for name in mapping.names if store[name].dtype not in FLOATS]
-        mistyped += [f"{name} is {store[name].dtype}, not {' or '.join(FLOATS)}" for name in others]
-        if not wrong and not others:
-            found[path] = _joined([finite(store[name], file) for name in mapping.names], shape, mapping.layout)
-    problems = {"missing": missing, "misshapen": misshapen, "mistyped": mistyped}
+        expected = part[::-1] if mapping.transposed else part
+        for name in mapping.names:
+            if name not in store:
+                problems["missing"].append(name)
+                continue
+            if store[name].shape != expected:
+                problems["misshapen"].append(f"{name} is {list(store[name].shape)}, not {list(expected)}")
+            if store[name].dtype not in FLOATS:
+                problems["mistyped"].append(f"{name} is {store[name].dtype}, not {' or '.join(FLOATS)}")
     parts = [f"{what} {first_names(names)}" for what, names in problems.items() if names]
     if parts:
         raise DataError(f"{file} does not hold the model that its config describes: {'; '.join(parts)}")
-    return found
+    return {path: _joined([finite(store[name], file) for name in table[path].names], table[path]) for path in shapes}
 
 
 def first_names(names: Sequence[str], remark: str = "", shown: int = 8) -> str:
@@ -114,7 +101,9 @@ def write_mapped(table: WeightMap, tensors: Mapping[str, Tensor]) -> dict[str, T
     for path, tensor in tensors.items():
         mapping = table[path]
         for index, name in enumerate(mapping.names):
-            result[name] = _part(tensor, index, len(mapping.names), mapping.layout, path)
+            width = tensor.shape[-1] // len(mapping.names)
+            part = _columns(tensor, index * width, width)
+            result[name] = _transposed(part) if mapping.transposed else part
     return result
 
 
@@ -123,21 +112,21 @@ def names_of(table: WeightMap, paths: Iterable[str]) -> set[str]:
     return {name for path in paths for name in table[path].names}
 
 
-def _joined(parts: Sequence[Tensor], shape: tuple[int, ...], layout: str) -> Tensor:
-    def read() -> Array:
-        arrays = [part.read().T if layout == TRANSPOSED else part.read() for part in parts]
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
+def _joined(parts: Sequence[Tensor], mapping: TensorMapping) -> Tensor:
+    parts = [_transposed(part) for part in parts] if mapping.transposed else parts
+    if len(parts) == 1:
+        return parts[0]
+    return Tensor(
+        (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts)),
+        np.result_type(*(np.dtype(part.dtype) for part in parts)).name,
+        lambda: np.concatenate([part.read() for part in parts], -1),
+        " + ".join(part.source for part in parts),
+    )
 
-    dtype = np.result_type(*(np.dtype(part.dtype) for part in parts)).name
-    return Tensor(shape, dtype, read, " + ".join(part.source for part in parts))
+
+def _columns(tensor: Tensor, start: int, width: int) -> Tensor:
+    return tensor.mapped(lambda values: values[..., start : start + width], shape=(*tensor.shape[:-1], width))
 
 
-def _part(tensor: Tensor, index: int, count: int, layout: str, path: str) -> Tensor:
-    width = tensor.shape[-1] // count
-    shape = (*tensor.shape[:-1], width)
-
-    def read() -> Array:
-        part = tensor.read()[..., index * width : (index + 1) * width]
-        return part.T if layout == TRANSPOSED else part
-
-    return Tensor(tuple(reversed(shape)) if layout == TRANSPOSED else shape, tensor.dtype, read, path)
+def _transposed(tensor: Tensor) -> Tensor:
+    return tensor.mapped(np.transpose, shape=tensor.shape[::-1])

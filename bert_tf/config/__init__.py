@@ -4,8 +4,7 @@ import dataclasses
 from typing import Annotated, Any, Self, TypedDict
 
 from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig
-from bert_tf.config.features import FeatureConfig
-from bert_tf.config.model import BertConfig
+from bert_tf.config.model import BertConfig, FeatureConfig
 from bert_tf.config.tasks import (
     ClassificationConfig,
     MultiLabelConfig,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from bert_tf.config.values import check_fields, setting
 from bert_tf.errors import ConfigError
@@ -61,9 +61,7 @@ class PretrainingData:
 
     def in_phase(self, phase: "PhaseConfig") -> Self:
         """The settings during a phase of the run."""
-        names = ("max_length", "max_predictions")
-        own: dict[str, Any] = {name: getattr(phase, name) for name in names if getattr(phase, name) is not None}
-        return dataclasses.replace(self, **own)
+        return dataclasses.replace(self, **phase.own("max_length", "max_predictions"))
 
     @property
     def shares_rows(self) -> bool:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from bert_tf.config.features import FeatureConfig
+from bert_tf.config.model import FeatureConfig
 from bert_tf.config.values import Rule, check_fields, setting
 from bert_tf.errors import ConfigError
 

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from bert_tf.config.values import Rule, check_fields, setting
 from bert_tf.errors import ConfigError
+from bert_tf.types import Json
 
 # Limits of fields that several dataclasses have. Above the upper ones, steps would not fit into memory or rates into
 # float32.
@@ -55,6 +56,10 @@ class PhaseConfig:
     max_predictions: int | None = None
     learning_rate: float | None = setting(None, **_RATE)
     warmup: float | None = setting(None, **_SHARE)
+
+    def own(self, *names: str) -> Json:
+        """The values of these fields, except for None."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclasses.dataclass
@@ -214,8 +219,7 @@ class TrainConfig:
 
     def in_phase(self, phase: PhaseConfig) -> Self:
         """The settings of a phase, as if it were a run of its own; checked."""
-        names = ("batch_size", "accumulation", "learning_rate", "warmup")
-        own: dict[str, Any] = {name: getattr(phase, name) for name in names if getattr(phase, name) is not None}
+        own = phase.own("batch_size", "accumulation", "learning_rate", "warmup")
         if "warmup" in own:
             own["warmup_steps"] = None
         return dataclasses.replace(self, phases=(), **own).check()

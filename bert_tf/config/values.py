@@ -254,16 +254,16 @@ def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") ->
     Args:
         cls: the dataclass.
         values: its fields by name.
-        where: path of `values` in the whole config for error messages, such as "train."; "" for the whole.
+        where: path of `values` in the whole config for error messages, such as "train"; "" for the whole.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}
     arguments = {}
     for name, value in values.items():
         if name not in fields:
-            raise ConfigError(unknown_field(cls, name, where.rstrip(".")))
+            raise ConfigError(unknown_field(cls, name, where))
         kind = fields[name].type
         if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
-            value = from_dict(kind, value, f"{where}{name}.")
+            value = from_dict(kind, value, _path(where, name))
         arguments[name] = value
     return cls(**arguments)
 

@@ -6,7 +6,6 @@ depend on how a batch is split into replicas and micro-batches.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -26,23 +25,11 @@ _JOINED = 1 << 30  # a bit that no id uses: no vocabulary is that large
 _ORDER, _KIND, _PIECE, _LENGTH = range(4)
 
 
-class Masked(NamedTuple):
-    """The result of `mask_tokens`: masked input ids and the predictions to make."""
-
-    input_ids: tf.Tensor
-    positions: tf.Tensor
-    labels: tf.Tensor
-    weights: tf.Tensor
-
-
 class Masker:
     """Turns packed features into masked features, on the host and on the device alike."""
 
     def __init__(self, data: PretrainingData, tokenizer: Tokenizer) -> None:
-        self._masking, self._rate = data.masking, data.masking_rate
-        self._max_predictions = data.max_predictions
-        self._specials = (tokenizer.cls_id, tokenizer.sep_id)
-        self._mask_id, self._vocab_size = tokenizer.mask_id, tokenizer.vocab_size
+        self._data, self._tokenizer = data, tokenizer
 
     def __call__(self, features: Tensors) -> Tensors:
         """Masks a batch.
@@ -55,29 +42,22 @@ class Masker:
             The features without mask_seed and word_starts, with masked input_word_ids, and with masked_lm_positions and
             masked_lm_ids int32 and masked_lm_weights float32, each [batch, max_predictions].
         """
-        features = dict(features)
-        if self._masking == "causal_lm":
-            del features[SEED]
-            return features | next_tokens(features["input_word_ids"], features["input_mask"], self._max_predictions)
-        ids, tokens = features["input_word_ids"], features["input_mask"] > 0
-        masked = mask_tokens(
+        data, tokenizer, features = self._data, self._tokenizer, dict(features)
+        ids, tokens, seeds = features["input_word_ids"], features["input_mask"] > 0, features.pop(SEED)
+        if data.masking == "causal_lm":
+            return features | next_tokens(ids, tokens, data.max_predictions)
+        return features | mask_tokens(
             ids,
-            tokens & (ids != self._specials[0]) & (ids != self._specials[1]),
-            features.pop(SEED),
+            tokens & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id),
+            seeds,
             lengths=tf.reduce_sum(tf.cast(tokens, tf.int32), axis=1),
-            mask_id=self._mask_id,
-            vocab_size=self._vocab_size,
-            masking=self._masking,
+            mask_id=tokenizer.mask_id,
+            vocab_size=tokenizer.vocab_size,
+            masking=data.masking,
             word_starts=features.pop(WORD_STARTS, None),
-            rate=self._rate,
-            max_predictions=self._max_predictions,
+            rate=data.masking_rate,
+            max_predictions=data.max_predictions,
         )
-        return features | {
-            "input_word_ids": masked.input_ids,
-            "masked_lm_positions": masked.positions,
-            "masked_lm_ids": masked.labels,
-            "masked_lm_weights": masked.weights,
-        }
 
     def in_step(self) -> Callable[[Tensors], Tensors]:
         """The same function for use in the training step, on features of a pipeline with data.mask_on "device"."""
@@ -103,7 +83,7 @@ def mask_tokens(
     word_starts: tf.Tensor | None = None,
     rate: float = 0.15,
     max_predictions: int = 20,
-) -> Masked:
+) -> Tensors:
     """Hides tokens for the model to predict; every seed gives a new selection.
 
     A row of n tokens has a budget of min(max_predictions, max(1, round(rate * n))) predictions.
@@ -136,8 +116,9 @@ def mask_tokens(
         max_predictions: maximum number of hidden tokens per sequence.
 
     Returns:
-        Masked: input_ids int32 [batch, length]; positions (ascending), labels int32 and weights float32, each
-        [batch, max_predictions]. Weight 1.0 marks a prediction; unused slots hold position 0, label 0, weight 0.0.
+        input_word_ids int32 [batch, length]; masked_lm_positions (ascending), masked_lm_ids int32 and masked_lm_weights
+        float32, each [batch, max_predictions]. Weight 1.0 marks a prediction; unused slots hold position 0, id 0,
+        weight 0.0.
     """
     batch, length = tf.unstack(tf.shape(token_ids))
     budgets = prediction_budgets(lengths, rate, max_predictions)
@@ -165,31 +146,35 @@ def mask_tokens(
     rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))
     input_ids = tf.tensor_scatter_nd_add(token_ids, tf.stack([rows, positions], axis=-1), differences)
 
-    prediction_shape = [token_ids.shape[0], max_predictions]
-    return Masked(
-        input_ids=tf.ensure_shape(input_ids, token_ids.shape),
-        positions=tf.ensure_shape(positions, prediction_shape),
-        labels=tf.ensure_shape(labels, prediction_shape),
-        weights=tf.ensure_shape(tf.cast(chosen, tf.float32), prediction_shape),
-    )
+    predictions = _predictions(positions, labels, chosen, [token_ids.shape[0], max_predictions])
+    return {"input_word_ids": tf.ensure_shape(input_ids, token_ids.shape)} | predictions
 
 
-def next_tokens(token_ids: tf.Tensor, mask: tf.Tensor, max_predictions: int) -> Tensors:
+def next_tokens(token_ids: tf.Tensor, tokens: tf.Tensor, max_predictions: int) -> Tensors:
     """Predictions of a causal language model: at each position the next token; nothing is hidden.
 
     Args:
-        token_ids, mask: int32 [batch, length]; mask is 0 at padding.
+        token_ids: int32 [batch, length].
+        tokens: bool [batch, length], False at padding.
         max_predictions: at least length - 1.
 
     Returns:
         masked_lm_positions and masked_lm_ids int32 and masked_lm_weights float32, each [batch, max_predictions].
     """
-    shape = [token_ids.shape[0], max_predictions]
-    following = tf.cast(mask[:, 1:] > 0, tf.int32)
-    positions = _widen(tf.range(tf.shape(token_ids)[1] - 1)[tf.newaxis] * following, max_predictions, 0)
-    labels = _widen(token_ids[:, 1:] * following, max_predictions, 0)
-    weights = tf.cast(_widen(following, max_predictions, 0), tf.float32)
-    features = {"masked_lm_positions": positions, "masked_lm_ids": labels, "masked_lm_weights": weights}
+    following = tf.cast(tokens[:, 1:], tf.int32)
+    positions = tf.range(tf.shape(token_ids)[1] - 1)[tf.newaxis] * following
+    columns = (positions, token_ids[:, 1:] * following, following)
+    positions, labels, used = (_widen(column, max_predictions, 0) for column in columns)
+    return _predictions(positions, labels, used, [token_ids.shape[0], max_predictions])
+
+
+def _predictions(positions: tf.Tensor, ids: tf.Tensor, used: tf.Tensor, shape: list[int | None]) -> Tensors:
+    """Features of the predictions; `used` is true in used slots."""
+    features = {
+        "masked_lm_positions": positions,
+        "masked_lm_ids": ids,
+        "masked_lm_weights": tf.cast(used, tf.float32),
+    }
     return {name: tf.ensure_shape(value, shape) for name, value in features.items()}
 
 

@@ -10,7 +10,7 @@ a space on either side here, and ideographs that should not be split are replace
 
 import functools
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import flatbuffers
 import numpy as np
@@ -47,17 +47,20 @@ def is_punctuation(char: str) -> bool:
     return unicodedata.category(char).startswith("P")
 
 
+def _characters() -> Iterator[str]:
+    return (chr(code) for codes in _ASSIGNED for code in codes)
+
+
 @functools.cache
 def punctuation_codes() -> Array:
     """All code points that are punctuation (`is_punctuation`): int32, ascending."""
-    return np.array([code for codes in _ASSIGNED for code in codes if is_punctuation(chr(code))], np.int32)
+    return np.array([ord(char) for char in _characters() if is_punctuation(char)], np.int32)
 
 
 @functools.cache
 def accent_codes() -> Array:
     """All code points that `strip_accents` deletes, the nonspacing marks: int32, ascending."""
-    chars = (chr(code) for codes in _ASSIGNED for code in codes)
-    return np.array([ord(char) for char in chars if unicodedata.category(char) == "Mn"], np.int32)
+    return np.array([ord(char) for char in _characters() if unicodedata.category(char) == "Mn"], np.int32)
 
 
 @functools.cache
@@ -101,17 +104,15 @@ def _normalize_character(
 @functools.cache
 def space_codes() -> Array:
     """All code points that the normalizer turns into a space: int32, ascending."""
-    chars = (chr(code) for codes in _ASSIGNED for code in codes)
-    return np.array(
-        [ord(char) for char in chars if _normalize_character(char, False, False, False, {}) == " "], np.int32
-    )
+    spaces = (char for char in _characters() if _normalize_character(char, False, False, False, {}) == " ")
+    return np.array([ord(char) for char in spaces], np.int32)
 
 
 def character_table(lower_case: bool, strip_accents: bool, split_cjk: bool) -> dict[str, str]:
     """Maps every character that normalization changes to its replacement."""
     stand_in = stand_ins(split_cjk)
     table = {}
-    for char in (chr(code) for codes in _ASSIGNED for code in codes):
+    for char in _characters():
         # Nine in ten are ideographs, syllables or unassigned: letters without case never change except by these two.
         uncased = unicodedata.category(char) in ("Lo", "Cn", "Co")
         if uncased and unicodedata.is_normalized("NFD", char) and ord(char) not in stand_in:
@@ -158,9 +159,8 @@ def normalizer_model(lower_case: bool, strip_accents: bool, split_cjk: bool) -> 
 
 def _character_class(chars: Iterable[str]) -> str:
     """The inside of an RE2 character class that matches `chars`."""
-    codes = sorted(map(ord, chars))
     ranges: list[list[int]] = []
-    for code in codes:
+    for code in sorted(map(ord, chars)):
         if ranges and ranges[-1][1] == code - 1:
             ranges[-1][1] = code
         else:
@@ -179,7 +179,7 @@ def final_sigma_pattern() -> str:
         A pattern to replace by r"\1ς\2", which keeps the number of bytes.
     """
     cased_chars, ignorable_chars = [], ["\0"]
-    for char in (chr(code) for codes in _ASSIGNED for code in codes):
+    for char in _characters():
         category = unicodedata.category(char)
         if char == "\ufffd" or (category in ("Cc", "Cf") and char not in "\t\n\r"):
             ignorable_chars.append(char)  # deleted before the reference lower-cases

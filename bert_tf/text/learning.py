@@ -13,16 +13,13 @@ from bert_tf.types import StrPath
 
 MIN_SIZE = 100  # a smaller one has no room for an alphabet, digits and punctuation
 MAX_SIZE = 10_000_000  # of a model (config.model); the largest published one has a million
-_CHUNK_BYTES = 1 << 20  # of text normalized at a time
+_LINES_PER_CHUNK = 1024  # normalized at a time
 
 
 def read_lines(path: StrPath) -> Iterator[bytes]:
-    """Yields the lines of a text file, plain or compressed by gzip (".gz")."""
-    try:
-        with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
-            yield from file
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: not a complete gzip file ({error}); fetch it again or unpack it") from error
+    """Yields the lines of a text file, plain or compressed by gzip (".gz"), that `check_text_files` has accepted."""
+    with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
+        yield from file
 
 
 def learn_vocabulary(
@@ -80,19 +77,7 @@ def learn_vocabulary(
 
 def _count_words(lines: Iterable[str | bytes], normalizer: Normalizer) -> dict[str, int]:
     words = collections.Counter[str]()
-    for chunk in _chunks(lines):
+    left = iter(lines)
+    while chunk := list(itertools.islice(left, _LINES_PER_CHUNK)):
         words.update(itertools.chain.from_iterable(normalizer.words(chunk)))
     return {word: count for word, count in words.items() if len(word) <= MAX_WORD_CHARS}
-
-
-def _chunks(lines: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
-    chunk: list[str | bytes] = []
-    chunk_bytes = 0
-    for line in lines:
-        chunk.append(line)
-        chunk_bytes += len(line)
-        if chunk_bytes >= _CHUNK_BYTES:
-            yield chunk
-            chunk, chunk_bytes = [], 0
-    if chunk:
-        yield chunk

@@ -50,7 +50,7 @@ def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool) -> tuple[bytes, 
     """Models of the WordPiece op: one for ordinary words, and one for long words, too."""
     vocabulary = _op_vocabulary(pieces, split_cjk)
     # The op limits words by bytes. With a limit of 200 every word that might have more than 200 characters becomes
-    # [UNK], which is how such words are found. Only texts with such a word are tokenized again, with the second model.
+    # [UNK], which is how such words are found. Only batches with such a word are tokenized again, by the second model.
     ordinary, long_words = (
         wordpiece_model(vocabulary, size, SPECIAL_STAND_INS[1]) for size in (MAX_WORD_CHARS, 4 * MAX_WORD_CHARS)
     )
@@ -61,19 +61,6 @@ def _rows(row_splits: tf.Tensor) -> tf.Tensor:
     """int64 [pieces]: the row of each piece. (TensorFlow's own function needs memory for rows * pieces values.)"""
     steps = tf.math.bincount(tf.cast(row_splits[1:], tf.int32), dtype=tf.int64)  # rows that end before each piece
     return tf.cumsum(steps)[: row_splits[-1]]
-
-
-def _replace_rows(tokens: _Tokens, rows: tf.Tensor, replacements: _Tokens) -> _Tokens:
-    """Replaces `rows` of `tokens` by the rows of `replacements`."""
-    ragged = []
-    for ids, row_splits, starts, ends in (tokens, replacements):
-        values = tf.stack([tf.cast(ids, tf.int64), starts, ends], axis=1)  # [pieces, 3]
-        ragged.append(tf.RaggedTensor.from_row_splits(values, row_splits, validate=False))
-    batch = ragged[0].nrows()
-    order = tf.tensor_scatter_nd_update(tf.range(batch), rows[:, tf.newaxis], batch + tf.range(ragged[1].nrows()))
-    merged = tf.gather(tf.concat(ragged, axis=0), order)
-    ids, starts, ends = tf.unstack(merged.values, axis=1)
-    return tf.cast(ids, tf.int32), merged.row_splits, starts, ends
 
 
 class Tokenizer(tf.Module):
@@ -252,14 +239,9 @@ class Tokenizer(tf.Module):
     ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Text without invalid bytes, the normalizer's offsets into it, and the tokens (see `_Tokens`)."""
         text, normalized, *offsets = self._normalizer.normalize(strings, special_tokens, with_offsets)
-        tokens = _, row_splits, starts, ends = wordpiece(normalized, self._ordinary_model)
-        is_long = ends - starts > MAX_WORD_CHARS
-
-        def with_long_words() -> _Tokens:
-            rows, _ = tf.unique(tf.boolean_mask(_rows(row_splits), is_long))
-            return _replace_rows(tokens, rows, self._with_long_words(tf.gather(normalized, rows)))
-
-        return text, offsets, *tf.cond(tf.reduce_any(is_long), with_long_words, lambda: tokens)
+        tokens = _, _, starts, ends = wordpiece(normalized, self._ordinary_model)
+        any_long = tf.reduce_any(ends - starts > MAX_WORD_CHARS)
+        return text, offsets, *tf.cond(any_long, lambda: self._with_long_words(normalized), lambda: tokens)
 
     def _with_long_words(self, normalized: tf.Tensor) -> _Tokens:
         """Tokenizes with each word of more than 200 characters as [UNK]; the op itself does so above 800 bytes."""

@@ -1,6 +1,7 @@
 """WordPiece vocabulary files: one piece per line; the line number, from 0, is its id."""
 
 import os
+import unicodedata
 from collections.abc import Sequence
 
 from bert_tf.errors import DataError
@@ -10,6 +11,8 @@ from bert_tf.text.encoding import decode
 from bert_tf.types import StrPath
 
 MAX_PIECE_BYTES = 256  # the limit of TF Text's WordPiece op, without "##"
+# Pieces with capitals or composed characters are ignored up to this share: they may have been added later.
+_STRAY = 0.001
 
 
 def read_vocabulary(path: StrPath) -> list[str]:
@@ -97,3 +100,29 @@ def check_size(pieces: Sequence[str], expected: int, source: str = "the vocabula
             f"[padding0] to [padding{missing - 1}]"
         )
     raise DataError(f"{source} has {len(pieces)} pieces, but the checkpoint was trained with {expected}; {advice}")
+
+
+def guess_tokenizer(pieces: Sequence[str]) -> tuple[dict[str, bool], str]:
+    """Guesses a tokenizer's settings from its vocabulary, for checkpoints that do not store them.
+
+    Lower-cased text has no capitals, and text with accents stripped is decomposed (NFD). So a vocabulary with capitals
+    or composed characters was learned without these steps.
+
+    Returns:
+        Keyword arguments for `Tokenizer`, and a sentence that explains the guess.
+    """
+    words = [piece for piece in pieces if not (piece.startswith("[") and piece.endswith("]"))]  # no special tokens
+    capitals = [piece for piece in words if piece.lower() != piece]
+    composed = [piece for piece in words if unicodedata.normalize("NFD", piece) != piece]
+    lower_case = len(capitals) <= _STRAY * len(words)
+    strip_accents = lower_case and len(composed) <= _STRAY * len(words)
+    case, accents = "lower-cases" if lower_case else "keeps case", "strips" if strip_accents else "keeps"
+    return (
+        {"lower_case": lower_case, "strip_accents": strip_accents, "split_cjk": True},
+        f"the tokenizer {case} and {accents} accents: guessed from the vocabulary, in which {_count(capitals)} of "
+        f"{len(words):,} pieces have capitals and {_count(composed)} have composed characters",
+    )
+
+
+def _count(pieces: Sequence[str]) -> str:
+    return f"{len(pieces):,} (such as {pieces[0]!r})" if pieces else "0"

@@ -144,8 +144,7 @@ def word_of(starts: tf.RaggedTensor, word_starts: tf.RaggedTensor, text: tf.Tens
     Returns:
         int64 [pieces], indices into `word_starts.values`.
     """
-    begins = tf.cumsum(tf.strings.length(text) + 1, exclusive=True)  # of each text in their concatenation
-    pieces, words = (offsets.values + tf.gather(begins, offsets.value_rowids()) for offsets in (starts, word_starts))
+    pieces, words = (_in_all(text, offsets, gap=1) for offsets in (starts, word_starts))
     return tf.searchsorted(words, pieces, side="right", out_type=tf.int64) - 1
 
 
@@ -174,19 +173,22 @@ def _has_space(text: tf.Tensor, firsts: tf.RaggedTensor, lasts: tf.RaggedTensor,
     def searched() -> tf.Tensor:
         codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
         spaces = tf.ragged.boolean_mask(offsets, codes.with_values(_is_among(codes.values, space_codes())))
-        begins = tf.cumsum(tf.strings.length(text) + 1, exclusive=True)  # of each text in their concatenation
-        spaces = tf.cast(spaces.values, tf.int32) + tf.gather(begins, spaces.value_rowids())
-        first, last = (ends.values + tf.gather(begins, ends.value_rowids()) for ends in (firsts, lasts))
+        spaces, first, last = (_in_all(text, tf.cast(one, tf.int32), gap=1) for one in (spaces, firsts, lasts))
         return tf.searchsorted(spaces, first) < tf.searchsorted(spaces, last)
 
     return tf.cond(tf.reduce_all(at_once | ~needed), lambda: at_once, searched)
 
 
+def _in_all(text: tf.Tensor, offsets: tf.RaggedTensor, gap: int = 0) -> tf.Tensor:
+    """int32 [values]: `offsets` [batch, None] in the concatenation of all texts, with `gap` bytes after each."""
+    begins = tf.cumsum(tf.strings.length(text) + gap, exclusive=True)
+    return offsets.values + tf.gather(begins, offsets.value_rowids())
+
+
 def _code_points(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.Tensor:
     """int32 [pieces]: the code points that begin at byte `offsets` [batch, None]; 0 after the last text."""
-    begins = tf.cumsum(tf.strings.length(text), exclusive=True)
     data = tf.io.decode_raw(tf.strings.reduce_join(text) + "\0\0\0\0", tf.uint8)
-    at = offsets.values + tf.gather(begins, offsets.value_rowids())
+    at = _in_all(text, offsets)
     first, *rest = (tf.cast(tf.gather(data, at + position), tf.int32) for position in range(4))
     one, two, three = (byte % 64 for byte in rest)
     return tf.where(

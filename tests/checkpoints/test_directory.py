@@ -187,16 +187,16 @@ FITTED = {  # task: labels, a fitted value
 def test_the_fitted_values_of_every_task_are_checked(name):
     labels, state = FITTED[name]
     task = {"name": name, "settings": {"labels": labels} if labels else {}}
-    assert directory.from_description(described(task=task), "m/config.json")["task"] == task
+    assert directory.from_description(described(task=task), "m/config.json").task == task
     task["settings"][state] = {}
     with pytest.raises(DataError, match=rf"^m/config\.json: task\.settings\.{state} is {{}}; expected "):
         directory.from_description(described(task=task), "m/config.json")
 
 
 def test_other_keys_and_names_of_older_versions_are_read():
-    assert directory.from_description(described(), "m/config.json")["config"] == small_config()
+    assert directory.from_description(described(), "m/config.json").config == small_config()
     content = described(made_by="later", **{"model.attention": "left", "task.settings.data": {"evaluation": "dev.tsv"}})
-    assert directory.from_description(content, "m/config.json")["config"] == small_config(attention="causal")
+    assert directory.from_description(content, "m/config.json").config == small_config(attention="causal")
 
 
 def test_a_directory_of_another_format_is_not_read_as_a_task(tmp_path):

@@ -17,7 +17,7 @@ from scipy import stats
 
 from bert_tf.config import PretrainingData
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.documents import sentence_pairs
+from bert_tf.inputs.corpus.documents import in_batches, sentence_pairs
 from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.text import Tokenizer
 from tests.inputs.original import join, pairs_in, reference_masks, reference_pairs
@@ -75,9 +75,8 @@ def our_epochs(documents, seeds, **options):
     dataset = tf.data.Dataset.from_tensors(ragged)
 
     def epoch(seed):
-        limits = {"max_tokens": MAX_TOKENS, "batch_size": 1000}
-        pairs = sentence_pairs(dataset, tf.stack([seed, 7]), cls_id=CLS, sep_id=SEP, **limits, **options)
-        return pairs.map(lambda batch: (seed, batch))
+        groups = sentence_pairs(dataset, tf.stack([seed, 7]), max_tokens=MAX_TOKENS, **options)
+        return in_batches(groups, 1000, CLS, SEP).map(lambda batch: (seed, batch))
 
     sampled = {seed: [] for seed in seeds}
     for seed, batch in tf.data.Dataset.from_tensor_slices(list(seeds)).flat_map(epoch):

@@ -1,3 +1,4 @@
+import collections
 import functools
 
 import numpy as np
@@ -17,6 +18,7 @@ from bert_tf.inputs.masking import (
 
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 1000
 MASKING = ("token", "whole_word", "span")
+Masked = collections.namedtuple("Masked", "input_ids positions labels weights")
 ORDER, LENGTH = 0, 3  # random streams of the order of words and of the lengths of spans
 
 
@@ -60,7 +62,8 @@ def mask(ids, maskable, lengths, seeds=1, starts=None, xla=False, **options):
         masked = compiled(**options)(ids, maskable, seeds, lengths, starts)
     else:
         masked = mask_tokens(ids, maskable, seeds, lengths=lengths, word_starts=starts, **options)
-    return type(masked)(*(t.numpy() for t in masked))
+    names = ("input_word_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+    return Masked(*(masked[name].numpy() for name in names))
 
 
 def words_of(maskable, starts):
@@ -331,7 +334,7 @@ def test_static_shapes_survive_and_unknown_ones_are_allowed(masking):
             return mask_tokens(ids, maskable, seeds, masking=masking, **options)
 
         outputs = graph.get_concrete_function(matrix, flags, flags, seeds, row).structured_outputs
-        return [t.shape.as_list() for t in outputs]
+        return [outputs[name].shape.as_list() for name in sorted(outputs)]
 
     assert shapes(4, 16) == [[4, 16], [4, 20], [4, 20], [4, 20]]
     assert shapes(None, None) == [[None, None], [None, 20], [None, 20], [None, 20]]
@@ -379,7 +382,7 @@ def test_word_starts_are_encoded_in_the_ids():
 
 def test_a_causal_lm_predicts_each_next_token_and_masks_nothing():
     ids = tf.constant([[2, 7, 8, 3, 0], [2, 9, 3, 0, 0]])
-    made = next_tokens(ids, tf.cast(ids > 0, tf.int32), 6)
+    made = next_tokens(ids, ids > 0, 6)
     assert made["masked_lm_positions"].numpy().tolist() == [[0, 1, 2, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
     assert made["masked_lm_ids"].numpy().tolist() == [[7, 8, 3, 0, 0, 0], [9, 3, 0, 0, 0, 0]]
     assert made["masked_lm_weights"].numpy().tolist() == [[1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0]]

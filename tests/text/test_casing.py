@@ -4,8 +4,7 @@ import unicodedata
 
 import pytest
 
-from bert_tf.text.casing import guess_tokenizer
-from bert_tf.text.vocabulary import read_vocabulary
+from bert_tf.text.vocabulary import guess_tokenizer, read_vocabulary
 from tests import packages
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

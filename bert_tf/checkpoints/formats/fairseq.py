@@ -15,19 +15,12 @@ import numpy as np
 from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_nested, tensors_of
-from bert_tf.checkpoints.weight_map import (
-    PYTORCH,
-    TRANSPOSED,
-    TensorMapping,
-    WeightMap,
-    expand,
-    names_of,
-    read_mapped,
-)
+from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, names_of, read_mapped
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.model.variables import variable_shapes
 from bert_tf.text import Tokenizer
+from bert_tf.text.encoding import decode
 from bert_tf.text.vocabulary import check_vocabulary
 
 FORMAT = "fairseq"
@@ -169,17 +162,16 @@ def _config(settings: Mapping[str, Any], store: Mapping[str, Tensor], prefix: st
 
 
 def _weight_map(config: BertConfig, store: Mapping[str, Tensor], prefix: str) -> WeightMap:
-    """The weight map; older names are used if `store` has them: fused q, k and v; emb_layer_norm."""
+    """The weight map; older names are used if `store` has them: emb_layer_norm; one matrix for q, k and v."""
     root = prefix.removesuffix("sentence_encoder.")
     names = {ours: (root if ours.startswith("masked_lm/") else prefix) + theirs for ours, theirs in _NAMES.items()}
     if f"{prefix}emb_layer_norm.weight" in store:
         names["embeddings/norm"] = f"{prefix}emb_layer_norm"
     table = expand(names, PYTORCH, config.num_layers)
-    for index in range(config.num_layers):
-        fused, ours = f"{prefix}layers.{index}.self_attn.in_proj", f"layer_{index}/attention/qkv"
-        if f"{fused}_weight" in store:
-            table[f"{ours}/kernel"] = TensorMapping((f"{fused}_weight",), TRANSPOSED)
-            table[f"{ours}/bias"] = TensorMapping((f"{fused}_bias",))
+    joined = {"layer_*/attention/qkv": f"{prefix}layers.*.self_attn.in_proj"}
+    for path, mapping in expand(joined, {"kernel": "_weight", "bias": "_bias"}, config.num_layers).items():
+        if mapping.names[0] in store:
+            table[path] = mapping
     return table
 
 
@@ -205,11 +197,8 @@ def _unused_tensors(store: Mapping[str, Tensor], used: set[str], words: Tensor, 
 def _read_dictionary(path: str) -> list[str]:
     """Symbols of a dictionary; each line has the symbol, a space, its count and perhaps "#fairseq:overwrite"."""
     symbols = []
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            lines = file.read().split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text: {error}") from None
+    with open(path, "rb") as file:
+        lines = decode(file.read(), path).split("\n")
     for number, line in enumerate(lines, start=1):
         if not line:
             continue

@@ -3,30 +3,19 @@
 import dataclasses
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
 
 from bert_tf.checkpoints.formats import google_config as configs
 from bert_tf.checkpoints.stored_model import ELSEWHERE, Checkpoint, check_writable
 from bert_tf.checkpoints.tensor import Tensor, number, tensor_of
-from bert_tf.checkpoints.tensor_files.bundles import choose, holds_objects, open_bundle, prefixes, stem, write_bundle
-from bert_tf.checkpoints.weight_map import (
-    TENSORFLOW,
-    TRANSPOSED,
-    TensorMapping,
-    WeightMap,
-    expand,
-    names_of,
-    read_mapped,
-    write_mapped,
-)
+from bert_tf.checkpoints.tensor_files import bundles
+from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of, read_mapped, write_mapped
 from bert_tf.config import BertConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json, write_json
 from bert_tf.model.variables import ON_POOLED
-from bert_tf.text.casing import guess_tokenizer
-from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabulary
+from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary, write_vocabulary
 from bert_tf.types import Json
 
 FORMAT = "google"
@@ -35,7 +24,7 @@ _VOCABULARY, _CHECKPOINT = "vocab.txt", "bert_model.ckpt"
 _EPSILON = 1e-12  # of tf.contrib.layers.layer_norm, which modeling.py uses
 _SLOTS = {"m": "adam_m", "v": "adam_v"}  # AdamWeightDecayOptimizer of optimization.py
 _STEP = "global_step"
-_NAMES = {
+NAMES = {
     "embeddings/word_embeddings": "bert/embeddings/word_embeddings",
     "embeddings/position_embeddings": "bert/embeddings/position_embeddings",
     "embeddings/type_embeddings": "bert/embeddings/token_type_embeddings",
@@ -51,19 +40,22 @@ _NAMES = {
     "layer_*/output": "bert/encoder/layer_*/output/dense",
     "layer_*/output_norm": "bert/encoder/layer_*/output/LayerNorm",
 }
+# The scripts create the variables of these heads themselves; run_classifier.py opens no scope.
+_HEADS = {"next_sentence": "cls/seq_relationship/", "span": "cls/squad/", "classifier": ""}
+_HEAD_VARIABLES = {"kernel": "output_weights", "bias": "output_bias"}
 
 
 def recognises(path: str) -> bool:
     """Whether `path` is a directory in this format, or the prefix of a name-based TensorFlow checkpoint."""
     if not os.path.isdir(path):
-        prefix = stem(path)
-        return os.path.exists(f"{prefix}.index") and not holds_objects(prefix)
+        prefix = bundles.stem(path)
+        return os.path.exists(f"{prefix}.index") and not bundles.holds_objects(prefix)
     files = set(os.listdir(path))
     # With only another format's config, the directory is of that format, whatever *.index files are in it.
     if "saved_model.pb" in files or ("config.json" in files and configs.FILE not in files):
         return False
     if any(file.endswith(".index") for file in files):
-        return bool(prefixes(path, objects=False))
+        return bool(bundles.prefixes(path, objects=False))
     return configs.FILE in files and "config.json" not in files
 
 
@@ -75,7 +67,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
             bert_model.ckpt, else the checkpoint that its file `checkpoint` names, else its only one.
         allow_pickle: not used, as this format has no pickled files.
     """
-    prefix, warnings = _prefix(path)
+    prefix, warnings = bundles.find_prefix(path, objects=False, preferred=_CHECKPOINT)
     folder = os.path.dirname(prefix)
     file, vocabulary = os.path.join(folder, configs.FILE), os.path.join(folder, _VOCABULARY)
     if not os.path.exists(file):
@@ -84,10 +76,10 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
             "that its training started from"
         )
     settings = read_json(file, Json)
-    store = open_bundle(prefix)
+    store = bundles.open_bundle(prefix)
     has_description = configs.OURS in settings
     if has_description:
-        checkpoint = Checkpoint(tensors={}, **configs.read_description(settings, file))
+        checkpoint = configs.read_description(settings, file)
     else:
         checkpoint = Checkpoint(config=configs.read_config(settings, file, f"{prefix}.meta", warnings), tensors={})
     checkpoint.warnings += warnings
@@ -102,9 +94,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         if not has_description:
             checkpoint.tokenizer_settings, note = guess_tokenizer(pieces)
             checkpoint.warnings.append(note)
-    if checkpoint.task:
-        _check_head(checkpoint, _head(store), file, prefix)
-    else:
+    if not checkpoint.task:
         _find_head(checkpoint, store, has_description)
     table, shapes = weight_map(checkpoint.config), checkpoint.shapes()
     slots = _slot_map(table)
@@ -116,7 +106,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     }
     checkpoint.tensors = read_mapped(table, shapes, store, prefix)
     checkpoint.slots = read_mapped(slots, slot_shapes, store, prefix)
-    checkpoint.step = _step(store, prefix)
+    checkpoint.step = number(store[_STEP], prefix) if _STEP in store else None
     taken = names_of(table, shapes) | names_of(slots, slot_shapes) | {_STEP}
     checkpoint.unused_tensors = _unused_tensors(store, taken, names_of(table, table), prefix)
     return checkpoint
@@ -147,7 +137,7 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
             store[f"bert/pooler/dense/{part}"] = tensor_of(np.zeros(shape, np.float32), "zeros")
     if checkpoint.step is not None:
         store[_STEP] = tensor_of(np.array(checkpoint.step, np.int64), _STEP)
-    write_bundle(os.path.join(path, _CHECKPOINT), store)
+    bundles.write_bundle(os.path.join(path, _CHECKPOINT), store)
     if checkpoint.pieces:
         write_vocabulary(os.path.join(path, _VOCABULARY), checkpoint.pieces)
     # Google's other settings are written back at the top level; those of other formats stay in the description.
@@ -159,51 +149,24 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     return {name: " + ".join(table[name].names) for name in tensors}
 
 
-def _prefix(path: str) -> tuple[str, list[str]]:
-    """Prefix of the checkpoint to read, and warnings."""
-    if not os.path.isdir(path):
-        return stem(path), []
-    own, found = os.path.join(path, _CHECKPOINT), prefixes(path, objects=False)
-    if not found:
-        raise DataError(f"{path}: no checkpoint; expected {_CHECKPOINT}.index and {_CHECKPOINT}.data-*")
-    return (own, []) if own in found else choose(path, found)
-
-
 def weight_map(config: BertConfig) -> WeightMap:
     """The weight map of the encoder and all heads."""
-    # The scripts of these heads create their kernels themselves, as [outputs, inputs]; the rest is tf.layers.dense.
-    # run_classifier.py opens no scope.
-    outputs = {"next_sentence": "cls/seq_relationship/", "span": "cls/squad/", "classifier": ""}
-    return (
-        expand(_NAMES, TENSORFLOW, config.num_layers)
-        | {f"{ours}/kernel": TensorMapping((f"{scope}output_weights",), TRANSPOSED) for ours, scope in outputs.items()}
-        | {f"{ours}/bias": TensorMapping((f"{scope}output_bias",)) for ours, scope in outputs.items()}
-    )
+    return expand(NAMES, TENSORFLOW, config.num_layers) | expand(_HEADS, _HEAD_VARIABLES)
 
 
 def _slot_map(table: WeightMap) -> WeightMap:
     """The weight map of Adam's slots, "PATH/m" and "PATH/v"."""
     return {
-        f"{path}/{slot}": TensorMapping(tuple(f"{name}/{theirs}" for name in mapping.names), mapping.layout)
+        f"{path}/{slot}": dataclasses.replace(mapping, names=tuple(f"{name}/{theirs}" for name in mapping.names))
         for path, mapping in table.items()
         for slot, theirs in _SLOTS.items()
     }
 
 
-def _check_head(checkpoint: Checkpoint, found: str | None, file: str, prefix: str) -> None:
-    """Checks the head that the variables make, `found`, against the task."""
-    # The output layers of tagging and multiple choice have the same names as a classifier's.
-    expected = "classification" if checkpoint.head in ("tagging", "multiple_choice") else checkpoint.head
-    if checkpoint.task and expected and found != expected:
-        raise DataError(
-            f"{file}: the part {configs.OURS!r} describes the task {checkpoint.task['name']!r}, but {prefix} holds "
-            f"{'variables of ' + found if found else 'no head'}; remove that part if these belong together"
-        )
-
-
 def _find_head(checkpoint: Checkpoint, store: Mapping[str, Tensor], has_description: bool) -> None:
     """Sets the task and the pooler by the names of the variables."""
     found, config = _head(store), checkpoint.config
+    settings: Json = {"max_length": config.max_position_embeddings}
     # A model without a pooler is written with a pooler of zeros, which is used if a head has been trained on it since.
     pooler = config.pooler if has_description else any(name.startswith("bert/pooler/") for name in store)
     checkpoint.config = dataclasses.replace(config, pooler=pooler or found in ON_POOLED)
@@ -213,21 +176,16 @@ def _find_head(checkpoint: Checkpoint, store: Mapping[str, Tensor], has_descript
         checkpoint.warnings.append(
             f"head: only the encoder is read: what the classifier reads is not known, as there is also {others[0]}"
         )
-        found = None
-    if not found:
-        return
-    name = found
-    settings: dict[str, Any] = {"max_length": config.max_position_embeddings}
-    if found == "classification":
+    elif found == "classification":
         shapes = [store[output].shape for output in ("output_weights", "output_bias") if output in store]
-        labels = [str(index) for index in range(max(shape[0] if shape else 1 for shape in shapes))]
-        settings["labels"] = labels
-        if len(labels) == 1:
+        count = max(shape[0] if shape else 1 for shape in shapes)
+        name, assumption = found, f"labels: named 0 to {count - 1}"
+        if count == 1:
             name, assumption = "regression", "task regression: assumed, as there is one output"
-        else:
-            assumption = f"labels: named 0 to {len(labels) - 1}"
         checkpoint.warnings.append(f"{assumption}; google-research/bert does not save labels")
-    checkpoint.task = {"name": name, "settings": settings}
+        checkpoint.task = {"name": name, "settings": settings | {"labels": [str(index) for index in range(count)]}}
+    elif found:
+        checkpoint.task = {"name": found, "settings": settings}
 
 
 def _head(names: Collection[str]) -> str | None:
@@ -241,12 +199,6 @@ def _head(names: Collection[str]) -> str | None:
     if masked_lm and next_sentence:
         return "pretraining"
     return "masked_lm" if masked_lm else "next_sentence" if next_sentence else None
-
-
-def _step(store: Mapping[str, Tensor], prefix: str) -> int | None:
-    if _STEP not in store:
-        return None
-    return number(store[_STEP], prefix)
 
 
 def _unused_tensors(store: Mapping[str, Tensor], taken: set[str], known: set[str], prefix: str) -> dict[str, str]:

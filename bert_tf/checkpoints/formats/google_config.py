@@ -1,7 +1,6 @@
 """bert_config.json of google-research/bert's format: Google's settings, and a part of our own."""
 
 import os
-from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
@@ -33,13 +32,13 @@ _DEFAULTS = {"type_vocab_size": 16}  # modeling.py's default, where it differs f
 _ACTIVATIONS = {"tanh_gelu": "gelu", "erf_gelu": "gelu", "relu": "relu"}
 
 
-def read_description(settings: Json, file: str) -> dict[str, Any]:
-    """Keyword arguments of Checkpoint from a bert_config.json that `to_settings` made; `file` is for errors."""
+def read_description(settings: Json, file: str) -> Checkpoint:
+    """A Checkpoint without tensors from a bert_config.json that `to_settings` made; `file` is for errors."""
     location = f"{file}, {OURS!r}"
     if not isinstance(settings[OURS], dict):
         raise DataError(f"{location}: a JSON {type(settings[OURS]).__name__}; expected an object, {{...}}")
     described = directory.from_description(settings[OURS], location)
-    for field, value in _settings(described["config"]).items():
+    for field, value in _settings(described.config).items():
         if settings.get(field) != value:
             raise DataError(
                 f"{file}: {field} is {settings.get(field)!r}, but the part {OURS!r} makes it {value!r}; change both, "

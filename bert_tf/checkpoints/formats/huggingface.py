@@ -1,6 +1,7 @@
 """Hugging Face's format: config.json, model.safetensors, vocab.txt (transformers, models/bert and models/roberta)."""
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -74,10 +75,16 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     """
     file = os.path.join(path, "config.json")
     settings: Json = {**read_json(file, configs.Settings)}
-    warnings: list[str] = []
     config = configs.read_config(settings, file)
-    roberta = configs.is_roberta(settings["model_type"])
-    pieces, tokenizer_settings, tokenizer_config = _tokenizer(path, settings, config.vocab_size, warnings)
+    roberta, tokenizer_config = configs.is_roberta(settings["model_type"]), tokenizers.read_config(path)
+    pieces, tokenizer_settings, warnings = tokenizers.read_tokenizer(
+        path,
+        tokenizer_config,
+        config.vocab_size,
+        default_class=settings.get("tokenizer_class"),
+        # RoBERTa's tokenizer is hardly ever WordPiece, so it may be missing; for BERT, the file was forgotten.
+        required=not roberta and not configs.lacks_tokenizer(settings),
+    )
     limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
     max_length = limit if type(limit) is int and 0 < limit < positions else positions
     weights, tensors = _open(path, allow_pickle)
@@ -228,9 +235,9 @@ def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:
     """The file that holds or lists the tensors, and the tensors by name."""
     readers: dict[str, Callable[[str], dict[str, Tensor]]] = {
         "model.safetensors": open_tensors,
-        "model.safetensors.index.json": lambda file: open_sharded(*os.path.split(file)),
+        "model.safetensors.index.json": open_sharded,
         "pytorch_model.bin": open_pickled,
-        "pytorch_model.bin.index.json": lambda file: open_sharded(*os.path.split(file), open_pickled),
+        "pytorch_model.bin.index.json": functools.partial(open_sharded, open_file=open_pickled),
     }
     for name, reader in readers.items():
         file = os.path.join(path, name)
@@ -247,20 +254,6 @@ def _open(path: str, allow_pickle: bool) -> tuple[str, dict[str, Tensor]]:
     raise DataError(
         f"{path}: no weights; expected model.safetensors: download it, or save it with Transformers (save_pretrained)"
     )
-
-
-def _tokenizer(path: str, settings: Json, vocab_size: int, warnings: list[str]) -> tuple[list[str] | None, Json, Json]:
-    """Vocabulary or None, keyword arguments of `Tokenizer`, content of tokenizer_config.json."""
-    config = tokenizers.read_config(path)
-    default_class = settings.get("tokenizer_class") and str(settings["tokenizer_class"])
-    pieces, arguments, remarks = tokenizers.read_tokenizer(path, config, vocab_size, default_class)
-    if not pieces and not remarks:
-        # RoBERTa's tokenizer is hardly ever WordPiece, so it may be missing; for BERT, the file was forgotten.
-        if not configs.is_roberta(settings["model_type"]) and not configs.lacks_tokenizer(settings):
-            raise DataError(f"{path}: neither vocab.txt nor tokenizer.json; download the one of this model")
-        remarks = ["no tokenizer: the directory has none; the ids must come from the model's own tokenizer"]
-    warnings += remarks
-    return pieces, arguments, config
 
 
 def _plain(tensors: Mapping[str, Tensor], prefix: str, file: str) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
@@ -79,7 +79,7 @@ def _read_library(file: str) -> Json | None:
 
 
 def read_tokenizer(
-    path: str, config: Json, vocab_size: int, default_class: str | None = None
+    path: str, config: Json, vocab_size: int, *, default_class: str | None, required: bool
 ) -> tuple[list[str] | None, Json, list[str]]:
     """Reads vocabulary and settings, as Transformers would use them.
 
@@ -88,10 +88,11 @@ def read_tokenizer(
         config: content of tokenizer_config.json.
         vocab_size: of the model.
         default_class: class of the tokenizer if `config` names none.
+        required: whether it is an error if the directory has no tokenizer at all.
 
     Returns:
         The pieces by id (None if the ids do not come from a BERT tokenizer), keyword arguments of `Tokenizer`, and
-        warnings. None, {} and no warnings if there is no tokenizer at all.
+        warnings.
     """
     vocab, fast = os.path.join(path, "vocab.txt"), os.path.join(path, "tokenizer.json")
     library = _read_library(fast)
@@ -114,8 +115,10 @@ def read_tokenizer(
         if pieces is None or differ:
             pieces, source = listed, fast
     if pieces is None:
-        return None, {}, []
-    added = _completed(pieces, _added(path, config, library), path)
+        if required:
+            raise DataError(f"{path}: neither vocab.txt nor tokenizer.json; download the one of this model")
+        return None, {}, ["no tokenizer: the directory has none; the ids must come from the model's own tokenizer"]
+    added = _append_added(pieces, path, config, library)
     if added:
         warnings.append(
             f"added tokens are appended to the vocabulary ({', '.join(added[:10])}) and matched in texts as ordinary "
@@ -151,32 +154,24 @@ def _foreign(path: str, library: Json | None, name: str | None, has_vocab: bool)
     return None
 
 
-def _listed(vocab: Mapping[str, Any], file: str) -> list[str]:
+def _listed(vocab: Mapping[str, int], file: str) -> list[str]:
     """The pieces of a vocabulary (piece -> id) by id."""
-    pieces = {number: piece for piece, number in vocab.items() if isinstance(number, int)}
+    pieces = {number: piece for piece, number in vocab.items()}
     if sorted(pieces) != list(range(len(vocab))):
         raise DataError(f"{file}: the ids of its pieces are not 0 to {len(vocab) - 1}; expected each number once")
     return [pieces[number] for number in range(len(vocab))]
 
 
-def _added(path: str, config: Json, library: Json | None) -> dict[int, str]:
-    """Added tokens by id, from all files that list them."""
+def _append_added(pieces: list[str], path: str, config: Json, library: Json | None) -> list[str]:
+    """Appends the added tokens, from all files that list them, to `pieces`; returns those that it lacked."""
+    decoder = config.get("added_tokens_decoder") or {}
+    if not all(map(str.isdecimal, decoder)):
+        raise DataError(f"{path}: added tokens without an integer id; save the tokenizer again with Transformers")
+    added = {int(number): token["content"] for number, token in decoder.items()}
+    added |= {token["id"]: token["content"] for token in (library or {}).get("added_tokens") or []}
     file = os.path.join(path, "added_tokens.json")
-    listed = list((config.get("added_tokens_decoder") or {}).items())
-    try:
-        tokens = [(number, token["content"]) for number, token in listed]
-        tokens += [(token["id"], token["content"]) for token in (library or {}).get("added_tokens") or []]
-        if os.path.exists(file):
-            tokens += [(number, token) for token, number in read_json(file, dict[str, int]).items()]
-        return {int(number): str(token) for number, token in tokens}
-    except (KeyError, TypeError, ValueError):
-        raise DataError(
-            f"{path}: added tokens without an integer id or 'content'; save the tokenizer again with Transformers"
-        ) from None
-
-
-def _completed(pieces: list[str], added: Mapping[int, str], path: str) -> list[str]:
-    """Appends the tokens with ids past the end of `pieces` to it; returns them."""
+    if os.path.exists(file):
+        added |= {number: token for token, number in read_json(file, dict[str, int]).items()}
     new = {number: token for number, token in sorted(added.items()) if number >= len(pieces)}
     if list(new) != list(range(len(pieces), len(pieces) + len(new))):
         raise DataError(

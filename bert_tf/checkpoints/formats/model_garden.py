@@ -4,7 +4,6 @@ The graph of a SavedModel is never run: the variables hold all weights, and Tens
 the object graph beside them (`model_garden_names`).
 """
 
-import collections
 import dataclasses
 import os
 import re
@@ -18,13 +17,12 @@ from bert_tf.checkpoints.formats import google_config
 from bert_tf.checkpoints.formats.model_garden_names import find
 from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
 from bert_tf.checkpoints.tensor import Tensor, number, reshaped
-from bert_tf.checkpoints.tensor_files.bundles import OBJECT_GRAPH, choose, holds_objects, open_bundle, prefixes, stem
+from bert_tf.checkpoints.tensor_files import bundles
 from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of, read_mapped
 from bert_tf.config import BertConfig
 from bert_tf.errors import DataError
 from bert_tf.files import read_json
-from bert_tf.text.casing import guess_tokenizer
-from bert_tf.text.vocabulary import check_size, read_vocabulary
+from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary
 from bert_tf.types import Json
 
 FORMAT = "model_garden"
@@ -60,8 +58,8 @@ _EXPECTED = "expected a BERT encoder of TF-Hub or TF Model Garden"
 def recognises(path: str) -> bool:
     """Whether `path` is a SavedModel, a directory with checkpoints of tf.train.Checkpoint, or the prefix of one."""
     if os.path.isdir(path):
-        return os.path.exists(os.path.join(path, "saved_model.pb")) or bool(prefixes(path, objects=True))
-    return holds_objects(stem(path))
+        return os.path.exists(os.path.join(path, "saved_model.pb")) or bool(bundles.prefixes(path, objects=True))
+    return bundles.holds_objects(bundles.stem(path))
 
 
 def read(path: str, allow_pickle: bool = False) -> Checkpoint:
@@ -78,9 +76,10 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         The Checkpoint of an encoder, with the masked-LM or pre-training head if it has the variables of one.
     """
     saved_model = os.path.exists(os.path.join(path, "saved_model.pb"))
-    prefix, warnings = _prefix(path)
+    bundle = os.path.join(path, "variables", "variables")
+    prefix, warnings = (bundle, list[str]()) if saved_model else bundles.find_prefix(path, objects=True)
     folder = path if saved_model else os.path.dirname(prefix) or "."
-    values = {key.removesuffix(_VALUE): tensor for key, tensor in open_bundle(prefix).items()}
+    values = {key.removesuffix(_VALUE): tensor for key, tensor in bundles.open_bundle(prefix).items()}
     store, twice, unused_tensors = _variables(values, prefix)
     encoder = find(store)
     if not encoder:
@@ -99,8 +98,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         checkpoint.task = {"name": head, "settings": {"max_length": config.max_position_embeddings}}
     table, shapes = _weight_map(checkpoint, store, encoder[0]), checkpoint.shapes()
     taken = names_of(table, shapes)
-    if taken & twice.keys():
-        found = ", ".join(f"{name} ({' and '.join(twice[name])})" for name in sorted(taken & twice.keys()))
+    if found := ", ".join(sorted(taken & twice)):
         raise DataError(f"{prefix} holds several variables with the same name: {found}; expected one encoder")
     _add_unused(checkpoint, store.keys() - taken, prefix)
     _join_heads(store, table, config)
@@ -111,16 +109,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     return checkpoint
 
 
-def _prefix(path: str) -> tuple[str, list[str]]:
-    """Prefix of the checkpoint to read, and warnings."""
-    if os.path.exists(os.path.join(path, "saved_model.pb")):
-        return os.path.join(path, "variables", "variables"), []
-    return choose(path, prefixes(path, objects=True)) if os.path.isdir(path) else (stem(path), [])
-
-
-def _variables(
-    values: Mapping[str, Tensor], prefix: str
-) -> tuple[dict[str, Tensor], dict[str, list[str]], dict[str, str]]:
+def _variables(values: Mapping[str, Tensor], prefix: str) -> tuple[dict[str, Tensor], set[str], dict[str, str]]:
     """Sorts the tensors of a checkpoint.
 
     Args:
@@ -128,34 +117,35 @@ def _variables(
         prefix: of the checkpoint, for errors.
 
     Returns:
-        Variables by full name, the paths of full names that several variables share, and unused tensors with reasons.
+        Variables by full name, the full names that several variables share, and unused tensors with reasons.
     """
     full_names = _full_names(values, prefix)
     store: dict[str, Tensor] = {}
+    twice: set[str] = set()
     unused_tensors: dict[str, str] = {}
-    keys: dict[str, list[str]] = collections.defaultdict(list)
     for key, tensor in values.items():
         name = full_names.get(key) or key
         if key.startswith("optimizer/") or "/.OPTIMIZER_SLOT/" in key:
             unused_tensors[key] = "optimizer state"
         elif name == "save_counter":
             unused_tensors[name] = "a number of the training, not a weight"
-        elif tensor.dtype == "object" and key != OBJECT_GRAPH:
+        elif tensor.dtype == "object" and key != bundles.OBJECT_GRAPH:
             unused_tensors[key] = "Keras' description of an object, not a weight"
-        elif key not in (OBJECT_GRAPH, _LOWER_CASE, _STEP):  # these three are read elsewhere
-            keys[name].append(key)
+        elif key not in (bundles.OBJECT_GRAPH, _LOWER_CASE, _STEP):  # these three are read elsewhere
+            if name in store:
+                twice.add(name)
             store[name] = dataclasses.replace(tensor, source=name)
-    return store, {name: paths for name, paths in keys.items() if len(paths) > 1}, unused_tensors
+    return store, twice, unused_tensors
 
 
 def _full_names(values: Mapping[str, Tensor], prefix: str) -> dict[str, str]:
     """Full names of variables by path through Python objects."""
-    if OBJECT_GRAPH not in values:
+    if bundles.OBJECT_GRAPH not in values:
         return {}
     try:
-        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(values[OBJECT_GRAPH].read().item())
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(values[bundles.OBJECT_GRAPH].read().item())
     except DecodeError:
-        raise DataError(f"{prefix}: {OBJECT_GRAPH} cannot be read; download the files again") from None
+        raise DataError(f"{prefix}: {bundles.OBJECT_GRAPH} cannot be read; download the files again") from None
     attributes = [attribute for node in graph.nodes for attribute in node.attributes]
     return {attribute.checkpoint_key.removesuffix(_VALUE): attribute.full_name for attribute in attributes}
 

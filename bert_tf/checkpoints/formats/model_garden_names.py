@@ -7,6 +7,7 @@ models, and google-research/bert for TF 1 Hub modules.
 import re
 from collections.abc import Collection, Mapping
 
+from bert_tf.checkpoints.formats.google import NAMES
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.checkpoints.weight_map import TENSORFLOW, WeightMap, expand, names_of
 
@@ -31,19 +32,8 @@ _FIRST = {  # before 2.2.0; TF-Hub's version 1
     "embeddings/type_embeddings": "embedding_postprocessor/type_embeddings",
     "embeddings/norm": "embedding_postprocessor/layer_norm",
 }
-_TF1 = {  # TF 1 Hub modules
-    "embeddings/word_embeddings": "embeddings/word_embeddings",
-    "embeddings/position_embeddings": "embeddings/position_embeddings",
-    "embeddings/type_embeddings": "embeddings/token_type_embeddings",
-    "embeddings/norm": "embeddings/LayerNorm",
-    "pooler": "pooler/dense",
-    "layer_*/attention/qkv": "encoder/layer_*/attention/self/{query,key,value}",
-    "layer_*/attention/output": "encoder/layer_*/attention/output/dense",
-    "layer_*/attention_norm": "encoder/layer_*/attention/output/LayerNorm",
-    "layer_*/intermediate": "encoder/layer_*/intermediate/dense",
-    "layer_*/output": "encoder/layer_*/output/dense",
-    "layer_*/output_norm": "encoder/layer_*/output/LayerNorm",
-}
+# TF 1 Hub modules: google-research/bert's in another scope
+_TF1 = {ours: theirs.removeprefix("bert/") for ours, theirs in NAMES.items() if theirs.startswith("bert/")}
 
 
 def find(store: Mapping[str, Tensor]) -> tuple[WeightMap, int] | None:

@@ -1,9 +1,10 @@
 """TensorFlow's checkpoint files, PREFIX.index and PREFIX.data-*, read and written a few tensors at a time."""
 
+import functools
 import glob
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,16 +42,25 @@ def prefixes(path: str, *, objects: bool) -> list[str]:
     return sorted(prefix for prefix in map(stem, files) if holds_objects(prefix) == objects)
 
 
-def choose(path: str, candidates: Sequence[str]) -> tuple[str, list[str]]:
-    """Chooses the checkpoint of a directory to read: the only one, or the newest according to its file `checkpoint`.
+def find_prefix(path: str, *, objects: bool, preferred: str = "") -> tuple[str, list[str]]:
+    """Chooses the checkpoint to read.
 
     Args:
-        path: directory.
-        candidates: prefixes in it, at least one.
+        path: a prefix or index file; or a directory, for the checkpoint with the name `preferred` in it, else the only
+            one, else the newest according to its file `checkpoint`.
+        objects: as for `prefixes`.
+        preferred: name of a checkpoint.
 
     Returns:
         The prefix, and warnings: one if there were several candidates.
     """
+    if not os.path.isdir(path):
+        return stem(path), []
+    candidates = prefixes(path, objects=objects)
+    if not candidates:
+        raise DataError(f"{path}: no checkpoint; expected {preferred}.index and {preferred}.data-*")
+    if os.path.join(path, preferred) in candidates:
+        return os.path.join(path, preferred), []
     if len(candidates) == 1:
         return candidates[0], []
     newest = listed(path)
@@ -81,10 +91,10 @@ def open_bundle(prefix: str) -> dict[str, Tensor]:
     """
     reader = _reader(prefix)
     dtypes = reader.get_variable_to_dtype_map()
-    tensors = {
-        name: Tensor(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype).name, _read(reader, name, prefix), name)
-        for name, shape in sorted(reader.get_variable_to_shape_map().items())
-    }
+    tensors: dict[str, Tensor] = {}
+    for name, shape in sorted(reader.get_variable_to_shape_map().items()):
+        read = functools.partial(_read, reader, name, prefix)
+        tensors[name] = Tensor(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype).name, read, name)
     # Only the index is opened: without this check, an incomplete download would be noticed only halfway through.
     expected = sum(tensor.nbytes for tensor in tensors.values() if tensor.dtype != "object")
     files = glob.glob(f"{glob.escape(prefix)}.data-*-of-*")
@@ -145,16 +155,13 @@ def _reader(prefix: str) -> Any:  # a CheckpointReader, which TensorFlow does no
         raise DataError(f"{prefix}.index cannot be read: {_line(error)}; expected a TensorFlow checkpoint") from None
 
 
-def _read(reader: Any, name: str, prefix: str) -> Callable[[], Array]:
-    def read() -> Array:
-        try:
-            value = reader.get_tensor(name)
-            # NumPy's own type for bytes would drop trailing zeros.
-            return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
-        except _ERRORS as error:
-            raise DataError(f"{prefix}: {name} cannot be read: {_line(error)}; download the files again") from None
-
-    return read
+def _read(reader: Any, name: str, prefix: str) -> Array:
+    try:
+        value = reader.get_tensor(name)
+    except _ERRORS as error:
+        raise DataError(f"{prefix}: {name} cannot be read: {_line(error)}; download the files again") from None
+    # NumPy's own type for bytes would drop trailing zeros.
+    return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
 def _line(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """Safetensors files, also sharded: read and written one tensor at a time, without holding the model in memory."""
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -25,12 +26,16 @@ class _Index(TypedDict):
 
 def open_tensors(file: str) -> dict[str, Tensor]:
     """The tensors of a .safetensors file by name."""
-    with _opened(file) as tensors:
-        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-        return {
-            name: Tensor(tuple(part.get_shape()), _dtype(part.get_dtype(), name, file), _reader(file, name), name)
-            for name, part in slices.items()
-        }
+    tensors: dict[str, Tensor] = {}
+    with _opened(file) as opened:
+        for name in opened.keys():  # noqa: SIM118
+            part = opened.get_slice(name)
+            dtype = part.get_dtype()
+            if dtype not in _NAMES:
+                raise DataError(f"{file}: {name} has the type {dtype}; expected one of {', '.join(_NAMES)}")
+            read = functools.partial(_read, file, name)
+            tensors[name] = Tensor(tuple(part.get_shape()), _NAMES[dtype], read, name)
+    return tensors
 
 
 def metadata(file: str) -> dict[str, str]:
@@ -39,26 +44,22 @@ def metadata(file: str) -> dict[str, str]:
         return tensors.metadata() or {}
 
 
-def open_sharded(
-    directory: str, index: str, open_file: Callable[[str], dict[str, Tensor]] = open_tensors
-) -> dict[str, Tensor]:
+def open_sharded(index: str, open_file: Callable[[str], dict[str, Tensor]] = open_tensors) -> dict[str, Tensor]:
     """The tensors of all files that an index lists, by name.
 
     Args:
-        directory: path of the index and its files.
-        index: file name, e.g. "model.safetensors.index.json".
+        index: path of a file such as model.safetensors.index.json; the files are beside it.
         open_file: opens one of the files.
     """
-    path = os.path.join(directory, index)
-    weight_map = read_json(path, _Index)["weight_map"]
-    files = set(os.listdir(directory))
+    weight_map, directory = read_json(index, _Index)["weight_map"], os.path.dirname(index)
+    files = set(os.listdir(directory or "."))
     absent = [name for name in weight_map.values() if name not in files]
     if absent:
-        raise DataError(f"{path} lists {absent[0]!a}, which is no file beside it; download the files again")
+        raise DataError(f"{index} lists {absent[0]!a}, which is no file beside it; download the files again")
     shards = {name: open_file(os.path.join(directory, name)) for name in sorted(set(weight_map.values()))}
     lacking = [f"{name!a} in {shard}" for name, shard in weight_map.items() if name not in shards[shard]]
     if lacking:
-        raise DataError(f"{path} lists {len(lacking)} missing tensors, first {lacking[0]}; download the files again")
+        raise DataError(f"{index} lists {len(lacking)} missing tensors, first {lacking[0]}; download the files again")
     return {name: shards[shard][name] for name, shard in weight_map.items()}
 
 
@@ -93,16 +94,7 @@ def _opened(file: str) -> Iterator[Any]:
         raise DataError(f"{file} cannot be read: {error}; expected a safetensors file") from None
 
 
-def _dtype(theirs: str, name: str, file: str) -> str:
-    if theirs not in _NAMES:
-        raise DataError(f"{file}: {name} has the type {theirs}; expected one of {', '.join(_NAMES)}")
-    return _NAMES[theirs]
-
-
-def _reader(file: str, name: str) -> Callable[[], Array]:
-    def read() -> Array:
-        # The file is opened for each tensor: pages read through an open file stay mapped and count as memory.
-        with _opened(file) as tensors:
-            return tensors.get_tensor(name)
-
-    return read
+def _read(file: str, name: str) -> Array:
+    # The file is opened for each tensor: pages read through an open file stay mapped and count as memory.
+    with _opened(file) as tensors:
+        return tensors.get_tensor(name)

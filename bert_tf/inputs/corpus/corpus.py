@@ -119,42 +119,36 @@ def _refuse_bad(blocks: tf.data.Dataset, max_bad_share: float, problem: str) -> 
     nothing = tf.RaggedTensor.from_nested_row_lengths(tf.zeros([0], spec.dtype), [tf.zeros([0], tf.int64)] * 2)
     end = nothing, tf.zeros([1], tf.int64), tf.zeros([1, 2], tf.int64), True
     blocks = blocks.map(lambda *block: (*block, False)).concatenate(tf.data.Dataset.from_tensors(end))
-    powers = tf.constant([10**exponent for exponent in range(1, 19)], tf.int64)
 
     def count(
-        state: tuple[tf.Tensor, tf.Tensor, tf.Tensor], block: tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor, tf.Tensor]
-    ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], tf.RaggedTensor]:
+        state: tuple[tf.Tensor, tf.Tensor], block: tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor, tf.Tensor]
+    ) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.RaggedTensor]:
         documents, read, dropped, is_end = block
         seen, bad = state[0] + tf.cumsum(read), state[1] + tf.cumsum(dropped[:, 0])  # [n]
 
-        def message(at: tf.Tensor) -> tf.Tensor:
-            return tf.strings.format(f"{{}} of {{}} {problem}", (bad[at], seen[at]))
-
-        def report(report_at: tf.Tensor) -> tf.Tensor:
-            at = tf.argmax(bad >= report_at)
-            line = tf.strings.join(["bert_tf: skipped so far in this epoch: ", message(at)])
-            with tf.control_dependencies([tf.print(line, output_stream=sys.stderr)]):
-                return tf.reduce_min(tf.boolean_mask(powers, powers > bad[at]))
-
         def check() -> tf.Tensor:
-            reported = tf.while_loop(lambda report_at: bad[-1] >= report_at, report, [state[2]])[0]
+            shares = tf.strings.join([tf.strings.as_string(bad), " of ", tf.strings.as_string(seen), f" {problem}"])
+            # A number with more digits than the one before it is the first, the tenth, the hundredth or so.
+            numbers = tf.concat([[state[1]], bad], 0)
+            digits = tf.where(numbers > 0, tf.strings.length(tf.strings.as_string(numbers)), 0)
+            lines = "bert_tf: skipped so far in this epoch: " + shares[digits[1:] > digits[:-1]]
             allowed = max_bad_share * tf.cast(tf.where(is_end, seen, tf.maximum(seen, _MIN_SEEN)), tf.float64)
             too_many = tf.cast(bad, tf.float64) > allowed
-            text = tf.strings.join(
-                [
-                    f"{TOO_BAD} ",
-                    message(tf.argmax(too_many)),
-                    f"; expected at most {max_bad_share:.3%} (data.max_bad_share)",
-                ]
-            )
-            with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(too_many), [text])]):
-                return tf.identity(reported)
+            limit = f"; expected at most {max_bad_share:.3%} (data.max_bad_share)"
+            error = tf.strings.join([f"{TOO_BAD} ", shares[tf.argmax(too_many)], limit])
+            with tf.control_dependencies([_print(lines), tf.debugging.Assert(~tf.reduce_any(too_many), [error])]):
+                return tf.constant(True)
 
-        report_at = tf.cond(is_end | (bad[-1] > state[1]), check, lambda: state[2])
-        with tf.control_dependencies([report_at]):
+        checked = tf.cond(is_end | (bad[-1] > state[1]), check, lambda: False)
+        with tf.control_dependencies([checked]):
             lengths = documents.row_lengths()
             documents = tf.RaggedTensor.from_row_lengths(documents.values, lengths[lengths > 0], validate=False)
-        return (seen[-1], bad[-1], report_at), documents
+        return (seen[-1], bad[-1]), documents
 
-    zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
-    return blocks.scan((zero, zero, one), count)
+    return blocks.scan((tf.constant(0, tf.int64), tf.constant(0, tf.int64)), count)
+
+
+def _print(lines: tf.Tensor) -> tf.Operation:
+    """Prints strings [n] on standard error."""
+    text = tf.strings.reduce_join(lines, separator="\n")
+    return tf.cond(text != "", lambda: tf.print(text, output_stream=sys.stderr), tf.no_op)

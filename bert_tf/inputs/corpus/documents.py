@@ -32,10 +32,7 @@ def sentence_pairs(
     documents: tf.data.Dataset,
     seed: tf.Tensor,
     *,
-    batch_size: int | tf.Tensor,
     max_tokens: int,
-    cls_id: int,
-    sep_id: int,
     short_sequence_rate: float = 0.1,
     group_size: int = 1000,
     swap: bool = False,
@@ -58,16 +55,13 @@ def sentence_pairs(
         documents: Dataset of blocks of documents, RaggedTensors int32 [num_documents, None, None], token ids; empty
             sentences are skipped.
         seed: integer [2], stateless: the same seed gives the same pairs in the same order.
-        batch_size: pairs per batch; only the last batch has fewer.
         max_tokens: maximum number of tokens in both segments together: the model's length minus [CLS] and two [SEP].
-        cls_id, sep_id: ids of [CLS] and [SEP].
         short_sequence_rate: fraction of documents with a shorter target length.
         group_size: maximum number of documents per group. Memory holds the tokens of two or three groups.
         swap: label 1 is a pair in the wrong order instead of a random second segment.
 
     Returns:
-        Dataset of batches, dicts: "ids" RaggedTensor int32 [batch, None], [CLS] first [SEP] second [SEP];
-        "first_lengths" int32 [batch], tokens up to the first [SEP]; "labels" int32 [batch].
+        Dataset of groups for `in_batches`, with labels int32 [pairs].
     """
 
     def pair(group: tf.Tensor, documents: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -79,17 +73,14 @@ def sentence_pairs(
         order = _random_order(tf.size(labels), order_seed)
         return tokens, tf.gather(ranges, order), tf.gather(labels, order)
 
-    groups = documents.unbatch().batch(group_size).enumerate().map(pair)
-    return _in_batches(groups, batch_size, cls_id, sep_id)
+    return documents.unbatch().batch(group_size).enumerate().map(pair)
 
 
 def full_sentences(
     documents: tf.data.Dataset,
     seed: tf.Tensor,
     *,
-    batch_size: int | tf.Tensor,
     max_tokens: int,
-    cls_id: int,
     sep_id: int,
     group_size: int = 1000,
     cut: bool = False,
@@ -109,15 +100,13 @@ def full_sentences(
         documents: Dataset of blocks of documents, RaggedTensors int32 [num_documents, None, None], token ids; empty
             sentences are skipped.
         seed: integer [2], stateless: the same seed gives the same sequences in the same order.
-        batch_size: sequences per batch; only the last batch has fewer.
         max_tokens: maximum number of tokens in a sequence: the model's length minus [CLS] and the final [SEP].
-        cls_id, sep_id: ids of [CLS] and [SEP]; [SEP] also separates documents.
+        sep_id: id of [SEP], which separates documents.
         group_size: maximum number of documents per group. Memory holds the tokens of two or three groups.
         cut: sequences end when they are full instead of at the end of a sentence.
 
     Returns:
-        Dataset of batches, dicts: "ids" RaggedTensor int32 [batch, None], [CLS] text [SEP]; "first_lengths" int32
-        [batch], all its tokens.
+        Dataset of groups for `in_batches`.
     """
 
     def fill(
@@ -140,12 +129,11 @@ def full_sentences(
     empty = tf.RaggedTensor.from_nested_row_lengths(tf.zeros([0], tf.int32), [tf.zeros([0], tf.int64)] * 2)
     groups = documents.unbatch().batch(group_size).enumerate().map(lambda number, group: (number, group, False))
     end = tf.data.Dataset.from_tensors((tf.constant(0, tf.int64), empty, True))
-    filled = groups.concatenate(end).scan(tf.zeros([0], tf.int32), lambda rest, element: fill(rest, *element))
-    return _in_batches(filled, batch_size, cls_id, sep_id)
+    return groups.concatenate(end).scan(tf.zeros([0], tf.int32), lambda rest, element: fill(rest, *element))
 
 
-def _in_batches(groups: tf.data.Dataset, batch_size: int | tf.Tensor, cls_id: int, sep_id: int) -> tf.data.Dataset:
-    """Batches of sequences with [CLS] and [SEP], across groups.
+def in_batches(groups: tf.data.Dataset, batch_size: int | tf.Tensor, cls_id: int, sep_id: int) -> tf.data.Dataset:
+    """Makes batches of sequences with [CLS] and [SEP], across groups.
 
     Args:
         groups: Dataset of tuples: tokens int32 [num_tokens]; ranges int32 [sequences, 2 for each segment], [start, end)
@@ -154,7 +142,9 @@ def _in_batches(groups: tf.data.Dataset, batch_size: int | tf.Tensor, cls_id: in
         cls_id, sep_id: ids of [CLS] and [SEP].
 
     Returns:
-        Dataset as `sentence_pairs` and `full_sentences` return.
+        Dataset of batches, dicts: "ids" RaggedTensor int32 [batch, None], [CLS] first [SEP] or
+        [CLS] first [SEP] second [SEP]; "first_lengths" int32 [batch], tokens up to the first [SEP]; for pairs also
+        "labels" int32 [batch].
     """
     spec = groups.element_spec
     empty = tuple(tf.zeros([0, *part.shape[1:]], part.dtype) for part in spec)

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import os
 import re
+import struct
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -47,7 +48,6 @@ _SHARD_BYTES = 100_000_000
 _LEAST_SHARE = {False: 0.03, True: 0.1}
 # The hashes are partitioned to find duplicates in parallel.
 _PARTITIONS = 64
-_HASHES_PER_BLOCK = 1 << 14
 # A document's hash and its position: shard, file in the shard, document in the file. Positions are in corpus order.
 _HASH = np.dtype([("high", "<u8"), ("low", "<u8"), ("shard", "<u4"), ("file", "<u4"), ("document", "<u8")])
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff\ufffd]")
@@ -154,18 +154,15 @@ class _Hash(beam.DoFn):
         self._plan = planned
 
     def process(self, number: int) -> Iterator[tuple[int, bytes]]:
-        partitions: dict[int, list[tuple[int, int, int, int, int]]] = collections.defaultdict(list)
+        rows = bytearray()  # of _HASH
         for (file, document), _, _, sentences, _ in _documents(self._plan, number).as_numpy_iterator():
-            if not len(sentences):
-                continue
-            value = hashlib.blake2b(normalized(sentences).encode(), digest_size=16).digest()
-            high, low = np.frombuffer(value, "<u8").tolist()
-            partition = high % _PARTITIONS
-            partitions[partition].append((high, low, number, file, document))
-            if len(partitions[partition]) == _HASHES_PER_BLOCK:
-                yield partition, np.array(partitions.pop(partition), _HASH).tobytes()
-        for partition, hashes in partitions.items():
-            yield partition, np.array(hashes, _HASH).tobytes()
+            if len(sentences):
+                rows += hashlib.blake2b(normalized(sentences).encode(), digest_size=16).digest()
+                rows += struct.pack("<IIQ", number, file, document)
+        hashes = np.frombuffer(rows, _HASH)
+        partitions = hashes["high"] % _PARTITIONS
+        for partition in np.unique(partitions):
+            yield int(partition), hashes[partitions == partition].tobytes()
 
 
 def _duplicates(item: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, bytes]]:

@@ -11,7 +11,7 @@ from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.corpus.corpus import TOO_BAD, Corpus
-from bert_tf.inputs.corpus.documents import check_documents, full_sentences, sentence_pairs
+from bert_tf.inputs.corpus.documents import check_documents, full_sentences, in_batches, sentence_pairs
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
 from bert_tf.inputs.corpus.service import OUT_OF_ORDER
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
@@ -104,8 +104,7 @@ def pretraining_dataset(
 
     kind = "sequence" if data.pairs == "none" else "row" if data.pack else "pair"
     least = f"one batch of {batch_size} {kind}s" if drop_remainder else f"one {kind}"
-    batches = _refuse_empty(batches, f"{_TOO_SMALL} {least}; add text or make train.batch_size smaller")
-    batches = batches.enumerate()
+    batches = _numbered(batches, f"{_TOO_SMALL} {least}; add text or make train.batch_size smaller")
     if shard:
         # Not earlier, because the content of a batch depends on all batches before it.
         batches = batches.shard(*shard)
@@ -128,30 +127,27 @@ def pretraining_dataset(
 
 
 def _sequences(corpus: Corpus, file_seed: tf.Tensor, seed: tf.Tensor, batch_size: int) -> tf.data.Dataset:
-    """Dataset of batches of sequences, as `sentence_pairs` or `full_sentences` returns them."""
+    """Dataset of batches of sequences, as `in_batches` returns it."""
     documents, tokenizer, data = corpus.documents(file_seed), corpus.tokenizer, corpus.data
     if data.pairs == "none":
-        return full_sentences(
+        groups = full_sentences(
             documents,
             seed,
-            batch_size=batch_size,
             max_tokens=data.max_length - 2,  # [CLS] first [SEP]
-            cls_id=tokenizer.cls_id,
             sep_id=tokenizer.sep_id,
             group_size=data.group_size,
             cut=data.pack,
         )
-    return sentence_pairs(
-        documents,
-        seed,
-        batch_size=batch_size,
-        max_tokens=data.max_length - 3,  # [CLS] first [SEP] second [SEP]
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-        short_sequence_rate=data.short_sequence_rate,
-        group_size=data.group_size,
-        swap=data.pairs == "sop",
-    )
+    else:
+        groups = sentence_pairs(
+            documents,
+            seed,
+            max_tokens=data.max_length - 3,  # [CLS] first [SEP] second [SEP]
+            short_sequence_rate=data.short_sequence_rate,
+            group_size=data.group_size,
+            swap=data.pairs == "sop",
+        )
+    return in_batches(groups, batch_size, tokenizer.cls_id, tokenizer.sep_id)
 
 
 def _rows(pools: tf.data.Dataset, seed: tf.Tensor, data: PretrainingData) -> tf.data.Dataset:
@@ -203,20 +199,18 @@ def _features(packed: Tensors, seed: tf.Tensor, tokenizer: Tokenizer, data: Pret
     return features
 
 
-def _refuse_empty(batches: tf.data.Dataset, message: str) -> tf.data.Dataset:
-    """Makes an empty Dataset an error: an endless stream of empty epochs would hang silently."""
+def _numbered(batches: tf.data.Dataset, message: str) -> tf.data.Dataset:
+    """Numbers batches from 0. No batches are an error: an endless stream of empty epochs would hang silently."""
     empty = {name: _empty(spec) for name, spec in batches.element_spec.items()}
     ended = batches.map(lambda features: (features, False))
-    ended = ended.concatenate(tf.data.Dataset.from_tensors((empty, True)))
+    ended = ended.concatenate(tf.data.Dataset.from_tensors((empty, True))).enumerate()
 
-    def count(seen: tf.Tensor, element: tuple[Tensors, tf.Tensor]) -> tuple[tf.Tensor, tuple[Tensors, tf.Tensor]]:
-        features, is_end = element
-        with tf.control_dependencies([tf.debugging.Assert(~is_end | (seen > 0), [message])]):
-            return seen + 1, (features, tf.identity(is_end))
+    def is_batch(number: tf.Tensor, element: tuple[Tensors, tf.Tensor]) -> tf.Tensor:
+        _, is_end = element
+        with tf.control_dependencies([tf.debugging.Assert(~is_end | (number > 0), [message])]):
+            return ~is_end
 
-    ended = ended.scan(tf.constant(0, tf.int64), count)
-    ended = ended.filter(lambda features, is_end: ~is_end)
-    return ended.map(lambda features, is_end: features)
+    return ended.filter(is_batch).map(lambda number, element: (number, element[0]))
 
 
 def _empty(spec: tf.TypeSpec) -> tf.Tensor | tf.RaggedTensor:

@@ -15,6 +15,7 @@ from bert_tf.types import Tensors
 SERVICE = tf.data.experimental.service
 # Start of the error message if a worker was restarted or is missing.
 OUT_OF_ORDER = "the input service gave batch"
+_NOT_FOUND = "no input service found"
 
 
 def through_service(
@@ -71,40 +72,35 @@ def through_service(
 def _wait(address: str, workers: int, patience: float) -> None:
     """Waits for all workers: the job of a missing worker would end at once."""
     end = time.monotonic() + patience
-    _wait_for_dispatcher(address, end, patience)
-    while True:
-        try:
-            running = set(_distribute(_worker_numbers(workers), address).as_numpy_iterator())
-        except tf.errors.OpError as error:
-            raise DataError(f"{address}: not a usable input service ({cause(error)}); see data.service") from None
-        if len(running) == workers:
-            return
-        if time.monotonic() > end:
-            raise DataError(
-                f"{address}: {len(running)} of {workers} input workers are running (data.service_workers); start the "
-                "others, with the addresses in the dispatcher's --workers"
-            )
-        time.sleep(1)
-
-
-def _wait_for_dispatcher(address: str, end: float, patience: float) -> None:
-    """Waits until something listens at the address: TensorFlow would wait forever and ignore Ctrl-C."""
-    host, port = address.split("://")[-1].rsplit(":", 1)
     logged = False
-    while True:
-        try:
-            # If packets are lost on the way, a single attempt may take all of the time.
-            socket.create_connection((host.strip("[]"), int(port)), max(1.0, end - time.monotonic())).close()
-            return
-        except (OSError, OverflowError) as error:
-            if time.monotonic() > end:
-                raise DataError(
-                    f"{address}: no input service found ({error}); start bert_tf.serve_inputs, or see data.service"
-                ) from None
-        if not logged:
-            log(f"{address}: no input service found yet; waiting up to {patience} seconds")
+    while problem := _problem(address, workers, end):
+        if time.monotonic() > end:
+            raise DataError(f"{address}: {problem}")
+        if not logged and problem.startswith(_NOT_FOUND):
+            log(f"{address}: {_NOT_FOUND} yet; waiting up to {patience} seconds")
             logged = True
         time.sleep(1)
+
+
+def _problem(address: str, workers: int, end: float) -> str:
+    """What the service still lacks; "" if it is complete."""
+    host, port = address.split("://")[-1].rsplit(":", 1)
+    try:
+        # TensorFlow would wait for a dispatcher forever and ignore Ctrl-C. If packets are lost on the way, a single
+        # attempt to connect may take all of the time.
+        socket.create_connection((host.strip("[]"), int(port)), max(1.0, end - time.monotonic())).close()
+    except (OSError, OverflowError) as error:
+        return f"{_NOT_FOUND} ({error}); start bert_tf.serve_inputs, or see data.service"
+    try:
+        running = set(_distribute(_worker_numbers(workers), address).as_numpy_iterator())
+    except tf.errors.OpError as error:
+        raise DataError(f"{address}: not a usable input service ({cause(error)}); see data.service") from None
+    if len(running) == workers:
+        return ""
+    return (
+        f"{len(running)} of {workers} input workers are running (data.service_workers); start the others, with the "
+        "addresses in the dispatcher's --workers"
+    )
 
 
 def _worker_numbers(workers: int) -> tf.data.Dataset:

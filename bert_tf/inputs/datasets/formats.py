@@ -56,9 +56,8 @@ class Format(NamedTuple):
 
     Attributes:
         parts: default file name, or split, for training, validation and test.
-        layouts: possible layouts of a table, those with a header first; of a JSON file, one.
+        layouts: possible layouts of a table, those with a header first.
         labels: the classes in their order, or a Scale; () if only the examples have them.
-        json: whether the file is a JSON list of objects with that layout, instead of a TSV table.
         read: reader of any other file.
         example: class of the examples.
         files: split -> possible names of its file, for formats whose `parts` are no file names.
@@ -71,7 +70,6 @@ class Format(NamedTuple):
     parts: tuple[str, str, str]
     layouts: tuple[Layout, ...] = ()
     labels: Labels = ()
-    json: bool = False
     read: Callable[[File], Iterator[Any]] | None = None
     example: type = TextExample
     files: Mapping[str, tuple[str, ...]] = types.MappingProxyType({})
@@ -84,8 +82,6 @@ class Format(NamedTuple):
         """Streams the examples of a file."""
         if self.read:
             return self.read(file)
-        if self.json:
-            return read_json_rows(file.path, self.layouts[0], {"": self.labels})
         return read_rows(file.path, self.layouts, self.labels, file.read_report if self.broken_rows else None)
 
     def paths(self, folder: str, part: str) -> list[str]:
@@ -96,7 +92,8 @@ class Format(NamedTuple):
 
 
 def _klue(name: str, layout: Layout, labels: Labels) -> Format:
-    return Format((f"{name}_train.json", f"{name}_dev.json", f"{name}_dev.json"), (layout,), labels, json=True)
+    parts = (f"{name}_train.json", f"{name}_dev.json", f"{name}_dev.json")
+    return Format(parts, labels=labels, read=lambda file: read_json_rows(file.path, layout, {"": labels}))
 
 
 def _glue(

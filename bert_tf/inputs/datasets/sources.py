@@ -130,12 +130,11 @@ class Source:
         if not self._set and self._format.example is not example and not _is_lines(path):
             fitting = ", ".join(name for name, form in FORMATS.items() if form.example is example)
             raise ConfigError(f"data.format {data.format!r} is for another kind of task; for this one: {fitting}")
-        if not self._file and os.path.exists(path) and not os.path.isdir(path):
-            raise DataError(
-                f"{path}: neither a file nor a folder; pipe JSON lines to standard input, with --data_dir=-"
-            )
-        if not self._file and not os.path.exists(path) and (path or not self._set):
-            raise DataError(f"{path or '--data_dir'}: no such file or directory; expected a folder or a file of data")
+        if not self._file and not os.path.isdir(path) and (path or not self._set):
+            problem = "no such file or directory; expected a folder or a file of data"
+            if os.path.exists(path):
+                problem = "neither a file nor a folder; pipe JSON lines to standard input, with --data_dir=-"
+            raise DataError(f"{path or '--data_dir'}: {problem}")
         if self._set and path:
             raise ConfigError(
                 "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= reads the files)"

@@ -362,8 +362,7 @@ def test_a_head_that_differs_from_its_description_is_refused(tmp_path):
     path = written(tmp_path / "google", small_checkpoint("pretraining")[0])
     other = written(tmp_path / "other", small_checkpoint("classification")[0])
     shutil.copy(path / "bert_config.json", other)
-    message = error_of(other)
-    assert "'pretraining'" in message and "variables of classification" in message
+    assert "does not hold the model that its config describes: missing cls/predictions/" in error_of(other)
 
 
 def test_a_bare_encoder_fine_tuned_by_google_has_the_new_head(tmp_path):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from scipy import stats
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.corpus.documents import check_documents, full_sentences, sentence_pairs
+from bert_tf.inputs.corpus.documents import check_documents, full_sentences, in_batches, sentence_pairs
 from tests.inputs.original import join, pairs_in, reference_pairs
 
 MAX_TOKENS = 29
@@ -52,7 +52,7 @@ def traced(make, names, **options):
         dataset = tf.data.Dataset.from_tensors(documents)
         arguments = dict(zip(names, values, strict=True)) | options
         seeds = tf.data.Dataset.range(first, last)
-        return seeds.flat_map(lambda seed: make(dataset, tf.stack([seed, 7]), **arguments))
+        return seeds.flat_map(lambda seed: in_batches(make(dataset, tf.stack([seed, 7]), **arguments), **PACKED))
 
     return lambda documents, seed, runs, values: sequences(
         documents, tf.constant(seed, tf.int64), tf.constant(seed + runs, tf.int64), values
@@ -61,7 +61,7 @@ def traced(make, names, **options):
 
 def pairs_of(documents, seed=1, runs=1, max_tokens=MAX_TOKENS, group_size=1000, short_sequence_rate=0.1, swap=False):
     """Runs `sentence_pairs` with `runs` consecutive seeds; returns a list of (first, second, label), lists of int."""
-    make = traced(sentence_pairs, ("max_tokens", "group_size", "short_sequence_rate"), swap=swap, **PACKED)
+    make = traced(sentence_pairs, ("max_tokens", "group_size", "short_sequence_rate"), swap=swap)
     values = tf.constant(max_tokens), tf.constant(group_size, tf.int64), tf.constant(short_sequence_rate, tf.float64)
     return [pair for batch in make(ragged(documents), seed, runs, values) for pair in pairs_in(batch)]
 
@@ -275,7 +275,7 @@ def test_swapped_pairs_use_all_text_once_also_of_a_single_document():
 
 
 def rows_of(documents, seed=1, max_tokens=MAX_TOKENS, group_size=1000, cut=False):
-    make = traced(full_sentences, ("max_tokens", "group_size"), cut=cut, **PACKED)
+    make = traced(full_sentences, ("max_tokens", "group_size"), cut=cut, sep_id=SEPARATOR)
     values = tf.constant(max_tokens), tf.constant(group_size, tf.int64)
     batches = make(ragged(documents), seed, 1, values)
     return [row[1:-1] for batch in batches for row in batch["ids"].to_list()]
