@@ -2,13 +2,13 @@
 
 Starts `python -m bert_tf.serve` with and without batching and sends it requests of mixed lengths, by REST and gRPC, on
 1, 8 and 32 connections. Every answer is compared with that of a session that is asked each text alone. Prints rows per
-second, the percentiles of latency, the processor time of the server per row and, as the ceiling, the same of a bare
-session on the same batches. The model takes one text (input `text`) and returns `label` and `probabilities`. Server and
-clients share the machine, so the clients take part of the rows per second; the processor time is the server's own.
+second, the percentiles of latency, the processor time of the server per row and, as the ceiling, that of a bare session
+on the batches that the server made of the requests on 32 connections. The model takes one text (input `text`) and
+returns `label` and `probabilities`. Server and clients share the machine, so the clients take part of the rows per
+second; the processor time is the server's own.
 """
 
 import argparse
-import asyncio
 import concurrent.futures
 import http.client
 import itertools
@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -104,37 +105,34 @@ def alone(export_dir, texts):
     return [_answers(run([text]))[0] for text in texts]
 
 
-def ceiling(export_dir, texts, connections):
-    """A bare session on the batches that the server makes of requests on so many connections."""
-    from bert_tf.server.batching import BatchingOptions, Queue
-    from bert_tf.server.monitoring import Metrics
-
-    run, batches = _session(export_dir), []
-
-    def recorded(inputs, outputs, timeout):
-        batches.append(inputs["text"])
-        return run(inputs["text"])
-
-    async def requests():
-        with concurrent.futures.ThreadPoolExecutor(1) as executor:
-            queue = Queue(recorded, BatchingOptions(), executor, {}, Metrics(), _MODEL)
-            waiting = iter(texts)
-
-            async def client():
-                for text in waiting:
-                    await queue.submit({"text": _strings([text])}, ("label", "probabilities"), None)
-
-            await asyncio.gather(*(client() for _ in range(connections)))
-
-    asyncio.run(requests())
+def ceiling(export_dir, batches):
+    """Rows per second and processor time per row of a bare session on these batches."""
+    run, rows = _session(export_dir), sum(map(len, batches))
+    for batch in batches:  # all shapes, before they are measured
+        run(batch)
     start, processor = time.perf_counter(), time.process_time()
     for batch in batches:
         run(batch)
-    return {
-        "batches": len(batches),
-        "rows_per_second": len(texts) / (time.perf_counter() - start),
-        "processor_ms": (time.process_time() - processor) * 1000 / len(texts),
-    }
+    took, processor = time.perf_counter() - start, time.process_time() - processor
+    return {"bare_rows_per_second": rows / took, "bare_processor_ms": processor * 1000 / rows}
+
+
+def serve(record, flags):
+    """`python -m bert_tf.serve`, and adds the texts of each run to the file `record`, a line of JSON."""
+    from bert_tf import serve
+    from bert_tf.server.servable import Servable
+
+    run = Servable.run
+    with open(record, "w", buffering=1) as file:
+
+        def recorded(servable, signature, inputs, *arguments):
+            if signature == "serving_default":
+                file.write(json.dumps([text.decode() for text in inputs["text"].tolist()]) + "\n")
+            return run(servable, signature, inputs, *arguments)
+
+        Servable.run = recorded
+        sys.argv[1:] = flags
+        serve.cli()
 
 
 def _session(export_dir):
@@ -162,12 +160,13 @@ def _answers(outputs):
 
 
 class Server:
-    """`python -m bert_tf.serve` in another process."""
+    """`serve` in another process."""
 
-    def __init__(self, export_dir, *flags):
+    def __init__(self, export_dir, record, *flags):
+        self._record = record
         self.ports = {"REST": _free_port(), "gRPC": _free_port()}
         self._process = subprocess.Popen([
-            sys.executable, "-m", "bert_tf.serve", f"--model_base_path={pathlib.Path(export_dir).resolve()}",
+            sys.executable, __file__, "--serve", record, f"--model_base_path={pathlib.Path(export_dir).resolve()}",
             f"--model_name={_MODEL}", f"--rest_api_port={self.ports['REST']}", f"--port={self.ports['gRPC']}",
             "--noaccess_log", *flags,
         ], stderr=subprocess.PIPE, text=True)  # fmt: skip
@@ -184,6 +183,11 @@ class Server:
         self._process.send_signal(signal.SIGTERM)
         self._process.stderr.read()
         self._process.wait(60)
+
+    def batches(self):
+        """The texts of each run so far."""
+        with open(self._record) as file:
+            return [json.loads(line) for line in file]
 
     def processor_seconds(self):
         """Processor time of all threads so far."""
@@ -229,11 +233,15 @@ def measured(server, protocol, connections, texts, expected, tolerance):
     return {
         "protocol": protocol, "connections": connections, "requests": len(texts), "rows_per_second": len(texts) / took,
         "p50_ms": p50, "p95_ms": p95, "p99_ms": p99,
-        "processor_ms": processor * 1000 / len(texts), "server_megabytes": server.megabytes(),
+        # The clients also ask once to open each connection.
+        "processor_ms": processor * 1000 / (len(texts) + connections), "server_megabytes": server.megabytes(),
     }  # fmt: skip
 
 
 def main():
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2], sys.argv[3:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--export_dir", help="folder of the model, with its versions inside")
     parser.add_argument("--requests", type=int, default=10_000, help="requests on 32 connections, with batching")
@@ -255,20 +263,25 @@ def main():
     expected = _in_process("alone", export_dir=arguments.export_dir, texts=texts)
     rows = []
     for batching in (True, False):
-        with Server(arguments.export_dir, *([] if batching else ["--noenable_batching"])) as server:
+        flags = [] if batching else ["--noenable_batching"]
+        with tempfile.NamedTemporaryFile() as record, Server(arguments.export_dir, record.name, *flags) as server:
             for protocol, connections in itertools.product(("REST", "gRPC"), (1, 8, 32)):
                 # Enough for the figures; all of them where most can go wrong.
-                count = len(texts) if batching and connections == 32 else max(len(texts) // 10, connections)
+                most = batching and connections == 32
+                count = len(texts) if most else max(len(texts) // 10, connections)
+                before = len(server.batches())
                 row = measured(server, protocol, connections, texts[:count], expected[:count], arguments.tolerance)
+                if most:
+                    batches = server.batches()[before:]
+                    row |= {"rows_per_batch": sum(map(len, batches)) / len(batches)}
+                    row |= _in_process("ceiling", export_dir=arguments.export_dir, batches=batches)
+                    row["of_bare"] = row["bare_processor_ms"] / row["processor_ms"]
                 rows.append({"batching": batching} | row)
                 print(" ".join(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
                                for key, value in rows[-1].items()), flush=True)  # fmt: skip
-    bare = _in_process("ceiling", export_dir=arguments.export_dir, texts=texts, connections=32)
-    print(f"bare session: {bare['rows_per_second']:.4g} rows/s on batches of {len(texts) / bare['batches']:.1f} texts, "
-          f"processor_ms={bare['processor_ms']:.4g}")  # fmt: skip
     if arguments.output:
         with open(arguments.output, "w") as file:
-            json.dump({"rows": rows, "bare": bare}, file, indent=1)
+            json.dump({"rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

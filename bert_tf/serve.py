@@ -92,7 +92,7 @@ def main(_: list[str]) -> None:
         from bert_tf.server import config, server
         from bert_tf.server.batching import BatchingOptions
         from bert_tf.server.models import PollingOptions
-        from bert_tf.server.options import EndpointOptions, Limits
+        from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, EndpointOptions, Limits
         from bert_tf.server.servable import RunOptions
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bert_tf[serving]'") from None
@@ -121,7 +121,7 @@ def main(_: list[str]) -> None:
         seconds=_TIMEOUT.value / 1000,
         connections=_CONNECTIONS.value,
     )
-    prometheus = config.DEFAULT_PROMETHEUS_PATH
+    prometheus = DEFAULT_PROMETHEUS_PATH
     if _MONITORING_FILE.value:
         prometheus = config.read_prometheus_path(_MONITORING_FILE.value)
     endpoints = EndpointOptions(

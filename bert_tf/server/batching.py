@@ -87,34 +87,30 @@ class Queue:
         self._hold: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def submit(self, inputs: _Arrays, outputs: tuple[str, ...], timeout: float | None) -> _Arrays:
-        """Waits for the answer to a request.
+    async def submit(self, inputs: _Arrays, outputs: tuple[str, ...], deadline: float | None) -> _Arrays:
+        """Waits for the answer to a request; one whose task is cancelled before its batch runs is not run.
 
         Args:
             inputs: arrays [rows, ...], with the same number of rows.
             outputs: names.
-            timeout: in seconds.
+            deadline: of the model's run, on the monotonic clock.
 
         Raises:
-            ServingError: UNAVAILABLE if too many rows wait, DEADLINE_EXCEEDED, or the model's.
+            ServingError: UNAVAILABLE if too many rows wait, or the model's.
         """
         rows = len(next(iter(inputs.values())))
         if self._queued_rows + rows > self._options.queued_rows:
             self._keep([request for request in self._waiting if not request.future.done()])
         if self._queued_rows + rows > self._options.queued_rows and self._waiting:
             raise ServingError(Code.UNAVAILABLE, f"the queue is full: {self._queued_rows} rows wait; try again later")
-        now = time.monotonic()
-        loop = asyncio.get_running_loop()
         kind = outputs, tuple((name, value.shape[1:]) for name, value in sorted(inputs.items()))
-        deadline = now + (timeout or math.inf)
-        request = _Waiting(inputs, outputs, rows, _length(inputs), kind, loop.create_future(), now, deadline)
+        future = asyncio.get_running_loop().create_future()
+        now = time.monotonic()
+        request = _Waiting(inputs, outputs, rows, _length(inputs), kind, future, now, deadline or math.inf)
         self._waiting.append(request)
         self._queued_rows += rows
         self._dispatch()
-        try:
-            return await asyncio.wait_for(request.future, timeout)
-        except TimeoutError:
-            raise ServingError(Code.DEADLINE_EXCEEDED, "Deadline exceeded while waiting for the model") from None
+        return await future
 
     def _dispatch(self) -> None:
         while self._waiting and not self._hold and self._running < self._options.threads:

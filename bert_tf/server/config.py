@@ -8,11 +8,10 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import ConfigError
 from bert_tf.server.batching import BatchingOptions
-from bert_tf.server.options import Tls
+from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, Tls
 from bert_tf.server.protos import BatchingParameters, MonitoringConfig, SSLConfig
 
 _Message = TypeVar("_Message", bound=message.Message)
-DEFAULT_PROMETHEUS_PATH = "/monitoring/prometheus/metrics"  # TF Serving's
 
 
 def read_models(path: str) -> model_server_config_pb2.ModelServerConfig:

@@ -11,10 +11,11 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow_serving.apis import get_model_status_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.server.config import version_number
@@ -38,6 +39,16 @@ class VersionStatus(NamedTuple):
     state: str
     code: Code = Code.OK
     message: str = ""
+
+
+def status_response(versions: Iterable[VersionStatus]) -> get_model_status_pb2.GetModelStatusResponse:
+    """The answer to a request for the states of versions."""
+    response = get_model_status_pb2.GetModelStatusResponse()
+    for one in versions:
+        added = response.model_version_status.add(version=one.version, state=one.state)
+        added.status.error_code = one.code.value
+        added.status.error_message = one.message.encode("utf-8", "backslashreplace").decode()  # paths can be any bytes
+    return response
 
 
 class PollingOptions(NamedTuple):
@@ -130,6 +141,9 @@ class Models:
             asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
             raise ServingError(Code.NOT_FOUND, f"Servable not found for request: {asked}")
         return model.versions[available[-1] if version is None else version]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._models
 
     def names(self) -> list[str]:
         """Names of the models."""

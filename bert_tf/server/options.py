@@ -3,6 +3,8 @@
 import hmac
 from typing import NamedTuple
 
+DEFAULT_PROMETHEUS_PATH = "/monitoring/prometheus/metrics"  # TF Serving's
+
 
 class Limits(NamedTuple):
     """Limits of requests; one that exceeds them gets an error.
@@ -60,7 +62,7 @@ class EndpointOptions(NamedTuple):
     limits: Limits = Limits()
     token: str = ""
     cors: bool = False
-    prometheus_path: str = "/monitoring/prometheus/metrics"
+    prometheus_path: str = DEFAULT_PROMETHEUS_PATH
     tls: Tls | None = None
     channel_arguments: tuple[tuple[str, int | str], ...] = ()
     tensor_content: bool = False
@@ -69,6 +71,8 @@ class EndpointOptions(NamedTuple):
 
     def allow(self, authorization: str) -> bool:
         """Whether a request with this header `authorization` may be answered."""
+        if not self.token:
+            return True
         scheme, _, token = authorization.partition(" ")
         right = hmac.compare_digest(token.strip().encode("latin-1", "replace"), self.token.encode())
-        return not self.token or (right and scheme.lower() == "bearer")
+        return right and scheme.lower() == "bearer"

@@ -1,29 +1,20 @@
 """TF Serving's REST API, health, metrics and the page, over HTTP.
 
-The rules and the words of the errors are those of TF Serving (model_servers/http_rest_api_handler.cc). HTTP itself is
-h11's and uvicorn's; `protocol` adds the limits that they lack: for clients that send or read slowly, for connections
-without requests, and for their number.
+The rules and the words of the errors are those of TF Serving (model_servers/http_rest_api_handler.cc).
 """
 
 import asyncio
-import asyncio.constants
-import asyncio.sslproto
-import concurrent.futures
-import contextlib
 import ipaddress
 import json
 import logging
 import os
 import re
 import socket
-import sys
-import time
 import urllib.parse
 import zlib
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
-import h11
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -31,15 +22,14 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from bert_tf.server import examples, json_codec
+from bert_tf.server import examples, json_answers, json_parser, json_requests
+from bert_tf.server.calls import Call, Runner, in_thread
 from bert_tf.server.errors import Code, ServingError, invalid
-from bert_tf.server.models import AVAILABLE, Models
-from bert_tf.server.monitoring import Metrics, log_access
-from bert_tf.server.options import EndpointOptions, Limits
-from bert_tf.server.servable import Servable, serialized
-from bert_tf.server.tensors import check_limits
+from bert_tf.server.models import AVAILABLE, Models, status_response
+from bert_tf.server.monitoring import Metrics
+from bert_tf.server.options import EndpointOptions
+from bert_tf.server.servable import Servable
 from bert_tf.types import Json
 
 _T = TypeVar("_T")
@@ -60,11 +50,7 @@ _PREDICTION = re.compile(_OF_MODEL + r"):(?P<method>classify|regress|predict)")
 _INFORMATION = re.compile(_OF_MODEL + r"(?:/(?P<resource>metadata))?)")
 _METHODS = {"classify": examples.CLASSIFY, "regress": examples.REGRESS}
 
-_LARGE = 2**14  # bytes or values that are converted in a thread, so that others are answered meanwhile
-_DECODERS = 2  # threads; more would only wait for Python's lock
 _BODIES = 4  # bodies of the largest size that may be in memory at the same time
-_HEAD_SECONDS = 10.0  # to send the first lines of a request
-_LINGER_SECONDS = 2.0  # to read the answer after an error, before the connection is closed
 
 
 class _HttpError(Exception):
@@ -86,7 +72,7 @@ def _answer(body: bytes, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    return _answer(json_codec.encode_error(message), status, headers)
+    return _answer(json_answers.encode_error(message), status, headers)
 
 
 class Application:
@@ -103,13 +89,14 @@ class Application:
         self._site = _site(models, metrics, endpoints.prometheus_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start = time.perf_counter()
-        entry: Json = {"status": 499, "bytes_in": 0, "bytes_out": 0, "model": None, "version": None, "rows": None}
+        call = Call(asyncio.get_running_loop().time() + self._endpoints.limits.seconds)
+        status = 499  # if there is no answer, because the client is gone
 
         async def send_logged(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                entry["status"] = message["status"]
-            entry["bytes_out"] += len(message.get("body", b""))
+                status = message["status"]
+            call.bytes_out += len(message.get("body", b""))
             await send(message)
 
         request = Request(scope, receive)
@@ -117,7 +104,7 @@ class Application:
             try:
                 self._check(request)
                 if _API.fullmatch(scope["path"]):
-                    answer: ASGIApp = await self._api.answer(request, entry)
+                    answer: ASGIApp = await self._api.answer(request, call)
                 else:
                     answer = self._site
             except ServingError as error:
@@ -137,14 +124,8 @@ class Application:
             await answer(scope, receive, send_logged)
         finally:
             if self._endpoints.access_log and scope["path"] not in _HEALTH:  # which is asked for every second
-                log_access(
-                    method=request.method,
-                    path=_target(request),
-                    status=entry.pop("status"),
-                    milliseconds=round((time.perf_counter() - start) * 1000, 1),
-                    **entry,
-                    client=request.client.host if request.client else None,
-                )
+                client = request.client.host if request.client else None
+                call.log(client, method=request.method, path=_target(request), status=status)
 
     def _check(self, request: Request) -> None:
         """Raises _HttpError if the request is not allowed."""
@@ -239,11 +220,7 @@ class _PageFiles(StaticFiles):
 
 def _described(models: Models, name: str) -> Json:
     """A model as the page shows it."""
-    try:
-        versions = models.status(name)
-    except ServingError:  # not loaded yet
-        versions = []
-    card, signatures = None, []
+    versions, card, signatures = models.known(name), None, []
     if any(one.state == AVAILABLE for one in versions):
         with models.acquire(name) as servable:
             card, signatures = servable.card, sorted(servable.signatures)
@@ -259,41 +236,19 @@ def _described(models: Models, name: str) -> Json:
 # TF Serving's API
 
 
-class _Call(NamedTuple):
-    """A request to a model.
-
-    Attributes:
-        document: its body.
-        method: predict, classify or regress.
-        size: of the body in bytes.
-        deadline: in the time of the event loop.
-        entry: of the log.
-    """
-
-    document: Json
-    method: str
-    size: int
-    deadline: float
-    entry: Json
-
-    def seconds_left(self) -> float:
-        return max(self.deadline - asyncio.get_running_loop().time(), 0.001)
-
-
 class _Api:
     def __init__(self, models: Models, metrics: Metrics, endpoints: EndpointOptions) -> None:
-        self._models, self._metrics, self._limits = models, metrics, endpoints.limits
-        self._threads = concurrent.futures.ThreadPoolExecutor(_DECODERS, "json")
+        self._models, self._limits = models, endpoints.limits
+        self._runner = Runner(models, metrics, endpoints.limits, "REST")
         self._buffered = 0  # bytes of all bodies
 
-    async def answer(self, request: Request, entry: Json) -> Response:
+    async def answer(self, request: Request, call: Call) -> Response:
         """Answers a request below /v1/.
 
         Args:
             request: of any method.
-            entry: of the log, to which this adds.
+            call: what is known of it.
         """
-        deadline = asyncio.get_running_loop().time() + self._limits.seconds
         if request.method == "OPTIONS":
             if not re.match("https?://", request.headers.get("origin", "")):
                 raise ServingError(Code.FAILED_PRECONDITION, "Origin header is missing in CORS preflight")
@@ -311,42 +266,38 @@ class _Api:
             raise invalid("Missing model name in request.")
         if request.method == "GET":
             return _answer(self._information(name, version, label, found["resource"]))
+        method = found["method"]
         try:
-            body = await self._read(request, entry, deadline)
-            # Names of unknown models are not counted, because there is any number of them.
-            known = name in self._models.names()
-            with self._metrics.request(name, found["method"], "REST") if known else contextlib.nullcontext():
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        document = await self._in_thread(len(body), json_codec.parse, body)
-                        with self._models.acquire(name, version, label) as servable:
-                            entry |= {"model": name, "version": servable.version}
-                            call = _Call(document, found["method"], len(body), deadline, entry)
-                            run = self._predict if call.method == "predict" else self._infer
-                            return _answer(await _while_connected(request, run(servable, call)))
-                except TimeoutError:
-                    raise ServingError(Code.DEADLINE_EXCEEDED, "Deadline exceeded") from None
+            body = await self._read(request, call)
+            call.size = len(body)
+            with self._runner.counted(name, method.capitalize()):
+                document = await in_thread(call.size, json_parser.parse, body)
+                with self._runner.acquired(call, name, version, label) as servable:
+                    if method == "predict":
+                        work = self._predict(call, servable, document)
+                    else:
+                        work = self._infer(call, servable, document, method)
+                    return _answer(await _while_connected(request, work))
         finally:
-            self._buffered -= entry["bytes_in"]
+            self._buffered -= call.bytes_in
 
     def _information(self, name: str, version: int | None, label: str | None, resource: str | None) -> bytes:
         if resource is None:
-            found = self._models.status(name, version)
-            return json_codec.encode_status((one.version, one.state, one.code.name, one.message) for one in found)
+            return json_answers.encode_status(status_response(self._models.status(name, version)))
         with self._models.acquire(name, version, label) as servable:
-            return json_codec.encode_metadata(name, servable.version, servable.signatures)
+            return json_answers.encode_metadata(name, servable.version, servable.signatures)
 
-    async def _read(self, request: Request, entry: Json, deadline: float) -> bytes | bytearray:
+    async def _read(self, request: Request, call: Call) -> bytes | bytearray:
         """The body of a request, decompressed."""
         most = self._limits.request_bytes
         if int(request.headers.get("content-length", 0)) > most:
             raise _too_large(request.headers["content-length"], most)
         body = bytearray()
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(call.deadline):
                 async for chunk in request.stream():
                     body += chunk
-                    entry["bytes_in"] += len(chunk)
+                    call.bytes_in += len(chunk)
                     self._buffered += len(chunk)
                     if len(body) > most:
                         raise _too_large(f"more than {most}", most)
@@ -360,39 +311,23 @@ class _Api:
                 408, f"Only {len(body)} bytes of the body arrived within {self._limits.seconds:g} seconds"
             ) from None
         if "gzip" in request.headers.get("content-encoding", "").lower():
-            return await self._in_thread(_LARGE, _inflated, body, most)
+            return await in_thread(most, _inflated, body, most)
         return body
 
-    async def _predict(self, servable: Servable, call: _Call) -> bytes:
-        decode, encode = json_codec.decode_predict, json_codec.encode_predict
-        request = await self._in_thread(call.size, decode, call.document, servable.signatures)
-        call.entry["rows"] = await self._in_thread(call.size, check_limits, request.inputs, self._limits)
-        outputs = await servable.predict(request.signature_name, request.inputs, timeout=call.seconds_left())
+    async def _predict(self, call: Call, servable: Servable, document: Json) -> bytes:
+        request = await in_thread(call.size, json_requests.decode_predict, document, servable.signatures)
+        outputs = await self._runner.predict(call, servable, request.signature_name, request.inputs)
         size = sum(sum(map(len, value.flat)) if value.dtype == object else value.size for value in outputs.values())
-        return await self._in_thread(size, encode, outputs, request.by_row)
+        return await in_thread(size, json_answers.encode_predict, outputs, request.by_row)
 
-    async def _infer(self, servable: Servable, call: _Call) -> bytes:
+    async def _infer(self, call: Call, servable: Servable, document: Json, name: str) -> bytes:
         """Classifies or regresses."""
-        message = await self._in_thread(call.size, json_codec.decode_examples, call.document, call.method)
-        name = json_codec.signature_name(call.document)
-        chosen = examples.outputs_of(servable.signatures, name, _METHODS[call.method])
-        inputs = {"inputs": await self._in_thread(call.size, serialized, message)}
-        call.entry["rows"] = rows = await self._in_thread(call.size, check_limits, inputs, self._limits)
-        outputs = await servable.predict(name, inputs, chosen, timeout=call.seconds_left())
-        if call.method == "classify":
-            return json_codec.encode_classification(examples.classification(outputs, rows))
-        return json_codec.encode_regression(examples.regression(outputs, rows))
-
-    async def _in_thread(self, size: int, function: Callable[..., _T], *args: Any) -> _T:
-        """Calls a function, in a thread if it has much to do.
-
-        Args:
-            size: of what it converts, in bytes or values.
-            function, args: to call.
-        """
-        if size < _LARGE:
-            return function(*args)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        asked = await in_thread(call.size, json_requests.decode_examples, document, name)
+        signature, method = json_requests.signature_name(document), _METHODS[name]
+        outputs = examples.outputs_of(servable.signatures, signature, method)
+        result = await self._runner.infer(call, servable, signature, method, outputs, asked)
+        encode = json_answers.encode_classification if name == "classify" else json_answers.encode_regression
+        return encode(result)
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
@@ -433,161 +368,3 @@ def _inflated(body: bytes | bytearray, most: int) -> bytes:
     if not inflater.eof:
         raise invalid("The body is incomplete: its gzip data has no end")
     return data
-
-
-# Connections
-
-
-def protocol(endpoints: EndpointOptions) -> type[asyncio.Protocol]:
-    """The class of connections, for uvicorn's option `http`.
-
-    Args:
-        endpoints: limits.
-    """
-
-    if endpoints.tls:
-        # Connections are counted after the TLS handshake, for which asyncio waits a minute with a buffer of 256 kB.
-        asyncio.sslproto.SSLProtocol.max_size = 2**15
-        asyncio.constants.SSL_HANDSHAKE_TIMEOUT = min(_HEAD_SECONDS, endpoints.limits.seconds)
-
-    class Connection(_Connection):
-        limits, idle = endpoints.limits, {}
-
-    return Connection
-
-
-class _Connection(H11Protocol):
-    """A connection, with limits on its time and the number of all.
-
-    A client has some seconds to send the head of a request; the application limits the time of body and answer. If
-    there are too many connections, the one that has waited longest for a request makes place for a new one.
-
-    Attributes:
-        limits: of requests.
-        idle: connections without a request, in the order in which they became so.
-    """
-
-    limits: Limits
-    idle: "dict[_Connection, None]"
-    _waiting: asyncio.TimerHandle | None = None  # for the head of a request
-    _writing: asyncio.TimerHandle | None = None  # for the client to read
-    _read_all = False  # the client sends no more, and may wait for answers
-    _ended = False  # what else the client sends is not looked at
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        # asyncio does so only for sockets that name TCP. Otherwise the body waits 40 ms for the ACK of the headers.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self.connections) > self.limits.connections:
-            if not self.idle:
-                self._end(503, f"The server has {self.limits.connections} other connections; try again later")
-                return
-            oldest = next(iter(self.idle))
-            oldest._forget()
-            oldest.transport.abort()
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
-        if self._writing:
-            self._writing.cancel()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if not self._ended:
-            super().data_received(data)
-            self._watch()
-
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """Answers clients that end their sending side after the request, such as `printf ... | nc`.
-
-        Clients that are gone look the same, so the answer has to come soon.
-        """
-        if self._is_busy() and not self.cycle.more_body:
-            self._read_all = True
-            self.loop.call_later(_LINGER_SECONDS, self._leave)
-            return self.transport.can_write_eof()  # TLS has only one end
-        if not self._ended and (self._is_busy() or self.conn.trailing_data[0]):
-            self.conn.receive_data(b"")  # the end: h11's error says what is missing
-            self.handle_events()
-        return False
-
-    def _leave(self) -> None:
-        if self._is_busy():
-            self.transport.abort()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._read_all and not self._is_busy():
-            self.transport.close()
-        self._watch()
-
-    def shutdown(self) -> None:
-        if self._is_busy():  # uvicorn repeats this in the answer, so that the client does not ask again
-            self.cycle.scope["headers"] = [*self.cycle.scope["headers"], (b"connection", b"close")]
-        super().shutdown()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._writing = self.loop.call_later(self.limits.seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._writing:
-            self._writing.cancel()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        if self.transport.get_write_buffer_size():  # the client does not read
-            self.loop.call_later(self.limits.seconds, self.transport.abort)
-
-    def send_400_response(self, msg: str) -> None:
-        error = sys.exc_info()[1]  # uvicorn calls this where it has caught it
-        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        words = "the headers are too large" if status == 431 else f"{error}"
-        if self._is_busy():  # in the body
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        self._end(status, f"Invalid HTTP request: {words}")
-
-    def _is_busy(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _watch(self) -> None:
-        """Limits the time without a request."""
-        if self._is_busy():
-            self._forget()
-        elif self._waiting is None and not self._ended and not self.transport.is_closing():
-            seconds = min(_HEAD_SECONDS, self.limits.seconds)
-            self._waiting = self.loop.call_later(seconds, self._give_up, seconds)
-            self.idle[self] = None
-
-    def _forget(self) -> None:
-        self.idle.pop(self, None)
-        if self._waiting:
-            self._waiting.cancel()
-            self._waiting = None
-
-    def _give_up(self, seconds: float) -> None:
-        if self.conn.trailing_data[0] and not self._is_busy():
-            self._end(408, f"The head of the request did not arrive within {seconds:g} seconds")
-        else:
-            self.transport.abort()
-
-    def _end(self, status: int, message: str) -> None:
-        """Sends an error, and closes the connection when the client can have read it."""
-        self._forget()
-        self._ended = True
-        body = json_codec.encode_error(message)
-        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-        response = h11.Response(status_code=status, headers=[*headers.items()], reason=STATUS_PHRASES[status])
-        with contextlib.suppress(h11.LocalProtocolError):  # an answer has been begun
-            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-        if not self.transport.can_write_eof():  # TLS
-            self.transport.close()
-            return
-        # To close the connection before all data is read would discard the answer, too.
-        self.transport.write_eof()
-        self.flow.resume_reading()
-        self.loop.call_later(_LINGER_SECONDS, self.transport.abort)

@@ -19,6 +19,7 @@ from tensorflow_serving.apis import input_pb2, prediction_log_pb2
 from bert_tf.server.batching import BatchingOptions, Queue
 from bert_tf.server.errors import Code, ServingError, invalid, one_line
 from bert_tf.server.monitoring import RUNTIME_LATENCY, WARMUP_LATENCY, Metrics
+from bert_tf.server.tensors import objects
 from bert_tf.types import Array, Json
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -169,15 +170,19 @@ class Servable:
                 f"{_set(signature.outputs)}."
             )
         chosen = tuple(sorted(outputs or signature.outputs))
-        queue = self._queues.get(signature_name)
-        if queue is not None and _have_rows(inputs, signature):
-            return await queue.submit(dict(inputs), chosen, timeout)
         deadline = time.monotonic() + timeout if timeout else None
+        queue = self._queues.get(signature_name)
+        try:
+            async with asyncio.timeout(timeout):
+                if queue is not None and _have_rows(inputs, signature):
+                    return await queue.submit(dict(inputs), chosen, deadline)
 
-        def run() -> dict[str, Array]:
-            return self.run(signature_name, inputs, chosen, deadline and deadline - time.monotonic())
+                def run() -> dict[str, Array]:
+                    return self.run(signature_name, inputs, chosen, deadline and deadline - time.monotonic())
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        except TimeoutError:
+            raise ServingError(Code.DEADLINE_EXCEEDED, "Deadline exceeded while waiting for the model") from None
 
     def run(
         self,
@@ -323,6 +328,4 @@ def serialized(message: input_pb2.Input) -> Array:
         for name, feature in example.features.feature.items():
             whole.features.feature[name].CopyFrom(feature)
         made.append(whole.SerializeToString())
-    array = np.empty(len(made), object)
-    array[:] = made
-    return array
+    return objects(made)

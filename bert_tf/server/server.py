@@ -3,25 +3,21 @@
 import asyncio
 import contextlib
 import logging
-import math
 import resource
 import signal
-import socket
-import ssl
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import uvicorn
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.server import rest, rpc
+from bert_tf.server import rpc
 from bert_tf.server.errors import ServingError
 from bert_tf.server.models import END, Models, PollingOptions
 from bert_tf.server.monitoring import Metrics
-from bert_tf.server.options import EndpointOptions, Tls
+from bert_tf.server.options import EndpointOptions
 from bert_tf.server.servable import RunOptions, Runtime
+from bert_tf.server.web import Web
 
 _log = logging.getLogger("bert_tf.server")
 
@@ -157,90 +153,3 @@ def _raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError):  # on macOS the hard limit is "unlimited", and not allowed
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-class Web:
-    """The REST API and the page, over HTTP.
-
-    Args:
-        models: to serve.
-        metrics: counts the requests.
-        endpoints: address, limits, token and certificate; a port of 0 is chosen by the system.
-
-    Raises:
-        ConfigError: the address cannot be listened on, or the certificate cannot be used.
-
-    Attributes:
-        port: it listens on.
-        server: uvicorn's.
-    """
-
-    def __init__(self, models: Models, metrics: Metrics, endpoints: EndpointOptions) -> None:
-        self._socket = _listen(endpoints.host, endpoints.rest_port)
-        self.port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(
-            rest.Application(models, metrics, endpoints),
-            http=rest.protocol(endpoints),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=math.ceil(endpoints.limits.seconds),
-        )
-        config.load()
-        if endpoints.tls:
-            config.ssl = _ssl_context(endpoints.tls)
-        self.server = _Uvicorn(config)
-
-    def start(self) -> None:
-        """Takes requests."""
-        self._running = asyncio.create_task(self.server.serve([self._socket]))
-
-    async def stop(self) -> None:
-        """Takes no more requests, and waits for the answers to the others."""
-        self.server.should_exit = True
-        await self._running
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals to us, because another server must end with this one."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends small packets at once only if the protocol is named; else each answer waits 40 ms for the client.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(2048)  # here, because two servers may bind a port that nobody listens on
-    except OSError as error:
-        listening.close()
-        raise ConfigError(
-            f"--rest_api_port={port}: cannot listen on {host}: {error.strerror}; choose another port"
-        ) from None
-    listening.setblocking(False)
-    return listening
-
-
-def _ssl_context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # Python's ssl reads certificates only from files.
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(tls.key + b"\n" + tls.certificate)
-            file.flush()
-            context.load_cert_chain(file.name, password="")  # not to be asked for on the terminal
-        if tls.client_ca:
-            context.load_verify_locations(cadata=tls.client_ca.decode())
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(f"the TLS certificate and key cannot be used: {error}") from None
-    if tls.client_required:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

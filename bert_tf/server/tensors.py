@@ -1,7 +1,8 @@
 """TensorProtos of gRPC requests and answers as arrays."""
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +27,7 @@ _LISTS = {
     np.bool_: "bool_val",
     np.complex64: "scomplex_val",
     np.complex128: "dcomplex_val",
+    np.object_: "string_val",
 }
 # Types whose bits or parts are listed.
 _LISTED_AS = {"half_val": np.uint16, "scomplex_val": np.float32, "dcomplex_val": np.float64}
@@ -55,13 +57,20 @@ def _size(name: str, proto: tensor_pb2.TensorProto) -> int:
 
 
 def _dtype(name: str, proto: tensor_pb2.TensorProto) -> tf.DType:
-    try:
-        dtype = tf.as_dtype(proto.dtype)
-    except TypeError:
-        dtype = tf.variant
-    if dtype in (tf.variant, tf.resource) or not dtype.is_numpy_compatible:
+    dtype = _array_dtype(proto.dtype)
+    if dtype is None:
         raise invalid(f"tensor parsing error: {name}: {_type_name(proto.dtype)} is not supported")
     return dtype
+
+
+@functools.lru_cache
+def _array_dtype(number: int) -> tf.DType | None:
+    """The type of a number in protos, or None if arrays cannot have it."""
+    try:
+        dtype = tf.as_dtype(number)
+    except TypeError:
+        return None
+    return dtype if dtype.is_numpy_compatible else None
 
 
 def to_arrays(protos: Mapping[str, tensor_pb2.TensorProto], signature: meta_graph_pb2.SignatureDef) -> dict[str, Array]:
@@ -83,7 +92,9 @@ def _to_array(name: str, proto: tensor_pb2.TensorProto, signature: meta_graph_pb
         raise invalid(f"input tensor {name}: expected {expected}, but {_type_name(proto.dtype)} is provided")
     dtype = _dtype(name, proto)
     try:
-        if dtype == tf.string or proto.tensor_content:
+        if proto.dtype == types_pb2.DT_STRING and not proto.tensor_content:
+            return _strings(proto)
+        if proto.tensor_content:
             return tf.make_ndarray(proto)
         # Lists of numbers by the parser in C++, which lets other threads run, and ignores superfluous values.
         return tf.io.parse_tensor(proto.SerializeToString(), dtype).numpy()
@@ -95,6 +106,20 @@ def _to_array(name: str, proto: tensor_pb2.TensorProto, signature: meta_graph_pb
         ) from None
 
 
+def _strings(proto: tensor_pb2.TensorProto) -> Array:
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    values = list(proto.string_val)
+    values += (values[-1:] or [b""]) * (math.prod(shape) - len(values))  # the last one counts for all that are missing
+    return objects(values).reshape(shape)
+
+
+def objects(values: Sequence[object]) -> Array:
+    """A flat array of objects, such as bytes; NumPy would give them a type of their own."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
 def to_proto(array: Array, *, content: bool) -> tensor_pb2.TensorProto:
     """Converts an output.
 
@@ -103,7 +128,7 @@ def to_proto(array: Array, *, content: bool) -> tensor_pb2.TensorProto:
         content: whether numbers are bytes, in `tensor_content`, instead of a list such as `float_val`.
     """
     field = _LISTS.get(array.dtype.type)
-    if content or field is None:
+    if field is None or (content and field != "string_val"):
         return tf.make_tensor_proto(array)
     dims = [{"size": size} for size in array.shape]
     proto = tensor_pb2.TensorProto(

@@ -15,8 +15,8 @@ PROGRAM = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
 
 @pytest.fixture(scope="module")
-def gpu():
-    spec = importlib.util.spec_from_file_location("gpu", PROGRAM)
+def training():
+    spec = importlib.util.spec_from_file_location("gpu_training", PROGRAM.parent / "workers" / "gpu_training.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -37,11 +37,11 @@ def test_stages_that_take_too_long_are_ended_and_the_report_names_them(tmp_path)
     assert all(stage["error"].startswith("stopped after") for stage in report["stages"].values())
 
 
-def test_batches_are_powers_of_two_that_fill_up_to_half_of_the_memory(gpu):
+def test_batches_are_powers_of_two_that_fill_up_to_half_of_the_memory(training):
     base, large = BertConfig.from_name("base"), BertConfig.from_name("large")
-    assert gpu.rows_for(base, 128, 141e9) == 256
-    assert gpu.rows_for(large, 512, 141e9) > gpu.rows_for(large, 512, 24e9) >= 1
-    assert gpu.rows_for(large, 512, 1e9) == 1
+    assert training.rows_for(base, 128, 141e9) == 256
+    assert training.rows_for(large, 512, 141e9) > training.rows_for(large, 512, 24e9) >= 1
+    assert training.rows_for(large, 512, 1e9) == 1
 
 
 # What such a machine may lack: an import of one of these ends the stage.

@@ -234,24 +234,3 @@ def test_a_folder_that_disappears_for_a_moment_changes_nothing(versions, tmp_pat
             assert states(models) == {1: AVAILABLE}
 
     run(main())
-
-
-@pytest.mark.slow
-def test_memory_is_bounded_over_twenty_reloads(versions, tmp_path):
-    def resident():
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096
-
-    async def main():
-        async with serving(("half", tmp_path, "")) as models:
-            for version in range(2, 23):
-                shutil.rmtree(tmp_path / str(version - 1), ignore_errors=True)
-                shutil.copytree(versions / "1", tmp_path / str(version))
-                await settled(models, dict.fromkeys(range(1, version), END) | {version: AVAILABLE})
-                assert await ask(models) == 2
-                sizes.append(resident())
-
-    sizes = []
-    copied(versions, tmp_path, 1)
-    run(main())
-    assert sizes[-1] - sizes[4] < 20e6

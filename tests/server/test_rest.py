@@ -19,7 +19,7 @@ import pytest
 from bert_tf.errors import ConfigError
 from bert_tf.server import rest
 from bert_tf.server.options import EndpointOptions, Limits, Tls
-from bert_tf.server.server import Web
+from bert_tf.server.web import Web
 from bert_tf.serving import check
 from tests.serving.servers import certificate
 
@@ -191,7 +191,7 @@ def test_health_and_metrics(server):
     assert headers.get_content_type() == "text/plain"
     assert re.search(rb'\n:tensorflow:serving:request_count{model_name="half",status="OK"} \d', page)
     assert b'status="INVALID_ARGUMENT"' in page
-    assert b":tensorflow:serving:request_latency_bucket" in page
+    assert b':tensorflow:serving:request_latency_count{model_name="half",API="Predict",entrypoint="REST"}' in page
     assert b"unknown" not in page
 
 
@@ -343,7 +343,7 @@ def test_slow_requests_to_one_version_do_not_hold_up_another(start, half_plus_co
 
 
 def test_an_unexpected_error_says_nothing_of_the_inside(server, monkeypatch, caplog):
-    monkeypatch.setattr(rest.json_codec, "parse", lambda body: 1 / 0)
+    monkeypatch.setattr(rest.json_parser, "parse", lambda body: 1 / 0)
     assert server.post("half:predict", {}) == (500, {"error": "Internal error; the server's log says more"})
     assert "ZeroDivisionError" in caplog.text
 

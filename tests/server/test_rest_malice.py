@@ -14,7 +14,7 @@ import zlib
 
 import pytest
 
-from bert_tf.server import rest
+from bert_tf.server import web
 from bert_tf.server.options import Limits
 
 MB = 2**20
@@ -200,7 +200,7 @@ def test_http_of_an_enemy(server, request_, words):
 
 
 def test_a_client_that_sends_its_headers_slowly(server, monkeypatch):
-    monkeypatch.setattr(rest, "_HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(web, "_HEAD_SECONDS", 0.3)
     with server.connect() as client:
         client.sendall(b"POST /v1/models/half:predict HTTP/1.1\r\n")
         assert answer_of(client) == (408, "The head of the request did not arrive within 0.3 seconds")
@@ -208,7 +208,7 @@ def test_a_client_that_sends_its_headers_slowly(server, monkeypatch):
 
 
 def test_a_client_that_sends_no_request(server, monkeypatch):
-    monkeypatch.setattr(rest, "_HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(web, "_HEAD_SECONDS", 0.3)
     with server.connect() as client:
         assert client.recv(1) == b""
 
@@ -245,7 +245,7 @@ async def connections_of(server):
 
 
 def test_a_request_whose_client_is_gone_is_not_waited_for(server, caplog, monkeypatch):
-    monkeypatch.setattr(rest, "_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(web, "_LINGER_SECONDS", 0.1)
     caplog.set_level(logging.INFO, "bert_tf.server.access")
     body = b'{"signature_name": "slow", "instances": [200000]}'
     with server.connect() as client:

@@ -716,6 +716,13 @@ def test_a_deadline_reaches_the_model(client, monkeypatch):
     assert seen == pytest.approx([7, LIMITS.seconds, LIMITS.seconds], abs=1)
 
 
+def test_a_model_that_does_not_end_is_given_up(backend, monkeypatch):
+    with backend.grpc(LOCAL._replace(limits=LIMITS._replace(seconds=0.2))) as server, monkeypatch.context() as patch:
+        patch.setattr(Servable, "run", lambda *arguments: time.sleep(1))
+        found = refused(Client(server.port).predict, predicting("half", x=np.array([1.0], np.float32)))
+    assert found == (STATUS.DEADLINE_EXCEEDED, "Deadline exceeded while waiting for the model")
+
+
 def test_a_call_that_ends_early_is_cancelled(client, monkeypatch):
     seen = slow(monkeypatch, 60)
     request = predicting("half", x=np.array([1.0], np.float32))

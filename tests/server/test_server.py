@@ -4,10 +4,13 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import grpc
@@ -22,6 +25,14 @@ from tests.server.saved_models import half_plus_two
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
+
+
+def predicting(model, signature="", **inputs):
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = model, signature
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    return request
 
 
 class Program:
@@ -45,14 +56,16 @@ class Program:
             self.last_closes = response.will_close
             return response.status, response.read().decode()
 
-    def predict(self, **inputs):
+    def predict(self, model, signature="", **inputs):
         """The answer by gRPC."""
         with grpc.insecure_channel(f"127.0.0.1:{self.grpc}") as channel:
-            request = predict_pb2.PredictRequest()
-            request.model_spec.name = "half"
-            for name, value in inputs.items():
-                request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
-            return prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=60)
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            return stub.Predict(predicting(model, signature, **inputs), timeout=60)
+
+    def megabytes(self):
+        """Resident memory."""
+        with open(f"/proc/{self.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
     def end(self, number=signal.SIGTERM):
         """Exit status, and the rest of the log."""
@@ -81,15 +94,20 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_config_file_is_followed_and_sigterm_answers_what_runs(started, folder, tmp_path):
+def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what_waits(started, folder, tmp_path):
     file = tmp_path / "models.config"
     file.write_text(f'model_config_list {{ config {{ name: "half" base_path: "{folder}" }} }}')
-    program = started(f"--model_config_file={file}", "--model_config_file_poll_wait_seconds=0.1", "--enable_profiler")
+    batching = tmp_path / "batching.config"
+    batching.write_text("max_batch_size { value: 1 } max_enqueued_batches { value: 2 }")
+    program = started(
+        f"--model_config_file={file}", "--model_config_file_poll_wait_seconds=0.1", "--enable_profiler",
+        "--enable_batching", f"--batching_parameters_file={batching}",
+    )  # fmt: skip
     assert program.get("/readyz")[0] == 200
     assert json.loads(program.get("/v1/models/half:predict", {"instances": [1.0, 4.0]})[1]) == {
         "predictions": [2.5, 4.0]
     }
-    np.testing.assert_array_equal(tf.make_ndarray(program.predict(x=[1.0, 4.0]).outputs["y"]), [2.5, 4.0])
+    np.testing.assert_array_equal(tf.make_ndarray(program.predict("half", x=[1.0, 4.0]).outputs["y"]), [2.5, 4.0])
 
     file.write_text("model_config_list { config { name:")
     time.sleep(0.5)
@@ -110,16 +128,84 @@ def test_a_config_file_is_followed_and_sigterm_answers_what_runs(started, folder
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
-    slow = {"signature_name": "slow", "instances": [600_000]}
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    slow, quick = ({"signature_name": "slow", "instances": [steps]} for steps in (1_000_000, 2))
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
         running = pool.submit(program.get, "/v1/models/other:predict", slow)
         time.sleep(0.3)
+        waiting = pool.submit(program.get, "/v1/models/other:predict", quick)
+        also_waiting = pool.submit(program.predict, "other", "slow", steps=np.array([3], np.int32))
+        time.sleep(0.3)
+        full = "the queue is full: 2 rows wait; try again later"
+        assert program.get("/v1/models/other:predict", quick) == (503, json.dumps({"error": full}))
+        with pytest.raises(grpc.RpcError) as refused:
+            program.predict("other", "slow", steps=np.array([1], np.int32))
+        assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.UNAVAILABLE, full)
         assert not running.done() and not program.last_closes
         status, log = program.end()
-        assert json.loads(running.result()[1]) == {"predictions": [600_000]} and program.last_closes
+        assert json.loads(running.result()[1]) == {"predictions": [1_000_000]}
+        assert json.loads(waiting.result()[1]) == {"predictions": [2]}
+        assert also_waiting.result().outputs["count"].int_val == [3] and program.last_closes
     assert status == 0
     assert "--enable_profiler has no effect" in log and "cannot be used: " in log and "stopping" in log
     assert "Traceback" not in log
+
+
+@pytest.mark.slow
+def test_twenty_new_versions_lose_no_request_and_keep_no_memory(started, tmp_path):
+    """Clients of both protocols ask without a pause; version N adds 2 if N is even, and 3 if it is odd."""
+    sources = [half_plus_two(tmp_path / "sources", number, b=2.0 + number % 2) for number in (2, 3)]
+    folder = tmp_path / "half"
+    shutil.copytree(sources[1], folder / "1")
+    program = started(f"--export_dir={folder}", "--file_system_poll_wait_seconds=0.1", "--noaccess_log")
+    ended, counts = threading.Event(), []
+
+    def by_rest(connection):
+        connection.request("POST", "/v1/models/half:predict", '{"instances": [0.0]}')
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        assert answer in ({"predictions": [2.0]}, {"predictions": [3.0]})
+
+    def by_grpc(stub):
+        answer = stub.Predict(predicting("half", x=[0.0]), timeout=60)
+        assert answer.outputs["y"].float_val == [2.0 + answer.model_spec.version.value % 2]
+
+    def client(ask, connection):
+        count = 0
+        while not ended.is_set():
+            ask(connection)
+            count += 1
+        counts.append(count)
+
+    sizes = []
+    with concurrent.futures.ThreadPoolExecutor(4) as pool, contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(2):
+            rest = stack.enter_context(
+                contextlib.closing(http.client.HTTPConnection("127.0.0.1", program.rest, timeout=60))
+            )
+            channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{program.grpc}"))
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            clients += [pool.submit(client, by_rest, rest), pool.submit(client, by_grpc, stub)]
+        stack.callback(ended.set)
+        for number in range(2, 22):
+            shutil.copytree(sources[number % 2], tmp_path / "copied")
+            (tmp_path / "copied").rename(folder / str(number))
+            deadline = time.monotonic() + 60
+            while True:
+                versions = json.loads(program.get("/v1/models/half")[1])["model_version_status"]
+                states = {one["version"]: one["state"] for one in versions}
+                if states.get(str(number)) == "AVAILABLE" and states[str(number - 1)] == "END":
+                    break
+                assert time.monotonic() < deadline and not any(one.done() for one in clients), states
+                time.sleep(0.02)
+            shutil.rmtree(folder / str(number - 1))
+            sizes.append(program.megabytes())
+        ended.set()
+        for one in clients:
+            one.result()  # raises what a client has met
+    assert min(counts) > 100
+    assert sizes[-1] - sizes[4] < 40, sizes
+    assert program.end()[0] == 0
 
 
 @pytest.mark.parametrize(

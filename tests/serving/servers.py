@@ -19,7 +19,7 @@ from bert_tf.server.models import Models, PollingOptions
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.options import EndpointOptions
 from bert_tf.server.servable import RunOptions, Runtime
-from bert_tf.server.server import Web
+from bert_tf.server.web import Web
 
 
 class Running:

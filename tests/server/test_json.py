@@ -10,8 +10,9 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import classification_pb2, regression_pb2
 
-from bert_tf.server import json_codec
+from bert_tf.server import json_answers, json_parser, json_requests
 from bert_tf.server.errors import Code, ServingError
+from bert_tf.server.models import VersionStatus, status_response
 
 FLOAT, INT, STRING = types_pb2.DT_FLOAT, types_pb2.DT_INT32, types_pb2.DT_STRING
 
@@ -25,7 +26,7 @@ def signatures(**inputs):
 
 def decoded(text, **inputs):
     body = text if isinstance(text, bytes) else text.encode()
-    return json_codec.decode_predict(json_codec.parse(body), signatures(**inputs))
+    return json_requests.decode_predict(json_parser.parse(body), signatures(**inputs))
 
 
 def error_of(function, *args, **kwargs):
@@ -107,7 +108,7 @@ def test_tensors_of_several_inputs(text):
     ],
 )
 def test_texts_that_are_no_json_objects_are_invalid(body, words):
-    error = error_of(json_codec.parse, body)
+    error = error_of(json_parser.parse, body)
     assert error.code is Code.INVALID_ARGUMENT
     assert error.message.startswith(words)
 
@@ -219,7 +220,7 @@ def test_large_requests_are_decoded_like_numpy_does_it():
 
 
 def encoded(outputs, by_row=True):
-    return json_codec.encode_predict({name: np.asarray(value) for name, value in outputs.items()}, by_row)
+    return json_answers.encode_predict({name: np.asarray(value) for name, value in outputs.items()}, by_row)
 
 
 def texts(*values):
@@ -287,7 +288,7 @@ def test_floats_are_printed_with_six_digits_or_nine():
     expected = [
         text if np.float32(text) == value else f"{value:.9g}" for text, value in zip(expected, values, strict=True)
     ]
-    found = json_codec.decimals(values)
+    found = json_answers.decimals(values)
     assert found.tolist() == [float(text) for text in expected]
     digits = [repr(value).split("e")[0].replace(".", "").strip("-0") for value in found.tolist() if value < 1e15]
     assert max(map(len, digits)) == 9
@@ -299,7 +300,7 @@ def test_floats_are_printed_with_six_digits_or_nine():
 
 
 def examples_of(text, method="classify"):
-    return json_codec.decode_examples(json_codec.parse(text.encode()), method)
+    return json_requests.decode_examples(json_parser.parse(text.encode()), method)
 
 
 def test_examples_with_features_of_all_kinds():
@@ -344,19 +345,19 @@ def test_classes_with_scores():
     result = classification_pb2.ClassificationResult()
     result.classifications.add().classes.add(label="é", score=0.1)
     result.classifications.add().classes.add(score=np.nan)
-    assert json_codec.encode_classification(result).decode() == '{"results": [[["é", 0.1]], [["", NaN]]]}'
+    assert json_answers.encode_classification(result).decode() == '{"results": [[["é", 0.1]], [["", NaN]]]}'
 
 
 def test_values_of_a_regression():
     result = regression_pb2.RegressionResult(regressions=[{"value": value} for value in (3.5, 1 / 3, -np.inf)])
-    assert json_codec.encode_regression(result) == b'{"results": [3.5, 0.333333343, -Infinity]}'
+    assert json_answers.encode_regression(result) == b'{"results": [3.5, 0.333333343, -Infinity]}'
 
 
 def test_metadata_has_the_form_of_tf_serving():
     given = signatures(x=FLOAT)
     given["serving_default"].inputs["x"].tensor_shape.dim.add(size=-1)
     given["serving_default"].inputs["x"].name = "x:0"
-    found = json.loads(json_codec.encode_metadata("half", 123, given))
+    found = json.loads(json_answers.encode_metadata("half", 123, given))
     assert found["model_spec"] == {"name": "half", "signature_name": "", "version": "123"}
     assert found["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]["x"] == {
         "dtype": "DT_FLOAT",
@@ -366,10 +367,11 @@ def test_metadata_has_the_form_of_tf_serving():
 
 
 def test_status_and_errors_have_the_form_of_tf_serving():
-    assert json.loads(json_codec.encode_status([(3, "AVAILABLE", "OK", ""), (1, "END", "UNKNOWN", "why")])) == {
+    versions = [VersionStatus(3, "AVAILABLE"), VersionStatus(1, "END", Code.UNKNOWN, "why \udcff")]
+    assert json.loads(json_answers.encode_status(status_response(versions))) == {
         "model_version_status": [
             {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}},
-            {"version": "1", "state": "END", "status": {"error_code": "UNKNOWN", "error_message": "why"}},
+            {"version": "1", "state": "END", "status": {"error_code": "UNKNOWN", "error_message": "why \\udcff"}},
         ]
     }
-    assert json.loads(json_codec.encode_error('a "é" \ud800')) == {"error": 'a "é" \ud800'}
+    assert json.loads(json_answers.encode_error('a "é" \ud800')) == {"error": 'a "é" \ud800'}

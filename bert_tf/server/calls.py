@@ -1,0 +1,152 @@
+"""Requests to models, whatever their protocol: time limits, threads, metrics and the log.
+
+`rest.py` and `services.py` convert a request to arrays, and arrays to its answer. In between, `Runner` checks limits
+and asks the model (`servable.py`), for which the request may wait in a queue (`batching.py`).
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tensorflow_serving.apis import input_pb2
+
+from bert_tf.server import examples
+from bert_tf.server.errors import Code, ServingError
+from bert_tf.server.models import Models
+from bert_tf.server.monitoring import Metrics, log_access
+from bert_tf.server.options import Limits
+from bert_tf.server.servable import Servable, serialized
+from bert_tf.server.tensors import check_limits
+from bert_tf.types import Array
+
+_T = TypeVar("_T")
+
+_LARGE = 2**14  # bytes or values that are converted in a thread, so that others are answered meanwhile
+_threads = concurrent.futures.ThreadPoolExecutor(2, "convert")  # more would only wait for Python's lock
+
+
+@dataclasses.dataclass
+class Call:
+    """A request and what is known of it.
+
+    Attributes:
+        deadline: on the clock of the event loop; None if the request may take any time.
+        bytes_in, bytes_out: of request and answer, as sent.
+        size: of the request in bytes, decompressed.
+        model, version, rows: for the log; None until they are known.
+    """
+
+    deadline: float | None
+    bytes_in: int = 0
+    bytes_out: int = 0
+    size: int = 0
+    model: str | None = None
+    version: int | None = None
+    rows: int | None = None
+    _start: float = dataclasses.field(default_factory=time.perf_counter)
+
+    def seconds_left(self) -> float | None:
+        """The time left.
+
+        Raises:
+            ServingError: DEADLINE_EXCEEDED, there is none.
+        """
+        if self.deadline is None:
+            return None
+        left = self.deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise ServingError(Code.DEADLINE_EXCEEDED, "Deadline exceeded")
+        return left
+
+    def log(self, client: str | None, **fields: object) -> None:
+        """Adds a line to the access log."""
+        log_access(
+            **fields,
+            milliseconds=round((time.perf_counter() - self._start) * 1000, 1),
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            model=self.model,
+            version=self.version,
+            rows=self.rows,
+            client=client,
+        )
+
+
+async def in_thread(size: int, function: Callable[..., _T], *args: Any) -> _T:
+    """Calls a function, in a thread if it has much to do.
+
+    Args:
+        size: of what it converts, in bytes or values.
+        function, args: to call.
+    """
+    if size < _LARGE:
+        return function(*args)
+    return await asyncio.get_running_loop().run_in_executor(_threads, function, *args)
+
+
+class Runner:
+    """Answers requests, as arrays, by the models.
+
+    Args:
+        models: to serve.
+        metrics: counts the requests.
+        limits: of requests.
+        protocol: "REST" or "GRPC".
+    """
+
+    def __init__(self, models: Models, metrics: Metrics, limits: Limits, protocol: str) -> None:
+        self._models, self._metrics, self._limits, self._protocol = models, metrics, limits, protocol
+
+    def counted(self, name: str, api: str) -> contextlib.AbstractContextManager[None]:
+        """Context manager: counts a request to a model and measures its time.
+
+        Args:
+            name: of the model.
+            api: "Predict", "Classify", "Regress" or "MultiInference".
+        """
+        # Names of unknown models are not counted, because there is any number of them.
+        known = name in self._models
+        return self._metrics.request(name, api, self._protocol) if known else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def acquired(self, call: Call, name: str, version: int | None, label: str | None) -> Iterator[Servable]:
+        """Context manager: the version for a request, as `Models.acquire`."""
+        with self._models.acquire(name, version, label) as servable:
+            call.model, call.version = name, servable.version
+            yield servable
+
+    async def predict(
+        self, call: Call, servable: Servable, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] = ()
+    ) -> dict[str, Array]:
+        """The outputs of a signature, all if none are named."""
+        call.rows = await in_thread(call.size, check_limits, inputs, self._limits)
+        return await servable.predict(signature, inputs, outputs, call.seconds_left())
+
+    async def infer(
+        self,
+        call: Call,
+        servable: Servable,
+        signature: str,
+        method: str,
+        outputs: Sequence[str],
+        asked: input_pb2.Input,
+    ) -> Any:
+        """The result for examples, a ClassificationResult or RegressionResult.
+
+        Args:
+            call: the request.
+            servable: to ask.
+            signature: its name.
+            method: CLASSIFY or REGRESS.
+            outputs: from `examples.outputs_of`.
+            asked: the examples.
+        """
+        inputs = {"inputs": await in_thread(call.size, serialized, asked)}
+        found = await self.predict(call, servable, signature, inputs, outputs)
+        convert = examples.classification if method == examples.CLASSIFY else examples.regression
+        size = sum(value.nbytes for value in found.values())
+        return await in_thread(size, convert, found, len(inputs["inputs"]))
