@@ -13,6 +13,7 @@ import concurrent.futures
 import http.client
 import itertools
 import json
+import logging
 import os
 import pathlib
 import random
@@ -257,6 +258,10 @@ def main():
     parser.add_argument("--call", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.call:
+        from bert_tf import quiet
+
+        quiet.import_tensorflow()
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # the v1 loader is the server's
         print(json.dumps(globals()[arguments.call](**json.load(sys.stdin))))
         return
     texts = texts_of(arguments.requests, arguments.longest)
