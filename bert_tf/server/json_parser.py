@@ -22,6 +22,11 @@ _PARSE_ERRORS = {  # what Python's parser says, and RapidJSON
     "Invalid \\uXXXX escape": "Incorrect hex digit after \\u escape in string.",
     "Invalid control character at": "Invalid encoding in string.",
 }
+# Since Python 3.13 these errors are at the comma; before, they were what follows here, at the bracket.
+_TRAILING_COMMAS = {
+    "Illegal trailing comma before end of array": "Expecting value",
+    "Illegal trailing comma before end of object": "Expecting property name enclosed in double quotes",
+}
 TOO_BIG = "JSON Parse error: Number too big to be stored in double."
 _SPACE = re.compile(r"[ \t\n\r]*")
 # RapidJSON's short form of Infinity; strings are matched first, to be left alone.
@@ -59,8 +64,11 @@ def parse(body: bytes | bytearray) -> Json:
             text = _INF.sub(lambda match: "Infinity" if match[0] == "Inf" else match[0], text)
             document = _parsed(text, start)
     except json.JSONDecodeError as error:
-        words = _PARSE_ERRORS.get(error.msg, f"{error.msg}.")
-        offset = len(text[: error.pos].encode("utf-8", "replace"))
+        found, position = error.msg, error.pos
+        if found in _TRAILING_COMMAS:
+            found, position = _TRAILING_COMMAS[found], _end(_SPACE.match(text, position + 1))
+        words = _PARSE_ERRORS.get(found, f"{found}.")
+        offset = len(text[:position].encode("utf-8", "replace"))
         raise invalid(f"JSON Parse error: {words} at offset: {offset}") from None
     except ValueError:  # an integer of more than 4300 digits
         raise invalid(TOO_BIG) from None

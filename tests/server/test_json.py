@@ -96,6 +96,7 @@ def test_tensors_of_several_inputs(text):
         (b" \n", "JSON Parse error: The document is empty. at offset: 2"),
         (b"[1]", "JSON Value: [1] Is not object"),
         (b'{"instances": [1,]}', "JSON Parse error: Invalid value. at offset: 17"),
+        (b'{"instances": [1], }', "JSON Parse error: Missing a name for object member. at offset: 19"),
         ('{"é": nul}'.encode(), "JSON Parse error: Invalid value. at offset: 7"),
         (b'{"a" 1}', "JSON Parse error: Missing a colon after a name of object member. at offset: 5"),
         (b"{a: 1}", "JSON Parse error: Missing a name for object member. at offset: 1"),
