@@ -21,6 +21,15 @@ def activation(name: str) -> _Activation:
     return {"tanh_gelu": tanh_gelu, "erf_gelu": erf_gelu, "relu": tf.nn.relu}[name]
 
 
+def without_gradient(function: _Activation) -> _Activation:
+    """The activation as plain operations, for inference.
+
+    TensorFlow's kernel for product, bias and GELU replaces them; a hand-written gradient leaves an operation between them
+    that prevents it.
+    """
+    return {tanh_gelu: _tanh_forward, erf_gelu: _erf_forward}.get(function, function)
+
+
 @tf.custom_gradient
 def tanh_gelu(x: tf.Tensor) -> _WithGradient:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the form of google-research/bert (modeling.py, gelu)."""

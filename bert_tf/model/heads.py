@@ -34,10 +34,13 @@ class MaskedLanguageModelHead(keras.layers.Layer):
         self.config = config
         self.embeddings = embeddings
         self.transform = Dense(
-            config.hidden_size, kernel_initializer=initializer(config), name="transform", dtype=self.dtype_policy
+            config.hidden_size,
+            activation(config.activation),
+            kernel_initializer=initializer(config),
+            name="transform",
+            dtype=self.dtype_policy,
         )
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
-        self.activation = activation(config.activation)
 
     def build(self, sequence_shape: Shape, positions_shape: Shape | None = None) -> None:
         self.transform.build(sequence_shape)
@@ -46,7 +49,7 @@ class MaskedLanguageModelHead(keras.layers.Layer):
 
     def call(self, sequence: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         x = tf.gather(sequence, positions, batch_dims=1)  # [batch, predictions, hidden]
-        x = self.norm(self.activation(self.transform(x)))
+        x = self.norm(self.transform(x))
         table = tf.cast(self.embeddings.word_embeddings, x.dtype)
         flat = tf.reshape(x, [-1, self.config.hidden_size])  # one matmul, not one per sequence
         logits = add_bias(tf.matmul(flat, table, transpose_b=True), tf.cast(self.bias, tf.float32))

@@ -12,7 +12,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.config.values import with_new_names
 from bert_tf.errors import ConfigError
-from bert_tf.model.activations import activation
+from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.dropout import Dropout, repeatable
 from bert_tf.model.fusion import is_fused
 from bert_tf.model.normalization import LayerNorm, Shape, column_sums
@@ -88,13 +88,17 @@ class Dense(keras.layers.Dense):
     """keras.layers.Dense with plain matrix products as gradients of kernel and bias."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        # The activation before the reshape: matmul, bias and GELU become one kernel in graphs without gradients.
-        outputs = self.activation(self.product(_rows(inputs)))
+        rows = _rows(inputs)
+        # The activation before the reshape: in inference product, bias and GELU become one kernel.
+        if training:
+            outputs = self.activation(add_bias(tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias)))
+        else:
+            outputs = without_gradient(self.activation)(self.product(rows))
         return outputs if inputs.shape.rank == 2 else _unflattened(outputs, inputs)
 
     def product(self, rows: tf.Tensor) -> tf.Tensor:
-        """[rows, inputs] times the kernel, plus the bias: [rows, units]."""
-        return add_bias(tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias))
+        """In inference, [rows, inputs] times the kernel, plus the bias: [rows, units]."""
+        return tf.nn.bias_add(tf.matmul(rows, self.kernel), self.bias)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Raises ConfigError: an encoder is rebuilt from its `BertConfig`, which knows no quantized layers."""
@@ -212,20 +216,20 @@ class SelfAttention(ConfiguredLayer):
 
     def attend(self, rows: tf.Tensor, shape: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
         """As `call`, from inputs [batch * length, hidden] of `shape` [batch, length, hidden] to such outputs."""
-        query, key, value = self._heads(rows, shape)
+        query, key, value = self._heads(rows, shape, training)
         probabilities = self.dropout(_attention_softmax(query, key, bias, training), training=training)
         context = tf.transpose(tf.matmul(tf.cast(probabilities, value.dtype), value), [0, 2, 1, 3])
-        return self.output_projection(tf.reshape(context, [-1, self.config.hidden_size]))
+        return self.output_projection(tf.reshape(context, [-1, self.config.hidden_size]), training=training)
 
     def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
-        query, key, _ = self._heads(_rows(inputs), tf.shape(inputs))
+        query, key, _ = self._heads(_rows(inputs), tf.shape(inputs), training=False)
         return _attention_softmax(query, key, bias, training=False)
 
-    def _heads(self, rows: tf.Tensor, shape: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _heads(self, rows: tf.Tensor, shape: tf.Tensor, training: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query, key and value: each [batch, heads, length, head_size]."""
         head_size = self.config.hidden_size // self.config.num_heads
-        qkv = tf.reshape(self.qkv(rows), [shape[0], shape[1], 3, self.config.num_heads, head_size])
+        qkv = tf.reshape(self.qkv(rows, training=training), [shape[0], shape[1], 3, self.config.num_heads, head_size])
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
         return query, key, value
 
@@ -296,7 +300,8 @@ class TransformerBlock(ConfiguredLayer):
 
     def feed_forward(self, x: tf.Tensor, training: bool) -> tf.Tensor:
         """[rows, hidden] -> [rows, hidden]."""
-        return self.dropout(self.output_projection(self.intermediate(x)), training=training)
+        outputs = self.output_projection(self.intermediate(x, training=training), training=training)
+        return self.dropout(outputs, training=training)
 
     def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
         return inputs_shape
