@@ -24,8 +24,8 @@ def activation(name: str) -> _Activation:
 def without_gradient(function: _Activation) -> _Activation:
     """The activation as plain operations, for inference.
 
-    TensorFlow's kernel for product, bias and GELU replaces them; a hand-written gradient leaves an operation between them
-    that prevents it.
+    TensorFlow's kernel for product, bias and GELU replaces them; a hand-written gradient leaves an operation between
+    them that prevents it.
     """
     return {tanh_gelu: _tanh_forward, erf_gelu: _erf_forward}.get(function, function)
 

@@ -15,6 +15,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.dropout import Dropout, repeatable
 from bert_tf.model.fusion import is_fused
+from bert_tf.model.inference import is_inference
 from bert_tf.model.normalization import LayerNorm, Shape, column_sums
 from bert_tf.types import Json
 
@@ -89,15 +90,15 @@ class Dense(keras.layers.Dense):
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         rows = _rows(inputs)
-        # The activation before the reshape: in inference product, bias and GELU become one kernel.
-        if training:
-            outputs = self.activation(add_bias(tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias)))
-        else:
+        if is_inference():
+            # The activation before the reshape: product, bias and GELU become one kernel.
             outputs = without_gradient(self.activation)(self.product(rows))
+        else:
+            outputs = self.activation(add_bias(tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias)))
         return outputs if inputs.shape.rank == 2 else _unflattened(outputs, inputs)
 
     def product(self, rows: tf.Tensor) -> tf.Tensor:
-        """In inference, [rows, inputs] times the kernel, plus the bias: [rows, units]."""
+        """[rows, inputs] times the kernel, plus the bias: [rows, units]; in inference."""
         return tf.nn.bias_add(tf.matmul(rows, self.kernel), self.bias)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
@@ -216,20 +217,20 @@ class SelfAttention(ConfiguredLayer):
 
     def attend(self, rows: tf.Tensor, shape: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
         """As `call`, from inputs [batch * length, hidden] of `shape` [batch, length, hidden] to such outputs."""
-        query, key, value = self._heads(rows, shape, training)
+        query, key, value = self._heads(rows, shape)
         probabilities = self.dropout(_attention_softmax(query, key, bias, training), training=training)
         context = tf.transpose(tf.matmul(tf.cast(probabilities, value.dtype), value), [0, 2, 1, 3])
-        return self.output_projection(tf.reshape(context, [-1, self.config.hidden_size]), training=training)
+        return self.output_projection(tf.reshape(context, [-1, self.config.hidden_size]))
 
     def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
-        query, key, _ = self._heads(_rows(inputs), tf.shape(inputs), training=False)
+        query, key, _ = self._heads(_rows(inputs), tf.shape(inputs))
         return _attention_softmax(query, key, bias, training=False)
 
-    def _heads(self, rows: tf.Tensor, shape: tf.Tensor, training: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _heads(self, rows: tf.Tensor, shape: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query, key and value: each [batch, heads, length, head_size]."""
         head_size = self.config.hidden_size // self.config.num_heads
-        qkv = tf.reshape(self.qkv(rows, training=training), [shape[0], shape[1], 3, self.config.num_heads, head_size])
+        qkv = tf.reshape(self.qkv(rows), [shape[0], shape[1], 3, self.config.num_heads, head_size])
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
         return query, key, value
 
@@ -300,8 +301,7 @@ class TransformerBlock(ConfiguredLayer):
 
     def feed_forward(self, x: tf.Tensor, training: bool) -> tf.Tensor:
         """[rows, hidden] -> [rows, hidden]."""
-        outputs = self.output_projection(self.intermediate(x, training=training), training=training)
-        return self.dropout(outputs, training=training)
+        return self.dropout(self.output_projection(self.intermediate(x)), training=training)
 
     def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
         return inputs_shape

@@ -11,6 +11,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.encoder import BertEncoder, feature_model
+from bert_tf.model.inference import infer
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, WORD_LISTS, WORDS, padded, signature, token_signature
 from bert_tf.text.packing import dense_features, pack
 from bert_tf.text.tokenizer import Tokenizer
@@ -95,7 +96,7 @@ class Embedder:
         """
 
         def from_tokens(features: Tensors) -> Tensors:
-            return map_in_chunks(lambda part: {"vector": self._of_tokens(model(part, training=False), part)}, features)
+            return map_in_chunks(lambda part: {"vector": self._of_tokens(infer(model, part), part)}, features)
 
         from_text = signature(lambda text: padded(self(text), self.counted), self.inputs())
         made = {DEFAULT: from_text, TOKENS: token_signature(model, from_tokens)}
@@ -164,7 +165,7 @@ class Embedder:
 
         def compute(first: tf.Tensor, last: tf.Tensor) -> Tensors:
             features = dense_features(ids[first:last], types[first:last], length_multiple=4, max_length=self._length)
-            return {"kept": self._kept(self.model(features, training=False), chosen[first:last])}
+            return {"kept": self._kept(infer(self.model, features), chosen[first:last])}
 
         return chunked_map(compute, ids.nrows(), ids.bounding_shape(axis=1))["kept"]
 

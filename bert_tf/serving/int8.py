@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
 from bert_tf.serving.check import NotServable
 from bert_tf.types import Array, Tensors
@@ -81,7 +82,7 @@ def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]
             for name, layer in products(block).items():
                 layer.__dict__["product"] = functools.partial(_observed, layer, found[index][-1], name, tokens)
         try:
-            encoder(features, training=False)
+            infer(encoder, features)
         finally:
             for block in blocks(encoder):
                 for layer in products(block).values():

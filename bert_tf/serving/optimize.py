@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bert_tf.files import bundled
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense, Embeddings
 from bert_tf.serving import int8
 from bert_tf.serving.check import EXACT, NotServable
@@ -143,7 +144,7 @@ def _states(encoder: BertEncoder, features: Tensors) -> Array:
     """
 
     def compute() -> tf.Tensor:
-        outputs = encoder(features, training=False)
+        outputs = infer(encoder, features)
         return tf.stack([*outputs["encoder_outputs"], outputs["sequence_output"]])
 
     return tf.boolean_mask(tf.function(compute, autograph=False)(), features["input_mask"] > 0, axis=1).numpy()

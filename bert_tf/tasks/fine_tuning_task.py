@@ -28,6 +28,7 @@ from bert_tf.inputs.datasets.examples import Labels, ReadReport
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
+from bert_tf.model.inference import infer
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, example_signature, text_signature, token_signature
 from bert_tf.tasks.task import Task
@@ -388,7 +389,7 @@ class FineTuningTask(Task):
         from_text = text_signature(self, model, self.inputs(), self.received)
 
         def from_tokens(features: Tensors) -> Tensors:
-            return map_in_chunks(lambda part: self.answer_tokens(part, model(part, training=False)), features)
+            return map_in_chunks(lambda part: self.answer_tokens(part, infer(model, part)), features)
 
         made = {DEFAULT: from_text, TOKENS: token_signature(model, from_tokens)}
         if self.example_api:

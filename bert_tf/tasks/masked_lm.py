@@ -11,6 +11,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.model.heads import build
+from bert_tf.model.inference import infer
 from bert_tf.tasks.cross_entropy import sparse_cross_entropy
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
@@ -124,7 +125,7 @@ class MaskedLM(Task):
         is_mask = tf.expand_dims(tf.ones_like(positions).to_tensor() > 0, -1)  # [batch, masks, 1]
 
         def most_probable(part: Tensors) -> Tensors:
-            logits = model(part, training=False)["mlm_logits"]
+            logits = infer(model, part)["mlm_logits"]
             probabilities, best = tf.math.top_k(tf.nn.softmax(logits), min(_FILLINGS, logits.shape[-1]))
             return {"probabilities": probabilities, "ids": best}
 

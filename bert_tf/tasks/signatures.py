@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.encoder import attention_probabilities, encoder_inputs, encoder_of
+from bert_tf.model.inference import infer
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Tensors, TfFunction
@@ -79,7 +80,7 @@ def text_signature(
         rows = features["row"]
 
         def decoded(part: Tensors) -> Tensors:
-            return task.postprocess(part, model({name: part[name] for name in inputs}, training=False))
+            return task.postprocess(part, infer(model, {name: part[name] for name in inputs}))
 
         answers = task.aggregate_windows(columns, rows, map_in_chunks(decoded, task.pad(features)))
         return padded(task.served(answers), task.counted)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.inputs.batching import microbatch, without_tuning
+from bert_tf.model.inference import infer
 from bert_tf.progress import bar
 from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.task import Task
@@ -54,7 +55,7 @@ def evaluator(
 
     def on_replica(features: Tensors) -> tf.Tensor:
         features = prepare(features)
-        outputs = model({name: features[name] for name in inputs}, training=False)
+        outputs = infer(model, {name: features[name] for name in inputs})
         return _loss_and_metrics(task, names, features, outputs)
 
     @tf.function(autograph=False, reduce_retracing=True)
@@ -92,7 +93,7 @@ def answering(
     inputs = [tensor.name for tensor in model.inputs]
 
     def on_replica(features: Tensors) -> tuple[Tensors, tf.Tensor]:
-        outputs = model({name: features[name] for name in inputs}, training=False)
+        outputs = infer(model, {name: features[name] for name in inputs})
         return task.postprocess(features, outputs), _loss_and_metrics(task, names, features, outputs)
 
     @tf.function(autograph=False)
