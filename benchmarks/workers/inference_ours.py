@@ -20,6 +20,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     import tensorflow as tf
 
     import bert_tf
+    from bert_tf.model.inference import infer
     from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
     from bert_tf.text.tokenizer import Tokenizer
 
@@ -44,7 +45,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
         call = lambda: traced(batch).numpy()  # noqa: E731
     else:
         tensors = {name: tf.constant(value) for name, value in features.items()}
-        traced = tf.function(lambda **inputs: encoder(inputs, training=False)["sequence_output"], autograph=False)
+        traced = tf.function(lambda **inputs: infer(encoder, inputs)["sequence_output"], autograph=False)
         traced = traced.get_concrete_function(**{name: tf.TensorSpec([None, None], tf.int32) for name in features})
         call = lambda: traced(**tensors).numpy()  # noqa: E731
     call()
