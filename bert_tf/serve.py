@@ -8,10 +8,16 @@ The flags of TF Serving's tensorflow_model_server do the same here: --model_name
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 
 from absl import flags
+
+if os.getpid() == 1:
+    # The first process of a container ignores SIGTERM until it has a handler, and the server's own comes only after
+    # TensorFlow is imported. Nothing has begun that would have to be finished.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 from bert_tf.app import run
 from bert_tf.errors import ConfigError

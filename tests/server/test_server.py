@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import os
 import resource
 import shutil
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -206,6 +208,26 @@ def test_twenty_new_versions_lose_no_request_and_keep_no_memory(started, tmp_pat
     assert min(counts) > 100
     assert sizes[-1] - sizes[4] < 40, sizes
     assert program.end()[0] == 0
+
+
+def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tensorflow(folder):
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if not shutil.which(alone[0]) or subprocess.run([*alone, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("no process ID namespaces here")
+    flags = [f"--export_dir={folder}", f"--port={free_port()}", f"--rest_api_port={free_port()}"]
+    with subprocess.Popen([*alone, sys.executable, "-m", "bert_tf.serve", *flags]) as outside:
+        try:
+            deadline, maps = time.monotonic() + 60, ""
+            while "libtensorflow" not in maps:
+                assert outside.poll() is None and time.monotonic() < deadline
+                time.sleep(0.01)
+                children = Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split()
+                with contextlib.suppress(IndexError, OSError):
+                    maps = Path(f"/proc/{children[0]}/maps").read_text()
+            os.kill(int(children[0]), signal.SIGTERM)
+            assert outside.wait(60) == 0
+        finally:
+            outside.kill()
 
 
 @pytest.mark.parametrize(
