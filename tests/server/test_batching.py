@@ -13,7 +13,7 @@ from bert_tf.server.monitoring import QUEUING_LATENCY, Metrics
 
 COUNTED = {"count": ("words",)}
 OUTPUTS = ("first", "words")
-AT_ONCE = BatchingOptions(wait=0)
+AT_ONCE = BatchingOptions(wait=0, threads=1)
 
 
 class Model:
@@ -45,6 +45,21 @@ def texts(*values):
     array = np.empty(len(values), object)
     array[:] = [value.encode() for value in values]
     return {"text": array}
+
+
+def test_two_batches_run_at_the_same_time():
+    both = threading.Barrier(2, timeout=30)
+
+    def model(inputs, outputs, timeout):
+        both.wait()  # fails unless another batch runs, too
+        return {"first": inputs["text"]}
+
+    async def main():
+        with concurrent.futures.ThreadPoolExecutor(2) as executor:
+            queue = Queue(model, BatchingOptions(), executor, {}, Metrics(), "m")
+            return await asyncio.gather(*(queue.submit(texts(text), ("first",), None) for text in "ab"))
+
+    assert [answer["first"].tolist() for answer in asyncio.run(main())] == [[b"a"], [b"b"]]
 
 
 def ask(requests, *, options=AT_ONCE, timeout=None, outputs=OUTPUTS):
@@ -186,7 +201,7 @@ def test_no_answer_is_lost_or_mixed_up(count):
     requests = [
         tuple(f"{row} {'x ' * (row % 7)}" for row in range(first, first + 1 + first % 3)) for first in range(count)
     ]
-    answers, batches = ask(requests, options=BatchingOptions(wait=0.001, rows=7))
+    answers, batches = ask(requests, options=BatchingOptions(wait=0.001, rows=7, threads=1))
     for request, answer in zip(requests, answers, strict=True):
         assert_equal(answer, alone(request))
     assert sum(map(len, batches)) == sum(map(len, requests))

@@ -100,7 +100,7 @@ def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what
     file = tmp_path / "models.config"
     file.write_text(f'model_config_list {{ config {{ name: "half" base_path: "{folder}" }} }}')
     batching = tmp_path / "batching.config"
-    batching.write_text("max_batch_size { value: 1 } max_enqueued_batches { value: 2 }")
+    batching.write_text("max_batch_size { value: 1 } max_enqueued_batches { value: 2 } num_batch_threads { value: 1 }")
     program = started(
         f"--model_config_file={file}", "--model_config_file_poll_wait_seconds=0.1", "--enable_profiler",
         "--enable_batching", f"--batching_parameters_file={batching}",
