@@ -3,9 +3,9 @@
 Starts `python -m bert_tf.serve` with and without batching and sends it requests of mixed lengths, by REST and gRPC, on
 1, 8 and 32 connections. Every answer is compared with that of a session that is asked each text alone. Prints rows per
 second, the percentiles of latency, the processor time of the server per row and, as the ceiling, that of a bare session
-on the batches that the server made of the requests on 32 connections. The model takes one text (input `text`) and
-returns `label` and `probabilities`. Server and clients share the machine, so the clients take part of the rows per
-second; the processor time is the server's own.
+on the batches that the server made of the requests on 32 connections, as many at a time as there are cores. The model
+takes one text (input `text`) and returns `label` and `probabilities`. Server and clients share the machine, so the
+clients take part of the rows per second; the processor time is the server's own.
 """
 
 import argparse
@@ -108,13 +108,12 @@ def alone(export_dir, texts):
 
 def ceiling(export_dir, batches):
     """Rows per second and processor time per row of a bare session on these batches."""
-    run, rows = _session(export_dir), sum(map(len, batches))
-    for batch in batches:  # all shapes, before they are measured
-        run(batch)
-    start, processor = time.perf_counter(), time.process_time()
-    for batch in batches:
-        run(batch)
-    took, processor = time.perf_counter() - start, time.process_time() - processor
+    run, rows = _session(export_dir, intra_op_parallelism_threads=1), sum(map(len, batches))
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for _ in range(2):  # the first time prepares the kernels for all shapes
+            start, processor = time.perf_counter(), time.process_time()
+            list(pool.map(run, batches))
+            took, processor = time.perf_counter() - start, time.process_time() - processor
     return {"bare_rows_per_second": rows / took, "bare_processor_ms": processor * 1000 / rows}
 
 
@@ -136,11 +135,11 @@ def serve(record, flags):
         serve.cli()
 
 
-def _session(export_dir):
+def _session(export_dir, **threads):
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
-    session = tf.compat.v1.Session(graph=tf.Graph())
+    session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(**threads))
     newest = max(pathlib.Path(export_dir).iterdir(), key=lambda path: int(path.name))
     with session.graph.as_default():
         signature = tf.compat.v1.saved_model.load(session, ["serve"], str(newest)).signature_def["serving_default"]
@@ -239,6 +238,20 @@ def measured(server, protocol, connections, texts, expected, tolerance):
     }  # fmt: skip
 
 
+def _line(row):
+    """A row of the table."""
+    percentiles = ", ".join(f"{row[name]:.0f}" for name in ("p50_ms", "p95_ms", "p99_ms"))
+    share = ""
+    if "bare_rows_per_second" in row:
+        share = f"{row['rows_per_second'] / row['bare_rows_per_second']:.0%} of {row['bare_rows_per_second']:.0f}, "
+        share += f"{row['bare_processor_ms'] / row['processor_ms']:.0%}"
+    batching = f"{row['rows_per_batch']:.1f} rows" if "rows_per_batch" in row else "yes" if row["batching"] else "no"
+    return (
+        f"| {row['protocol']}, {row['connections']} | {batching} | {row['rows_per_second']:.0f} | {percentiles} "
+        f"| {row['processor_ms']:.1f} | {row['server_megabytes']:.0f} | {share} |"
+    )
+
+
 def main():
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2], sys.argv[3:])
@@ -267,6 +280,8 @@ def main():
     texts = texts_of(arguments.requests, arguments.longest)
     expected = _in_process("alone", export_dir=arguments.export_dir, texts=texts)
     rows = []
+    print("| protocol, connections | batching | rows/s | p50, p95, p99 in ms | processor ms per row | MB | of a bare session: "
+          "rows/s, processor |\n|---|---|---|---|---|---|---|", flush=True)  # fmt: skip
     for batching in (True, False):
         flags = [] if batching else ["--noenable_batching"]
         with tempfile.NamedTemporaryFile() as record, Server(arguments.export_dir, record.name, *flags) as server:
@@ -280,10 +295,8 @@ def main():
                     batches = server.batches()[before:]
                     row |= {"rows_per_batch": sum(map(len, batches)) / len(batches)}
                     row |= _in_process("ceiling", export_dir=arguments.export_dir, batches=batches)
-                    row["of_bare"] = row["bare_processor_ms"] / row["processor_ms"]
                 rows.append({"batching": batching} | row)
-                print(" ".join(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
-                               for key, value in rows[-1].items()), flush=True)  # fmt: skip
+                print(_line(rows[-1]), flush=True)
     if arguments.output:
         with open(arguments.output, "w") as file:
             json.dump({"rows": rows}, file, indent=1)
