@@ -280,8 +280,9 @@ def main():
     texts = texts_of(arguments.requests, arguments.longest)
     expected = _in_process("alone", export_dir=arguments.export_dir, texts=texts)
     rows = []
-    print("| protocol, connections | batching | rows/s | p50, p95, p99 in ms | processor ms per row | MB | of a bare session: "
-          "rows/s, processor |\n|---|---|---|---|---|---|---|", flush=True)  # fmt: skip
+    names = ("protocol, connections", "batching", "rows/s", "p50, p95, p99 in ms", "processor ms per row", "MB",
+             "of a bare session: rows/s, processor")  # fmt: skip
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}", flush=True)
     for batching in (True, False):
         flags = [] if batching else ["--noenable_batching"]
         with tempfile.NamedTemporaryFile() as record, Server(arguments.export_dir, record.name, *flags) as server:
