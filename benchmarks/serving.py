@@ -3,7 +3,7 @@
 Starts `python -m bert_tf.serve` with and without batching and sends it requests of mixed lengths, by REST and gRPC, on
 1, 8 and 32 connections. Every answer is compared with that of a session that is asked each text alone. Prints rows per
 second, the percentiles of latency, the processor time of the server per row and, as the ceiling, that of a bare session
-on the batches that the server made of the requests on 32 connections, as many at a time as there are cores. The model
+on the batches that the server made of the requests on 32 connections, as many at a time as in the server. The model
 takes one text (input `text`) and returns `label` and `probabilities`. Server and clients share the machine, so the
 clients take part of the rows per second; the processor time is the server's own.
 """
@@ -108,8 +108,10 @@ def alone(export_dir, texts):
 
 def ceiling(export_dir, batches):
     """Rows per second and processor time per row of a bare session on these batches."""
+    from bert_tf.server.batching import BatchingOptions
+
     run, rows = _session(export_dir, intra_op_parallelism_threads=1), sum(map(len, batches))
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(BatchingOptions().threads) as pool:
         for _ in range(2):  # the first time prepares the kernels for all shapes
             start, processor = time.perf_counter(), time.process_time()
             list(pool.map(run, batches))
@@ -241,14 +243,13 @@ def measured(server, protocol, connections, texts, expected, tolerance):
 def _line(row):
     """A row of the table."""
     percentiles = ", ".join(f"{row[name]:.0f}" for name in ("p50_ms", "p95_ms", "p99_ms"))
-    share = ""
+    bare = " | "
     if "bare_rows_per_second" in row:
-        share = f"{row['rows_per_second'] / row['bare_rows_per_second']:.0%} of {row['bare_rows_per_second']:.0f}, "
-        share += f"{row['bare_processor_ms'] / row['processor_ms']:.0%}"
+        bare = f"{row['bare_rows_per_second']:.0f} | {row['bare_processor_ms'] / row['processor_ms']:.0%}"
     batching = f"{row['rows_per_batch']:.1f} rows" if "rows_per_batch" in row else "yes" if row["batching"] else "no"
     return (
         f"| {row['protocol']}, {row['connections']} | {batching} | {row['rows_per_second']:.0f} | {percentiles} "
-        f"| {row['processor_ms']:.1f} | {row['server_megabytes']:.0f} | {share} |"
+        f"| {row['processor_ms']:.1f} | {row['server_megabytes']:.0f} | {bare} |"
     )
 
 
@@ -281,7 +282,7 @@ def main():
     expected = _in_process("alone", export_dir=arguments.export_dir, texts=texts)
     rows = []
     names = ("protocol, connections", "batching", "rows/s", "p50, p95, p99 in ms", "processor ms per row", "MB",
-             "of a bare session: rows/s, processor")  # fmt: skip
+             "a bare session: rows/s", "its processor time, of the server's")  # fmt: skip
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}", flush=True)
     for batching in (True, False):
         flags = [] if batching else ["--noenable_batching"]

@@ -67,7 +67,7 @@ _TOKEN_FILE = flags.DEFINE_string("token_file", "", "File with the bearer token 
 _TAGS = flags.DEFINE_string("saved_model_tags", "serve", "Comma-separated tags of the graphs to load.")
 _PARALLELISM = flags.DEFINE_integer("tensorflow_session_parallelism", 0, "Threads of TensorFlow; 0: one per core.")
 _INTRA = flags.DEFINE_integer(
-    "tensorflow_intra_op_parallelism", 0, "Threads of one op; 0: one per core, but on two cores, with batching, 1."
+    "tensorflow_intra_op_parallelism", 0, "Threads of one op; 0: one per core, or 1 if there is a core for each batch."
 )
 _INTER = flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "Ops at the same time; 0: one per core.")
 _MEGABYTES = flags.DEFINE_integer("max_request_megabytes", 16, "Size of a request.", lower_bound=1, upper_bound=1024)
@@ -153,7 +153,7 @@ def main(_: list[str]) -> None:
         batching = None
     run_options = RunOptions(
         tags=tuple(_TAGS.value.split(",")),
-        intra_op_threads=_INTRA.value or _PARALLELISM.value or _intra_op_threads(batching),
+        intra_op_threads=_INTRA.value or _PARALLELISM.value or _intra_op_threads(batching.threads if batching else 0),
         inter_op_threads=_INTER.value or _PARALLELISM.value,
         batching=batching,
         batch_all=bool(_BATCHING.value),
@@ -166,11 +166,13 @@ def main(_: list[str]) -> None:
     )
 
 
-def _intra_op_threads(batching: object) -> int:
-    """The default for --tensorflow_intra_op_parallelism; 0 for one thread per core."""
-    # On two cores, two batches side by side take less than one on both: the threads of an op wait for each other after
-    # every op, for 50 us, longer than most ops of a small model take.
-    return 1 if batching and len(os.sched_getaffinity(0)) <= 2 else 0
+def _intra_op_threads(batches: int) -> int:
+    """The default for --tensorflow_intra_op_parallelism, for so many batches at a time; 0 for one thread per core."""
+    # Two batches side by side, on one core each, take less time than one after the other on both: the threads of an op
+    # wait for each other after every op, for 50 us, longer than most ops of a small model take.
+    # The cores of this process; macOS knows only those of the machine.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if cores <= batches else 0
 
 
 def _config_reader() -> Callable[[], object]:

@@ -28,6 +28,7 @@ from gpu_training import Training, forward, pieces, rows_for, synthetic
 from bert_tf.config import BertConfig, ClassificationConfig
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.inference import infer
 from bert_tf.tasks.classification import Classification
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.speed import row_flops
@@ -158,9 +159,9 @@ class Stage:
                 model.set_weights(weights)
                 for compiled in (False, True):
                     with self.part(dtype=name, xla=compiled):
-                        outputs = tf.function(
-                            functools.partial(model, training=False), autograph=False, jit_compile=compiled
-                        )(tf.nest.map_structure(tf.constant, inputs))
+                        outputs = tf.function(functools.partial(infer, model), autograph=False, jit_compile=compiled)(
+                            tf.nest.map_structure(tf.constant, inputs)
+                        )
                         errors = {
                             output: float(np.abs(outputs[output].numpy().astype("float64") - right).max())
                             / float(np.abs(right).max())
@@ -358,7 +359,7 @@ class Stage:
 
 
 def _encode(model: Any, inputs: dict[str, Any]) -> Any:
-    return model(inputs, training=False)["sequence_output"]
+    return infer(model, inputs)["sequence_output"]
 
 
 def _fetch(function: Callable[..., Any], *arguments: Any) -> Any:

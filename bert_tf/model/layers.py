@@ -89,17 +89,15 @@ class Dense(keras.layers.Dense):
     """keras.layers.Dense with plain matrix products as gradients of kernel and bias."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        rows = _rows(inputs)
-        if is_inference():
-            # The activation before the reshape: product, bias and GELU become one kernel.
-            outputs = without_gradient(self.activation)(self.product(rows))
-        else:
-            outputs = self.activation(add_bias(tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias)))
+        function = without_gradient(self.activation) if is_inference() else self.activation
+        # The activation before the reshape: in inference product, bias and GELU become one kernel.
+        outputs = function(self.product(_rows(inputs)))
         return outputs if inputs.shape.rank == 2 else _unflattened(outputs, inputs)
 
     def product(self, rows: tf.Tensor) -> tf.Tensor:
-        """[rows, inputs] times the kernel, plus the bias: [rows, units]; in inference."""
-        return tf.nn.bias_add(tf.matmul(rows, self.kernel), self.bias)
+        """[rows, inputs] times the kernel, plus the bias: [rows, units]."""
+        outputs, bias = tf.matmul(rows, self.kernel), tf.convert_to_tensor(self.bias)
+        return tf.nn.bias_add(outputs, bias) if is_inference() else add_bias(outputs, bias)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Raises ConfigError: an encoder is rebuilt from its `BertConfig`, which knows no quantized layers."""

@@ -1,7 +1,8 @@
 """Dynamic batching: requests that arrive while the model is busy share its next run.
 
-A request to an idle model runs at once. While a batch runs, requests wait. They are divided into batches of similar
-length, because each row of a batch takes as long as the longest, and the batch with the oldest request runs next.
+A request to an idle model runs at once. While as many batches run as may, requests wait. They are divided into batches
+of similar length, because each row of a batch takes as long as the longest, and the batch with the oldest request runs
+next.
 Requests only share a batch if their arrays have the same shape but for the number of rows, and want the same outputs.
 If a batch fails, its requests are repeated one by one, so an error reaches only the client that caused it.
 """
@@ -127,7 +128,11 @@ class Queue:
         batch = alive[:1]
         if batch:
             alike = [request for request in alive[:_MOST_COMPARED] if request.kind == batch[0].kind]
-            batch = next(part for part in self._divided(alike) if any(one is alive[0] for one in part))
+            parts = self._divided(alike)
+            if len(parts) == 1 and len(alike) == len(alive):  # nothing would be left for the other threads
+                size = -(-len(alike) // (self._options.threads - self._running))
+                parts = [parts[0][start : start + size] for start in range(0, len(alike), size)]
+            batch = next(part for part in parts if any(one is alive[0] for one in part))
         taken = set(map(id, batch))
         self._keep([request for request in alive if id(request) not in taken])
         return batch
@@ -166,7 +171,7 @@ class Queue:
         finally:
             self._running -= 1
             # Clients whose answers have just been sent ask again at once, all of them.
-            if len(batch) > 1 and self._options.wait:
+            if len(batch) > 1 and self._options.wait and not self._hold:
                 self._hold = asyncio.get_running_loop().call_later(self._options.wait, self._release)
             self._dispatch()
 

@@ -62,6 +62,35 @@ def test_two_batches_run_at_the_same_time():
     assert [answer["first"].tolist() for answer in asyncio.run(main())] == [[b"a"], [b"b"]]
 
 
+def test_requests_that_wait_for_two_idle_threads_are_divided_between_them():
+    go, batches = threading.Event(), []
+
+    def model(inputs, outputs, timeout):
+        batches.append(len(inputs["text"]))
+        if b"busy" in inputs["text"].tolist():
+            go.wait(30)
+        return {"first": inputs["text"]}
+
+    async def main():
+        with concurrent.futures.ThreadPoolExecutor(2) as executor:
+            queue = Queue(model, BatchingOptions(wait=0.1), executor, {}, Metrics(), "m")
+
+            def submit(*values):
+                return [asyncio.create_task(queue.submit(texts(value), ("first",), None)) for value in values]
+
+            tasks = submit("busy", "busy")
+            while len(batches) < 2:
+                await asyncio.sleep(0.001)
+            tasks += submit("a", "b")
+            await asyncio.sleep(0)
+            go.set()
+            await asyncio.gather(*tasks)  # a and b in one batch, after which the queue waits for more
+            await asyncio.gather(*submit(*"cdefgh"))
+
+    asyncio.run(main())
+    assert batches == [1, 1, 2, 3, 3]
+
+
 def ask(requests, *, options=AT_ONCE, timeout=None, outputs=OUTPUTS):
     """Sends requests at the same time, while the model is busy with another; returns the answers, and the batches."""
 
