@@ -398,7 +398,9 @@ def test_the_program_predicts_standard_input_and_names_an_invalid_row(programs, 
     lines = [json.dumps({"review": text, "id": f"n{row}"}) for row, text in enumerate(texts)]
     done = programs.succeed("predict", *command, stdin="\n".join(lines))
     assert done.output == f"{tmp_path}/labels-00000-of-00001.jsonl: 61 rows\n"
-    assert not done.errors.strip()
+    # TensorFlow 2.20 says on its own that one of its passes is not enabled.
+    said = [line for line in done.errors.splitlines() if not line.startswith(("WARNING: All log messages", "I0000 "))]
+    assert not "".join(said).strip()
     found = [json.loads(line) for line in (tmp_path / "labels-00000-of-00001.jsonl").read_text().strip().split("\n")]
     expected = by_predict(single, examples_of(texts))
     check_same(found, [one | {"id": f"n{one['id']}"} for one in expected])
