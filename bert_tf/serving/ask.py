@@ -532,4 +532,3 @@ def _print(answer: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    assert "bert_tf" not in sys.modules

@@ -349,15 +349,14 @@ def test_the_token_is_sent_and_other_servers_do_not_get_it(run_ask, capsys, monk
     assert "BERT_TF_TOKEN has a character" in error_of(run_ask, capsys, f"{address}/v1/models/m", "a")
 
 
-def test_a_server_is_asked_without_tensorflow_or_numpy():
-    program = (
-        "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); "
-        "assert not {'numpy', 'tensorflow'} & sys.modules.keys()"
-    )
+@pytest.mark.parametrize("program", ["as a file", "as a module"])
+def test_a_server_is_asked_without_tensorflow_or_numpy(program):
+    run, unwanted = f"runpy.run_path({ask.__file__!r}", {"bert_tf", "numpy", "tensorflow"}
+    if program == "as a module":
+        run, unwanted = f"runpy.run_module({ask.__name__!r}", {"numpy", "tensorflow"}
+    program = f"import runpy, sys; {run}, run_name='__main__'); assert not {unwanted} & sys.modules.keys()"
     with sending(predicting(200, b'{"outputs": [0.5]}')) as address:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", program, ask.__file__, f"{address}/v1/models/m", "a"],
-            capture_output=True,
-            text=True,
+            [sys.executable, "-I", "-c", program, f"{address}/v1/models/m", "a"], capture_output=True, text=True
         )
     assert (done.returncode, done.stdout) == (0, '{"text": "a", "share": 0.5}\n'), done.stderr
