@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, FeatureConfig, to_dict
 from bert_tf.errors import ConfigError
-from bert_tf.model.inference import inference_scope
+from bert_tf.model.inference import inference_scope, skips_padding
 from bert_tf.model.layers import (
     AttentionBias,
     CausalAttentionBias,
@@ -22,9 +22,12 @@ from bert_tf.model.layers import (
     PackedPositions,
     TokensAt,
     TransformerBlock,
+    flattened,
     initializer,
     read_config,
+    unflattened,
 )
+from bert_tf.model.layouts import Unpadded
 from bert_tf.model.normalization import LayerNorm
 from bert_tf.types import Json, Tensors
 
@@ -180,6 +183,31 @@ class BertEncoder(FunctionalModel):
         self.dtype_policy = policy
         self.embeddings = embeddings
         self.packed = packed
+
+    def call(self, inputs: Tensors, training: bool | None = None, mask: Any = None) -> Any:
+        if skips_padding() and self.can_skip_padding:
+            return self._call_on_tokens(inputs)
+        return super().call(inputs, training=training, mask=mask)
+
+    @property
+    def can_skip_padding(self) -> bool:
+        """Whether `infer` computes only tokens."""
+        return not self.packed and self.config.attention == "bidirectional"
+
+    def _call_on_tokens(self, features: Tensors) -> Tensors:
+        """The outputs, of which those at padding are arbitrary: all but attention is computed for tokens only."""
+        mask = features["input_mask"]
+        embedded = self.embeddings(features["input_word_ids"], features["input_type_ids"])
+        bias, layout = self.get_layer("attention_bias")(mask), Unpadded(mask)
+        states = [layout.without_padding(flattened(embedded))]
+        for index in range(self.config.num_layers):
+            states.append(self.get_layer(f"layer_{index}")(states[-1], bias, layout=layout))
+        last = self.get_layer("final_norm")(states[-1]) if self.config.norm == "pre" else states[-1]
+        *layers, last = (unflattened(layout.with_padding(rows), embedded) for rows in (*states[1:], last))
+        outputs = {"embedding_output": embedded, "sequence_output": last, "encoder_outputs": layers}
+        if not self.config.pooler:
+            return collections.defaultdict(_no_such_output, outputs)
+        return outputs | {"pooled_output": self.get_layer("pooler")(last[:, 0])}
 
     def export(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Exports as `keras.Model.export` does; `encoder_outputs` becomes `encoder_outputs_0`, `encoder_outputs_1`, ...

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from bert_tf.types import Tensors
 
@@ -14,9 +15,9 @@ _state = threading.local()
 
 @contextlib.contextmanager
 def inference_scope() -> Iterator[None]:
-    """Dense layers that are called inside leave out their hand-written gradients.
+    """Encoders that are called inside leave out the padding, and dense layers their hand-written gradients.
 
-    These leave an operation between product, bias and activation, which prevents TensorFlow's kernel for all three.
+    The gradients put an operation between product, bias and activation, for which TensorFlow has one kernel.
     """
     outer = is_inference()
     _state.active = True
@@ -30,6 +31,14 @@ def infer(model: keras.Model, features: Tensors) -> Any:
     """`model(features, training=False)` in an `inference_scope`."""
     with inference_scope():
         return model(features, training=False)
+
+
+def skips_padding() -> bool:
+    """Whether encoders that are called here leave out the padding: in an `inference_scope`, but not on TPUs.
+
+    There the shapes of a program are fixed.
+    """
+    return is_inference() and not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
 def is_inference() -> bool:

@@ -16,6 +16,7 @@ from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.dropout import Dropout, repeatable
 from bert_tf.model.fusion import is_fused
 from bert_tf.model.inference import is_inference
+from bert_tf.model.layouts import Padded
 from bert_tf.model.normalization import LayerNorm, Shape, column_sums
 from bert_tf.types import Json
 
@@ -91,8 +92,8 @@ class Dense(keras.layers.Dense):
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         function = without_gradient(self.activation) if is_inference() else self.activation
         # The activation before the reshape: in inference product, bias and GELU become one kernel.
-        outputs = function(self.product(_rows(inputs)))
-        return outputs if inputs.shape.rank == 2 else _unflattened(outputs, inputs)
+        outputs = function(self.product(flattened(inputs)))
+        return outputs if inputs.shape.rank == 2 else unflattened(outputs, inputs)
 
     def product(self, rows: tf.Tensor) -> tf.Tensor:
         """[rows, inputs] times the kernel, plus the bias: [rows, units]."""
@@ -107,12 +108,12 @@ class Dense(keras.layers.Dense):
         )
 
 
-def _rows(inputs: tf.Tensor) -> tf.Tensor:
+def flattened(inputs: tf.Tensor) -> tf.Tensor:
     """[..., size] -> [rows, size]."""
     return inputs if inputs.shape.rank == 2 else tf.reshape(inputs, [-1, inputs.shape[-1]])
 
 
-def _unflattened(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+def unflattened(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     """[rows, size] -> [..., size], with all but the last dimension of `like`."""
     outputs = tf.reshape(rows, tf.concat([tf.shape(like)[:-1], [rows.shape[-1]]], 0))
     return tf.ensure_shape(outputs, [*like.shape[:-1], rows.shape[-1]])
@@ -211,24 +212,25 @@ class SelfAttention(ConfiguredLayer):
         self.output_projection.build(inputs_shape)
 
     def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
-        return _unflattened(self.attend(_rows(inputs), tf.shape(inputs), bias, training), inputs)
+        return unflattened(self.attend(flattened(inputs), Padded(tf.shape(inputs)), bias, training), inputs)
 
-    def attend(self, rows: tf.Tensor, shape: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
-        """As `call`, from inputs [batch * length, hidden] of `shape` [batch, length, hidden] to such outputs."""
-        query, key, value = self._heads(rows, shape)
+    def attend(self, rows: tf.Tensor, layout: Padded, bias: tf.Tensor, training: bool) -> tf.Tensor:
+        """As `call`, from inputs [rows, hidden] of this layout to such outputs."""
+        query, key, value = self._heads(rows, layout)
         probabilities = self.dropout(_attention_softmax(query, key, bias, training), training=training)
         context = tf.transpose(tf.matmul(tf.cast(probabilities, value.dtype), value), [0, 2, 1, 3])
-        return self.output_projection(tf.reshape(context, [-1, self.config.hidden_size]))
+        return self.output_projection(layout.without_padding(tf.reshape(context, [-1, self.config.hidden_size])))
 
     def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
-        query, key, _ = self._heads(_rows(inputs), tf.shape(inputs))
+        query, key, _ = self._heads(flattened(inputs), Padded(tf.shape(inputs)))
         return _attention_softmax(query, key, bias, training=False)
 
-    def _heads(self, rows: tf.Tensor, shape: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _heads(self, rows: tf.Tensor, layout: Padded) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query, key and value: each [batch, heads, length, head_size]."""
         head_size = self.config.hidden_size // self.config.num_heads
-        qkv = tf.reshape(self.qkv(rows), [shape[0], shape[1], 3, self.config.num_heads, head_size])
+        shape = [layout.shape[0], layout.shape[1], 3, self.config.num_heads, head_size]
+        qkv = tf.reshape(layout.with_padding(self.qkv(rows)), shape)
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
         return query, key, value
 
@@ -276,7 +278,11 @@ class TransformerBlock(ConfiguredLayer):
         self.output_projection.build(intermediate_shape)
         self.output_norm.build(inputs_shape)
 
-    def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
+    def call(
+        self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False, layout: Padded | None = None
+    ) -> tf.Tensor:
+        if layout:  # of inputs [rows, hidden]
+            return self._rows(inputs, layout, bias, training)
         if not (training and getattr(_remat, "active", False)):
             return self._block(inputs, bias, training)
         return tf.recompute_grad(repeatable(lambda inputs, bias: self._block(inputs, bias, True)))(inputs, bias)
@@ -287,14 +293,14 @@ class TransformerBlock(ConfiguredLayer):
 
     def _block(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
         # Rows throughout: reshapes and their shapes would be half of the ops.
-        return _unflattened(self._rows(_rows(inputs), tf.shape(inputs), bias, training), inputs)
+        return unflattened(self._rows(flattened(inputs), Padded(tf.shape(inputs)), bias, training), inputs)
 
-    def _rows(self, x: tf.Tensor, shape: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
-        """The block on inputs [batch * length, hidden] of `shape` [batch, length, hidden]."""
+    def _rows(self, x: tf.Tensor, layout: Padded, bias: tf.Tensor, training: bool) -> tf.Tensor:
+        """The block on inputs [rows, hidden]."""
         if self.config.norm == "pre":
-            x += self.dropout(self.attention.attend(self.attention_norm(x), shape, bias, training), training=training)
+            x += self.dropout(self.attention.attend(self.attention_norm(x), layout, bias, training), training=training)
             return x + self.feed_forward(self.output_norm(x), training)
-        x = self.attention_norm(x + self.dropout(self.attention.attend(x, shape, bias, training), training=training))
+        x = self.attention_norm(x + self.dropout(self.attention.attend(x, layout, bias, training), training=training))
         return self.output_norm(x + self.feed_forward(x, training))
 
     def feed_forward(self, x: tf.Tensor, training: bool) -> tf.Tensor:

@@ -126,11 +126,13 @@ class Servable:
         options = self._runtime.options
         if options.batching is None or not (options.batch_all or self.card):
             return None
-        counted = self.card["signatures"].get(signature, {}).get("counted") if self.card else None
+        card = self.card or {"signatures": {}}
+        counted = card["signatures"].get(signature, {}).get("counted")
         if not _is_batchable(self.signatures[signature], counted):
             return None
         run, runtime = functools.partial(self.run, signature), self._runtime
-        return Queue(run, options.batching, runtime.batches, counted or {}, runtime.metrics, self.name)
+        skips_padding = bool(card.get("skips_padding"))
+        return Queue(run, options.batching, runtime.batches, counted or {}, runtime.metrics, self.name, skips_padding)
 
     def signature(self, name: str) -> meta_graph_pb2.SignatureDef:
         """The SignatureDef of a name; "" is `serving_default`."""

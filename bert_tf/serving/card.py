@@ -97,8 +97,7 @@ def write_card(
     requests: Sequence[Request],
     answers: Sequence[Json | None],
     results: Json,
-    checked: str,
-    approximation: str,
+    export: Json,
 ) -> None:
     """Writes the model card as JSON and as Markdown, and the vocabulary.
 
@@ -110,8 +109,9 @@ def write_card(
         requests: those of the kind "short" become the card's examples.
         answers: the export's answer to each request, as from TF Serving's REST API; None if the export was not checked.
         results: the training's results.json; {} if there is none.
-        checked: summary of the check; "" if the export was not checked.
-        approximation: how far an optimized export is from the model; "" for one that computes the same.
+        export: what is known of the export: `checked`, the summary of the check, "" if there was none; `approximation`,
+            how far an optimized export is from the model, "" for one that computes the same; `skips_padding`, whether
+            only tokens are computed, so that batches may contain texts of different lengths.
     """
     extra = os.path.join(path, EXTRA)
     card = {
@@ -135,9 +135,7 @@ def write_card(
             for request, answer in zip(requests, answers, strict=True)
             if request.kind == "short"
         ],
-        "checked": checked,
-        "approximation": approximation,
-    }
+    } | export
     write_json(os.path.join(extra, CARD), card)
     write_vocabulary(os.path.join(extra, _VOCABULARY), task.tokenizer.vocab)
     write_text(os.path.join(extra, "README.md"), page(card))

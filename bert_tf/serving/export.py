@@ -132,7 +132,12 @@ def export(
         checked = ""
         if session:
             answers, checked = _checked(session, temporary, signatures, requests, TOLERANCES[optimize])
-        write_card(temporary, name, task, signatures, requests, answers, results or {}, checked, approximation)
+        described = {
+            "checked": checked,
+            "approximation": approximation,
+            "skips_padding": encoder_of(model).can_skip_padding,
+        }
+        write_card(temporary, name, task, signatures, requests, answers, results or {}, described)
     if checked and approximation:
         checked += f"; {approximation}"
     return Exported(path, task.name, tuple(signatures), checked)

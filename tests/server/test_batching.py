@@ -56,7 +56,7 @@ def test_two_batches_run_at_the_same_time():
 
     async def main():
         with concurrent.futures.ThreadPoolExecutor(2) as executor:
-            queue = Queue(model, BatchingOptions(), executor, {}, Metrics(), "m")
+            queue = Queue(model, BatchingOptions(), executor, {}, Metrics(), "m", skips_padding=False)
             return await asyncio.gather(*(queue.submit(texts(text), ("first",), None) for text in "ab"))
 
     assert [answer["first"].tolist() for answer in asyncio.run(main())] == [[b"a"], [b"b"]]
@@ -73,7 +73,7 @@ def test_requests_that_wait_for_two_idle_threads_are_divided_between_them():
 
     async def main():
         with concurrent.futures.ThreadPoolExecutor(2) as executor:
-            queue = Queue(model, BatchingOptions(wait=0.1), executor, {}, Metrics(), "m")
+            queue = Queue(model, BatchingOptions(wait=0.1), executor, {}, Metrics(), "m", skips_padding=False)
 
             def submit(*values):
                 return [asyncio.create_task(queue.submit(texts(value), ("first",), None)) for value in values]
@@ -96,7 +96,7 @@ def ask(requests, *, options=AT_ONCE, timeout=None, outputs=OUTPUTS):
 
     async def main():
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
-            queue = Queue(model, options, executor, COUNTED, metrics, "m")
+            queue = Queue(model, options, executor, COUNTED, metrics, "m", skips_padding=False)
             busy = asyncio.create_task(queue.submit(texts("busy"), outputs, None))
             while not model.batches:
                 await asyncio.sleep(0.001)
@@ -143,7 +143,7 @@ def test_requests_to_a_busy_model_share_a_batch_and_get_the_answers_that_they_wo
 def test_a_request_to_an_idle_model_does_not_wait_for_others():
     async def main():
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
-            queue = Queue(model, BatchingOptions(wait=3600), executor, COUNTED, Metrics(), "m")
+            queue = Queue(model, BatchingOptions(wait=3600), executor, COUNTED, Metrics(), "m", skips_padding=False)
             for _ in range(2):
                 answer = await asyncio.wait_for(queue.submit(texts("a b"), OUTPUTS, None), 60)
                 assert_equal(answer, alone(("a b",)))
@@ -186,7 +186,7 @@ def test_requests_of_other_shapes_do_not_share_a_batch():
 
     async def main():
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
-            queue = Queue(run, AT_ONCE, executor, {}, Metrics(), "m")
+            queue = Queue(run, AT_ONCE, executor, {}, Metrics(), "m", skips_padding=False)
             values = [np.ones([1, width]) for width in (7, 2, 3, 2, 3)]
             return await asyncio.gather(*(queue.submit({"x": value}, ("y",), None) for value in values))
 
@@ -205,7 +205,9 @@ def test_a_full_queue_refuses_requests_and_answers_those_that_wait():
 def test_requests_that_were_given_up_do_not_fill_the_queue():
     async def main():
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
-            queue = Queue(model, AT_ONCE._replace(queued_rows=2), executor, COUNTED, Metrics(), "m")
+            queue = Queue(
+                model, AT_ONCE._replace(queued_rows=2), executor, COUNTED, Metrics(), "m", skips_padding=False
+            )
             busy = asyncio.create_task(queue.submit(texts("busy"), OUTPUTS, None))
             while not model.batches:
                 await asyncio.sleep(0.001)

@@ -1,0 +1,80 @@
+"""Inference without padding: the same outputs at tokens, with products of the tokens alone."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.model.inference import infer, skips_padding
+from bert_tf.model.layers import Dense
+from bert_tf.model.layouts import Unpadded
+from tests.model.small import randomize, small_config
+
+
+def batch(mask):
+    """Random features with this mask."""
+    mask = np.array(mask, np.int32)
+    ids = np.random.default_rng(0).integers(5, 30, mask.shape).astype(np.int32)
+    return {"input_word_ids": ids, "input_mask": mask, "input_type_ids": ids % 2}
+
+
+def rows(*lengths, width):
+    return [[1] * length + [0] * (width - length) for length in lengths]
+
+
+MASKS = {
+    "different lengths": rows(9, 3, 1, 5, width=9),
+    "a row of padding alone": rows(0, 7, 0, width=8),
+    "padding alone": rows(0, 0, width=8),
+    "padding between tokens": [[1, 0, 1, 1, 0, 0, 1, 0], [0, 1, 1, 0, 0, 0, 0, 0]],
+    "no padding": rows(6, 6, width=6),
+    "hardly any padding": rows(40, 39, width=40),
+    "no rows": np.zeros([0, 5]),
+}
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_tokens_have_the_outputs_that_they_have_with_padding(mask, norm):
+    encoder = randomize(BertEncoder(small_config(norm=norm, max_position_embeddings=40)))
+    features = batch(MASKS[mask])
+    expected, found = encoder(features), infer(encoder, features)
+    assert found.keys() == expected.keys()
+    tokens = features["input_mask"] > 0
+    states = ([*outputs["encoder_outputs"], outputs["sequence_output"]] for outputs in (found, expected))
+    for one, other in zip(*states, strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+        assert np.isfinite(one).all()
+        np.testing.assert_allclose(one[tokens], other[tokens], atol=1e-5)
+    begins = tokens[:, 0]
+    np.testing.assert_allclose(found["pooled_output"][begins], expected["pooled_output"][begins], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "width", "expected"),
+    [((9, 3, 1, 5), 9, 20), ((6, 6), 6, 12), ((40, 39), 40, 80), ((100, 2, 3), 100, 108), ((1,), 40, 4)],
+)
+def test_products_have_as_many_rows_as_tokens_rounded_up(lengths, width, expected, monkeypatch):
+    encoder, seen, product = BertEncoder(small_config(max_position_embeddings=100)), set(), Dense.product
+    monkeypatch.setattr(Dense, "product", lambda layer, x: seen.add(len(x)) or product(layer, x))
+    infer(encoder, batch(rows(*lengths, width=width)))
+    assert seen == {expected}
+
+
+def test_few_numbers_of_rows_occur():
+    # TensorFlow keeps 1,024 prepared kernels, of which each number of rows takes four or five.
+    x = tf.zeros([2 * 4096, 1])
+    counts = []
+    for count in range(1, 4097, 13):
+        mask = np.zeros([2, 4096], np.int32)
+        mask[0, :count] = 1
+        counts.append(Unpadded(tf.constant(mask)).without_padding(x).shape[0])
+        assert count <= counts[-1] <= count * 17 / 16 + 4
+    assert len(set(counts)) < 130
+
+
+def test_rows_of_several_sequences_and_causal_attention_keep_their_padding():
+    assert BertEncoder(small_config()).can_skip_padding
+    assert not BertEncoder(small_config(), packed=True).can_skip_padding
+    assert not BertEncoder(small_config(attention="causal")).can_skip_padding
+    assert not skips_padding()
