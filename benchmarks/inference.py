@@ -1,7 +1,8 @@
 """Inference side by side: python benchmarks/inference.py --work=base:8x128 --output=inference.json.
 
-From ids, the result is the last layer; from text, the mean over the tokens of each text. Sequences have no padding.
-MiniLM has its own weights (--minilm, a Hugging Face checkpoint with its vocabulary); others have random ones.
+From ids, the result is the last layer; from text, the mean over the tokens of each text. The sequences of 8x128 have no
+padding; those of 16x8-64 have lengths from 8 to 64. MiniLM has its own weights (--minilm, a Hugging Face checkpoint
+with its vocabulary); others have random ones.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def _products(settings: dict[str, Any]) -> dict[str, Any]:
     """The ceiling's settings: all products of the encoder, at the rate of its dense ones."""
     config = _config(settings["model"])
     rows, length, hidden, layers = settings["batch"], settings["length"], config.hidden_size, config.num_layers
-    tokens, inner = rows * length, config.intermediate_size
+    tokens, inner = sum(settings["lengths"]), config.intermediate_size
     shapes = [
         [tokens, hidden, 3 * hidden, layers],
         [tokens, hidden, hidden, layers],
@@ -83,23 +84,34 @@ def _products(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def works(text: str) -> list[dict[str, Any]]:
-    """The settings of each element of --work, a list of MODEL:BATCHxLENGTH."""
+    """The settings of each element of --work, a list of MODEL:BATCHxLENGTH or MODEL:BATCHxSHORTEST-LONGEST."""
 
     def settings(element: str) -> dict[str, Any]:
-        match = re.fullmatch(r"(tiny|mini|minilm|base|large):(\d+)x(\d+)", element)
+        match = re.fullmatch(r"(tiny|mini|minilm|base|large):(\d+)x(?:(\d+)-)?(\d+)", element)
         if not match:
-            raise argparse.ArgumentTypeError(f"{element!r} is not MODEL:BATCHxLENGTH, such as base:8x128")
+            raise argparse.ArgumentTypeError(
+                f"{element!r} is not MODEL:BATCHxLENGTH, such as base:8x128 or base:8x16-128"
+            )
         config = _config(match[1])
         sizes = [config.num_layers, config.hidden_size, config.num_heads]
-        return {"model": match[1], "batch": int(match[2]), "length": int(match[3]), "sizes": sizes}
+        rows, longest = int(match[2]), int(match[4])
+        shortest = int(match[3] or longest)
+        lengths = [longest - (longest - shortest) * row // max(rows - 1, 1) for row in range(rows)]
+        return {"model": match[1], "batch": rows, "length": longest, "lengths": lengths, "sizes": sizes}
 
     return [settings(element) for element in text.split(",")]
+
+
+def _range(lengths: Sequence[int]) -> str:
+    return " to ".join(map(str, sorted({min(lengths), max(lengths)})))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     side_by_side.flags(parser)
-    parser.add_argument("--work", type=works, default=_WORK, help="list of MODEL:BATCHxLENGTH")
+    parser.add_argument(
+        "--work", type=works, default=_WORK, help="list of MODEL:BATCHxLENGTH or MODEL:BATCHxSHORTEST-LONGEST"
+    )
     parser.add_argument("--dtypes", default="float32,bfloat16,int8", help="list of compute dtypes")
     parser.add_argument("--inputs", default="ids,text", help="list of ids and text")
     parser.add_argument("--minilm", required=True, help="folder of MiniLM; its vocab.txt serves all models")
@@ -114,8 +126,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 if dtype not in [_DTYPES[mode] for mode in TOLERANCES]:
                     continue
                 case = side_by_side.compare(
-                    "{model}, {batch} x {length}, {dtype}, from {source}".format(
-                        **settings, dtype=dtype, source=source
+                    "{model}, {batch} x {range}, {dtype}, from {source}".format(
+                        **settings, range=_range(settings["lengths"]), dtype=dtype, source=source
                     ),
                     contestants(settings | more | {"dtype": dtype, "input": source}, arguments),
                     rounds=arguments.rounds,

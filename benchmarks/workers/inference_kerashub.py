@@ -19,7 +19,8 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
         max_sequence_length=512, dtype=policy,
     )  # fmt: skip
     ids = tf.constant(inference_inputs.ids(settings))
-    inputs = {"token_ids": ids, "padding_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids)}
+    mask = tf.constant(inference_inputs.mask(settings))
+    inputs = {"token_ids": ids, "padding_mask": mask, "segment_ids": tf.zeros_like(ids)}
     call = tf.function(
         lambda features: tf.cast(model(features, training=False)["sequence_output"], tf.float32),
         autograph=False, jit_compile=settings["compile"],

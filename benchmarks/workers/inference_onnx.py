@@ -23,7 +23,8 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
     ids = np.array(inference_inputs.ids(settings), np.int64)
-    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    mask = np.array(inference_inputs.mask(settings), np.int64)
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     if settings["input"] == "text":
         from transformers import BertTokenizerFast
 

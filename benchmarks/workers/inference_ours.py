@@ -33,7 +33,8 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     embedder = Embedder(encoder, tokenizer, EmbeddingConfig(max_length=settings["length"]))
     rows, texts = settings["batch"], inference_inputs.texts(settings)
     ids = np.array(inference_inputs.ids(settings), np.int32)
-    features = {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
+    mask = np.array(inference_inputs.mask(settings), np.int32)
+    features = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(ids)}
     ready = {"versions": versions("tensorflow", "keras"), "threads": len(os.sched_getaffinity(0))}
     if settings["how"] == "export":
         run, size = _exported(embedder, settings["mode"], settings["input"], texts, features)

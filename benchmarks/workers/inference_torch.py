@@ -22,7 +22,8 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
         texts = inference_inputs.texts(settings)
 
     ids = torch.tensor(inference_inputs.ids(settings))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    mask = torch.tensor(inference_inputs.mask(settings))
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
 
     @torch.inference_mode()
     def step() -> Any:

@@ -91,12 +91,12 @@ def test_requests_that_wait_for_two_idle_threads_are_divided_between_them():
     assert batches == [1, 1, 2, 3, 3]
 
 
-def ask(requests, *, options=AT_ONCE, timeout=None, outputs=OUTPUTS):
+def ask(requests, *, options=AT_ONCE, timeout=None, outputs=OUTPUTS, skips_padding=False):
     """Sends requests at the same time, while the model is busy with another; returns the answers, and the batches."""
 
     async def main():
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
-            queue = Queue(model, options, executor, COUNTED, metrics, "m", skips_padding=False)
+            queue = Queue(model, options, executor, COUNTED, metrics, "m", skips_padding)
             busy = asyncio.create_task(queue.submit(texts("busy"), outputs, None))
             while not model.batches:
                 await asyncio.sleep(0.001)
@@ -171,6 +171,12 @@ def test_a_batch_holds_texts_of_similar_length():
     short, long = "word " * 2, "word " * 100
     _, batches = ask([(long,), (short,), (long,), (short,)], options=AT_ONCE._replace(tokens=300))
     assert [sorted({len(text) for text in batch}) for batch in batches] == [[500], [10]]
+
+
+@pytest.mark.parametrize(("skips_padding", "count"), [(False, 2), (True, 1)])
+def test_texts_of_different_length_share_a_batch_if_the_model_computes_no_padding(skips_padding, count):
+    requests = [("word " * words,) for words in (5, 40, 8, 30)]
+    assert len(ask(requests, skips_padding=skips_padding)[1]) == count
 
 
 def test_batches_have_at_most_so_many_rows_and_a_larger_request_runs_alone():
