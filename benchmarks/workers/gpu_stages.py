@@ -159,7 +159,8 @@ class Stage:
                 model.set_weights(weights)
                 for compiled in (False, True):
                     with self.part(dtype=name, xla=compiled):
-                        outputs = tf.function(functools.partial(infer, model), autograph=False, jit_compile=compiled)(
+                        encode = functools.partial(infer, model, skip_padding=False)
+                        outputs = tf.function(encode, autograph=False, jit_compile=compiled)(
                             tf.nest.map_structure(tf.constant, inputs)
                         )
                         errors = {
@@ -359,7 +360,7 @@ class Stage:
 
 
 def _encode(model: Any, inputs: dict[str, Any]) -> Any:
-    return infer(model, inputs)["sequence_output"]
+    return infer(model, inputs, skip_padding=False)["sequence_output"]
 
 
 def _fetch(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -27,7 +27,7 @@ from bert_tf.model.layers import (
     read_config,
     unflattened,
 )
-from bert_tf.model.layouts import Unpadded
+from bert_tf.model.layouts import Tokens
 from bert_tf.model.normalization import LayerNorm
 from bert_tf.types import Json, Tensors
 
@@ -186,19 +186,19 @@ class BertEncoder(FunctionalModel):
 
     def call(self, inputs: Tensors, training: bool | None = None, mask: Any = None) -> Any:
         if skips_padding() and self.can_skip_padding:
-            return self._call_on_tokens(inputs)
+            return self._infer_tokens(inputs)
         return super().call(inputs, training=training, mask=mask)
 
     @property
     def can_skip_padding(self) -> bool:
-        """Whether `infer` computes only tokens."""
+        """Whether an `inference_scope` that skips padding changes what this encoder computes."""
         return not self.packed and self.config.attention == "bidirectional"
 
-    def _call_on_tokens(self, features: Tensors) -> Tensors:
-        """The outputs, of which those at padding are arbitrary: all but attention is computed for tokens only."""
-        mask = features["input_mask"]
-        embedded = self.embeddings(features["input_word_ids"], features["input_type_ids"])
-        bias, layout = self.get_layer("attention_bias")(mask), Unpadded(mask)
+    def _infer_tokens(self, inputs: Tensors) -> Tensors:
+        """The graph of `__init__` in inference, with all but the attention computed for `Tokens`."""
+        ids, mask, types = (tf.cast(inputs[name], tf.int32) for name in encoder_inputs())
+        embedded = self.embeddings(ids, types)
+        bias, layout = self.get_layer("attention_bias")(mask), Tokens(mask)
         states = [layout.without_padding(flattened(embedded))]
         for index in range(self.config.num_layers):
             states.append(self.get_layer(f"layer_{index}")(states[-1], bias, layout=layout))

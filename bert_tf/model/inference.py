@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from bert_tf.types import Tensors
 
@@ -14,31 +13,32 @@ _state = threading.local()
 
 
 @contextlib.contextmanager
-def inference_scope() -> Iterator[None]:
-    """Encoders that are called inside leave out the padding, and dense layers their hand-written gradients.
+def inference_scope(*, skip_padding: bool = True) -> Iterator[None]:
+    """Dense layers that are called inside leave out their hand-written gradients.
 
-    The gradients put an operation between product, bias and activation, for which TensorFlow has one kernel.
+    These put an operation between product, bias and activation, which prevents TensorFlow's kernel for all three.
+
+    Args:
+        skip_padding: whether encoders compute nothing but attention for padding, so that their outputs there mean
+            nothing. XLA, and so TPUs, cannot compile that.
     """
-    outer = is_inference()
-    _state.active = True
+    outer = is_inference(), skips_padding()
+    _state.active, _state.skips_padding = True, skip_padding
     try:
         yield
     finally:
-        _state.active = outer
+        _state.active, _state.skips_padding = outer
 
 
-def infer(model: keras.Model, features: Tensors) -> Any:
+def infer(model: keras.Model, features: Tensors, *, skip_padding: bool = True) -> Any:
     """`model(features, training=False)` in an `inference_scope`."""
-    with inference_scope():
+    with inference_scope(skip_padding=skip_padding):
         return model(features, training=False)
 
 
 def skips_padding() -> bool:
-    """Whether encoders that are called here leave out the padding: in an `inference_scope`, but not on TPUs.
-
-    There the shapes of a program are fixed.
-    """
-    return is_inference() and not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+    """Whether the call is inside an `inference_scope` that skips padding."""
+    return getattr(_state, "skips_padding", False)
 
 
 def is_inference() -> bool:

@@ -16,7 +16,7 @@ from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.dropout import Dropout, repeatable
 from bert_tf.model.fusion import is_fused
 from bert_tf.model.inference import is_inference
-from bert_tf.model.layouts import Padded
+from bert_tf.model.layouts import AllPositions
 from bert_tf.model.normalization import LayerNorm, Shape, column_sums
 from bert_tf.types import Json
 
@@ -212,9 +212,9 @@ class SelfAttention(ConfiguredLayer):
         self.output_projection.build(inputs_shape)
 
     def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
-        return unflattened(self.attend(flattened(inputs), Padded(tf.shape(inputs)), bias, training), inputs)
+        return unflattened(self.attend(flattened(inputs), AllPositions(tf.shape(inputs)), bias, training), inputs)
 
-    def attend(self, rows: tf.Tensor, layout: Padded, bias: tf.Tensor, training: bool) -> tf.Tensor:
+    def attend(self, rows: tf.Tensor, layout: AllPositions, bias: tf.Tensor, training: bool) -> tf.Tensor:
         """As `call`, from inputs [rows, hidden] of this layout to such outputs."""
         query, key, value = self._heads(rows, layout)
         probabilities = self.dropout(_attention_softmax(query, key, bias, training), training=training)
@@ -223,10 +223,10 @@ class SelfAttention(ConfiguredLayer):
 
     def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
-        query, key, _ = self._heads(flattened(inputs), Padded(tf.shape(inputs)))
+        query, key, _ = self._heads(flattened(inputs), AllPositions(tf.shape(inputs)))
         return _attention_softmax(query, key, bias, training=False)
 
-    def _heads(self, rows: tf.Tensor, layout: Padded) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _heads(self, rows: tf.Tensor, layout: AllPositions) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query, key and value: each [batch, heads, length, head_size]."""
         head_size = self.config.hidden_size // self.config.num_heads
         shape = [layout.shape[0], layout.shape[1], 3, self.config.num_heads, head_size]
@@ -279,9 +279,9 @@ class TransformerBlock(ConfiguredLayer):
         self.output_norm.build(inputs_shape)
 
     def call(
-        self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False, layout: Padded | None = None
+        self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False, layout: AllPositions | None = None
     ) -> tf.Tensor:
-        if layout:  # of inputs [rows, hidden]
+        if layout is not None:  # inputs and outputs are [rows, hidden] instead of [batch, length, hidden]
             return self._rows(inputs, layout, bias, training)
         if not (training and getattr(_remat, "active", False)):
             return self._block(inputs, bias, training)
@@ -293,9 +293,9 @@ class TransformerBlock(ConfiguredLayer):
 
     def _block(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
         # Rows throughout: reshapes and their shapes would be half of the ops.
-        return unflattened(self._rows(flattened(inputs), Padded(tf.shape(inputs)), bias, training), inputs)
+        return unflattened(self._rows(flattened(inputs), AllPositions(tf.shape(inputs)), bias, training), inputs)
 
-    def _rows(self, x: tf.Tensor, layout: Padded, bias: tf.Tensor, training: bool) -> tf.Tensor:
+    def _rows(self, x: tf.Tensor, layout: AllPositions, bias: tf.Tensor, training: bool) -> tf.Tensor:
         """The block on inputs [rows, hidden]."""
         if self.config.norm == "pre":
             x += self.dropout(self.attention.attend(self.attention_norm(x), layout, bias, training), training=training)

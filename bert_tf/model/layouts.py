@@ -1,17 +1,17 @@
-"""How the positions of a batch [batch, length] are arranged as the rows of a matrix, with or without the padding."""
+"""How the positions of a batch [batch, length] are the rows of a matrix, with or without the padding."""
 
 import tensorflow as tf
 
-# Numbers of tokens from each of these on are rounded up to a multiple of a sixteenth of it, smaller ones to one of 4:
-# TensorFlow prepares a kernel for each number of rows and keeps a limited number of kernels.
-_SIZES = [2**power for power in range(6, 24)]
+# Numbers of rows are rounded up to one of 16 in each power of two, below 64 to multiples of 4: TensorFlow prepares a
+# kernel for each number and keeps a limited number of kernels.
+_POWERS = [2**power for power in range(6, 24)]
 
 
-class Padded:
+class AllPositions:
     """All positions, [batch * length, size].
 
     Args:
-        shape: int32 [2 or more], batch and length first.
+        shape: int32, batch and length first.
     """
 
     def __init__(self, shape: tf.Tensor) -> None:
@@ -26,32 +26,32 @@ class Padded:
         return rows
 
 
-class Unpadded(Padded):
-    """The tokens alone, [tokens, size], unless that leaves out less than a sixteenth.
+class Tokens(AllPositions):
+    """The tokens and the first position of each row, [rows, size]; all positions if there is hardly any padding.
+
+    Padding that is added again has the values of the last token, or first position, before it in its row.
 
     Args:
-        mask: int32 [batch, length], 0 at padding. Positions of padding, of any place in a row, get the values of a
-            token when padding is added again.
+        mask: int32 [batch, length], 0 at padding.
     """
 
     def __init__(self, mask: tf.Tensor) -> None:
         super().__init__(tf.shape(mask))
-        is_token = tf.reshape(mask, [-1]) > 0
-        positions = tf.size(is_token)
-        tokens = tf.cast(tf.where(is_token)[:, 0], tf.int32)
-        count = tf.maximum(tf.size(tokens), 1)
-        sizes = tf.constant(_SIZES)
-        multiple = tf.reduce_max(tf.where(count >= sizes, sizes // 16, 4))
+        # The first position in any case: else its values, which some heads read, would be those of another row.
+        kept = tf.reshape(tf.concat([tf.ones_like(mask[:, :1]), mask[:, 1:]], 1), [-1]) > 0
+        rows = tf.cast(tf.where(kept)[:, 0], tf.int32)
+        count, powers = tf.size(rows), tf.constant(_POWERS)
+        multiple = tf.reduce_max(tf.where(count >= powers, powers // 16, 4))
         rounded = -(-count // multiple) * multiple
-        self._is_shorter = rounded * 16 <= positions * 15
-        self._tokens = tf.pad(tokens, [[0, tf.maximum(rounded - tf.size(tokens), 0)]])  # with the first position
-        self._places = tf.maximum(tf.cumsum(tf.cast(is_token, tf.int32)) - 1, 0)  # that of the token before padding
+        self._is_shorter = rounded * 16 < tf.size(kept) * 15
+        self._rows = tf.pad(rows, [[0, rounded - count]])  # further rows repeat the first one
+        self._places = tf.cumsum(tf.cast(kept, tf.int32)) - 1
 
     def with_padding(self, rows: tf.Tensor) -> tf.Tensor:
         return self._gathered(rows, self._places)
 
     def without_padding(self, rows: tf.Tensor) -> tf.Tensor:
-        return self._gathered(rows, self._tokens)
+        return self._gathered(rows, self._rows)
 
     def _gathered(self, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
         gathered = tf.cond(self._is_shorter, lambda: tf.gather(rows, indices), lambda: rows)

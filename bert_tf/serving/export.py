@@ -135,12 +135,17 @@ def export(
         described = {
             "checked": checked,
             "approximation": approximation,
-            "skips_padding": encoder_of(model).can_skip_padding,
+            "skips_padding": encoder_of(model).can_skip_padding and not _has_lstm(model),
         }
         write_card(temporary, name, task, signatures, requests, answers, results or {}, described)
     if checked and approximation:
         checked += f"; {approximation}"
     return Exported(path, task.name, tuple(signatures), checked)
+
+
+def _has_lstm(model: keras.Model) -> bool:
+    """Whether the head computes padding as it computes tokens."""
+    return any(isinstance(layer, keras.layers.LSTM) for layer in model.layers)
 
 
 def on_cpu() -> contextlib.AbstractContextManager[None]:

@@ -95,7 +95,7 @@ def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]
 
 def _observed(layer: Dense, largest: dict[str, Array], name: str, tokens: Array, rows: tf.Tensor) -> tf.Tensor:
     values = rows.numpy()
-    if len(values) == len(tokens):  # with padding
+    if len(values) == len(tokens):  # all positions: the products are those of the tokens only if they are fewer
         values = values[tokens]
     largest[name] = (values if name == "output" else np.abs(values)).max(0)
     return type(layer).product(layer, rows)

@@ -24,6 +24,7 @@ from bert_tf.metrics.squad import (
     squad_2_scores,
 )
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.layers import MASKED_SCORE
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings, truncated_share
 from bert_tf.tasks.question_errors import by_id, question_errors
@@ -260,8 +261,9 @@ class QuestionAnswering(FineTuningTask):
         return dense(texts, ""), dense(starts, 0), dense(scores, -np.inf)
 
     def answer_tokens(self, features: Tensors, outputs: Tensors) -> Tensors:
-        """`start_logits` and `end_logits`, float32 [rows, length], as the model returns them."""
-        return {name: outputs[name] for name in ("start_logits", "end_logits")}
+        """`start_logits` and `end_logits`, float32 [rows, length]: as the model returns them, -10000 at padding."""
+        is_token = features["input_mask"] > 0
+        return {name: tf.where(is_token, outputs[name], MASKED_SCORE) for name in ("start_logits", "end_logits")}
 
     def _predictions(self, examples: list[QuestionExample], answers: dict[str, Array]) -> list[Json]:
         lists = [answers[f"nbest_{name}"] for name in ("answers", "starts", "ends", "scores", "probabilities")]

@@ -13,6 +13,7 @@ from bert_tf.model.inference import infer
 from bert_tf.progress import bar
 from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.task import Task
+from bert_tf.training.strategy import accelerator
 from bert_tf.types import Array, Metrics, Tensors
 
 
@@ -51,11 +52,11 @@ def evaluator(
         Function that returns the metrics; "loss" is the sum of the task's losses.
     """
     names = (*task.losses, *task.metric_names)
-    inputs = [tensor.name for tensor in model.inputs]
+    inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None
 
     def on_replica(features: Tensors) -> tf.Tensor:
         features = prepare(features)
-        outputs = infer(model, {name: features[name] for name in inputs})
+        outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
         return _loss_and_metrics(task, names, features, outputs)
 
     @tf.function(autograph=False, reduce_retracing=True)
@@ -90,10 +91,10 @@ def answering(
         from `task.aggregate_windows`; the task's losses and metrics over all rows, empty unless `labelled`).
     """
     names = (*task.losses, *task.metric_names) if labelled else ()
-    inputs = [tensor.name for tensor in model.inputs]
+    inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None
 
     def on_replica(features: Tensors) -> tuple[Tensors, tf.Tensor]:
-        outputs = infer(model, {name: features[name] for name in inputs})
+        outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
         return task.postprocess(features, outputs), _loss_and_metrics(task, names, features, outputs)
 
     @tf.function(autograph=False)

@@ -1,5 +1,7 @@
 """Inference without padding: the same outputs at tokens, with products of the tokens alone."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,7 +9,7 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.model.inference import infer, skips_padding
 from bert_tf.model.layers import Dense
-from bert_tf.model.layouts import Unpadded
+from bert_tf.model.layouts import Tokens
 from tests.model.small import randomize, small_config
 
 
@@ -46,8 +48,24 @@ def test_tokens_have_the_outputs_that_they_have_with_padding(mask, norm):
         assert one.shape == other.shape and one.dtype == other.dtype
         assert np.isfinite(one).all()
         np.testing.assert_allclose(one[tokens], other[tokens], atol=1e-5)
-    begins = tokens[:, 0]
-    np.testing.assert_allclose(found["pooled_output"][begins], expected["pooled_output"][begins], atol=1e-5)
+    rows = tokens.any(1)
+    np.testing.assert_allclose(found["pooled_output"][rows], expected["pooled_output"][rows], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.int64])
+def test_inputs_of_other_types_are_cast(dtype):
+    encoder, features = BertEncoder(small_config()), batch(MASKS["different lengths"])
+    expected = infer(encoder, features)["sequence_output"]
+    mask = features["input_mask"]
+    found = infer(encoder, features | {"input_mask": mask.astype(dtype)})["sequence_output"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_xla_compiles_inference_that_does_not_skip_padding():
+    encoder, features = BertEncoder(small_config()), batch(MASKS["different lengths"])
+    compiled = tf.function(functools.partial(infer, encoder, skip_padding=False), autograph=False, jit_compile=True)
+    expected, found = encoder(features), compiled(features)
+    np.testing.assert_allclose(found["sequence_output"], expected["sequence_output"], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +86,7 @@ def test_few_numbers_of_rows_occur():
     for count in range(1, 4097, 13):
         mask = np.zeros([2, 4096], np.int32)
         mask[0, :count] = 1
-        counts.append(Unpadded(tf.constant(mask)).without_padding(x).shape[0])
+        counts.append(Tokens(tf.constant(mask)).without_padding(x).shape[0])
         assert count <= counts[-1] <= count * 17 / 16 + 4
     assert len(set(counts)) < 130
 
