@@ -107,20 +107,22 @@ def alone(export_dir, texts):
     return [_answers(run([text]))[0] for text in texts]
 
 
-def ceiling(export_dir, batches):
-    """Rows per second and processor time per row of a bare session on these batches."""
+def ceiling(export_dir, batches, several):
+    """Rows per second and processor time per row of a bare session on these batches.
+
+    Args:
+        several: whether as many batches run at a time as in the server, each with one thread; else one at a time with a
+            thread per core. The first session of a process decides on the threads of all.
+    """
     from bert_tf.server.batching import BatchingOptions
 
-    rows, found = sum(map(len, batches)), {}
-    for name, at_a_time, threads in (("loop", 1, 0), ("bare", BatchingOptions().threads, 1)):
-        run = _session(export_dir, intra_op_parallelism_threads=threads)
-        with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
-            for _ in range(2):  # the first time prepares the kernels for all shapes
-                start, processor = time.perf_counter(), time.process_time()
-                list(pool.map(run, batches))
-                took, processor = time.perf_counter() - start, time.process_time() - processor
-        found |= {f"{name}_rows_per_second": rows / took, f"{name}_processor_ms": processor * 1000 / rows}
-    return found
+    run, rows = _session(export_dir, intra_op_parallelism_threads=int(several)), sum(map(len, batches))
+    with concurrent.futures.ThreadPoolExecutor(BatchingOptions().threads if several else 1) as pool:
+        for _ in range(2):  # the first time prepares the kernels for all shapes
+            start, processor = time.perf_counter(), time.process_time()
+            list(pool.map(run, batches))
+            took, processor = time.perf_counter() - start, time.process_time() - processor
+    return {"rows_per_second": rows / took, "processor_ms": processor * 1000 / rows}
 
 
 def serve(record, flags):
@@ -301,7 +303,11 @@ def main():
                 if most:
                     batches = server.batches()[before:]
                     row |= {"rows_per_batch": sum(map(len, batches)) / len(batches)}
-                    row |= _in_process("ceiling", export_dir=arguments.export_dir, batches=batches)
+                    for name, several in (("loop", False), ("bare", True)):
+                        found = _in_process(
+                            "ceiling", export_dir=arguments.export_dir, batches=batches, several=several
+                        )
+                        row |= {f"{name}_{key}": value for key, value in found.items()}
                 rows.append({"batching": batching} | row)
                 print(_line(rows[-1]), flush=True)
     if arguments.output:
