@@ -58,6 +58,20 @@ class Programs:
         self._server.wait(60)
 
 
+def peak_memory(*command):
+    """Runs a command that succeeds; returns the peak resident memory of its process, in bytes.
+
+    Linux counts for a process also what its parent had when it started, so a small one starts it here.
+    """
+    run = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", run, *map(str, command)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout) * 1024
+
+
 def wait_for(condition, seconds=120):
     end = time.time() + seconds
     while not condition():

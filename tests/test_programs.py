@@ -15,7 +15,7 @@ import pytest
 
 from bert_tf.files import bundled
 from bert_tf.locks import locked
-from tests.programs import wait_for
+from tests.programs import peak_memory, wait_for
 
 PRETRAIN = """
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
@@ -196,14 +196,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(pro
     done = programs(name.strip(), *arguments.split())
     assert done.status == 2, done.errors
     assert f"{folder}/file/x.jsonl cannot be written: Not a directory" in done.error_line
-
-
-def peak_memory(*command):
-    """Peak resident memory of the process of a command, in bytes."""
-    process = subprocess.Popen(command)
-    _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0
-    return usage.ru_maxrss * 1024
 
 
 @pytest.mark.slow

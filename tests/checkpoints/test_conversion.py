@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import json
 import resource
-import subprocess
 import sys
 import textwrap
 
@@ -16,6 +15,7 @@ from bert_tf.checkpoints.formats import huggingface, open_checkpoint
 from bert_tf.errors import ConfigError, DataError
 from tests.checkpoints.small import TASKS, assert_same, small_checkpoint
 from tests.model.small import PIECES
+from tests.programs import peak_memory
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_a_wrong_flag_is_a_one_line_error(programs, saved, tmp_path, flags, stat
 
 
 LARGE = """
-    import resource, sys
+    import sys
     import numpy as np
     from bert_tf.checkpoints import directory
     from bert_tf.checkpoints.stored_model import Checkpoint
@@ -242,29 +242,21 @@ LARGE = """
     directory.write(Checkpoint(config, tensors, pieces=pieces, tokenizer_settings={"lower_case": True}), sys.argv[1])
 """
 CONVERT = """
-    import resource, sys
-    from bert_tf.checkpoints.conversion import convert
-    convert(sys.argv[1], sys.argv[2], sys.argv[3])
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+import sys
+from bert_tf.checkpoints.conversion import convert
+convert(sys.argv[1], sys.argv[2], sys.argv[3])
 """
 
 
 @pytest.mark.slow
 def test_bert_large_is_converted_in_less_than_1_3_times_its_size(tmp_path):
-    def python(code, *arguments):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split()
-
-    python(LARGE, tmp_path / "bert_tf")
+    peak_memory(sys.executable, "-c", textwrap.dedent(LARGE), tmp_path / "bert_tf")
     size = (tmp_path / "bert_tf" / "model.safetensors").stat().st_size
     assert size > 1.3e9
     source = tmp_path / "bert_tf"
     for number, format in enumerate(("huggingface", "google", "bert_tf")):
         target = tmp_path / f"{number}_{format}"
-        peak = int(python(CONVERT, source, format, target)[-1])  # including TensorFlow itself
+        peak = peak_memory(sys.executable, "-c", CONVERT, source, format, target)  # including TensorFlow itself
         print(f"{source.name} to {format}: peak {peak / size:.2f} times {size / 1e9:.2f} GB")
         assert peak < 1.3 * size
         source = target

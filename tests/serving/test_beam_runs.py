@@ -12,6 +12,7 @@ import pytest
 from bert_tf.files import bundled
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.text import Tokenizer
+from tests.programs import peak_memory
 from tests.serving.exports import TASKS, VOCABULARY, check_same, classifier, exported, write_rows
 
 pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
@@ -100,10 +101,7 @@ def test_memory_does_not_grow_with_the_rows(many):
     for rows in (50_000, 200_000):
         command, folder = many(rows)
         began = time.time()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        assert status == 0
-        peaks[rows] = usage.ru_maxrss / 1024
+        peaks[rows] = peak_memory(*command) / 2**20
         print(f"{rows:,} rows: {peaks[rows]:,.0f} MB at most, {rows / (time.time() - began):,.0f} rows/s")
         assert sum(path.read_text().count("\n") for path in folder.glob("labels-*.jsonl")) == rows
     assert peaks[200_000] < peaks[50_000] + 50

@@ -148,7 +148,7 @@ def korean(names, header, rows):
 NLI = ("entailment", "neutral", "contradiction")
 YNAT = [{"title": "가나 다라", "label": label} for label in YNAT_LABELS] * 2
 KLUE_NLI = [{"premise": "가나", "hypothesis": "다라", "gold_label": label} for label in NLI] * 3
-KLUE_STS = [{"sentence1": "가", "sentence2": "나" * n, "labels": {"label": n / 2}} for n in range(1, 10)]
+KLUE_STS = [{"sentence1": "가", "sentence2": "나" * n, "labels": {"real-label": n / 2}} for n in range(1, 10)]
 KORNLI = [("가나", "다라", label) for label in NLI] * 3
 KORSTS = [("g", "f", "2012", "1", f"{n / 2:.2f}", "가", "나" * n) for n in range(1, 10)]
 KORNLI_FILES = ("multinli.train.ko.tsv", "xnli.dev.ko.tsv", "xnli.test.ko.tsv")
@@ -231,7 +231,7 @@ def test_a_csv_file_with_numbers_is_fine_tuned_evaluated_and_predicted(run, tmp_
 )
 def test_a_set_of_tfds_is_fine_tuned_evaluated_and_predicted(run, name, text, config):
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs pip install tensorflow-datasets")
-    fields = {"text": text, "evaluation": "test"} if text else {}
+    fields = {"text": text, "validation": "test"} if text else {}
     with tfds.testing.mock_data(num_examples=20):
         metrics, task, predictions = run(config, "", source=f"tfds:{name}", **fields)
     assert len(predictions) == 20

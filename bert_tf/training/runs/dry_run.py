@@ -142,8 +142,10 @@ def peak_bytes() -> int:
     """Peak memory so far: of the first GPU, if there is one, else of this process."""
     if tf.config.list_physical_devices("GPU"):
         return tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    unit = 1 if os.uname().sysname == "Darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if os.uname().sysname == "Darwin":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open("/proc/self/status") as file:  # Linux's ru_maxrss also counts what the process's parent had
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
 
 def bytes_text(number: float) -> str:

@@ -489,6 +489,7 @@ def test_models_written_by_the_library_give_its_outputs(library, name, head, low
 
 @pytest.mark.slow
 def test_verification_compares_the_masked_language_model_of_a_saved_model(library, tmp_path):
-    found = convert(str(library / "saved_model_with_mlm"), "bert_tf", str(tmp_path / "ours"), verify=True).verification
+    found = convert(str(library / "saved_model_with_mlm"), "bert_tf", str(tmp_path / "ours"), verify=True)
+    found = found["verification"]
     assert found["source_run_by"].startswith("the SavedModel")
     assert found["differences"]["mlm_logits"]["of"] > 0.1
