@@ -99,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             write_text(text, int(1e6 * float(size)))
             one = contestant("growth", stage="batches", input=f"{text}/*", vocab=arguments.vocab)
             grown.append(side_by_side.compare(f"{size} MB", [one], rounds=arguments.rounds if float(size) < 500 else 1))
-    table = "\n\n".join([side_by_side.table(cases)] * bool(cases) + [growth(grown)] * bool(grown))
-    side_by_side.report(arguments, machine, cases + grown, table)
+    tables = [make(listed) for make, listed in ((side_by_side.table, cases), (growth, grown)) if listed]
+    side_by_side.report(arguments, machine, cases + grown, "\n\n".join(tables))
 
 
 if __name__ == "__main__":

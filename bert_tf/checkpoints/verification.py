@@ -170,7 +170,7 @@ def _encoder_outputs(outputs: Mapping[str, tf.Tensor | list[tf.Tensor]]) -> dict
 
 
 def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Runs the model as the class that its config.json names; returns its outputs under this project's names."""
+    """Runs the model as the class that its config.json names, if Transformers has it; returns its outputs under this project's names."""
     head = checkpoint.head
     inputs: Json = {
         theirs: features[ours]
@@ -197,7 +197,8 @@ def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Ar
     outputs["sequence_output"] = outputs[f"layer_{checkpoint.config.num_layers - 1}"]
     if head in ("pretraining", "masked_lm"):  # Transformers computes logits at every position
         mlm_logits = "prediction_logits" if "prediction_logits" in outputs else "logits"
-        outputs["mlm_logits"] = np.take_along_axis(outputs.pop(mlm_logits), features[POSITIONS][..., np.newaxis], 1)
+        if mlm_logits in outputs:  # a class that Transformers does not have is run without its head
+            outputs["mlm_logits"] = np.take_along_axis(outputs.pop(mlm_logits), features[POSITIONS][..., np.newaxis], 1)
     nsp_logits = {"pretraining": "seq_relationship_logits", "next_sentence": "logits"}.get(head or "")
     if nsp_logits in outputs:
         outputs["nsp_logits"] = outputs.pop(nsp_logits)

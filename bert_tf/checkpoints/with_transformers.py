@@ -23,7 +23,9 @@ def main(directory: str, inputs: str, outputs: str, part: str) -> None:
     transformers.logging.disable_progress_bar()
     with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
         architectures = json.load(file).get("architectures")
-    kind = getattr(transformers, architectures[0]) if part == "model" and architectures else transformers.AutoModel
+    kind = transformers.AutoModel
+    if part == "model" and architectures:
+        kind = getattr(transformers, architectures[0], kind)  # the encoder alone of a class that it does not have
     # Transformers would add a randomly initialized pooler to an encoder without one.
     options = {"add_pooling_layer": False} if part == "encoder_without_pooler" else {}
     model = kind.from_pretrained(directory, local_files_only=True, **options).float().eval()
