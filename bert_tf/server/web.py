@@ -14,7 +14,6 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
 import h11
 import uvicorn
@@ -134,20 +133,6 @@ def _protocol(endpoints: EndpointOptions) -> type[asyncio.Protocol]:
     return Connection
 
 
-class _Answers(h11.Connection):
-    """Gives the head of an answer together with the first part of its body: clients wake up once."""
-
-    _head = b""
-
-    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]
-        data = super().send(event)
-        if data is None:
-            return None
-        data = self._head + data
-        self._head = data if isinstance(event, h11.Response) else b""
-        return b"" if self._head else data
-
-
 class _Connection(H11Protocol):
     """A connection, with limits on its time and the number of all.
 
@@ -165,10 +150,6 @@ class _Connection(H11Protocol):
     _writing: asyncio.TimerHandle | None = None  # for the client to read
     _read_all = False  # the client sends no more, and may wait for answers
     _ended = False  # what else the client sends is not looked at
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.conn = _Answers(h11.SERVER)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
