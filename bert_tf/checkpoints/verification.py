@@ -170,7 +170,10 @@ def _encoder_outputs(outputs: Mapping[str, tf.Tensor | list[tf.Tensor]]) -> dict
 
 
 def _with_transformers(path: str, checkpoint: Checkpoint, features: dict[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Runs the model as the class that its config.json names, if Transformers has it; returns its outputs under this project's names."""
+    """Runs the model as the class that its config.json names, or as an encoder if Transformers does not have it.
+
+    Returns its outputs under this project's names.
+    """
     head = checkpoint.head
     inputs: Json = {
         theirs: features[ours]
