@@ -23,9 +23,12 @@ def main(directory: str, inputs: str, outputs: str, part: str) -> None:
     transformers.logging.disable_progress_bar()
     with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
         architectures = json.load(file).get("architectures")
-    kind = transformers.AutoModel
+    kind, version = transformers.AutoModel, transformers.__version__
     if part == "model" and architectures:
-        kind = getattr(transformers, architectures[0], kind)  # the encoder alone of a class that it does not have
+        if hasattr(transformers, architectures[0]):
+            kind = getattr(transformers, architectures[0])
+        else:
+            version += f" (the encoder alone: it has no class {architectures[0]})"
     # Transformers would add a randomly initialized pooler to an encoder without one.
     options = {"add_pooling_layer": False} if part == "encoder_without_pooler" else {}
     model = kind.from_pretrained(directory, local_files_only=True, **options).float().eval()
@@ -39,7 +42,7 @@ def main(directory: str, inputs: str, outputs: str, part: str) -> None:
         if choices:
             features = {name: value.reshape(-1, choices, value.shape[-1]) for name, value in features.items()}
         results |= {name: value for name, value in model(**features).items() if name.endswith("logits")}
-    np.savez(outputs, version=transformers.__version__, **{name: value.numpy() for name, value in results.items()})
+    np.savez(outputs, version=version, **{name: value.numpy() for name, value in results.items()})
 
 
 if __name__ == "__main__":

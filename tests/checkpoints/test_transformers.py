@@ -313,4 +313,5 @@ def test_the_encoder_of_an_unsupported_class_is_verified(tmp_path):
         config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": [name]}))
         found = convert(path, "bert_tf", str(tmp_path / name), verify=True)["verification"]
         assert found["source_run_by"].startswith("transformers")
+        assert ("it has no class SomebodysOwn" in found["source_run_by"]) == (name == "SomebodysOwn")
         assert found["differences"]["layer_1"]["of"] > 0.1
