@@ -1,33 +1,21 @@
-"""Verification of an export: in a TensorFlow session, as TF Serving runs it, it must answer as the model in memory.
-
-`tf.saved_model.load` restores variables in its own way, which hides variables that TF Serving would miss: a server
-loads the graph and runs a session on it. So a new process does the same (`ask.py`), and its answers are compared.
-"""
+"""Verification of an export: in a TensorFlow session, as TF Serving runs it, it must answer as the model in memory."""
 
 import base64
-import importlib.resources
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.errors import DataError
 from bert_tf.serving.ask import plain
 from bert_tf.serving.ops import OPS_SINCE_2_17, SERVED_OPS
 from bert_tf.serving.samples import Request
+from bert_tf.serving.session import NotServable
 from bert_tf.types import Array, Json
 
 # For float32 on a CPU: both processes run the same kernels.
 EXACT = 1e-5
-
-
-class NotServable(DataError):
-    """TF Serving could not run the export, or its answers would differ from the model's."""
 
 
 def check_ops(path: str) -> tuple[int, str]:
@@ -54,63 +42,6 @@ def check_ops(path: str) -> tuple[int, str]:
     if any(holder.attr["_XlaMustCompile"].b for holder in (*nodes, *functions.values())):
         raise NotServable("the graph has a function that must be compiled by XLA, which a server may not support")
     return len(ops), "2.17.0" if ops & OPS_SINCE_2_17 else "2.12.1"
-
-
-# Imports what ask.py will need, waits for the arguments and becomes ask.py.
-_WAITING = """
-import runpy, sys
-import tensorflow, tensorflow_text
-program, *sys.argv[1:] = sys.stdin.buffer.readline().decode().split("\\0")[:-1]
-sys.argv[0] = program
-runpy.run_path(program, run_name="__main__")
-"""
-
-
-class Session:
-    """A new process that loads an exported version as TF Serving does; a context manager that ends it.
-
-    It imports TensorFlow, which takes seconds, while this process makes the version.
-    """
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            # -P keeps the current folder out of sys.path.
-            [sys.executable, "-P", "-c", _WAITING],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            # This process may have taken all of the GPU's memory.
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONIOENCODING": "utf-8"},
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def ask(self, path: str, requests: Iterable[Request]) -> list[Json]:
-        """Runs requests; once only.
-
-        Args:
-            path: directory of the version.
-            requests: to any of its signatures.
-
-        Returns:
-            For each request the answer of TF Serving's REST API: {"outputs": ...} or {"error": ...}.
-
-        Raises:
-            NotServable: the version cannot be loaded.
-        """
-        program = str(importlib.resources.files("bert_tf.serving") / "ask.py")
-        lines = f"{program}\0{path}\0\n" + "".join(json.dumps(rest_body(request)) + "\n" for request in requests)
-        answers, errors = self._process.communicate(lines)
-        if status := self._process.returncode:
-            last = (errors.strip().splitlines() or ["no output"])[-1]
-            raise NotServable(f"a TensorFlow session could not load the export (exit status {status}): {last}")
-        return [json.loads(line) for line in answers.splitlines()]
 
 
 def rest_body(request: Request) -> Json:

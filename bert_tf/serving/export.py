@@ -16,10 +16,11 @@ from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.model.encoder import encoder_of
 from bert_tf.serving.card import CARD, EXTRA, write_card, write_operations
-from bert_tf.serving.check import NotServable, Session, check_ops, compare
+from bert_tf.serving.check import check_ops, compare, rest_body
 from bert_tf.serving.embeddings import Embedder
 from bert_tf.serving.optimize import TOLERANCES, optimized
 from bert_tf.serving.samples import Request, sample_requests
+from bert_tf.serving.session import NotServable, Session
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
 from bert_tf.tasks.task import Task
 from bert_tf.types import Json
@@ -51,7 +52,7 @@ def export_run(
     directory: str,
     *,
     attention: bool = False,
-    check: bool = True,
+    check: bool | Session = True,
     optimize: str = "none",
 ) -> Exported:
     """Exports the model that a run of `pretrain` or `finetune` wrote, with the metrics of the run in its model card.
@@ -61,8 +62,8 @@ def export_run(
         directory, attention, check, optimize: as for `export`.
     """
     _next_version(directory)  # refuse a wrong folder before a large model is loaded
-    # Started first: its imports take as long as loading the model.
-    with Session() if check else contextlib.nullcontext(False) as session:
+    # Started first: its imports take longer than loading the model.
+    with Session() if check is True else contextlib.nullcontext(check) as session:
         with on_cpu():
             task, model = load_task(model_dir)
         results = read_results(model_dir)
@@ -182,7 +183,7 @@ def _checked(
     """The answers of a new process, and what was compared, as text."""
     try:
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            asked = thread.submit(session.ask, path, requests)
+            asked = thread.submit(session.ask, path, map(rest_body, requests))
             expected = [request.answered(signatures) for request in requests]
             answers = asked.result()
         largest = compare(requests, expected, answers, tolerance)

@@ -21,7 +21,7 @@ import tensorflow as tf
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
-from bert_tf.serving.check import NotServable
+from bert_tf.serving.session import NotServable
 from bert_tf.types import Array, Tensors
 
 # Channels of an input are divided by (largest value)^0.8 / (largest weight)^0.2: between "all channels alike", which

@@ -18,8 +18,9 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense, Embeddings
 from bert_tf.serving import int8
-from bert_tf.serving.check import EXACT, NotServable
+from bert_tf.serving.check import EXACT
 from bert_tf.serving.samples import SENTENCES
+from bert_tf.serving.session import NotServable
 from bert_tf.text.packing import dense_features, pack
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Tensors

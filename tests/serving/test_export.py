@@ -19,9 +19,10 @@ from bert_tf.errors import ConfigError
 from bert_tf.files import bundled
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving import ask
-from bert_tf.serving.check import NotServable, Session, check_ops, compare, rest_body
+from bert_tf.serving.check import check_ops, compare
 from bert_tf.serving.export import export, export_run
 from bert_tf.serving.samples import Request
+from bert_tf.serving.session import NotServable, Session
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.pretraining import Pretraining
@@ -244,7 +245,7 @@ def test_a_model_that_a_session_does_not_restore_is_not_exported(single, tmp_pat
 def test_a_model_whose_export_answers_differently_is_not_exported(single, tmp_path, monkeypatch):
     def changed(self, path, requests):
         session = ask.Model(path)
-        answers = [session.predict(rest_body(request)) for request in requests]
+        answers = [session.predict(request) for request in requests]
         answers[0]["outputs"]["probabilities"][0][0] += 1e-4
         return answers
 

@@ -12,8 +12,8 @@ import bert_tf.serving.optimize
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError
 from bert_tf.serving import ask, int8
-from bert_tf.serving.check import NotServable
 from bert_tf.serving.export import export
+from bert_tf.serving.session import NotServable
 from tests.model.small import randomize, small_config
 from tests.serving.exports import LENGTH, VOCABULARY, classifier
 from tests.serving.test_export import make
