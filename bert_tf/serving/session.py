@@ -21,7 +21,8 @@ class NotServable(DataError):
     """TF Serving could not run the export, or its answers would differ from the model's."""
 
 
-# Imports what ask.py will need, waits for the arguments and becomes ask.py. To free TensorFlow's memory would take long.
+# Imports what ask.py will need, waits for the arguments and becomes ask.py. Python's usual end, which frees all of
+# TensorFlow's memory, takes half a second.
 _WAITING = """
 import os, runpy, sys
 import tensorflow, tensorflow_text
