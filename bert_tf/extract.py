@@ -18,7 +18,7 @@ from bert_tf.progress import Counted
 from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
 from bert_tf.serving.export import export, on_cpu, summary
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
-from bert_tf.serving.optimize import TOLERANCES
+from bert_tf.serving.session import TOLERANCES
 from bert_tf.training.precision import note_slow
 
 _Number = TypeVar("_Number", int, float)

@@ -11,11 +11,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert_tf.serving.ask import plain
 from bert_tf.serving.ops import OPS_SINCE_2_17, SERVED_OPS
 from bert_tf.serving.samples import Request
-from bert_tf.serving.session import NotServable
+from bert_tf.serving.session import EXACT, NotServable
 from bert_tf.types import Array, Json
-
-# For float32 on a CPU: both processes run the same kernels.
-EXACT = 1e-5
 
 
 def check_ops(path: str) -> tuple[int, str]:

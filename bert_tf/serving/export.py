@@ -18,9 +18,9 @@ from bert_tf.model.encoder import encoder_of
 from bert_tf.serving.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.serving.check import check_ops, compare, rest_body
 from bert_tf.serving.embeddings import Embedder
-from bert_tf.serving.optimize import TOLERANCES, optimized
+from bert_tf.serving.optimize import optimized
 from bert_tf.serving.samples import Request, sample_requests
-from bert_tf.serving.session import NotServable, Session
+from bert_tf.serving.session import TOLERANCES, NotServable, Session
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
 from bert_tf.tasks.task import Task
 from bert_tf.types import Json

@@ -18,19 +18,13 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense, Embeddings
 from bert_tf.serving import int8
-from bert_tf.serving.check import EXACT
 from bert_tf.serving.samples import SENTENCES
-from bert_tf.serving.session import NotServable
+from bert_tf.serving.session import TOLERANCES, NotServable
 from bert_tf.text.packing import dense_features, pack
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Tensors
 
 _Replacement: TypeAlias = tuple[Any, dict[str, object]]
-
-# Mode -> largest difference of the last layer from float32 (root mean square, relative), and of the answers of a
-# session from those of the same graph in memory. bfloat16 has 8 bits, so it rounds by 0.2% on average, and TensorFlow
-# may fuse, and so round, differently in a session. In int8 an input has 7 bits, and its largest values are clipped.
-TOLERANCES = {"none": EXACT, "bfloat16": 0.03, "int8": 0.1}
 
 
 @contextlib.contextmanager

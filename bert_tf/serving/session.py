@@ -21,6 +21,13 @@ class NotServable(DataError):
     """TF Serving could not run the export, or its answers would differ from the model's."""
 
 
+# For float32 on a CPU: both processes run the same kernels.
+EXACT = 1e-5
+# Mode -> largest difference of the last layer from float32 (root mean square, relative), and of the answers of a
+# session from those of the same graph in memory. bfloat16 has 8 bits, so it rounds by 0.2% on average, and TensorFlow
+# may fuse, and so round, differently in a session. In int8 an input has 7 bits, and its largest values are clipped.
+TOLERANCES = {"none": EXACT, "bfloat16": 0.03, "int8": 0.1}
+
 # Imports what ask.py will need, waits for the arguments and becomes ask.py. Python's usual end, which frees all of
 # TensorFlow's memory, takes half a second.
 _WAITING = """

@@ -218,7 +218,7 @@ def test_an_export_in_bfloat16_is_smaller_answers_nearly_the_same_and_leaves_the
 
 @multiplies_bfloat16
 def test_an_export_that_differs_too_much_from_float32_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setitem(bert_tf.serving.optimize.TOLERANCES, "bfloat16", 1e-6)
+    monkeypatch.setitem(bert_tf.serving.session.TOLERANCES, "bfloat16", 1e-6)
     task, model = make("single")
     with pytest.raises(NotServable, match=r"^bfloat16: the last layer differs by .*; nothing was exported"):
         export(task, model, str(tmp_path), optimize="bfloat16")

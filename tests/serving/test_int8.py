@@ -140,10 +140,10 @@ def test_layers_stay_in_float32_until_the_answers_are_near_enough(tmp_path, monk
     model = randomize(task.build(encoder), scale=0.5)
     with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as text:
         difference = float(text.split("differs by ")[1].split()[0])
-    monkeypatch.setitem(bert_tf.serving.optimize.TOLERANCES, "int8", 0.9 * difference)
+    monkeypatch.setitem(bert_tf.serving.session.TOLERANCES, "int8", 0.9 * difference)
     with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as text:
         assert "in float32" in text.split("relative)")[1]
-    monkeypatch.setitem(bert_tf.serving.optimize.TOLERANCES, "int8", 1e-7)
+    monkeypatch.setitem(bert_tf.serving.session.TOLERANCES, "int8", 1e-7)
     with pytest.raises(NotServable, match=r"^int8: the last layer differs by .*; nothing was exported"):
         export(task, model, str(tmp_path), optimize="int8")
     with pytest.raises(ConfigError, match=r"^optimize is 'int4'; expected one of none, bfloat16, int8$"):

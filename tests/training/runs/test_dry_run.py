@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -79,3 +81,11 @@ def test_an_epoch_too_long_to_count_is_estimated(tmp_path, tokenizer, monkeypatc
     estimated, how = dry_run.rows_per_epoch(Corpus([str(path)], tokenizer, data), batches)
     assert how == "estimated from the text's size and a sample of 256"
     assert estimated == pytest.approx(counted, rel=0.25)
+
+
+@pytest.mark.slow
+def test_the_peak_memory_of_a_process_is_not_that_of_its_parent():
+    own = "from bert_tf.training.runs.dry_run import peak_bytes; print(peak_bytes())"
+    parent = f"import subprocess, sys; held = b'x' * 2**31; subprocess.run([sys.executable, '-c', {own!r}], check=True)"
+    done = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True)
+    assert 2**27 < int(done.stdout) < 2**31  # TensorFlow takes some 600 MB
