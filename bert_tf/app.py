@@ -1,6 +1,8 @@
 """Common entry point of all programs: parses flags, and turns errors into one line and an exit status."""
 
+import atexit
 import dataclasses
+import gc
 import importlib.machinery
 import os
 import pydoc
@@ -29,6 +31,8 @@ def _report_interrupt(kind: type[BaseException], error: BaseException, trace: Tr
         sys.__excepthook__(kind, error, trace)
 
 
+# At its end, Python looks for garbage among all objects of TensorFlow's graphs, for over a second after training.
+atexit.register(gc.freeze)
 flags.disclaim_key_flags()  # flags defined here are listed by the --help of the program that asks for them
 sys.excepthook = _report_interrupt
 quiet.import_tensorflow()
