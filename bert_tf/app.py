@@ -31,11 +31,13 @@ def _report_interrupt(kind: type[BaseException], error: BaseException, trace: Tr
         sys.__excepthook__(kind, error, trace)
 
 
-# At its end, Python looks for garbage among all objects of TensorFlow's graphs, for over a second after training.
-atexit.register(gc.freeze)
 flags.disclaim_key_flags()  # flags defined here are listed by the --help of the program that asks for them
 sys.excepthook = _report_interrupt
 quiet.import_tensorflow()
+# Python would look for garbage among what TensorFlow imports, which stays, while graphs are traced; and among the
+# objects of graphs when a program ends, which took over a second after training.
+gc.freeze()
+atexit.register(gc.freeze)
 
 from bert_tf.files import cause, check_output, is_stdout, is_stream, system_error  # noqa: E402
 from bert_tf.gfiles import SYSTEM_ERRORS  # noqa: E402
