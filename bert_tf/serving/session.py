@@ -28,15 +28,13 @@ EXACT = 1e-5
 # may fuse, and so round, differently in a session. In int8 an input has 7 bits, and its largest values are clipped.
 TOLERANCES = {"none": EXACT, "bfloat16": 0.03, "int8": 0.1}
 
-# Imports what ask.py will need, waits for the arguments and becomes ask.py. At its end, Python would look for garbage
-# among all of TensorFlow's objects, for half a second.
+# Imports what ask.py will need, waits for the arguments and becomes ask.py.
 _WAITING = """
-import gc, runpy, sys
+import runpy, sys
 import tensorflow, tensorflow_text
 program, *sys.argv[1:] = sys.stdin.buffer.readline().decode().split("\\0")[:-1]
 sys.argv[0] = program
 runpy.run_path(program, run_name="__main__")
-gc.freeze()
 """
 
 
