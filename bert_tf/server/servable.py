@@ -20,6 +20,7 @@ from bert_tf.server.batching import BatchingOptions, Queue
 from bert_tf.server.errors import Code, ServingError, invalid, one_line
 from bert_tf.server.monitoring import RUNTIME_LATENCY, WARMUP_LATENCY, Metrics
 from bert_tf.server.tensors import objects
+from bert_tf.serving.ask import unsuitable
 from bert_tf.types import Array, Json
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -89,8 +90,10 @@ class Servable:
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(**threads))
         self._threads = concurrent.futures.ThreadPoolExecutor(options.direct_threads, name)
         try:
-            self.signatures = self._load(path, options.tags)
             self.card = _card(path)
+            if problem := unsuitable((self.card or {}).get("instructions", [])):
+                raise invalid(problem)
+            self.signatures = self._load(path, options.tags)
             self._warm_up()
         except BaseException:
             self.close()

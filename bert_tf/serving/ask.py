@@ -191,6 +191,8 @@ class Model(Answerer):
     """
 
     def __init__(self, path: str) -> None:
+        if problem := unsuitable(_instructions(path)):
+            raise ValueError(f"{path}: {problem}")
         tf = _tensorflow()
         tf.compat.v1.logging.set_verbosity("ERROR")  # that this loader is deprecated in Python does not concern users
         self._session = tf.compat.v1.Session(graph=tf.Graph())
@@ -352,6 +354,40 @@ class _AsItIs(urllib.request.HTTPErrorProcessor):
 def open_model(name: str) -> Answerer:
     """The model in a folder or at a URL."""
     return RemoteModel(name) if re.match("https?://", name) else Model(name)
+
+
+def processor_flags() -> frozenset[str]:
+    """Names of the processor's instruction sets; empty where they are not known."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            found = re.search(r"^flags\s*:(.*)$", file.read(), re.MULTILINE)
+    except OSError:
+        return frozenset()
+    return frozenset(found[1].split() if found else ())
+
+
+def unsuitable(instructions: Collection[str]) -> str:
+    """Why this processor cannot run a model that takes one of these instruction sets; "" if it can.
+
+    TensorFlow does not look: without AVX-512, its kernel for bfloat16 ends the process, and without int8 dot products,
+    the one for int8 returns wrong numbers.
+    """
+    found = processor_flags()
+    if not instructions or not found or found & set(instructions):
+        return ""
+    return (
+        f"made for processors with {' or '.join(instructions)}, which this one lacks; export the model here, or with "
+        "--optimize=none"
+    )
+
+
+def _instructions(path: str) -> list[str]:
+    """Instruction sets, one of which the exported version needs, by its model card."""
+    try:
+        with open(os.path.join(path, "assets.extra", "model_card.json"), encoding="utf-8") as file:
+            return list(json.load(file).get("instructions", []))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return []
 
 
 @functools.cache

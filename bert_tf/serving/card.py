@@ -110,8 +110,9 @@ def write_card(
         answers: the export's answer to each request, as from TF Serving's REST API; None if the export was not checked.
         results: the training's results.json; {} if there is none.
         export: what is known of the export: `checked`, the summary of the check, "" if there was none; `approximation`,
-            how far an optimized export is from the model, "" for one that computes the same; `skips_padding`, whether
-            only tokens are computed, so that batches may contain texts of different lengths.
+            how far an optimized export is from the model, "" for one that computes the same; `instructions`, the
+            instruction sets of x86, one of which it needs; `skips_padding`, whether only tokens are computed, so that
+            batches may contain texts of different lengths.
     """
     extra = os.path.join(path, EXTRA)
     card = {

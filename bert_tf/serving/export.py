@@ -18,7 +18,7 @@ from bert_tf.model.encoder import encoder_of
 from bert_tf.serving.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.serving.check import check_ops, compare, rest_body
 from bert_tf.serving.embeddings import Embedder
-from bert_tf.serving.optimize import optimized
+from bert_tf.serving.optimize import instructions, optimized
 from bert_tf.serving.samples import Request, sample_requests
 from bert_tf.serving.session import TOLERANCES, NotServable, Session
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
@@ -136,6 +136,7 @@ def export(
         described = {
             "checked": checked,
             "approximation": approximation,
+            "instructions": instructions(optimize),
             "skips_padding": encoder_of(model).can_skip_padding and not _has_lstm(model),
         }
         write_card(temporary, name, task, signatures, requests, answers, results or {}, described)

@@ -24,6 +24,8 @@ from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
 from bert_tf.serving.session import NotServable
 from bert_tf.types import Array, Tensors
 
+# Instruction sets with dot products of int8, in /proc/cpuinfo's names.
+INSTRUCTIONS = ["avx512_vnni", "avx_vnni", "amx_int8"]
 # Channels of an input are divided by (largest value)^0.8 / (largest weight)^0.2: between "all channels alike", which
 # makes the weights uneven, and no change, which leaves the channels uneven.
 _SMOOTHING = 0.8
@@ -32,7 +34,7 @@ _MARGIN = 1.1
 # Additional channels: one for 48 of the intermediate layer, in multiples of 16, which suit the kernel.
 _CONTINUED_SHARE, _CONTINUED_MULTIPLE = 48, 16
 # Activation -> its name in the kernel, and its minimum.
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "tanh_gelu": ("GeluApproximate", -0.1701),
     "erf_gelu": ("GeluExact", -0.17),
     "relu": ("Relu", 0.0),
@@ -261,7 +263,7 @@ class _FeedForward:
 
     def __init__(self, block: TransformerBlock, largest: Largest) -> None:
         first, second = block.intermediate, block.output_projection
-        name, lowest = _ACTIVATIONS[block.config.activation]
+        name, lowest = ACTIVATIONS[block.config.activation]
         wider = continued(first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), largest.output * _MARGIN)
         divisors = smoothing(largest.intermediate, wider.kernel)
         bounds = (lowest, wider.limit)

@@ -16,8 +16,8 @@ import tensorflow as tf
 from bert_tf.files import bundled
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
-from bert_tf.model.layers import Dense, Embeddings
-from bert_tf.serving import int8
+from bert_tf.model.layers import Embeddings
+from bert_tf.serving import bfloat16, int8
 from bert_tf.serving.samples import SENTENCES
 from bert_tf.serving.session import TOLERANCES, NotServable
 from bert_tf.text.packing import dense_features, pack
@@ -80,6 +80,11 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
         kept.append(int(added.argmax()))
 
 
+def instructions(mode: str) -> list[str]:
+    """Instruction sets of x86, in /proc/cpuinfo's names, one of which an export of this mode needs; [] for any."""
+    return int8.INSTRUCTIONS if mode == "int8" else bfloat16.instructions() if mode == "bfloat16" else []
+
+
 def _features(encoder: BertEncoder, tokenizer: Tokenizer, texts: Collection[str]) -> Tensors:
     ids = tokenizer.tokenize(tf.constant(texts))[:, : encoder.config.max_position_embeddings - 2]
     return dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
@@ -113,10 +118,7 @@ def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[_Replacem
     """Layers, and their attributes in the scope of `optimized`."""
     yield encoder.embeddings, {"lookup": _Lookup(encoder.embeddings)}
     for block in int8.blocks(encoder):
-        for layer in (block.attention.qkv, block.intermediate):
-            yield layer, {"product": _Product(layer, tf.bfloat16), "autocast": False}
-        for layer in (block.attention.output_projection, block.output_projection):
-            yield layer, {"product": _Product(layer, tf.float32), "autocast": False}
+        yield from bfloat16.replacements(block)
 
 
 @contextlib.contextmanager
@@ -143,20 +145,6 @@ def _states(encoder: BertEncoder, features: Tensors) -> Array:
         return tf.stack([*outputs["encoder_outputs"], outputs["sequence_output"]])
 
     return tf.boolean_mask(tf.function(compute, autograph=False)(), features["input_mask"] > 0, axis=1).numpy()
-
-
-class _Product:
-    """`Dense.product` in bfloat16, with the result in `dtype`."""
-
-    def __init__(self, layer: Dense, dtype: tf.DType) -> None:
-        # Variables of bfloat16: a cast of float32 variables would be computed in every request.
-        self._kernel = tf.Variable(tf.cast(layer.kernel, tf.bfloat16), trainable=False)
-        self._bias = tf.Variable(tf.cast(layer.bias, tf.bfloat16), trainable=False)
-        self._dtype = dtype
-
-    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        outputs = tf.matmul(tf.cast(rows, tf.bfloat16), self._kernel)
-        return tf.cast(tf.nn.bias_add(outputs, self._bias), self._dtype)
 
 
 class _Lookup:

@@ -1,0 +1,61 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import erf
+
+from bert_tf.server.errors import Code, ServingError
+from bert_tf.server.monitoring import Metrics
+from bert_tf.server.servable import RunOptions, Runtime, Servable
+from bert_tf.serving import ask, bfloat16
+from tests.model.small import multiplies_bfloat16
+
+# By their definitions, in float64.
+ACTIVATIONS = {
+    "": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "erf_gelu": lambda x: x * (1 + erf(x / np.sqrt(2))) / 2,
+    "tanh_gelu": lambda x: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2,
+}
+
+
+@multiplies_bfloat16
+@pytest.mark.parametrize("multiply", [bfloat16.multiply, bfloat16.multiply_anywhere])
+def test_products_of_any_number_of_rows_use_their_own_weights(multiply):
+    if multiply is bfloat16.multiply and not bfloat16.has_kernel():
+        pytest.skip("TensorFlow has no kernel for this processor")
+    random = np.random.default_rng(0)
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session() as session:
+        rows = tf.compat.v1.placeholder(tf.bfloat16, [None, 64])
+        products, expected = {}, {}
+        for name in ACTIVATIONS:
+            # Equal shapes: the kernels share what TensorFlow keeps for a shape.
+            kernel = tf.Variable(tf.cast(random.normal(size=[64, 48]) / 8, tf.bfloat16))
+            bias = tf.Variable(tf.cast(random.normal(size=[48]), tf.bfloat16))
+            products[name] = multiply(rows, tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias), name)
+            expected[name] = kernel, bias
+        session.run(tf.compat.v1.global_variables_initializer())
+        weights = session.run(expected)
+        for count in (1, 3, 16, 200, 3, 1):
+            values = random.normal(size=[count, 64]).astype(tf.bfloat16.as_numpy_dtype)
+            for name, found in session.run(products, {rows: values}).items():
+                kernel, bias = (weight.astype(np.float64) for weight in weights[name])
+                exact = ACTIVATIONS[name](values.astype(np.float64) @ kernel + bias)
+                np.testing.assert_allclose(found.astype(np.float64), exact, rtol=0.02, atol=0.02, err_msg=name)
+
+
+def test_a_version_for_other_processors_is_not_loaded(tmp_path):
+    card = {"format": "bert_tf", "signatures": {}, "instructions": ["avx9000", "amx_fp1"]}
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
+    message = "made for processors with avx9000 or amx_fp1, which this one lacks; export the model here, or with "
+    with pytest.raises(ValueError, match=f"^{tmp_path}: {message}--optimize=none$"):
+        ask.Model(str(tmp_path))
+    runtime = Runtime(RunOptions(), Metrics())
+    with pytest.raises(ServingError, match=message) as error:
+        Servable("m", 1, str(tmp_path), runtime)
+    runtime.close()
+    assert error.value.code is Code.INVALID_ARGUMENT
+    assert not ask.unsuitable([]) and not ask.unsuitable(["avx9000", *ask.processor_flags()])
