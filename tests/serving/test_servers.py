@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from bert_tf.serving.check import check_ops, compare, difference, rest_body
+from bert_tf.serving.export import export
 from bert_tf.serving.samples import Request
+from tests.model.small import multiplies_bfloat16
 from tests.serving import kinds, runtimes
 
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
@@ -155,3 +157,16 @@ def test_the_c_api_of_each_version_gives_the_models_answers(written, exporting, 
                 where = (case.path, request.signature, request.kind, name)
                 assert answer["outputs"][name].shape == values.shape, where
                 assert difference(name, answer["outputs"][name], values) < 1e-5, where
+
+
+@multiplies_bfloat16
+@pytest.mark.slow
+@pytest.mark.parametrize("loading", ["2.21", "2.20", "2.12"])
+def test_the_c_api_of_each_version_runs_exports_in_bfloat16(cases, loading, tmp_path):
+    case, (task, model) = cases[PAIRS], kinds.KINDS[PAIRS]()
+    path = export(task, model, str(tmp_path / "pairs"), optimize="bfloat16", check=False).path
+    executable = sys.executable if loading == "2.21" else python(loading)
+    (found,) = runtimes.by_c_api([(path, case.requests)], executable)
+    for request, expected, answer in zip(case.requests, case.expected, found, strict=True):
+        if request.signature in ("serving_default", "tokens"):
+            assert difference("probabilities", answer["outputs"]["probabilities"], expected["probabilities"]) < 0.02
