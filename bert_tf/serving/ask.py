@@ -356,14 +356,23 @@ def open_model(name: str) -> Answerer:
     return RemoteModel(name) if re.match("https?://", name) else Model(name)
 
 
+# Value of ONEDNN_MAX_CPU_ISA -> beginnings of the instruction sets, in /proc/cpuinfo's names, that it forbids.
+_UNUSED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sse41", "avx", "avx2"), ("avx512", "avx_vnni", "amx")),
+    **dict.fromkeys(("avx2_vnni", "avx2_vnni_2"), ("avx512", "amx")),
+    "avx512_core": ("avx512_vnni", "avx_vnni", "amx"),
+}
+
+
 def processor_flags() -> frozenset[str]:
-    """Names of the processor's instruction sets; empty where they are not known."""
+    """Names of the instruction sets that TensorFlow's kernels may use here; empty where they are not known."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             found = re.search(r"^flags\s*:(.*)$", file.read(), re.MULTILINE)
     except OSError:
         return frozenset()
-    return frozenset(found[1].split() if found else ())
+    unused = _UNUSED.get(os.environ.get("ONEDNN_MAX_CPU_ISA", "").lower(), ())
+    return frozenset(name for name in (found[1].split() if found else ()) if not name.startswith(unused))
 
 
 def unsuitable(instructions: Collection[str]) -> str:
@@ -385,9 +394,11 @@ def _instructions(path: str) -> list[str]:
     """Instruction sets, one of which the exported version needs, by its model card."""
     try:
         with open(os.path.join(path, "assets.extra", "model_card.json"), encoding="utf-8") as file:
-            return list(json.load(file).get("instructions", []))
-    except (OSError, ValueError, TypeError, AttributeError):
+            card = json.load(file)
+    except (OSError, ValueError):
         return []
+    ours = isinstance(card, dict) and card.get("format") == "bert_tf"  # others mean something else by the word
+    return card.get("instructions") or [] if ours else []
 
 
 @functools.cache

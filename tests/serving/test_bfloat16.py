@@ -59,3 +59,27 @@ def test_a_version_for_other_processors_is_not_loaded(tmp_path):
     runtime.close()
     assert error.value.code is Code.INVALID_ARGUMENT
     assert not ask.unsuitable([]) and not ask.unsuitable(["avx9000", *ask.processor_flags()])
+
+
+def test_only_our_cards_name_instruction_sets(tmp_path):
+    # A version with nothing but a card is refused too, for another reason.
+    (tmp_path / "assets.extra").mkdir()
+    for card in ({"instructions": "Ask in English."}, {"format": "bert_tf", "instructions": None}, [], {}):
+        (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
+        with pytest.raises(ValueError) as error:
+            ask.Model(str(tmp_path))
+        assert "made for" not in str(error.value)
+
+
+@pytest.mark.skipif(not {"avx512f", "avx512_vnni"} <= ask.processor_flags(), reason="the processor lacks AVX512-VNNI")
+def test_the_limit_that_onednn_obeys_counts(monkeypatch):
+    for limit, missing in (
+        ("AVX2", {"avx512f", "avx512_vnni", "avx_vnni"}),
+        ("avx2_vnni", {"avx512f", "avx512_vnni"}),
+        ("AVX512_CORE", {"avx512_vnni", "avx_vnni"}),
+        ("AVX512_CORE_VNNI", set()),
+        ("ALL", set()),
+    ):
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+        assert not missing & ask.processor_flags(), limit
+        assert {"avx2", "avx512f", "avx512_vnni"} - missing <= ask.processor_flags(), limit
