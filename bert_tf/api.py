@@ -57,6 +57,7 @@ from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
 from bert_tf.training.state.run_manifest import remedy
 from bert_tf.training.state.signals import Interrupted
+from bert_tf.training.precision import infer_in
 from bert_tf.training.tf_internals import forgetting_custom_gradients
 from bert_tf.types import Array, Json, Metrics, StrPath, TfFunction
 
@@ -78,11 +79,11 @@ class _Model(abc.ABC, Generic[_Task]):
     _kind: ClassVar[type[Task]]
     tokenizer: Tokenizer
 
-    def __init__(self, path: str, checkpoint: Checkpoint) -> None:
+    def __init__(self, path: str, checkpoint: Checkpoint, dtype: str) -> None:
         tokenizer = checkpoint.tokenizer()
         if tokenizer is None:
             raise DataError(f"{path}: {_NO_VOCABULARY}")
-        self._path, self.tokenizer = path, tokenizer
+        self._path, self.tokenizer, self._dtype = path, tokenizer, dtype
         self._loaded: tuple[_Task, keras.Model] | None = None
         self._results: Json = {}
         if checkpoint.task and checkpoint.task["name"] in self._names():
@@ -95,6 +96,7 @@ class _Model(abc.ABC, Generic[_Task]):
         return (cls._kind.name,)
 
     def _load(self, task: Any, model: keras.Model) -> None:
+        infer_in(self._dtype, model)
         self._loaded = task, model
         self.__dict__.pop("_predict", None)  # traced for the previous model
 
@@ -159,12 +161,12 @@ class _FineTuned(_Model[FineTuningTask]):
     _config: Any  # of the class _kind.Config
     _element_rank: ClassVar[int] = 0  # of the tensors of an input in an unbatched tf.data.Dataset
 
-    def __init__(self, path: str, checkpoint: Checkpoint, settings: Json) -> None:
+    def __init__(self, path: str, checkpoint: Checkpoint, dtype: str, settings: Json) -> None:
         unknown = settings.keys() - {field.name for field in dataclasses.fields(self._kind.Config)}
         if unknown:
             known = ", ".join(field.name for field in dataclasses.fields(self._kind.Config))
             raise ConfigError(f"unknown setting {sorted(unknown)[0]!r}; {type(self).__name__} has {known}")
-        super().__init__(path, checkpoint)
+        super().__init__(path, checkpoint, dtype)
         config = self._kind.Config() if self._loaded is None else self.task.config
         self._config = dataclasses.replace(config, **settings).check() if settings else config
         if self._loaded is None:
@@ -178,16 +180,18 @@ class _FineTuned(_Model[FineTuningTask]):
             self._loaded = None  # another head must be trained first
 
     @classmethod
-    def from_pretrained(cls, path: StrPath, **settings: Any) -> Self:
+    def from_pretrained(cls, path: StrPath, *, dtype: str = "float32", **settings: Any) -> Self:
         """Opens a model.
 
         Args:
             path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME". If it was fine-tuned for this
                 kind of task it can predict at once; otherwise call `fit`.
+            dtype: number format of the encoder's matrix products in prediction and evaluation: "float32", "bfloat16", or
+                "auto", which takes bfloat16 where the processor or GPU has it. What is saved stays float32.
             **settings: fields of the task's config, such as max_length.
         """
         path = _absolute(path)
-        return cls(path, open_with_warnings(path), settings)
+        return cls(path, open_with_warnings(path), dtype, settings)
 
     def fit(
         self,
@@ -205,7 +209,7 @@ class _FineTuned(_Model[FineTuningTask]):
         """Fine-tunes the pre-trained model, as `python -m bert_tf.finetune` does.
 
         Every call starts from the weights that `from_pretrained` opened, as scikit-learn's `fit` does. The fine-tuned
-        model predicts in float32, whatever number format was used in training.
+        model predicts in the `dtype` of `from_pretrained`, whatever number format was used in training.
 
         Args:
             x: inputs; see the class.
@@ -514,10 +518,15 @@ class MaskedLM(_Model[MaskedLMTask]):
         return ("masked_lm", "pretraining")
 
     @classmethod
-    def from_pretrained(cls, path: StrPath) -> Self:
-        """Opens a model that has its masked-language-model head, in any format that `bert_tf.load` reads."""
+    def from_pretrained(cls, path: StrPath, *, dtype: str = "float32") -> Self:
+        """Opens a model that has its masked-language-model head.
+
+        Args:
+            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME".
+            dtype: as for `TextClassifier.from_pretrained`.
+        """
         path = _absolute(path)
-        model = cls(path, open_with_warnings(path))
+        model = cls(path, open_with_warnings(path), dtype)
         if model._loaded is None:
             raise DataError(f"{path}: no masked-language-model head; expected a pre-trained model that kept its head")
         return model
@@ -555,14 +564,21 @@ class SentenceEncoder:
         tokenizer: its tokenizer.
     """
 
-    def __init__(self, path: str, config: EmbeddingConfig) -> None:
+    def __init__(self, path: str, config: EmbeddingConfig, dtype: str) -> None:
         self._path, self._config = path, config
         self._embedder = self._open()
+        infer_in(dtype, self._embedder.model)
         self.encoder, self.tokenizer = encoder_of(self._embedder.model), self._embedder.tokenizer
 
     @classmethod
     def from_pretrained(
-        cls, path: StrPath, *, pool: str = "mean", layers: Sequence[int] = (-1,), max_length: int = 0
+        cls,
+        path: StrPath,
+        *,
+        pool: str = "mean",
+        layers: Sequence[int] = (-1,),
+        max_length: int = 0,
+        dtype: str = "float32",
     ) -> Self:
         """Opens a model.
 
@@ -571,8 +587,9 @@ class SentenceEncoder:
             pool: how the vectors of tokens are pooled: "mean", "cls" or "max".
             layers: the layers whose states are summed; 0 for the embeddings, -1 for the last layer.
             max_length: tokens per window of a long text; 0 for the model's maximum.
+            dtype: as for `TextClassifier.from_pretrained`.
         """
-        return cls(_absolute(path), EmbeddingConfig("sentence", pool, FeatureConfig(tuple(layers)), max_length))
+        return cls(_absolute(path), EmbeddingConfig("sentence", pool, FeatureConfig(tuple(layers)), max_length), dtype)
 
     def _open(self) -> Embedder:
         encoder, tokenizer = load(self._path)

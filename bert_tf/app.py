@@ -19,6 +19,7 @@ from ml_collections import config_flags
 
 from bert_tf import config, quiet
 from bert_tf.config import ExampleData, FinetuneConfig, PretrainConfig
+from bert_tf.config.train import INFERENCE_DTYPES
 from bert_tf.config.values import unknown_field
 from bert_tf.errors import BertTfError, ConfigError
 
@@ -179,6 +180,16 @@ def strategy_flags() -> Callable[[], tuple[str, str]]:
     strategy = flags.DEFINE_string("strategy", "auto", "auto, one_device, mirrored, multi_worker or tpu.")
     tpu = flags.DEFINE_string("tpu", "", "Name or address of the TPU for --strategy=tpu; empty for the local one.")
     return lambda: (strategy.value, tpu.value)
+
+
+def dtype_flag() -> flags.FlagHolder[str]:
+    """Defines --dtype of a program that predicts."""
+    return flags.DEFINE_enum(
+        "dtype",
+        "float32",
+        INFERENCE_DTYPES,
+        "Number format of the encoder's matrix products; auto takes bfloat16 where the processor or GPU has it.",
+    )
 
 
 def data_flags() -> Callable[[ExampleData], ExampleData]:

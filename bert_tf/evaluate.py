@@ -4,13 +4,13 @@ import os
 
 from absl import flags
 
-from bert_tf.app import data_flags, run, strategy_flags
+from bert_tf.app import data_flags, dtype_flag, run, strategy_flags
 from bert_tf.checkpoints.directory import load_fine_tuned
 from bert_tf.files import check_output, write_json
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import metrics_line
 from bert_tf.report.reporter import FileReporter
-from bert_tf.training import strategy
+from bert_tf.training import precision, strategy
 from bert_tf.training.runs import finetuning
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that finetune wrote.", required=True)
@@ -20,6 +20,7 @@ _SPLIT = flags.DEFINE_string(
 )
 _OUTPUT = flags.DEFINE_string("output", None, "Directory for results.json and report.html.", required=True)
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Examples per batch.", lower_bound=1, upper_bound=10_000_000)
+_DTYPE = dtype_flag()
 _DATA = data_flags()
 _STRATEGY = strategy_flags()
 
@@ -29,6 +30,7 @@ def main(_: list[str]) -> None:
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(_MODEL_DIR.value)
+        precision.infer_in(_DTYPE.value, model)
     task.data = _DATA(task.data)
     split = finetuning.Split(Source(task.data, _DATA_DIR.value, task.example), _SPLIT.value)
     split.prepare(task)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from absl import flags
 
-from bert_tf.app import checked_extension, run
+from bert_tf.app import checked_extension, dtype_flag, run
 from bert_tf.checkpoints import load
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
@@ -19,7 +19,7 @@ from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
 from bert_tf.serving.export import export, on_cpu, summary
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
 from bert_tf.serving.session import TOLERANCES
-from bert_tf.training.precision import note_slow
+from bert_tf.training.precision import infer_in, note_slow
 
 _Number = TypeVar("_Number", int, float)
 
@@ -56,6 +56,7 @@ _MAX_LENGTH = flags.DEFINE_integer(
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", 32, "Texts per batch, fewer if they are long.", lower_bound=1, upper_bound=10_000_000
 )
+_DTYPE = dtype_flag()
 _OPTIMIZE = flags.DEFINE_enum("optimize", "none", list(TOLERANCES), "With --export_dir: as for the program export.")
 _CHECK = flags.DEFINE_bool("check", True, "Verify the SavedModel in a TensorFlow session, as TF Serving runs it.")
 
@@ -71,6 +72,8 @@ def main(_: list[str]) -> None:
         raise ConfigError(f"--output={output}: unknown extension; choose one of {', '.join(WRITERS)}")
     if export_dir:
         check_output(export_dir, directory=True)
+        if _DTYPE.value != "float32":
+            raise ConfigError(f"--dtype={_DTYPE.value} is for vectors that are written; for an export use --optimize")
     elif _OPTIMIZE.value != "none":
         raise ConfigError(f"--optimize={_OPTIMIZE.value} is for exports; give --export_dir, too, or leave it out")
     layers, weights = _numbers("layers", _LAYERS.value, int), _numbers("weights", _WEIGHTS.value, float)
@@ -86,6 +89,7 @@ def main(_: list[str]) -> None:
         exported = export(embedder, embedder.model, export_dir, check=_CHECK.value, optimize=_OPTIMIZE.value)
         print(summary(exported))
         return
+    infer_in(_DTYPE.value, embedder.model)
     with replacing(output) as temporary:
         embedded = Counted(extract(embedder, read_texts(source, _TEXT.value), _BATCH_SIZE.value))
         WRITERS[ending](temporary, embedded)

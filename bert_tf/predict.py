@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_tf.app import checked_extension, data_flags, run, strategy_flags
+from bert_tf.app import checked_extension, data_flags, dtype_flag, run, strategy_flags
 from bert_tf.checkpoints.directory import load_fine_tuned
 from bert_tf.errors import ConfigError
 from bert_tf.files import replacing
@@ -20,7 +20,7 @@ from bert_tf.progress import Counted
 from bert_tf.quiet import hide_beam_warnings
 from bert_tf.serving.predictions import Server, find_version, task_of
 from bert_tf.tasks import FineTuningTask
-from bert_tf.training import strategy
+from bert_tf.training import precision, strategy
 from bert_tf.training.runs import finetuning
 from bert_tf.types import Json
 
@@ -54,6 +54,7 @@ _OUTPUT = flags.DEFINE_string(
     required=True,
 )
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Examples per batch.", lower_bound=1, upper_bound=10_000_000)
+_DTYPE = dtype_flag()
 _DATA = data_flags()
 _STRATEGY = strategy_flags()
 
@@ -88,8 +89,10 @@ def _checked_export_dir(way: str) -> str:
         raise ConfigError(f"{way} needs an exported model: give --export_dir instead of --model_dir")
     if _EXPORT_DIR.value is None:
         raise ConfigError(f"{way} needs --export_dir: the directory that `python -m bert_tf.export` wrote")
-    if _STRATEGY() != ("auto", ""):
-        raise ConfigError(f"--strategy and --tpu do not work with {way}, which computes elsewhere; leave them out")
+    if _STRATEGY() != ("auto", "") or _DTYPE.value != "float32":
+        raise ConfigError(
+            f"--strategy, --tpu and --dtype do not work with {way}, which computes elsewhere; leave them out"
+        )
     return _EXPORT_DIR.value
 
 
@@ -98,6 +101,7 @@ def _predict(model_dir: str) -> None:
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(model_dir)
+        precision.infer_in(_DTYPE.value, model)
     _write(task, ending, lambda examples: finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
 
 

@@ -16,7 +16,7 @@ from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs import finetuning
 from tests.model import numpy_bert
-from tests.model.small import randomize
+from tests.model.small import multiplies_bfloat16, randomize
 from tests.serving.kinds import LENGTH, VOCABULARY, _encoder
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -92,6 +92,24 @@ def test_an_export_gives_the_answers_of_the_classifier(fitted, tmp_path):
     np.testing.assert_allclose(
         answers["probabilities"], [list(one["probabilities"].values()) for one in expected], atol=1e-6
     )
+
+
+@multiplies_bfloat16
+def test_predictions_in_bfloat16_are_those_of_float32_rounded_and_the_weights_stay(fitted, tmp_path):
+    classifier, _ = fitted
+    classifier.save(tmp_path / "model")
+    rounded = bert_tf.TextClassifier.from_pretrained(tmp_path / "model", dtype="bfloat16")
+    shares = [[list(one["probabilities"].values()) for one in each.predict(TEXTS)] for each in (classifier, rounded)]
+    difference = np.abs(np.subtract(*shares)).max()
+    assert 1e-5 < difference < 0.02
+    metrics = [each.evaluate(TEXTS, LABELS)["loss"] for each in (classifier, rounded)]
+    assert metrics[0] != metrics[1] and math.isclose(*metrics, rel_tol=0.05)
+    # The Keras model itself, called without a graph.
+    features = rounded.tokenizer.encode(TEXTS, max_length=LENGTH)
+    eager = tf.nn.softmax(rounded.model(features)["logits"])
+    np.testing.assert_allclose(eager, shares[1], atol=0.02)
+    rounded.save(tmp_path / "again")
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "model/model.safetensors").read_bytes()
 
 
 def test_inputs_of_every_type_give_the_same_predictions(fitted):
@@ -270,6 +288,7 @@ def test_mistakes_are_one_line_errors(fitted, pretrained):
     untrained = bert_tf.TextClassifier.from_pretrained(pretrained)
     for error, call in (
         ("call fit first", lambda: untrained.predict(["a"])),
+        ("dtype is 'float16'", lambda: bert_tf.MaskedLM.from_pretrained(pretrained, dtype="float16")),
         ("expected a list", lambda: classifier.predict("a text")),
         (r"x\[1\] is float nan; expected a text", lambda: classifier.predict(["a", math.nan])),
         ("2 inputs and 1 labels", lambda: classifier.fit(["a", "b"], ["good"])),

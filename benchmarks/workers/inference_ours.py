@@ -1,7 +1,7 @@
 """Inference of this project: the model in this process, or an export in a session, as TF Serving runs it.
 
-Settings as `inference.py` makes them; `how` is `evaluate` (a traced call of the model in `dtype`) or `export`, with
-`mode`, the value of `export --optimize`.
+Settings as `inference.py` makes them; `how` is `evaluate` (a traced call of the model, as `predict --dtype` makes it)
+or `export`, with `mode`, the value of `export --optimize`.
 """
 
 import os
@@ -23,12 +23,12 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.model.inference import infer
     from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
     from bert_tf.text.tokenizer import Tokenizer
+    from bert_tf.training.precision import infer_in
 
-    policy = "mixed_bfloat16" if settings["how"] == "evaluate" and settings["dtype"] == "bfloat16" else "float32"
     if settings["model"] == "minilm":
-        encoder, tokenizer = bert_tf.load(settings["checkpoint"], dtype=policy)
+        encoder, tokenizer = bert_tf.load(settings["checkpoint"])
     else:
-        encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name(settings["model"]), dtype=policy)
+        encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name(settings["model"]))
         tokenizer = Tokenizer(settings["vocabulary"])
     embedder = Embedder(encoder, tokenizer, EmbeddingConfig(max_length=settings["length"]))
     rows, texts = settings["batch"], inference_inputs.texts(settings)
@@ -39,6 +39,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     if settings["how"] == "export":
         run, size = _exported(embedder, settings["mode"], settings["input"], texts, features)
         return ready | {"export_megabytes": size}, repeated(run, rows, "sequences", settings["seconds"])
+    infer_in(settings["dtype"], embedder.model)
     if settings["input"] == "text":
         batch = tf.constant(texts)
         traced = tf.function(lambda text: embedder(text)["vector"], autograph=False)

@@ -41,7 +41,7 @@ class _Product:
         self._name, self._dtype = name, dtype
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        function = multiply if has_kernel() else multiply_anywhere
+        function = multiply if has_kernel() and not tf.executing_eagerly() else multiply_anywhere
         kernel, bias = map(tf.convert_to_tensor, (self._kernel, self._bias))
         return tf.cast(function(tf.cast(rows, tf.bfloat16), kernel, bias, self._name), self._dtype)
 

@@ -80,6 +80,18 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
         kept.append(int(added.argmax()))
 
 
+def to_bfloat16(encoder: BertEncoder) -> None:
+    """Makes an encoder compute from now on as it does in an export of the mode "bfloat16"; for inference only.
+
+    It computes from copies of its weights. The weights themselves stay float32, and so does what is saved.
+
+    Args:
+        encoder: with float32 weights; nothing that calls it has been traced.
+    """
+    for layer, values in _in_bfloat16(encoder, ()):
+        layer.__dict__.update(values)
+
+
 def instructions(mode: str) -> list[str]:
     """Instruction sets of x86, in /proc/cpuinfo's names, one of which an export of this mode needs; [] for any."""
     return int8.INSTRUCTIONS if mode == "int8" else bfloat16.instructions() if mode == "bfloat16" else []

@@ -7,7 +7,13 @@ import re
 import time
 from collections.abc import Mapping
 
+import keras
 import tensorflow as tf
+
+from bert_tf.config.train import INFERENCE_DTYPES
+from bert_tf.errors import ConfigError
+from bert_tf.model.encoder import encoder_of
+from bert_tf.serving.optimize import to_bfloat16
 
 # Values of ONEDNN_MAX_CPU_ISA that forbid the instructions for bfloat16.
 _WITHOUT_BFLOAT16 = ("sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni")
@@ -19,6 +25,25 @@ def policy(dtype: str) -> str:
         dtype, reason = fastest()
         print(f"train.dtype=auto computes in {dtype}: {reason}")
     return dtype if dtype == "float32" else f"mixed_{dtype}"
+
+
+def infer_in(dtype: str, model: keras.Model) -> None:
+    """Makes a model predict in another number format from now on.
+
+    Args:
+        dtype: one of `INFERENCE_DTYPES`; "auto" takes bfloat16 where that is faster, and prints its choice.
+        model: with float32 weights, of which nothing has been traced; created in the current strategy's scope.
+    """
+    if dtype not in INFERENCE_DTYPES:
+        raise ConfigError(f"dtype is {dtype!r}; expected one of {', '.join(INFERENCE_DTYPES)}")
+    if dtype == "auto":
+        found, reason = fastest()
+        dtype = "bfloat16" if found == "bfloat16" else "float32"
+        print(f"dtype=auto predicts in {dtype}: {reason}")
+    else:
+        note_slow(dtype)
+    if dtype == "bfloat16":
+        to_bfloat16(encoder_of(model))
 
 
 @functools.cache

@@ -379,7 +379,14 @@ FLAGS = {
     ),
     "no runner": (["--export_dir=e", "--output=x.jsonl"], "--export_dir needs --runner, such as"),
     "no export": (["--runner=DirectRunner", "--output=x.jsonl"], "--runner needs --export_dir"),
-    "a strategy": (["--runner=DirectRunner", "--export_dir=e", "--strategy=tpu", "--output=x"], "--strategy and --tpu"),
+    "a strategy": (
+        ["--runner=DirectRunner", "--export_dir=e", "--strategy=tpu", "--output=x"],
+        "--strategy, --tpu and",
+    ),
+    "a format": (
+        ["--runner=DirectRunner", "--export_dir=e", "--dtype=auto", "--output=x"],
+        "--strategy, --tpu and --dtype",
+    ),
     "arguments": (["--model_dir=m", "--output=x.jsonl", "more"], "unexpected argument 'more': all arguments are flags"),
 }
 

@@ -206,7 +206,7 @@ FLAGS = {
     "devices": (
         ["--server=URL", "--export_dir=e", "--strategy=tpu"],
         2,
-        "--strategy and --tpu do not work with --server",
+        "--strategy, --tpu and --dtype do not work with --server",
     ),
     "a URL as folder": (
         ["--export_dir=http://h/v1/models/m"],
