@@ -53,11 +53,11 @@ from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import strategy
+from bert_tf.training.precision import infer_in
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
 from bert_tf.training.state.run_manifest import remedy
 from bert_tf.training.state.signals import Interrupted
-from bert_tf.training.precision import infer_in
 from bert_tf.training.tf_internals import forgetting_custom_gradients
 from bert_tf.types import Array, Json, Metrics, StrPath, TfFunction
 
@@ -186,7 +186,7 @@ class _FineTuned(_Model[FineTuningTask]):
         Args:
             path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME". If it was fine-tuned for this
                 kind of task it can predict at once; otherwise call `fit`.
-            dtype: number format of the encoder's matrix products in prediction and evaluation: "float32", "bfloat16", or
+            dtype: number format of the encoder's matrix products in `predict` and `evaluate`: "float32", "bfloat16", or
                 "auto", which takes bfloat16 where the processor or GPU has it. What is saved stays float32.
             **settings: fields of the task's config, such as max_length.
         """
