@@ -3,11 +3,16 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from bert_tf.model.fusion import fusion_scope, in_fusion_scope, is_fused
+from bert_tf.model.normalization import column_sums
+
+# What tf.custom_gradient expects: the value and the function from the upstream gradient to the gradients.
+_SumAndGradients: TypeAlias = tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]
 
 _scope = threading.local()
 
@@ -65,10 +70,9 @@ class Dropout(keras.layers.Dropout):
         state = getattr(_scope, "state", None)
         if not training or self.rate == 0 or state is None:
             return super().call(inputs, training=training)
-        state["calls"] += 1
-        seed = fold_in(state["seed"], state["calls"])
+        seed = _next_seed(state)
         if is_fused(inputs):
-            return _fused_dropout(inputs, tf.random.stateless_uniform([2], seed, None, None, tf.uint32), self.rate)
+            return _fused_dropout(inputs, _keys(seed), self.rate)
         # 16 random bits per element: half the work of a float32 draw; the rate is exact to 1/65536.
         shape = tf.shape(inputs)
         size = tf.reduce_prod(shape)
@@ -79,10 +83,33 @@ class Dropout(keras.layers.Dropout):
         keep = tf.cast(bits >= tf.cast(threshold, tf.uint16), inputs.dtype)
         return inputs * (keep * tf.cast(scale, inputs.dtype))
 
+    def added(self, residual: tf.Tensor, x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        """residual + dropout(x + bias) in training, in one pass over memory where masks come from a `seed_scope`.
+
+        Args:
+            residual, x: [rows, size], of static shape.
+            bias: [size].
+        """
+        state = getattr(_scope, "state", None)
+        if self.rate == 0 or state is None:
+            return residual + self(x + bias, training=True)
+        return _fused_sum(residual, x, bias, _keys(_next_seed(state)), self.rate)
+
+
+def _next_seed(state: dict[str, Any]) -> tf.Tensor:
+    """The seed of the next call in a `seed_scope`."""
+    state["calls"] += 1
+    return fold_in(state["seed"], state["calls"])
+
+
+def _keys(seed: tf.Tensor) -> tf.Tensor:
+    """uint32 [2], for `_masked`."""
+    return tf.random.stateless_uniform([2], seed, None, None, tf.uint32)
+
 
 def _fused_dropout(inputs: tf.Tensor, keys: tf.Tensor, rate: float) -> tf.Tensor:
     """Dropout in one pass, without stored masks: the backward pass draws them again from `keys`, uint32 [2]."""
-    threshold, scale = tf.constant(round(rate * 2**32), tf.uint32), tf.constant(1.0 / (1.0 - rate))
+    threshold, scale = _constants(rate)
 
     @tf.custom_gradient
     def drop(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -91,16 +118,50 @@ def _fused_dropout(inputs: tf.Tensor, keys: tf.Tensor, rate: float) -> tf.Tensor
     return drop(inputs)
 
 
+def _fused_sum(residual: tf.Tensor, inputs: tf.Tensor, bias: tf.Tensor, keys: tf.Tensor, rate: float) -> tf.Tensor:
+    """residual + dropout(inputs + bias) in one pass."""
+    threshold, scale = _constants(rate)
+
+    @tf.custom_gradient
+    def add(residual: tf.Tensor, x: tf.Tensor, bias: tf.Tensor) -> _SumAndGradients:
+        def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            gradient = _masked(upstream, keys, threshold, scale)
+            return upstream, gradient, column_sums(gradient)
+
+        return _masked_sum(residual, x, bias, keys, threshold, scale), backward
+
+    return add(residual, inputs, bias)
+
+
+def _constants(rate: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """The arguments `threshold` and `scale` of `_masked`."""
+    return tf.constant(round(rate * 2**32), tf.uint32), tf.constant(1.0 / (1.0 - rate))
+
+
 @tf.function(autograph=False, jit_compile=True)
 def _masked(x: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
     """`scale` times the elements of x whose random number, uint32, is not below `threshold`, and 0 for the others."""
+    return tf.cast(_kept(tf.cast(x, tf.float32), keys, threshold, scale), x.dtype)
+
+
+@tf.function(autograph=False, jit_compile=True)
+def _masked_sum(
+    residual: tf.Tensor, x: tf.Tensor, bias: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor
+) -> tf.Tensor:
+    """`residual` plus `_masked` of x + bias."""
+    total = tf.cast(x, tf.float32) + tf.cast(bias, tf.float32)
+    return tf.cast(tf.cast(residual, tf.float32) + _kept(total, keys, threshold, scale), residual.dtype)
+
+
+def _kept(x: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+    """As `_masked`, float32."""
     # The number is a hash of the element's index and the keys, with the mixing steps of MurmurHash3's finalizer: a
     # fifth of the time that TensorFlow's generator takes to fill a tensor.
     bits = tf.cast(tf.range(tf.size(x)), tf.uint32) * 0x9E3779B9 + keys[0]
     bits = _shifted(bits, 16) * 0x85EBCA6B
     bits = _shifted(tf.bitwise.bitwise_xor(bits, keys[1]), 13) * 0xC2B2AE35
     keep = tf.reshape(_shifted(bits, 16), tf.shape(x)) >= threshold
-    return tf.cast(tf.where(keep, tf.cast(x, tf.float32) * scale, 0.0), x.dtype)
+    return tf.where(keep, x * scale, 0.0)
 
 
 def _shifted(bits: tf.Tensor, places: int) -> tf.Tensor:

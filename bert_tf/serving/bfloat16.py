@@ -15,7 +15,7 @@ import tensorflow as tf
 from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.layers import Dense, TransformerBlock
 from bert_tf.serving.ask import processor_flags
-from bert_tf.serving.int8 import ACTIVATIONS
+from bert_tf.serving.int8 import ACTIVATIONS, unchanged
 
 _INSTRUCTIONS = "avx512f"  # without them the kernel ends the process
 
@@ -28,7 +28,7 @@ def replacements(block: TransformerBlock) -> Iterator[tuple[Any, dict[str, objec
         (block.intermediate, block.config.activation, tf.bfloat16),
         (block.output_projection, "", tf.float32),
     ):
-        yield layer, {"product": _Product(layer, name, dtype), "activation": _unchanged, "autocast": False}
+        yield layer, {"product": _Product(layer, name, dtype), "activation": unchanged, "autocast": False}
 
 
 class _Product:
@@ -94,7 +94,3 @@ def multiply_anywhere(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name:
     """`multiply` in TensorFlow's usual operations."""
     outputs = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
     return without_gradient(activation(name))(outputs) if name else outputs
-
-
-def _unchanged(x: tf.Tensor) -> tf.Tensor:
-    return x

@@ -130,7 +130,7 @@ def replacements(block: TransformerBlock, largest: Largest) -> Iterator[tuple[An
         attention_output.kernel.numpy() * divisors[:, np.newaxis], attention_output.bias.numpy(), limit=1.0
     )
     yield attention_output, {"product": _Quantized(product), "autocast": False}
-    yield block, {"feed_forward": _FeedForward(block, largest)}
+    yield from _feed_forward(block, largest)
 
 
 def smoothing(largest: Array, kernel: Array) -> Array:
@@ -258,25 +258,25 @@ class _Smoothed:
         return self._product.multiply(quantize(rows * self._factors))
 
 
-class _FeedForward:
-    """`TransformerBlock.feed_forward`: the activations are int8 between the products."""
+def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[Dense, dict[str, object]]]:
+    """The layers of a feed-forward network, and their attributes: the activations are int8 between the products."""
+    first, second = block.intermediate, block.output_projection
+    name, lowest = ACTIVATIONS[block.config.activation]
+    wider = continued(first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), largest.output * _MARGIN)
+    divisors = smoothing(largest.intermediate, wider.kernel)
+    bounds = (lowest, wider.limit)
+    smoothed = _Smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds)
+    product = Product(
+        wider.output_kernel, second.bias.numpy(), limit=wider.limit - lowest, offset=lowest + wider.offsets
+    )
+    # uint8 on the way, because Keras knows no quint8.
+    yield first, {"product": lambda rows: tf.bitcast(smoothed(rows), tf.uint8), "activation": unchanged}
+    yield second, {"product": lambda rows: product.multiply(tf.bitcast(rows, tf.quint8))}
 
-    def __init__(self, block: TransformerBlock, largest: Largest) -> None:
-        first, second = block.intermediate, block.output_projection
-        name, lowest = ACTIVATIONS[block.config.activation]
-        wider = continued(first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), largest.output * _MARGIN)
-        divisors = smoothing(largest.intermediate, wider.kernel)
-        bounds = (lowest, wider.limit)
-        self._first = _Smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds)
-        self._second = Product(
-            wider.output_kernel,
-            second.bias.numpy(),
-            limit=wider.limit - lowest,
-            offset=lowest + wider.offsets,
-        )
 
-    def __call__(self, x: tf.Tensor, training: bool) -> tf.Tensor:
-        return self._second.multiply(self._first(x))
+def unchanged(x: tf.Tensor) -> tf.Tensor:
+    """The activation of a layer whose product contains it."""
+    return x
 
 
 class Continued(NamedTuple):
