@@ -30,7 +30,7 @@ class LayerNorm(keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         gamma, beta = tf.cast(self.gamma, tf.float32), tf.cast(self.beta, tf.float32)
         # Products of TPUs, and of GPUs with TF32, are too coarse for the compiled one's sums.
-        if is_fused(inputs) and _on_cpu():
+        if is_fused(inputs) and on_cpu():
             outputs = _normalized(tf.reshape(inputs, [-1, inputs.shape[-1]]), gamma, beta, self.epsilon)
             return tf.cast(tf.reshape(outputs, inputs.shape), self.compute_dtype)
         x = tf.cast(inputs, tf.float32)
@@ -51,7 +51,8 @@ def column_sums(rows: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.ones([1, tf.shape(rows)[0]], rows.dtype), rows)[0]
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether TensorFlow has no other devices than CPUs."""
     return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 

@@ -13,9 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
+from bert_tf.model.normalization import on_cpu
 
 # Neither decayed nor adapted by LAMB: LayerNorm and biases, by the last part of the variable's path.
 _EXCLUDED = ("bias", "gamma", "beta")
+# Variables of fewer elements are updated by TensorFlow's kernel: to call a compiled program takes longer.
+_COMPILED = 2**17
 
 
 def create(variables: Sequence[keras.Variable], config: TrainConfig) -> "Optimizer":
@@ -85,20 +88,25 @@ class Optimizer(tf.Module):
         self._moments = list(zip(*[iter(self.slots.values())] * 2, strict=True))
         self._updates = self.slots["updates"] = tf.Variable(0, dtype=tf.int64, trainable=False)
 
-    def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor | float) -> None:
+    def apply(
+        self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor | float, factor: tf.Tensor | float = 1.0
+    ) -> None:
         """Updates every variable; in replica context.
 
         Args:
             gradients: dense float32 tensors, one per variable, the same on every replica.
             learning_rate: float32 scalar.
+            factor: float32 scalar by which the gradients are multiplied first.
         """
         # Ops on handles: a replica changes its own copy, where tf.Variable.assign would try to change all of them.
         tf.raw_ops.AssignAddVariableOp(resource=self._updates.handle, value=tf.constant(1, tf.int64))
         count = tf.cast(tf.raw_ops.ReadVariableOp(resource=self._updates.handle, dtype=tf.int64), tf.float32)
         learning_rate = tf.convert_to_tensor(learning_rate, tf.float32)
-        self._apply(gradients, learning_rate, count)
+        self._apply(gradients, tf.convert_to_tensor(factor, tf.float32), learning_rate, count)
 
-    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:
+    def _apply(
+        self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor
+    ) -> None:
         """`apply` for update number `count`, a float32 scalar, from 1."""
         raise NotImplementedError
 
@@ -106,20 +114,29 @@ class Optimizer(tf.Module):
         """1 - beta ** count for both moments, float32; by subtraction it would have no correct digits at first."""
         return [-tf.math.expm1(count * math.log(beta)) for beta in (self._beta_1, self._beta_2)]
 
-    def _shrink(self, index: int, learning_rate: tf.Tensor) -> None:
-        """Decoupled weight decay, from the value before the update."""
+    def _adam(
+        self,
+        index: int,
+        gradient: tf.Tensor,
+        factor: tf.Tensor,
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+        epsilon: tf.Tensor | float,
+    ) -> None:
+        """Decoupled weight decay, from the value before the update, moments and w -= step * m / (sqrt(v) + epsilon)."""
+        variable, (m, v), decay = self._variables[index], self._moments[index], learning_rate * self._decay[index]
+        if on_cpu() and variable.shape.num_elements() >= _COMPILED:
+            handles = (one.handle for one in (variable, m, v))
+            _compiled_adam(*handles, gradient, factor, decay, step, epsilon, self._beta_1, self._beta_2)
+            return
         if self._decay[index]:
-            _subtract(self._variables[index], learning_rate * self._decay[index] * self._variables[index])
-
-    def _adam(self, index: int, gradient: tf.Tensor, learning_rate: tf.Tensor, epsilon: tf.Tensor | float) -> None:
-        """Moments and w -= rate * m / (sqrt(v) + epsilon) in one fused kernel."""
-        m, v = self._moments[index]
+            _subtract(variable, decay * variable)
         tf.raw_ops.ResourceApplyAdam(
-            var=self._variables[index].handle, m=m.handle, v=v.handle,
+            var=variable.handle, m=m.handle, v=v.handle,
             # 0 turns off the kernel's own bias correction, which applies epsilon elsewhere than the papers do and
             # computes 1 - power with few correct digits.
             beta1_power=0.0, beta2_power=0.0,
-            lr=learning_rate, beta1=self._beta_1, beta2=self._beta_2, epsilon=epsilon, grad=gradient,
+            lr=step, beta1=self._beta_1, beta2=self._beta_2, epsilon=epsilon, grad=gradient * factor,
         )  # fmt: skip
 
     def _scaled(self, learning_rate: tf.Tensor, index: int) -> tf.Tensor:
@@ -134,7 +151,9 @@ class AdamW(Optimizer):
     w - rate * (m / (sqrt(v) + epsilon) + decay * w).
     """
 
-    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:
+    def _apply(
+        self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor
+    ) -> None:
         step, epsilon = learning_rate, self._epsilon
         if self._bias_correction:
             # m / first / (sqrt(v / second) + epsilon), with the common factor taken out.
@@ -142,8 +161,8 @@ class AdamW(Optimizer):
             step = learning_rate * tf.sqrt(second) / first
             epsilon = epsilon * tf.sqrt(second)
         for index, gradient in enumerate(gradients):
-            self._shrink(index, self._scaled(learning_rate, index))
-            self._adam(index, gradient, self._scaled(step, index), epsilon)
+            rate = self._scaled(learning_rate, index)
+            self._adam(index, gradient, factor, rate, self._scaled(step, index), epsilon)
 
 
 class RAdam(Optimizer):
@@ -153,7 +172,9 @@ class RAdam(Optimizer):
     Epsilon, which the paper lacks, is added to the root of the uncorrected second moment, as in its authors' program.
     """
 
-    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:
+    def _apply(
+        self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor
+    ) -> None:
         first, second = self._corrections(count)
         longest = 2.0 / (1.0 - self._beta_2) - 1.0
         length = self._average_length(count, longest)
@@ -164,8 +185,8 @@ class RAdam(Optimizer):
         )
         adaptive = tf.where(known, learning_rate * rectification * tf.sqrt(second) / first, 0.0)
         for index, gradient in enumerate(gradients):
-            self._shrink(index, self._scaled(learning_rate, index))
-            self._adam(index, gradient, self._scaled(adaptive, index), self._epsilon)
+            rate = self._scaled(learning_rate, index)
+            self._adam(index, gradient, factor, rate, self._scaled(adaptive, index), self._epsilon)
 
         def follow_momentum() -> None:
             for index, (m, _) in enumerate(self._moments):
@@ -202,10 +223,12 @@ class Lamb(Optimizer):
         super().__init__(variables, config)
         self._parts = [3 if variable.path.endswith("qkv/kernel") else 1 for variable in variables]
 
-    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, count: tf.Tensor) -> None:
+    def _apply(
+        self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor
+    ) -> None:
         first, second = self._corrections(count) if self._bias_correction else (1.0, 1.0)
         for index, gradient in enumerate(gradients):
-            variable, (m, v) = self._variables[index], self._moments[index]
+            variable, (m, v), gradient = self._variables[index], self._moments[index], gradient * factor
             next_m = self._beta_1 * m + (1.0 - self._beta_1) * gradient
             next_v = self._beta_2 * v + (1.0 - self._beta_2) * tf.square(gradient)
             _assign(m, next_m)
@@ -216,6 +239,29 @@ class Lamb(Optimizer):
                 update += self._decay[index] * weight
                 update *= _trust_ratio(weight, update, self._parts[index])
             _subtract(variable, self._scaled(learning_rate, index) * update)
+
+
+@tf.function(autograph=False, jit_compile=True)
+def _compiled_adam(
+    variable: tf.Tensor,
+    m: tf.Tensor,
+    v: tf.Tensor,
+    gradient: tf.Tensor,
+    factor: tf.Tensor,
+    decay: tf.Tensor,
+    step: tf.Tensor,
+    epsilon: tf.Tensor | float,
+    beta_1: float,
+    beta_2: float,
+) -> None:
+    """`Optimizer._adam` on the handles of a variable and its moments: two thirds of the time of its operations."""
+    weight, old_m, old_v = (tf.raw_ops.ReadVariableOp(resource=one, dtype=tf.float32) for one in (variable, m, v))
+    gradient *= factor
+    next_m = old_m + (gradient - old_m) * (1.0 - beta_1)
+    next_v = old_v + (tf.square(gradient) - old_v) * (1.0 - beta_2)
+    update = decay * weight + step * next_m / (tf.sqrt(next_v) + epsilon)
+    for resource, value in ((variable, weight - update), (m, next_m), (v, next_v)):
+        tf.raw_ops.AssignVariableOp(resource=resource, value=value)
 
 
 def _trust_ratio(weight: tf.Tensor, update: tf.Tensor, parts: int) -> tf.Tensor:

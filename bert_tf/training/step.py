@@ -186,9 +186,8 @@ class Step:
         finite = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(metrics[: len(self._task.losses)]))
 
         def update() -> None:
-            # Clipping and unscaling in one pass over the gradients.
             factor = (_clip_factor(norm, config.clip_norm) if config.clip_on == "global" else 1.0) / scale
-            self._optimizer.apply([gradient * factor for gradient in gradients], self._learning_rate(step))
+            self._optimizer.apply(gradients, self._learning_rate(step), factor)
 
         tf.cond(finite, update, lambda: None)
         return metrics, finite
