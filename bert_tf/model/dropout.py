@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.model.fusion import fusion_scope, in_fusion_scope, is_fused
-from bert_tf.model.normalization import column_sums
+from bert_tf.model.normalization import column_sums, row_sums
 
 # What tf.custom_gradient expects: the value and the function from the upstream gradient to the gradients.
 _SumAndGradients: TypeAlias = tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]
@@ -95,6 +95,18 @@ class Dropout(keras.layers.Dropout):
             return residual + self(x + bias, training=True)
         return _fused_sum(residual, x, bias, _keys(_next_seed(state)), self.rate)
 
+    def softmax(self, scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        """dropout(softmax(scores + bias)) in training, computed in float32, in the dtype of the scores.
+
+        Args:
+            scores: [..., length], of static shape.
+            bias: float32, of a shape that adds to it; gets no gradient.
+        """
+        state = getattr(_scope, "state", None)
+        if self.rate == 0 or state is None:
+            return tf.cast(self(tf.nn.softmax(tf.cast(scores, tf.float32) + bias), training=True), scores.dtype)
+        return _fused_softmax(scores, bias, _keys(_next_seed(state)), self.rate)
+
 
 def _next_seed(state: dict[str, Any]) -> tf.Tensor:
     """The seed of the next call in a `seed_scope`."""
@@ -133,15 +145,51 @@ def _fused_sum(residual: tf.Tensor, inputs: tf.Tensor, bias: tf.Tensor, keys: tf
     return add(residual, inputs, bias)
 
 
+def _fused_softmax(scores: tf.Tensor, bias: tf.Tensor, keys: tf.Tensor, rate: float) -> tf.Tensor:
+    """dropout(softmax(scores + bias)): what surrounds TensorFlow's softmax in one pass each, and its gradient."""
+    threshold, scale = _constants(rate)
+
+    @tf.custom_gradient
+    def drop(scores: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        probabilities = tf.nn.softmax(_float32_sum(scores, bias))
+
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            return _softmax_gradient(probabilities, upstream, keys, threshold, scale)
+
+        return _masked(probabilities, keys, threshold, scale, scores.dtype), backward
+
+    return drop(scores)
+
+
 def _constants(rate: float) -> tuple[tf.Tensor, tf.Tensor]:
     """The arguments `threshold` and `scale` of `_masked`."""
     return tf.constant(round(rate * 2**32), tf.uint32), tf.constant(1.0 / (1.0 - rate))
 
 
 @tf.function(autograph=False, jit_compile=True)
-def _masked(x: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-    """`scale` times the elements of x whose random number, uint32, is not below `threshold`, and 0 for the others."""
-    return tf.cast(_kept(tf.cast(x, tf.float32), keys, threshold, scale), x.dtype)
+def _masked(
+    x: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor, dtype: tf.DType | None = None
+) -> tf.Tensor:
+    """`scale` times the elements of x whose random number, uint32, is not below `threshold`, and 0 for the others.
+
+    In the dtype of x if no other one is given.
+    """
+    return tf.cast(_kept(tf.cast(x, tf.float32), keys, threshold, scale), dtype or x.dtype)
+
+
+@tf.function(autograph=False, jit_compile=True)
+def _float32_sum(scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return tf.cast(scores, tf.float32) + bias
+
+
+@tf.function(autograph=False, jit_compile=True)
+def _softmax_gradient(
+    probabilities: tf.Tensor, upstream: tf.Tensor, keys: tf.Tensor, threshold: tf.Tensor, scale: tf.Tensor
+) -> tf.Tensor:
+    """The gradient of the scores from that of `_masked` of their softmax, in its dtype."""
+    gradient = _kept(tf.cast(upstream, tf.float32), keys, threshold, scale)
+    sums = row_sums(gradient * probabilities)
+    return tf.cast(probabilities * (gradient - sums), upstream.dtype)
 
 
 @tf.function(autograph=False, jit_compile=True)

@@ -230,7 +230,10 @@ class SelfAttention(ConfiguredLayer):
     def attend(self, rows: tf.Tensor, layout: AllPositions, bias: tf.Tensor, training: bool) -> tf.Tensor:
         """As `call` without the output projection, from inputs [rows, hidden] of this layout to such outputs."""
         query, key, value = self._heads(rows, layout)
-        probabilities = self.dropout(_attention_softmax(query, key, bias, training), training=training)
+        if training and is_fused(query):
+            probabilities = self.dropout.softmax(_scaled_scores(query, key), tf.cast(bias, tf.float32))
+        else:
+            probabilities = self.dropout(_attention_softmax(query, key, bias, training), training=training)
         context = tf.transpose(tf.matmul(tf.cast(probabilities, value.dtype), value), [0, 2, 1, 3])
         return layout.without_padding(tf.reshape(context, [-1, self.config.hidden_size]))
 
@@ -253,14 +256,21 @@ class SelfAttention(ConfiguredLayer):
 
 def _attention_softmax(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
     """float32 [batch, heads, length, length]: the softmax of the scaled scores."""
-    scale = tf.constant(1.0 / math.sqrt(query.shape[-1]), query.dtype)
     # The bias, too: Keras has cast it, like any input, to the compute dtype of the layer.
-    if training:  # to scale the query takes less than to scale the scores
-        scores = tf.matmul(query * scale, key, transpose_b=True)
-        return tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(bias, tf.float32))
+    if training:
+        return tf.nn.softmax(tf.cast(_scaled_scores(query, key), tf.float32) + tf.cast(bias, tf.float32))
     # In graphs without gradients, product, scale and bias become one kernel.
-    scores = tf.matmul(query, key, transpose_b=True) * scale + tf.cast(bias, query.dtype)
+    scores = tf.matmul(query, key, transpose_b=True) * _scale(query) + tf.cast(bias, query.dtype)
     return tf.nn.softmax(tf.cast(scores, tf.float32))
+
+
+def _scaled_scores(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """[batch, heads, length, length]: to scale the query takes less than to scale the scores."""
+    return tf.matmul(query * _scale(query), key, transpose_b=True)
+
+
+def _scale(query: tf.Tensor) -> tf.Tensor:
+    return tf.constant(1.0 / math.sqrt(query.shape[-1]), query.dtype)
 
 
 @keras.saving.register_keras_serializable("bert_tf")

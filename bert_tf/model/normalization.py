@@ -51,6 +51,18 @@ def column_sums(rows: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.ones([1, tf.shape(rows)[0]], rows.dtype), rows)[0]
 
 
+def row_sums(values: tf.Tensor) -> tf.Tensor:
+    """float32 [..., size] -> [..., 1], in XLA: a product with ones, because a reduction on a CPU is one long sum.
+
+    On other devices, whose products may be coarser than float32, a reduction.
+    """
+    if not on_cpu():
+        return tf.reduce_sum(values, -1, keepdims=True)
+    size = values.shape[-1]
+    sums = tf.matmul(tf.reshape(values, [-1, size]), tf.ones([size, 1]))
+    return tf.reshape(sums, [*values.shape[:-1], 1])
+
+
 def on_cpu() -> bool:
     """Whether TensorFlow has no other devices than CPUs."""
     return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
