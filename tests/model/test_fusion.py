@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.model.activations import activation
+from bert_tf.model.activations import activation, of_sum
 from bert_tf.model.dropout import Dropout, seed_scope
 from bert_tf.model.fusion import fusion_scope
 from bert_tf.model.normalization import LayerNorm
+from tests.model.small import multiplies_bfloat16
 
 SHAPE = (64, 32, 128)
 
@@ -78,6 +79,72 @@ def test_a_compiled_activation_is_exact_to_the_last_digit_of_its_dtype(name, dty
     # Relative to the argument: next to 0 and far below it, 1 + tanh cancels.
     errors = np.abs(tf.cast(run(), tf.float64).numpy() - expected)
     assert np.max(errors / np.maximum(np.abs(x.numpy().astype("float64")), 1e-3)) < bound
+
+
+def fused(function, *arguments, upstream):
+    """The result of a function in training and the gradients of its arguments, float64."""
+
+    @tf.function(autograph=False)
+    def run():
+        with fusion_scope(), tf.GradientTape() as tape, seed_scope(tf.constant([1, 2], tf.int64)):
+            tape.watch(arguments)
+            outputs = function(*arguments)
+        return outputs, *tape.gradient(outputs, arguments, tf.cast(upstream, outputs.dtype))
+
+    return [None if value is None else tf.cast(value, tf.float64).numpy() for value in run()]
+
+
+def check_fused(function, exact, *arguments, dtype):
+    """Compares a function and its gradients with those of `exact` in float64."""
+    bound = {"float32": 2e-6, "bfloat16": 2.0**-7}[dtype]
+    arguments = [tf.cast(value, dtype) for value in arguments]
+    precise = [tf.cast(value, tf.float64) for value in arguments]
+    with tf.GradientTape() as tape:
+        tape.watch(precise)
+        expected = exact(*precise)
+    upstream = tf.cast(tf.random.stateless_normal(expected.shape, [5, 6]), dtype)
+    expected = [expected, *tape.gradient(expected, precise, tf.cast(upstream, tf.float64))]
+    for value, of in zip(fused(function, *arguments, upstream=upstream), expected, strict=True):
+        np.testing.assert_allclose(value, of, rtol=bound, atol=bound * np.abs(of).max())
+
+
+def normal(*shape):
+    return tf.random.stateless_normal(shape, [sum(shape), len(shape)])
+
+
+DTYPES = pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=multiplies_bfloat16)])
+
+
+@DTYPES
+@pytest.mark.parametrize("name", ["tanh_gelu", "erf_gelu"])
+def test_an_activation_of_a_sum_and_its_gradients_are_those_of_float64(name, dtype):
+    apply = activation(name)
+    check_fused(
+        lambda x, bias: of_sum(apply, x, bias), lambda x, bias: apply(x + bias), normal(40, 16), normal(16), dtype=dtype
+    )
+
+
+@DTYPES
+def test_residual_and_dropout_of_a_sum_in_one_pass_are_those_of_single_operations(dtype):
+    layer = Dropout(0.3)
+    mask, _ = fused(lambda x: layer(x, training=True), tf.ones([40, 16]), upstream=1.0)
+    assert {0.0, 1.43} == set(mask.round(2).flat)
+    check_fused(
+        layer.added, lambda residual, x, bias: residual + mask * (x + bias),
+        normal(40, 16), normal(40, 16) + 1.0, normal(16), dtype=dtype,
+    )  # fmt: skip
+
+
+@DTYPES
+def test_the_dropped_softmax_and_its_gradient_are_those_of_single_operations(dtype):
+    layer, bias = Dropout(0.3), tf.where(tf.range(8) < 6, 0.0, -10000.0)[tf.newaxis]
+    mask, _ = fused(lambda x: layer(x, training=True), tf.ones([2, 3, 8, 8]), upstream=1.0)
+    check_fused(
+        lambda scores: layer.softmax(scores, bias),
+        lambda scores: mask * tf.nn.softmax(scores + tf.cast(bias, tf.float64)),
+        2.0 * normal(2, 3, 8, 8),
+        dtype=dtype,
+    )
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-6), ("bfloat16", 2.0**-7)])

@@ -94,6 +94,13 @@ def adam_weight_decay(beta_1=BETA_1, beta_2=BETA_2, epsilon=1e-6):
     return update
 
 
+@pytest.fixture(params=["TensorFlow's kernel", "compiled"])
+def way(request, monkeypatch):
+    """How variables of this size are updated."""
+    monkeypatch.setattr(optimizers, "_COMPILED", 0 if request.param == "compiled" else 10**6)
+
+
+@pytest.mark.usefixtures("way")
 def test_the_recipe_google_updates_like_google_research_bert():
     compare(adam_weight_decay(), recipe="google")
 
@@ -102,11 +109,25 @@ def test_with_the_unrounded_betas_of_googles_program_updates_agree_to_five_digit
     compare(adam_weight_decay(0.9, 0.999), tolerance=2e-5, recipe="google")
 
 
+@pytest.mark.usefixtures("way")
 def test_betas_and_epsilon_are_those_of_the_config():
     beta = float(np.float32(0.98))
     compare(adam_weight_decay(beta_2=beta, epsilon=1e-3), recipe="google", beta_2=0.98, epsilon=1e-3)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "radam", "lamb"])
+@pytest.mark.usefixtures("way")
+def test_gradients_are_multiplied_by_their_factor_first(optimizer):
+    results = []
+    for factor in (1.0, 0.25):
+        trained = variables()
+        given = [tf.fill(variable.shape, 0.5 / factor) for variable in trained]
+        create(trained, optimizer=optimizer).apply(given, tf.constant(0.1), tf.constant(factor))
+        results.append({variable.path: variable.numpy() for variable in trained})
+    assert_near(*results)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("optimizer, epsilon", [("AdamW", 1e-6), ("AdamW", 1e-3), ("RAdam", 1e-6), ("RAdam", 1e-3)])
 def test_twenty_steps_equal_those_of_pytorch(optimizer, epsilon):
     torch = pytest.importorskip("torch")
