@@ -232,15 +232,21 @@ class SelfAttention(ConfiguredLayer):
         query, key, value = self._heads(rows, layout)
         if training and is_fused(query):
             probabilities = self.dropout.softmax(_scaled_scores(query, key), tf.cast(bias, tf.float32))
-        else:
-            probabilities = self.dropout(_attention_softmax(query, key, bias, training), training=training)
+        elif training:
+            probabilities = self.dropout(self.softmax(_scores(query, key, bias, training)), training=True)
+        else:  # not through the layer, which would convert them to its dtype
+            probabilities = self.softmax(_scores(query, key, bias, training))
         context = tf.transpose(tf.matmul(tf.cast(probabilities, value.dtype), value), [0, 2, 1, 3])
         return layout.without_padding(tf.reshape(context, [-1, self.config.hidden_size]))
 
     def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
         query, key, _ = self._heads(flattened(inputs), AllPositions(tf.shape(inputs)))
-        return _attention_softmax(query, key, bias, training=False)
+        return SelfAttention.softmax(self, _scores(query, key, bias, training=False))
+
+    def softmax(self, scores: tf.Tensor) -> tf.Tensor:
+        """Softmax over the last axis, float32 whatever the dtype of the scores."""
+        return tf.nn.softmax(tf.cast(scores, tf.float32))
 
     def _heads(self, rows: tf.Tensor, layout: AllPositions) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query, key and value: each [batch, heads, length, head_size]."""
@@ -254,14 +260,13 @@ class SelfAttention(ConfiguredLayer):
         return inputs_shape
 
 
-def _attention_softmax(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
-    """float32 [batch, heads, length, length]: the softmax of the scaled scores."""
+def _scores(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
+    """[batch, heads, length, length]: the scaled scores and the bias; float32 in training."""
     # The bias, too: Keras has cast it, like any input, to the compute dtype of the layer.
     if training:
-        return tf.nn.softmax(tf.cast(_scaled_scores(query, key), tf.float32) + tf.cast(bias, tf.float32))
+        return tf.cast(_scaled_scores(query, key), tf.float32) + tf.cast(bias, tf.float32)
     # In graphs without gradients, product, scale and bias become one kernel.
-    scores = tf.matmul(query, key, transpose_b=True) * _scale(query) + tf.cast(bias, query.dtype)
-    return tf.nn.softmax(tf.cast(scores, tf.float32))
+    return tf.matmul(query, key, transpose_b=True) * _scale(query) + tf.cast(bias, query.dtype)
 
 
 def _scaled_scores(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:

@@ -46,6 +46,24 @@ def test_products_of_any_number_of_rows_use_their_own_weights(multiply):
                 np.testing.assert_allclose(found.astype(np.float64), exact, rtol=0.02, atol=0.02, err_msg=name)
 
 
+@multiplies_bfloat16
+@pytest.mark.skipif("not bfloat16.has_kernel()", reason="TensorFlow has no kernel for this processor")
+def test_the_softmax_is_that_of_float32_rounded():
+    random = np.random.default_rng(0)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        scores = tf.compat.v1.placeholder(tf.bfloat16, [None, 2, None, None])
+        found = bfloat16.softmax(scores)
+        for shape in ((1, 2, 3, 3), (4, 2, 33, 33), (1, 2, 1, 1), (0, 2, 5, 5), (4, 2, 33, 33)):
+            values = (4 * random.normal(size=shape)).astype(tf.bfloat16.as_numpy_dtype)
+            values[..., 2:] = -10000.0  # padding
+            exact = np.exp(values.astype(np.float64) - values.max(-1, keepdims=True, initial=-np.inf))
+            exact /= exact.sum(-1, keepdims=True)
+            result = session.run(found, {scores: values})
+            assert result.shape == shape
+            # Half of bfloat16's last digit.
+            np.testing.assert_allclose(result.astype(np.float64), exact, rtol=2.0**-8, atol=0)
+
+
 def test_a_version_for_other_processors_is_not_loaded(tmp_path):
     card = {"format": "bert_tf", "signatures": {}, "instructions": ["avx9000", "amx_fp1"]}
     (tmp_path / "assets.extra").mkdir()
