@@ -53,7 +53,7 @@ from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import strategy
-from bert_tf.training.precision import infer_in
+from bert_tf.training.precision import check_inference_dtype, infer_in
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
 from bert_tf.training.state.run_manifest import remedy
@@ -80,6 +80,7 @@ class _Model(abc.ABC, Generic[_Task]):
     tokenizer: Tokenizer
 
     def __init__(self, path: str, checkpoint: Checkpoint, dtype: str) -> None:
+        check_inference_dtype(dtype)
         tokenizer = checkpoint.tokenizer()
         if tokenizer is None:
             raise DataError(f"{path}: {_NO_VOCABULARY}")
@@ -187,7 +188,8 @@ class _FineTuned(_Model[FineTuningTask]):
             path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME". If it was fine-tuned for this
                 kind of task it can predict at once; otherwise call `fit`.
             dtype: number format of the encoder's matrix products in `predict` and `evaluate`: "float32", "bfloat16", or
-                "auto", which takes bfloat16 where the processor or GPU has it. What is saved stays float32.
+                "auto", which takes bfloat16 where the processor or GPU has it. With bfloat16, `model` and `encoder`
+                are for inference only, and do not follow changes of their weights. What is saved stays float32.
             **settings: fields of the task's config, such as max_length.
         """
         path = _absolute(path)
@@ -565,6 +567,7 @@ class SentenceEncoder:
     """
 
     def __init__(self, path: str, config: EmbeddingConfig, dtype: str) -> None:
+        check_inference_dtype(dtype)
         self._path, self._config = path, config
         self._embedder = self._open()
         infer_in(dtype, self._embedder.model)

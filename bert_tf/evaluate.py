@@ -30,7 +30,7 @@ def main(_: list[str]) -> None:
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(_MODEL_DIR.value)
-        precision.infer_in(_DTYPE.value, model)
+        dtype = precision.infer_in(_DTYPE.value, model)
     task.data = _DATA(task.data)
     split = finetuning.Split(Source(task.data, _DATA_DIR.value, task.example), _SPLIT.value)
     split.prepare(task)
@@ -40,6 +40,7 @@ def main(_: list[str]) -> None:
         "program": "evaluate",
         "model_dir": _MODEL_DIR.value,
         "data": split.where,
+        "dtype": dtype,
         "examples": len(split.examples),
         "skipped": split.read_report.counts,
         "baseline": task.baseline(split.examples),

@@ -289,6 +289,7 @@ def test_mistakes_are_one_line_errors(fitted, pretrained):
     for error, call in (
         ("call fit first", lambda: untrained.predict(["a"])),
         ("dtype is 'float16'", lambda: bert_tf.MaskedLM.from_pretrained(pretrained, dtype="float16")),
+        ("dtype is 'half'", lambda: bert_tf.TextClassifier.from_pretrained(pretrained, dtype="half")),
         ("expected a list", lambda: classifier.predict("a text")),
         (r"x\[1\] is float nan; expected a text", lambda: classifier.predict(["a", math.nan])),
         ("2 inputs and 1 labels", lambda: classifier.fit(["a", "b"], ["good"])),

@@ -83,17 +83,18 @@ class Dropout(keras.layers.Dropout):
         keep = tf.cast(bits >= tf.cast(threshold, tf.uint16), inputs.dtype)
         return inputs * (keep * tf.cast(scale, inputs.dtype))
 
+    def is_fused(self, tensor: tf.Tensor) -> bool:
+        """Whether `added` and `softmax` can be called on such tensors: in a `seed_scope`, if anything is dropped."""
+        return self.rate > 0 and getattr(_scope, "state", None) is not None and is_fused(tensor)
+
     def added(self, residual: tf.Tensor, x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-        """residual + dropout(x + bias) in training, in one pass over memory where masks come from a `seed_scope`.
+        """residual + dropout(x + bias) in training, in one pass over memory.
 
         Args:
             residual, x: [rows, size], of static shape.
             bias: [size].
         """
-        state = getattr(_scope, "state", None)
-        if self.rate == 0 or state is None:
-            return residual + self(x + bias, training=True)
-        return _fused_sum(residual, x, bias, _keys(_next_seed(state)), self.rate)
+        return _fused_sum(residual, x, bias, _keys(_next_seed(_scope.state)), self.rate)
 
     def softmax(self, scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """dropout(softmax(scores + bias)) in training, computed in float32, in the dtype of the scores.
@@ -102,10 +103,7 @@ class Dropout(keras.layers.Dropout):
             scores: [..., length], of static shape.
             bias: float32, of a shape that adds to it; gets no gradient.
         """
-        state = getattr(_scope, "state", None)
-        if self.rate == 0 or state is None:
-            return tf.cast(self(tf.nn.softmax(tf.cast(scores, tf.float32) + bias), training=True), scores.dtype)
-        return _fused_softmax(scores, bias, _keys(_next_seed(state)), self.rate)
+        return _fused_softmax(scores, bias, _keys(_next_seed(_scope.state)), self.rate)
 
 
 def _next_seed(state: dict[str, Any]) -> tf.Tensor:

@@ -36,3 +36,8 @@ def is_fused(tensor: tf.Tensor) -> bool:
     operations compute in float32, so none is on float64.
     """
     return in_fusion_scope() and tensor.dtype != tf.float64 and tensor.shape.is_fully_defined()
+
+
+def only_cpus() -> bool:
+    """Whether TensorFlow has no other devices than CPUs."""
+    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from bert_tf.model.fusion import is_fused
+from bert_tf.model.fusion import is_fused, only_cpus
 from bert_tf.types import Json
 
 Shape: TypeAlias = tuple[int | None, ...]
@@ -30,7 +30,7 @@ class LayerNorm(keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         gamma, beta = tf.cast(self.gamma, tf.float32), tf.cast(self.beta, tf.float32)
         # Products of TPUs, and of GPUs with TF32, are too coarse for the compiled one's sums.
-        if is_fused(inputs) and on_cpu():
+        if is_fused(inputs) and only_cpus():
             outputs = _normalized(tf.reshape(inputs, [-1, inputs.shape[-1]]), gamma, beta, self.epsilon)
             return tf.cast(tf.reshape(outputs, inputs.shape), self.compute_dtype)
         x = tf.cast(inputs, tf.float32)
@@ -56,16 +56,11 @@ def row_sums(values: tf.Tensor) -> tf.Tensor:
 
     On other devices, whose products may be coarser than float32, a reduction.
     """
-    if not on_cpu():
+    if not only_cpus():
         return tf.reduce_sum(values, -1, keepdims=True)
     size = values.shape[-1]
     sums = tf.matmul(tf.reshape(values, [-1, size]), tf.ones([size, 1]))
     return tf.reshape(sums, [*values.shape[:-1], 1])
-
-
-def on_cpu() -> bool:
-    """Whether TensorFlow has no other devices than CPUs."""
-    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
 def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:

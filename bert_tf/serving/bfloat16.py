@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.model.activations import activation, without_gradient
+from bert_tf.model.fusion import only_cpus
 from bert_tf.model.layers import Dense, SelfAttention, TransformerBlock
 from bert_tf.serving.ask import processor_flags
 from bert_tf.serving.int8 import ACTIVATIONS, unchanged
@@ -69,8 +70,8 @@ def instructions() -> list[str]:
 
 @functools.cache
 def has_kernel() -> bool:
-    """Whether products and softmax use oneDNN's kernels: not if there is a GPU, which has none like them."""
-    if _INSTRUCTIONS not in processor_flags() or tf.config.list_physical_devices("GPU"):
+    """Whether products and softmax use oneDNN's kernels: not if there are GPUs or TPUs, which have none like them."""
+    if _INSTRUCTIONS not in processor_flags() or not only_cpus():
         return False
     graph = tf.Graph()
     try:

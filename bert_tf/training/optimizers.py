@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
-from bert_tf.model.normalization import on_cpu
+from bert_tf.model.fusion import only_cpus
 
 # Neither decayed nor adapted by LAMB: LayerNorm and biases, by the last part of the variable's path.
 _EXCLUDED = ("bias", "gamma", "beta")
@@ -125,7 +125,7 @@ class Optimizer(tf.Module):
     ) -> None:
         """Decoupled weight decay, from the value before the update, moments and w -= step * m / (sqrt(v) + epsilon)."""
         variable, (m, v), decay = self._variables[index], self._moments[index], learning_rate * self._decay[index]
-        if on_cpu() and variable.shape.num_elements() >= _COMPILED:
+        if only_cpus() and variable.shape.num_elements() >= _COMPILED:
             handles = (one.handle for one in (variable, m, v))
             _compiled_adam(*handles, gradient, factor, decay, step, epsilon, self._beta_1, self._beta_2)
             return
@@ -254,7 +254,7 @@ def _compiled_adam(
     beta_1: float,
     beta_2: float,
 ) -> None:
-    """`Optimizer._adam` on the handles of a variable and its moments: two thirds of the time of its operations."""
+    """`Optimizer._adam` on the handles of a variable and its moments: two thirds of the time of separate operations."""
     weight, old_m, old_v = (tf.raw_ops.ReadVariableOp(resource=one, dtype=tf.float32) for one in (variable, m, v))
     gradient *= factor
     next_m = old_m + (gradient - old_m) * (1.0 - beta_1)

@@ -27,23 +27,34 @@ def policy(dtype: str) -> str:
     return dtype if dtype == "float32" else f"mixed_{dtype}"
 
 
-def infer_in(dtype: str, model: keras.Model) -> None:
+def check_inference_dtype(dtype: str) -> None:
+    """Raises ConfigError for anything but one of `INFERENCE_DTYPES`."""
+    if dtype not in INFERENCE_DTYPES:
+        raise ConfigError(f"dtype is {dtype!r}; expected one of {', '.join(INFERENCE_DTYPES)}")
+
+
+def infer_in(dtype: str, model: keras.Model) -> str:
     """Makes a model predict in another number format from now on.
 
     Args:
         dtype: one of `INFERENCE_DTYPES`; "auto" takes bfloat16 where that is faster, and prints its choice.
-        model: with float32 weights, of which nothing has been traced; created in the current strategy's scope.
+        model: with float32 weights, of which nothing has been traced; created in the current strategy's scope. For
+            bfloat16 it is then for inference only, and does not follow changes of its weights.
+
+    Returns:
+        The format: "float32" or "bfloat16".
     """
-    if dtype not in INFERENCE_DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}; expected one of {', '.join(INFERENCE_DTYPES)}")
+    if dtype == "float32":
+        return dtype
+    found, reason = fastest()
     if dtype == "auto":
-        found, reason = fastest()
         dtype = "bfloat16" if found == "bfloat16" else "float32"
-        print(f"dtype=auto predicts in {dtype}: {reason}")
-    else:
-        note_slow(dtype)
+        print(f"dtype=auto predicts in {dtype}: {reason}" + (", without bfloat16" if found == "float16" else ""))
+    elif found != dtype:
+        print(f"{dtype} is no faster than float32 on this machine ({reason})")
     if dtype == "bfloat16":
         to_bfloat16(encoder_of(model))
+    return dtype
 
 
 @functools.cache

@@ -6,23 +6,25 @@ import tensorflow as tf
 
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.fusion import fusion_scope
 from bert_tf.model.layers import remat_scope
-from tests.model.small import features, randomize, small_config
+from tests.model.small import MIXED_BFLOAT16, features, randomize, small_config
 from tests.model.test_packed import packed, sequences
 
 LAYERS = 2
 
 
-def step(remat, rows=False, **config):
+def step(remat, rows=False, dtype="float32", fused=False, **config):
     """A tf.function from a seed to the outputs and gradients of a training step; `rows`: on packed rows."""
-    encoder = randomize(BertEncoder(small_config(num_layers=LAYERS, **config), dtype="float32", packed=rows))
+    encoder = randomize(BertEncoder(small_config(num_layers=LAYERS, **config), dtype=dtype, packed=rows))
     given = packed(*sequences()) if rows else features()
     inputs = {name: tf.constant(given[name]) for name in encoder.input}
 
     @tf.function
     def run(seed):
-        with tf.GradientTape() as tape, seed_scope(seed), remat_scope(remat):
+        with fusion_scope(fused), tf.GradientTape() as tape, seed_scope(seed), remat_scope(remat):
             outputs = encoder(inputs, training=True)
+            outputs = {name: tf.cast(outputs[name], tf.float32) for name in ("sequence_output", "pooled_output")}
             loss = tf.reduce_sum(outputs["sequence_output"][..., 0] ** 2) + tf.reduce_sum(outputs["pooled_output"])
         variables = {variable.path: variable.value for variable in encoder.trainable_variables}
         gradients = {path: tf.convert_to_tensor(one) for path, one in tape.gradient(loss, variables).items()}
@@ -49,6 +51,21 @@ def test_gradients_and_dropout_equal_those_without_rematerialization(norm, rows)
     for path, gradient in kept[1].items():
         scale = np.abs(gradient).max()
         np.testing.assert_allclose(recomputed[1][path], gradient, rtol=1e-5, atol=1e-5 * scale + 1e-6, err_msg=path)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", [MIXED_BFLOAT16, "mixed_float16", "float32"])
+def test_layers_are_recomputed_in_the_dtype_of_the_model(dtype, fused):
+    config = {"dtype": dtype, "fused": fused, "dropout": 0.2, "attention_dropout": 0.2}
+    keeping, computing = step(False, **config), step(True, **config)
+    graph = computing.get_concrete_function(tf.TensorSpec([2], tf.int64)).graph
+    assert not [one.name for one in graph.get_operations() if one.type == "SparseMatMul"]  # of two dtypes
+    seed = tf.constant([3, 4], tf.int64)
+    kept, recomputed = keeping(seed), computing(seed)
+    bound = 1e-4 if dtype == "float32" else 0.05
+    for path, gradient in kept[1].items():
+        scale = np.abs(gradient).max()
+        np.testing.assert_allclose(recomputed[1][path], gradient, rtol=0, atol=bound * scale + 1e-4, err_msg=path)
 
 
 def test_each_layer_is_computed_twice():
