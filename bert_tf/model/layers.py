@@ -14,7 +14,7 @@ from bert_tf.config.values import with_new_names
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation, has_bias_form, of_sum, without_gradient
 from bert_tf.model.dropout import Dropout, repeatable
-from bert_tf.model.fusion import is_fused
+from bert_tf.model.fusion import in_fusion_scope, is_fused
 from bert_tf.model.inference import is_inference
 from bert_tf.model.layouts import AllPositions
 from bert_tf.model.normalization import LayerNorm, Shape, column_sums
@@ -97,7 +97,7 @@ class Dense(keras.layers.Dense):
         rows = flattened(inputs)
         if is_inference():  # the activation before the reshape: product, bias and GELU become one kernel
             outputs = without_gradient(self.activation)(self.product(rows))
-        elif is_fused(rows) and has_bias_form(self.activation):
+        elif in_fusion_scope() and rows.dtype != tf.float64 and has_bias_form(self.activation):
             outputs = of_sum(self.activation, self.multiply(rows), self.bias)
         else:
             outputs = self.activation(self.product(rows))
