@@ -8,12 +8,14 @@ from bert_tf.training.precision import fastest
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?'", "##e", "##s", "the", "good"]
 
-# TensorFlow 2.21 uses oneDNN for products in bfloat16 if the processor has instructions for them; if a setting
-# forbids oneDNN to use these instructions, the process ends with a segmentation fault.
+# TensorFlow 2.21 uses oneDNN for products in bfloat16 and float16 if the processor has instructions for them; if a
+# setting forbids oneDNN to use these instructions, the process ends with a segmentation fault.
 multiplies_bfloat16 = pytest.mark.skipif(
     "ONEDNN_MAX_CPU_ISA" in fastest()[1], reason=f"TensorFlow crashes in products of bfloat16: {fastest()[1]}"
 )
+multiplies_float16 = multiplies_bfloat16  # processors with instructions for float16 have those for bfloat16
 MIXED_BFLOAT16 = pytest.param("mixed_bfloat16", marks=multiplies_bfloat16)
+MIXED_FLOAT16 = pytest.param("mixed_float16", marks=multiplies_float16)
 
 
 def small_config(**overrides):

@@ -10,7 +10,15 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.heads import classifier
 from tests.model.numpy_bert import encode, pretraining_logits, tensors_of
-from tests.model.small import MIXED_BFLOAT16, features, multiplies_bfloat16, randomize, small_config
+from tests.model.small import (
+    MIXED_BFLOAT16,
+    MIXED_FLOAT16,
+    features,
+    multiplies_bfloat16,
+    multiplies_float16,
+    randomize,
+    small_config,
+)
 
 # Of the encoder alone with a vocabulary of 30,522, as published with the checkpoints of these sizes.
 PUBLISHED = {
@@ -124,7 +132,7 @@ def test_padding_changes_nothing_at_the_tokens(norm):
     np.testing.assert_allclose(a["pooled_output"], b["pooled_output"], atol=2e-6)
 
 
-@pytest.mark.parametrize("policy", ["float32", MIXED_BFLOAT16, "mixed_float16"])
+@pytest.mark.parametrize("policy", ["float32", MIXED_BFLOAT16, MIXED_FLOAT16])
 def test_a_row_that_is_all_padding_gives_finite_outputs(policy):
     outputs = BertEncoder(small_config(), dtype=policy)(features(lengths=(0, 3)))
     assert np.isfinite(tf.cast(outputs["sequence_output"], tf.float32)).all()
@@ -142,7 +150,10 @@ def test_tokens_attend_in_both_directions(encoder):
 
 @pytest.mark.parametrize(
     "policy, dtype, bound",
-    [pytest.param("mixed_bfloat16", "bfloat16", 0.1, marks=multiplies_bfloat16), ("mixed_float16", "float16", 0.02)],
+    [
+        pytest.param("mixed_bfloat16", "bfloat16", 0.1, marks=multiplies_bfloat16),
+        pytest.param("mixed_float16", "float16", 0.02, marks=multiplies_float16),
+    ],
 )
 def test_mixed_precision_is_close_to_float32(policy, dtype, bound):
     config = small_config()
@@ -157,7 +168,7 @@ def test_mixed_precision_is_close_to_float32(policy, dtype, bound):
     assert 0 < difference.max() < bound
 
 
-@pytest.mark.parametrize("policy", [MIXED_BFLOAT16, "mixed_float16"])
+@pytest.mark.parametrize("policy", [MIXED_BFLOAT16, MIXED_FLOAT16])
 def test_logits_are_float32_in_mixed_precision(policy):
     encoder = BertEncoder(small_config(), dtype=policy)
     inputs = features()

@@ -8,11 +8,10 @@ from bert_tf.model.dropout import seed_scope
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.fusion import fusion_scope
 from bert_tf.model.layers import remat_scope
-from tests.model.small import MIXED_BFLOAT16, features, multiplies_bfloat16, randomize, small_config
+from tests.model.small import MIXED_BFLOAT16, MIXED_FLOAT16, features, randomize, small_config
 from tests.model.test_packed import packed, sequences
 
 LAYERS = 2
-MIXED_FLOAT16 = pytest.param("mixed_float16", marks=multiplies_bfloat16)  # it crashes there, too
 
 
 def step(remat, rows=False, dtype="float32", fused=False, **config):

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.phases import Input
+from tests.model.small import multiplies_float16
 from tests.training.small import epochs, trainer, with_nan
 
 
@@ -45,6 +46,7 @@ def test_other_formats_have_no_scale(dtype):
     assert after(scale(dtype, growth=1), "1011")[0] == 1.0
 
 
+@multiplies_float16
 def test_the_scale_and_its_count_are_in_the_checkpoint(tmp_path):
     settings = {"dtype": "mixed_float16", "total_steps": 5, "loss_scale_growth": 3}
     trained = trainer(**settings)
