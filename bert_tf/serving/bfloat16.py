@@ -35,7 +35,6 @@ def replacements(block: TransformerBlock) -> Iterator[tuple[Any, dict[str, objec
         (block.output_projection, "", tf.float32),
     ):
         yield layer, {"product": _Product(layer, name, dtype), "activation": unchanged, "autocast": False}
-
     yield block.attention, {"softmax": functools.partial(_softmax, block.attention)}
 
 
