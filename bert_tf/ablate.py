@@ -23,6 +23,7 @@ _SMOKE = flags.DEFINE_bool("smoke", False, "Run only a few steps each: checks th
 def main(_: list[str]) -> None:
     output = _OUTPUT_DIR.value
     check_output(output, directory=True)
+    strategy.one_thread_per_operation()
     recipe = Recipe(
         config("pretrain/tiny.py"),
         config("finetune/reviews_tiny.py"),

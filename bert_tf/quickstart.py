@@ -63,6 +63,7 @@ def main(_: list[str]) -> None:
 def _quickstart(output: str) -> None:
     started = time.time()
     seconds: dict[str, float] = {}
+    strategy.one_thread_per_operation()
     devices = strategy.create()
 
     def timed(name: str, function: Callable[..., _Result], *arguments: Any) -> _Result:

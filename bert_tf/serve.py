@@ -170,9 +170,9 @@ def _intra_op_threads(batches: int) -> int:
     """The default for --tensorflow_intra_op_parallelism, for so many batches at a time; 0 for one thread per core."""
     # Two batches side by side, on one core each, take less time than one after the other on both: the threads of an op
     # wait for each other after every op, for 50 us, longer than most ops of a small model take.
-    # The cores of this process; macOS knows only those of the machine.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if cores <= batches else 0
+    from bert_tf.training.strategy import cores
+
+    return 1 if cores() <= batches else 0
 
 
 def _config_reader() -> Callable[[], object]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from bert_tf.model.fusion import fusion_scope, in_fusion_scope, is_fused
+from bert_tf.model.fusion import fuses_every_shape, fusion_scope, in_fusion_scope, is_fused
 from bert_tf.model.normalization import column_sums, row_sums
 
 # What tf.custom_gradient expects: the value and the function from the upstream gradient to the gradients.
@@ -50,10 +50,10 @@ def repeatable(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         raise RuntimeError(
             "no seed_scope: recomputation would draw different dropout masks; call the model inside a seed_scope"
         )
-    seed, first, active = state["seed"], state["calls"], in_fusion_scope()
+    seed, first, active, every_shape = state["seed"], state["calls"], in_fusion_scope(), fuses_every_shape()
 
     def call(*arguments: tf.Tensor) -> tf.Tensor:
-        with seed_scope(seed), fusion_scope(active):
+        with seed_scope(seed), fusion_scope(active, every_shape=every_shape):
             _scope.state["calls"] = first
             results = function(*arguments)
             state["calls"] = max(state["calls"], _scope.state["calls"])
@@ -91,7 +91,7 @@ class Dropout(keras.layers.Dropout):
         """residual + dropout(x + bias) in training, in one pass over memory.
 
         Args:
-            residual, x: [rows, size], of static shape.
+            residual, x: [rows, size].
             bias: [size].
         """
         return _fused_sum(residual, x, bias, _keys(_next_seed(_scope.state)), self.rate)
@@ -100,7 +100,7 @@ class Dropout(keras.layers.Dropout):
         """dropout(softmax(scores + bias)) in training, computed in float32, in the dtype of the scores.
 
         Args:
-            scores: [..., length], of static shape.
+            scores: [..., length].
             bias: float32, of a shape that adds to it; gets no gradient.
         """
         return _fused_softmax(scores, bias, _keys(_next_seed(_scope.state)), self.rate)

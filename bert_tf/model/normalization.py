@@ -32,7 +32,7 @@ class LayerNorm(keras.layers.Layer):
         # Products of TPUs, and of GPUs with TF32, are too coarse for the compiled one's sums.
         if is_fused(inputs) and only_cpus():
             outputs = _normalized(tf.reshape(inputs, [-1, inputs.shape[-1]]), gamma, beta, self.epsilon)
-            return tf.cast(tf.reshape(outputs, inputs.shape), self.compute_dtype)
+            return tf.cast(tf.reshape(outputs, tf.shape(inputs)), self.compute_dtype)
         x = tf.cast(inputs, tf.float32)
         centred = x - tf.reduce_mean(x, -1, keepdims=True)
         deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + self.epsilon)
@@ -58,9 +58,9 @@ def row_sums(values: tf.Tensor) -> tf.Tensor:
     """
     if not only_cpus():
         return tf.reduce_sum(values, -1, keepdims=True)
-    size = values.shape[-1]
+    size = tf.shape(values)[-1]
     sums = tf.matmul(tf.reshape(values, [-1, size]), tf.ones([size, 1]))
-    return tf.reshape(sums, [*values.shape[:-1], 1])
+    return tf.reshape(sums, tf.concat([tf.shape(values)[:-1], [1]], 0))
 
 
 def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:

@@ -1,7 +1,9 @@
 """Metrics and predictions over a whole data set, every example once."""
 
+import collections
+import concurrent.futures
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -13,7 +15,7 @@ from bert_tf.model.inference import infer
 from bert_tf.progress import bar
 from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.task import Task
-from bert_tf.training.strategy import accelerator
+from bert_tf.training.strategy import accelerator, parallel_parts
 from bert_tf.types import Array, Metrics, Tensors
 
 
@@ -66,8 +68,8 @@ def evaluator(
     def evaluate() -> Metrics:
         totals = np.zeros([len(names), 2])
         with bar("evaluate", None, "batch", leave=False) as line:
-            for features in batches.with_options(without_tuning()):
-                totals += evaluate_batch(features).numpy()
+            for _, metrics in _computed(evaluate_batch, batches, strategy):
+                totals += metrics.numpy()
                 line.update()
         return means(task, names, totals)
 
@@ -108,8 +110,7 @@ def answering(
         traced = answer.get_concrete_function(spec)
         rows, answered, totals = [], [], np.zeros([len(names), 2])
         with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
-            for features in batches.with_options(without_tuning()):
-                decoded, metrics = traced(features)
+            for features, (decoded, metrics) in _computed(traced, batches, strategy):
                 rows.append(np.stack([features["row"], features["window"]], 1))
                 answered.append({name: value.numpy() for name, value in decoded.items()})
                 totals += metrics.numpy()
@@ -121,6 +122,22 @@ def answering(
         return {name: value.numpy() for name, value in merged.items()}, means(task, names, totals) if labelled else {}
 
     return answers
+
+
+def _computed(
+    compute: Callable[[Tensors], Any], batches: tf.data.Dataset, strategy: tf.distribute.Strategy
+) -> Iterator[tuple[Tensors, Any]]:
+    """(features, compute(features)) of each batch, in order; as many at the same time as `parallel_parts` says."""
+    count = parallel_parts(strategy)
+    waiting: collections.deque[tuple[Tensors, Any]] = collections.deque()
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        for features in batches.with_options(without_tuning()):
+            waiting.append((features, pool.submit(compute, features)))
+            if len(waiting) > count:
+                features, future = waiting.popleft()
+                yield features, future.result()
+        for features, future in waiting:
+            yield features, future.result()
 
 
 def _split(strategy: tf.distribute.Strategy, compute: Callable[[Tensors], Any], features: Tensors) -> Sequence[Any]:

@@ -17,6 +17,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.optimizers import Optimizer
 from bert_tf.training.schedules import Schedule
+from bert_tf.training.strategy import parallel_parts
 from bert_tf.types import Tensors
 
 # Gradients are reduced in packs of this size, so that one is copied while another travels: a single pack, the default,
@@ -37,6 +38,7 @@ class Step:
         strategy: model and optimizer were made under its scope.
         jit_compile: whether XLA compiles what a replica computes between the all-reduces, one program per shape of a
             micro-batch. Up to rounding, the result is the same.
+        fuse_every_shape: as for `fusion_scope`.
 
     Attributes:
         names: the metrics, in the order of the rows of all sums and weights: losses, metrics, gradient_norm.
@@ -53,10 +55,12 @@ class Step:
         strategy: tf.distribute.Strategy,
         *,
         jit_compile: bool = False,
+        fuse_every_shape: bool = False,
     ) -> None:
         self._task, self._model, self._optimizer = task, model, optimizer
         self._learning_rate, self._loss_scale = learning_rate, loss_scale
-        self._config, self._strategy = config, strategy
+        self._config, self._strategy, self._fuse_every_shape = config, strategy, fuse_every_shape
+        self._parts = 1 if jit_compile else parallel_parts(strategy)
         self._inputs = [tensor.name for tensor in model.inputs]
         # Without XLA no functions of their own, which would only make tracing slower.
         compiled = functools.partial(tf.function, autograph=False, jit_compile=True) if jit_compile else _unchanged
@@ -208,8 +212,46 @@ class Step:
         self, features: Tensors, divisors: dict[str, tf.Tensor], seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Gradients of the scaled loss of one micro-batch; its metrics, float32 [metrics, 2]."""
+        if self._parts == 1:
+            return self._part_gradients(features, divisors, seed, scale)
+        one = next(iter(features.values()))
+        rows = one.shape[0]
+        parts = tf.minimum(self._parts, tf.shape(one)[0])
+        # An array per variable, not a running sum, which would be one more pass over memory for each part.
+        arrays = [
+            tf.TensorArray(variable.dtype, self._parts, element_shape=variable.shape)
+            for variable in self._model.trainable_variables
+        ]
+
+        def compute(
+            index: tf.Tensor, arrays: list[tf.TensorArray], metrics: tf.Tensor
+        ) -> tuple[tf.Tensor, list[tf.TensorArray], tf.Tensor]:
+            part = microbatch(features, tf.cast(index, tf.int64), tf.cast(parts, tf.int64))
+            if rows is not None and rows % self._parts == 0:
+                each = rows // self._parts
+                part = {name: tf.ensure_shape(value, [each, *value.shape[1:]]) for name, value in part.items()}
+            gradients, added = self._part_gradients(part, divisors, fold_in(seed, index), scale)
+            written = [array.write(index, gradient) for array, gradient in zip(arrays, gradients, strict=True)]
+            return index + 1, written, metrics + added
+
+        # A loop whose turns do not wait for each other: traced once, for any number of parts.
+        state = tf.constant(0), arrays, tf.zeros([len(self.names) - 1, 2])
+        _, arrays, metrics = tf.while_loop(
+            lambda index, *_: index < parts, compute, state, parallel_iterations=self._parts
+        )
+        return [tf.add_n([array.read(part) for part in range(self._parts)]) for array in arrays], metrics
+
+    def _part_gradients(
+        self, features: Tensors, divisors: dict[str, tf.Tensor], seed: tf.Tensor, scale: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """As `_gradients`, of a part of a micro-batch."""
         task = self._task
-        with fusion_scope(), tf.GradientTape() as tape, seed_scope(seed), remat_scope(self._config.remat):
+        with (
+            fusion_scope(every_shape=self._fuse_every_shape),
+            tf.GradientTape() as tape,
+            seed_scope(seed),
+            remat_scope(self._config.remat),
+        ):
             outputs = self._model({name: features[name] for name in self._inputs}, training=True)
             metrics = task.loss_and_metrics(features, outputs)
             loss = scale * sum(metrics[name][0] / tf.maximum(divisors[name], 1e-5) for name in task.losses)

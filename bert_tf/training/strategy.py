@@ -1,8 +1,14 @@
-"""tf.distribute strategies by name."""
+"""tf.distribute strategies by name, and the cores of a CPU."""
+
+import contextlib
+import os
 
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError
+
+# The most cores that compute parts of a batch: the gradients of each part take as much memory as the model.
+_MOST_PARTS = 4
 
 NAMES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
 
@@ -30,6 +36,33 @@ def create(name: str = "auto", tpu: str = "") -> tf.distribute.Strategy:
             raise ConfigError(f"--strategy=tpu: no TPU {tpu or 'local'!r} can be reached: {error}") from None
         return tf.distribute.TPUStrategy(resolver)
     raise ConfigError(f"--strategy={name} is unknown; choose one of {', '.join(NAMES)}")
+
+
+def one_thread_per_operation() -> None:
+    """Makes TensorFlow compute each operation with one thread where `parallel_parts` then gives each core one.
+
+    That is on two to four cores without a GPU or TPU. For programs that train, before anything else: TensorFlow keeps
+    the threads with which it has started to compute.
+    """
+    if 1 < cores() <= _MOST_PARTS and not any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
+        with contextlib.suppress(RuntimeError):
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+
+
+def parallel_parts(strategy: tf.distribute.Strategy) -> int:
+    """In how many parts a replica computes a batch at the same time: one per core, if operations have one thread each.
+
+    Threads that share an operation wait for each other dozens of microseconds each time, and there are thousands of
+    operations in an update.
+    """
+    alone = accelerator(strategy) is None and len(devices_of(strategy)) <= 1
+    one_thread = tf.config.threading.get_intra_op_parallelism_threads() == 1
+    return min(cores(), _MOST_PARTS) if alone and one_thread else 1
+
+
+def cores() -> int:
+    """The cores that this process may use; macOS knows only those of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

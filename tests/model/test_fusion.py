@@ -1,5 +1,6 @@
 """Operations compiled by XLA in training: GELU, dropout and LayerNorm in one pass over memory."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -80,17 +81,29 @@ def test_a_compiled_activation_is_exact_to_the_last_digit_of_its_dtype(name, dty
     assert np.max(errors / np.maximum(np.abs(x.numpy().astype("float64")), 1e-3)) < bound
 
 
-def fused(function, *arguments, upstream):
-    """The result of a function in training and the gradients of its arguments, float64."""
+def fused(function, *arguments, upstream, every_shape=False):
+    """The result of a function in training and the gradients of its arguments, float64.
 
-    @tf.function(autograph=False)
-    def run():
-        with fusion_scope(), tf.GradientTape() as tape, seed_scope(tf.constant([1, 2], tf.int64)):
+    With `every_shape` all dimensions but the last of two and those of vectors are unknown when it is traced.
+    """
+    specs = [tf.TensorSpec(value.shape, value.dtype) for value in arguments]
+    if every_shape:
+        ranks = [value.shape.rank for value in arguments]
+        known = [value.shape[-1:] if rank < 3 else [None] for value, rank in zip(arguments, ranks, strict=True)]
+        shapes = [[None] * (rank - 1) + [*last] for rank, last in zip(ranks, known, strict=True)]
+        specs = [tf.TensorSpec(shape, value.dtype) for shape, value in zip(shapes, arguments, strict=True)]
+
+    @tf.function(autograph=False, input_signature=specs)
+    def run(*arguments):
+        scopes = fusion_scope(every_shape=every_shape), seed_scope(tf.constant([1, 2], tf.int64))
+        with scopes[0], scopes[1], tf.GradientTape() as tape:
             tape.watch(arguments)
             outputs = function(*arguments)
         return outputs, *tape.gradient(outputs, arguments, tf.cast(upstream, outputs.dtype))
 
-    return [None if value is None else tf.cast(value, tf.float64).numpy() for value in run()]
+    operations = run.get_concrete_function().graph.get_operations()
+    assert any("PartitionedCall" in operation.type for operation in operations)
+    return [None if value is None else tf.cast(value, tf.float64).numpy() for value in run(*arguments)]
 
 
 def check_fused(function, exact, *arguments, dtype):
@@ -103,8 +116,10 @@ def check_fused(function, exact, *arguments, dtype):
         expected = exact(*precise)
     upstream = tf.cast(tf.random.stateless_normal(expected.shape, [5, 6]), dtype)
     expected = [expected, *tape.gradient(expected, precise, tf.cast(upstream, tf.float64))]
-    for value, of in zip(fused(function, *arguments, upstream=upstream), expected, strict=True):
-        np.testing.assert_allclose(value, of, rtol=bound, atol=bound * np.abs(of).max())
+    for every_shape in (False, True):
+        found = fused(function, *arguments, upstream=upstream, every_shape=every_shape)
+        for value, of in zip(found, expected, strict=True):
+            np.testing.assert_allclose(value, of, rtol=bound, atol=bound * np.abs(of).max())
 
 
 def normal(*shape):
@@ -146,36 +161,23 @@ def test_the_dropped_softmax_and_its_gradient_are_those_of_single_operations(dty
     )
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-6), ("bfloat16", 2.0**-7)])
-def test_a_compiled_layer_norm_and_its_gradients_are_those_of_float64(dtype, bound):
+@DTYPES
+def test_a_compiled_layer_norm_and_its_gradients_are_those_of_float64(dtype):
     # Rows with a mean far from 0, and one whose values are all alike, so that epsilon decides.
-    rng = np.random.default_rng(0)
-    x = np.array(tf.cast(rng.normal(3, 2, (4, 6, 32)), dtype), "float64")
+    x = np.array(2.0 * normal(4, 6, 32) + 3.0)
     x[0, 0] = 1.5
-    upstream = np.array(tf.cast(rng.normal(size=x.shape), dtype), "float64")
     layer = LayerNorm(1e-6, dtype="float32" if dtype == "float32" else "mixed_bfloat16")
     layer.build(x.shape)
-    gamma, beta = rng.normal(1, 0.3, 32), rng.normal(size=32)
-    layer.gamma.assign(gamma)
-    layer.beta.assign(beta)
 
-    @tf.function(autograph=False)
-    def run():
-        inputs = tf.constant(x, dtype)
-        with fusion_scope(), tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = layer(inputs)
-        return outputs, *tape.gradient(outputs, [inputs, layer.gamma.value, layer.beta.value], tf.cast(upstream, dtype))
+    def apply(x, gamma, beta):
+        with keras.StatelessScope([(layer.gamma, gamma), (layer.beta, beta)]):
+            return layer(tf.ensure_shape(x, [None, None, 32]))
 
-    normalized = tf.constant(x), tf.constant(gamma), tf.constant(beta)
-    with tf.GradientTape() as tape:
-        tape.watch(normalized)
-        mean, variance = tf.nn.moments(normalized[0], [-1], keepdims=True)
-        expected = (normalized[0] - mean) / tf.sqrt(variance + 1e-6) * normalized[1] + normalized[2]
-    for found, exact in zip(run(), [expected, *tape.gradient(expected, normalized, upstream)], strict=True):
-        np.testing.assert_allclose(tf.cast(found, tf.float64), exact, rtol=bound, atol=bound * np.abs(exact).max())
-    operations = run.get_concrete_function().graph.get_operations()
-    assert any("PartitionedCall" in operation.type for operation in operations)
+    def exact(x, gamma, beta):
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) / tf.sqrt(variance + 1e-6) * gamma + beta
+
+    check_fused(apply, exact, x, 1.0 + 0.3 * normal(32), normal(32) + 1.0, dtype=dtype)
 
 
 def test_inference_does_not_depend_on_xla():

@@ -1,9 +1,14 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError
-from bert_tf.training.strategy import create, is_chief
+from bert_tf.training import evaluation, step
+from bert_tf.training.strategy import cores, create, is_chief, parallel_parts
 from tests.training.processes import cluster, finish, start
 from tests.training.replicas import train
 from tests.training.small import difference
@@ -22,6 +27,12 @@ def mirrored(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """The results of one replica for the uneven case."""
+    return train(create("one_device"), tmp_path_factory.mktemp("one"), "uneven")
+
+
 def mirror(folder, *cases):
     finish(start("tests.training.replicas", "mirrored", folder, *cases))
 
@@ -35,9 +46,38 @@ def assert_same(ones, others, divisors=0.0):
         np.testing.assert_allclose(ones[name], others[name], rtol=1e-5 + 2 * divisors)
 
 
-def test_two_replicas_train_and_evaluate_like_one(tmp_path, mirrored):
-    one = train(create("one_device"), tmp_path, "uneven")
+def test_two_replicas_train_and_evaluate_like_one(mirrored, one):
     assert_same(one, np.load(mirrored / "uneven.npz"), DIVISORS["uneven"])
+
+
+@pytest.fixture
+def three_parts(monkeypatch):
+    for module in (step, evaluation):
+        monkeypatch.setattr(module, "parallel_parts", lambda strategy: 3)
+
+
+def test_a_replica_trains_and_evaluates_in_parts_as_in_one(tmp_path, one, three_parts):
+    # Micro-batches of 4, 2, 1 and no rows.
+    assert_same(train(create("one_device"), tmp_path, "uneven"), one)
+
+
+@pytest.mark.slow
+def test_a_replica_clips_and_recomputes_in_parts_as_in_one(tmp_path, request):
+    whole = train(create("one_device"), tmp_path / "whole", "clipped")
+    request.getfixturevalue("three_parts")
+    assert_same(train(create("one_device"), tmp_path / "parts", "clipped"), whole)
+
+
+@pytest.mark.skipif(cores() not in (2, 3, 4), reason="batches are computed in parts on two to four cores")
+def test_programs_compute_a_part_of_a_batch_on_each_core():
+    assert parallel_parts(create("one_device")) == 1  # this process shares each operation between the cores
+    program = """if True:
+        from bert_tf.training import strategy
+        strategy.one_thread_per_operation()
+        print(strategy.parallel_parts(strategy.create("one_device")))
+    """
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
+    assert subprocess.check_output([sys.executable, "-c", program], env=environment, text=True) == f"{cores()}\n"
 
 
 @pytest.mark.slow
