@@ -127,7 +127,7 @@ def ceiling(export_dir, batches, several):
 
 def serve(record, flags):
     """`python -m bert_tf.serve`, and adds the texts of each run to the file `record`, a line of JSON."""
-    from bert_tf import serve
+    from bert_tf import app, serve
     from bert_tf.server.servable import Servable
 
     run = Servable.run
@@ -140,7 +140,7 @@ def serve(record, flags):
 
         Servable.run = recorded
         sys.argv[1:] = flags
-        serve.cli()
+        app.run(serve.main)
 
 
 def _session(export_dir, **threads):

@@ -43,10 +43,5 @@ def main(_: list[str]) -> None:
     print(f"{output}: wrote ablation.md, ablation.png and results.json")
 
 
-def cli() -> None:
-    """The console command."""
-    run(main)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main)

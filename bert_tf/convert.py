@@ -57,10 +57,5 @@ def _pieces(path: str) -> list[str]:
     return pieces
 
 
-def cli() -> None:
-    """The console command."""
-    run(main)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main)

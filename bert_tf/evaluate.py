@@ -51,10 +51,5 @@ def main(_: list[str]) -> None:
     print(f"{split.where}: {metrics_line(metrics)}")
 
 
-def cli() -> None:
-    """The console command."""
-    run(main)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main)

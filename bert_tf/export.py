@@ -36,13 +36,8 @@ def main(session: Session, _: list[str]) -> None:
     print(summary(exported))
 
 
-def cli() -> None:
-    """The console command."""
+if __name__ == "__main__":
     with Session() as session:  # before this process imports TensorFlow, which takes as long in the other one
         from bert_tf.app import run
 
         run(functools.partial(main, session))
-
-
-if __name__ == "__main__":
-    cli()

@@ -105,10 +105,5 @@ def _numbers(name: str, values: Sequence[str], kind: type[_Number]) -> tuple[_Nu
         raise ConfigError(f"--{name}={','.join(values)}: expected {kinds[kind]} separated by commas") from None
 
 
-def cli() -> None:
-    """The console command."""
-    run(main)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main)

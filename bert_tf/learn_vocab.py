@@ -41,10 +41,5 @@ def main(_: list[str]) -> None:
     print(f"{_OUTPUT.value}: {len(pieces)} wordpieces{short}, from {len(paths)} file{'s' if len(paths) > 1 else ''}")
 
 
-def cli() -> None:
-    """The console command."""
-    run(main)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main)

@@ -151,10 +151,5 @@ def _predict_on_beam(runner: str, export_dir: str, arguments: list[str]) -> None
     print((names if len(shards) > 1 else f"{shards.path(0)}: {rows:,} rows") + reused)
 
 
-def cli() -> None:
-    """The console command."""
-    run(main, arguments=True)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main, arguments=True)

@@ -62,10 +62,5 @@ def main(argv: list[str]) -> None:
     print(f"fingerprint {description['tokenizer']['fingerprint']}; train on it with --config.input={_OUTPUT.value}")
 
 
-def cli() -> None:
-    """The console command."""
-    run(main, arguments=True)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main, arguments=True)

@@ -33,10 +33,5 @@ def main(_: list[str]) -> None:
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done; wrote the model and results.json")
 
 
-def cli() -> None:
-    """The console command."""
-    run(main)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main)

@@ -220,10 +220,5 @@ def _commands(output: str, best: str, exported: str) -> list[list[str]]:
     ]
 
 
-def cli() -> None:
-    """The console command."""
-    run(main)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main)

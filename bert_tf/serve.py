@@ -226,10 +226,5 @@ def _set_up_log() -> None:
         log.propagate = False
 
 
-def cli() -> None:
-    """The console command."""
-    run(main)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main)

@@ -34,10 +34,5 @@ def main(_: list[str]) -> None:
     server.join()
 
 
-def cli() -> None:
-    """The console command."""
-    run(main)
-
-
 if __name__ == "__main__":
-    cli()
+    run(main)

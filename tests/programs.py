@@ -4,14 +4,19 @@ Otherwise starting takes seconds, longer than most tests of a program's errors.
 """
 
 import dataclasses
+import importlib.metadata
 import json
 import os
+import pathlib
 import runpy
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import traceback
+
+_PYPROJECT = pathlib.Path(__file__).parent.parent / "pyproject.toml"
 
 
 @dataclasses.dataclass
@@ -36,7 +41,10 @@ class Programs:
         )
 
     def __call__(self, name, *arguments, meanwhile=None, stdin=""):
-        """Runs bert_tf.NAME; `meanwhile` is called with its process id as soon as it has started."""
+        """Runs bert_tf.NAME, or the console command bert-tf-NAME.
+
+        `meanwhile` is called with its process id as soon as it has started.
+        """
         with tempfile.TemporaryDirectory() as folder:
             with open(f"{folder}/in", "w", encoding="utf-8") as file:
                 file.write(stdin)
@@ -107,7 +115,11 @@ def _run(name, folder, arguments):
             os.dup2(os.open(f"{folder}/{stream}", os.O_WRONLY | os.O_CREAT), number)
         os.dup2(os.open(f"{folder}/in", os.O_RDONLY), 0)
         sys.argv = [name, *arguments]
-        runpy.run_module(f"bert_tf.{name}", run_name="__main__", alter_sys=True)
+        if name.startswith("bert-tf-"):  # as the script that pip installs
+            scripts = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))["project"]["scripts"]
+            importlib.metadata.EntryPoint(name, scripts[name], "console_scripts").load()()
+        else:
+            runpy.run_module(f"bert_tf.{name}", run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as done:
         status = done.code or 0

@@ -289,6 +289,14 @@ def test_help_lists_the_common_flags_of_all_programs(programs):
     assert all(f"\n  --{name}:" in shown for name in ("output", "strategy", "tpu", "data"))
 
 
+def test_a_console_command_lists_and_checks_the_flags_of_its_program(programs):
+    shown = programs("bert-tf-learn-vocab", "--help").output
+    assert "Learns a vocabulary" in shown and "\n  --vocab_size:" in shown
+    assert shown == programs("learn_vocab", "--help").output
+    done = programs("bert-tf-learn-vocab", "--vocabsize=9")
+    assert done.status == 2 and "Did you mean: vocab_size" in done.error_line
+
+
 def test_an_error_inside_a_config_file_is_a_one_line_error(programs, folder):
     (folder / "wrong.py").write_text(PRETRAIN.format(folder).replace("hidden_size", "hiden_size"))
     done = programs("pretrain", f"--config={folder}/wrong.py", f"--model_dir={folder}/none")
