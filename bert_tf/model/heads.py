@@ -74,9 +74,6 @@ class FlattenChoices(keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return tf.reshape(inputs, [-1, tf.shape(inputs)[-1]])
 
-    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor((None, inputs.shape[-1]), inputs.dtype)
-
 
 @keras.saving.register_keras_serializable("bert_tf")
 class UnflattenChoices(keras.layers.Layer):
@@ -84,9 +81,6 @@ class UnflattenChoices(keras.layers.Layer):
 
     def call(self, scores: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         return tf.reshape(scores, tf.shape(ids)[:2])
-
-    def compute_output_spec(self, scores: keras.KerasTensor, ids: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor(ids.shape[:2], scores.dtype)
 
 
 @keras.saving.register_keras_serializable("bert_tf")

@@ -367,9 +367,6 @@ class CausalAttentionBias(keras.layers.Layer):
         visible = tf.linalg.band_part(tf.ones([length, length]), -1, 0)
         return tf.tile(((1.0 - visible) * MASKED_SCORE)[tf.newaxis, tf.newaxis], [tf.shape(mask)[0], 1, 1, 1])
 
-    def compute_output_spec(self, mask: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor((mask.shape[0], 1, mask.shape[1], mask.shape[1]), "float32")
-
 
 @keras.saving.register_keras_serializable("bert_tf")
 class PackedAttentionBias(keras.layers.Layer):
@@ -382,9 +379,6 @@ class PackedAttentionBias(keras.layers.Layer):
     def call(self, mask: tf.Tensor) -> tf.Tensor:
         return tf.where(_same_sequence(mask), 0.0, MASKED_SCORE)[:, tf.newaxis]
 
-    def compute_output_spec(self, mask: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor((mask.shape[0], 1, mask.shape[1], mask.shape[1]), "float32")
-
 
 @keras.saving.register_keras_serializable("bert_tf")
 class LastToken(keras.layers.Layer):
@@ -393,9 +387,6 @@ class LastToken(keras.layers.Layer):
     def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         last = tf.maximum(tf.reduce_sum(tf.cast(mask > 0, tf.int32), -1) - 1, 0)
         return tf.gather(states, last, batch_dims=1)
-
-    def compute_output_spec(self, states: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor((states.shape[0], states.shape[-1]), states.dtype)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -406,9 +397,6 @@ class PackedPositions(keras.layers.Layer):
         # Counts the tokens of the same sequence up to this one: no loop and no cumulative maximum, which XLA lacks.
         upto = tf.linalg.band_part(tf.cast(_same_sequence(mask), tf.int32), -1, 0)  # [batch, length, length]
         return tf.reduce_sum(upto, axis=-1) - 1
-
-    def compute_output_spec(self, mask: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor(mask.shape, "int32")
 
 
 def _same_sequence(mask: tf.Tensor) -> tf.Tensor:
@@ -421,6 +409,3 @@ class TokensAt(keras.layers.Layer):
 
     def call(self, states: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         return tf.gather(states, positions, batch_dims=1)
-
-    def compute_output_spec(self, states: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor((*positions.shape, states.shape[-1]), states.dtype)
