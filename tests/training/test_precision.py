@@ -1,8 +1,11 @@
 """The number format chosen by train.dtype=auto."""
 
+import re
+
 import pytest
 
 from bert_tf.training import precision
+from tests.model.small import multiplies_bfloat16
 
 CPUINFO = "processor\t: 0\nmodel name\t: {0}\nflags\t\t: fpu sse avx2 {0} rdpid\nbugs\t\t: avx512_bf16\n\n"
 
@@ -35,6 +38,13 @@ def test_the_reason_is_reported():
 def test_the_flags_of_other_processors_are_ignored():
     assert precision.of_processor("processor\t: 0\nFeatures\t: fp asimd bf16\n", {}) is None
     assert precision.of_processor("", {}) is None
+
+
+@multiplies_bfloat16
+def test_an_unknown_processor_is_measured():
+    dtype, reason = precision._measured()
+    ratio = float(re.fullmatch(r"measured, bfloat16 multiplies (\d+\.\d) times as fast", reason)[1])
+    assert dtype == ("bfloat16" if ratio > 1.5 else "float32") or ratio == 1.5  # which is rounded
 
 
 @pytest.mark.parametrize(
