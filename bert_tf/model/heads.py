@@ -206,32 +206,26 @@ def tagger(encoder: BertEncoder, labels: int, *, frozen: bool = False) -> keras.
     return _model(encoder, inputs, {"logits": logits_layer(encoder, labels, "classifier")(_dropped(encoder, sequence))})
 
 
-def bilstm_classifier(encoder: BertEncoder, labels: int) -> keras.Model:
-    """`classifier` on a BiLSTM over all tokens instead of the pooled output (section 5.1, "+ BiLSTM")."""
-    return _on_bilstm(encoder, labels, sequences=False)
-
-
-def bilstm_tagger(
-    encoder: BertEncoder, labels: int, features: FeatureConfig | None = None, *, frozen: bool = False
+def bilstm_head(
+    encoder: BertEncoder,
+    labels: int,
+    features: FeatureConfig | None = None,
+    *,
+    sequences: bool,
+    frozen: bool = False,
 ) -> keras.Model:
-    """`tagger` with a BiLSTM between encoder and dropout (section 5.3).
+    """`tagger` or `classifier` with a BiLSTM over all tokens between encoder and dropout (sections 5.3 and 5.1).
 
     Args:
         encoder, labels: as for `tagger`.
         features: layers that the BiLSTM reads; None for the last layer.
+        sequences: True for a tagger; False for a classifier, on the BiLSTM's final states instead of the pooled output
+            (section 5.1, "+ BiLSTM").
         frozen: whether only the BiLSTM and the dense layer are trained.
+
+    Returns:
+        Model from the encoder's inputs to {"logits": float32 [batch, length, labels] or [batch, labels]}.
     """
-    return _on_bilstm(encoder, labels, sequences=True, features=features, frozen=frozen)
-
-
-def _on_bilstm(
-    encoder: BertEncoder,
-    labels: int,
-    *,
-    sequences: bool,
-    features: FeatureConfig | None = None,
-    frozen: bool = False,
-) -> keras.Model:
     inputs, size = encoder_inputs(), encoder.config.hidden_size
     outputs = call_encoder(encoder, inputs, pooled=False, frozen=frozen)
     states = token_features(encoder, outputs, features or FeatureConfig())
@@ -350,8 +344,8 @@ _BUILDERS: dict[str, Callable[..., keras.Model]] = {
     "question_answering": span_head,
     "multiple_choice": multiple_choice_head,
     "cosine": cosine,
-    "classification_bilstm": bilstm_classifier,
-    "tagging_bilstm": bilstm_tagger,
+    "classification_bilstm": functools.partial(bilstm_head, sequences=False),
+    "tagging_bilstm": functools.partial(bilstm_head, sequences=True),
 }
 
 
@@ -369,7 +363,7 @@ def build(
         encoder: its variables are shared with the model.
         head: a key of `variables.HEADS`, or None for the encoder itself.
         labels: output size, for heads with labels.
-        features: layers that the BiLSTM of `bilstm_tagger` reads; None for the last layer.
+        features: layers that the BiLSTM of `bilstm_head` reads; None for the last layer.
         frozen: for taggers, whether to train the head only and leave the encoder unchanged.
     """
     if head is None:

@@ -8,8 +8,8 @@ from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError
-from bert_tf.model import heads
 from bert_tf.model.encoder import feature_model
+from bert_tf.model.heads import build
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES, features, multiplies_bfloat16, randomize, small_config
@@ -66,11 +66,11 @@ def test_invalid_features_are_refused(encoder, arguments, message):
         feature_model(encoder, FeatureConfig(*arguments))
 
 
-@pytest.fixture(params=["tagger", "bilstm_tagger"])
+@pytest.fixture(params=["tagging", "tagging_bilstm"])
 def on_frozen(request):
     """Function from `frozen` to a model whose only dropout is in the encoder's attention."""
     encoder = BertEncoder(small_config(dropout=0.0, attention_dropout=0.5))
-    return lambda frozen: randomize(getattr(heads, request.param)(encoder, 3, frozen=frozen))
+    return lambda frozen: randomize(build(encoder, request.param, 3, frozen=frozen))
 
 
 def test_a_frozen_encoder_has_no_dropout_and_only_the_head_is_trained(on_frozen):
