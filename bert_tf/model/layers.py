@@ -209,7 +209,10 @@ class Embeddings(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class SelfAttention(ConfiguredLayer):
-    """Multi-head self-attention with its output projection; query, key and value in one matmul."""
+    """Multi-head self-attention with its output projection; query, key and value in one matmul.
+
+    Not called itself: a `TransformerBlock` calls `attend` and adds the output projection to its input.
+    """
 
     def __init__(self, config: BertConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
@@ -221,16 +224,12 @@ class SelfAttention(ConfiguredLayer):
         )
         self.dropout = Dropout(config.attention_dropout, dtype=self.dtype_policy)
 
-    def build(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> None:
+    def build(self, inputs_shape: Shape) -> None:
         self.qkv.build(inputs_shape)
         self.output_projection.build(inputs_shape)
 
-    def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
-        context = self.attend(flattened(inputs), AllPositions(tf.shape(inputs)), bias, training)
-        return unflattened(self.output_projection(context), inputs)
-
     def attend(self, rows: tf.Tensor, layout: AllPositions, bias: tf.Tensor, training: bool) -> tf.Tensor:
-        """As `call` without the output projection, from inputs [rows, hidden] of this layout to such outputs."""
+        """Attention without the output projection, from rows [rows, hidden] of this layout to such rows."""
         query, key, value = self._heads(rows, layout)
         if training and self.dropout.is_fused(query):
             probabilities = self.dropout.softmax(_scaled_scores(query, key), tf.cast(bias, tf.float32))
@@ -257,9 +256,6 @@ class SelfAttention(ConfiguredLayer):
         qkv = tf.reshape(layout.with_padding(self.qkv(rows)), shape)
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
         return query, key, value
-
-    def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
-        return inputs_shape
 
 
 def _scores(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:
