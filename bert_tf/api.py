@@ -41,6 +41,7 @@ from bert_tf.report.reporter import FileReporter
 from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
 from bert_tf.serving.export import Exported, export, export_run, on_cpu
 from bert_tf.serving.extraction import extract
+from bert_tf.tasks import TASKS
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, check_finite
 from bert_tf.tasks.masked_lm import MaskedLM as MaskedLMTask
@@ -76,7 +77,7 @@ class _Model(abc.ABC, Generic[_Task]):
         tokenizer: its tokenizer.
     """
 
-    _kind: ClassVar[type[Task]]
+    _kind: ClassVar[type[Task]]  # models of this task, and of its subclasses, are loaded with their heads
     tokenizer: Tokenizer
 
     def __init__(self, path: str, checkpoint: Checkpoint, dtype: str) -> None:
@@ -87,14 +88,9 @@ class _Model(abc.ABC, Generic[_Task]):
         self._path, self.tokenizer, self._dtype = path, tokenizer, dtype
         self._loaded: tuple[_Task, keras.Model] | None = None
         self._results: Json = {}
-        if checkpoint.task and checkpoint.task["name"] in self._names():
+        if checkpoint.task and issubclass(TASKS.get(checkpoint.task["name"], Task), self._kind):
             self._load(*model_directory.task_and_model(checkpoint, path))
             self._results = model_directory.read_results(path)
-
-    @classmethod
-    def _names(cls) -> tuple[str, ...]:
-        """Names of the tasks whose models this class loads with their heads."""
-        return (cls._kind.name,)
 
     def _load(self, task: Any, model: keras.Model) -> None:
         infer_in(self._dtype, model)
@@ -514,10 +510,6 @@ class MaskedLM(_Model[MaskedLMTask]):
     """A pre-trained masked language model, which fills in [MASK]."""
 
     _kind = MaskedLMTask
-
-    @classmethod
-    def _names(cls) -> tuple[str, ...]:
-        return ("masked_lm", "pretraining")
 
     @classmethod
     def from_pretrained(cls, path: StrPath, *, dtype: str = "float32") -> Self:
