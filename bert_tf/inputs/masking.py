@@ -14,7 +14,6 @@ from bert_tf.text import Tokenizer
 from bert_tf.types import Tensors
 
 SEED, WORD_STARTS = "mask_seed", "word_starts"  # features that a `Masker` removes
-MASKED_FROM = ("input_word_ids", "input_mask", SEED, WORD_STARTS)  # all features that it reads
 
 # SpanBERT (Joshi et al., 2020, section 3.1): lengths in words are geometric with p = 0.2, truncated at 10, mean 3.8.
 SPAN_P, LONGEST_SPAN = 0.2, 10
@@ -26,7 +25,31 @@ _ORDER, _KIND, _PIECE, _LENGTH = range(4)
 
 
 class Masker:
-    """Turns packed features into masked features, on the host and on the device alike."""
+    """Turns packed features into masked features, on the host and on the device alike.
+
+    Every seed gives a new selection of tokens for the model to predict. A row of n tokens has a budget of
+    min(max_predictions, max(1, round(masking_rate * n))) predictions.
+
+    * "token": as many tokens as the budget allows, drawn uniformly from the tokens other than [CLS] and [SEP].
+    * "whole_word": words in random order until the budget is used up; a word with more pieces than the remaining budget
+      is skipped. So a row may stay below its budget, and a word with more pieces than the budget is never hidden.
+    * "span": as "whole_word", but each drawn word is extended by the words that follow it, to a length in words drawn
+      from the truncated geometric distribution. A span ends before a word that would exceed the budget, before a word
+      that is already hidden and before [SEP]. (SpanBERT's code draws first words in proportion to their pieces, cuts
+      the last span within a word, lets spans overlap and counts adjacent spans as one.)
+    * "causal_lm": nothing is hidden; see `next_tokens`.
+
+    80% of the predictions become [MASK], 10% keep their token and 10% become a random id, drawn from the whole
+    vocabulary as in the reference. All tokens of a span share this draw, but each random id is drawn separately; with
+    "whole_word", as with "token", each token has its own draw. The budget, the skipping and the draw for each piece of
+    a word are those of google-research/bert (create_pretraining_data.py, do_whole_word_mask). If the second segment
+    lost tokens at its front and now begins within a word, the reference counts these pieces to the last word of the
+    first segment; here they are a word.
+
+    Args:
+        data: masking, masking_rate, max_predictions and max_length are used.
+        tokenizer: for the ids of special tokens and the size of the vocabulary.
+    """
 
     def __init__(self, data: PretrainingData, tokenizer: Tokenizer) -> None:
         self._data, self._tokenizer = data, tokenizer
@@ -35,119 +58,56 @@ class Masker:
         """Masks a batch.
 
         Args:
-            features: with input_word_ids, input_mask (0 only at padding) int32 [batch, length], mask_seed int32
-                [batch, 2] and, unless single tokens are masked, word_starts bool [batch, length].
+            features: with input_word_ids, input_mask (0 only at padding) int32 [batch, length]; mask_seed int32
+                [batch, 2], of which all 64 bits are used: the same seed always hides the same tokens; and, unless
+                single tokens are masked, word_starts bool [batch, length], True at the first token of a word. The first
+                token of a row, or after [CLS] or [SEP], always begins a word.
 
         Returns:
-            The features without mask_seed and word_starts, with masked input_word_ids, and with masked_lm_positions and
-            masked_lm_ids int32 and masked_lm_weights float32, each [batch, max_predictions].
+            The features without mask_seed and word_starts, with masked input_word_ids, and with masked_lm_positions
+            (ascending) and masked_lm_ids int32 and masked_lm_weights float32, each [batch, max_predictions]. Weight 1.0
+            marks a prediction; unused slots hold position 0, id 0, weight 0.0.
         """
         data, tokenizer, features = self._data, self._tokenizer, dict(features)
         ids, tokens, seeds = features["input_word_ids"], features["input_mask"] > 0, features.pop(SEED)
+        word_starts = features.pop(WORD_STARTS, None)
         if data.masking == "causal_lm":
             return features | next_tokens(ids, tokens, data.max_predictions)
-        return features | mask_tokens(
-            ids,
-            tokens & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id),
-            seeds,
-            lengths=tf.reduce_sum(tf.cast(tokens, tf.int32), axis=1),
-            mask_id=tokenizer.mask_id,
-            vocab_size=tokenizer.vocab_size,
-            masking=data.masking,
-            word_starts=features.pop(WORD_STARTS, None),
-            rate=data.masking_rate,
-            max_predictions=data.max_predictions,
-        )
+        maskable = tokens & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id)
+        batch, length = tf.unstack(tf.shape(ids))
+        budgets = prediction_budgets(tf.reduce_sum(tf.cast(tokens, tf.int32), axis=1), data)
+        all_positions = tf.range(length)[tf.newaxis]
+        if data.masking == "token":
+            (order,) = draw(seeds, [_ORDER], all_positions)  # [batch, length]
+            positions = _first_tokens(tf.where(maskable, order, -1), budgets, data.max_predictions)
+            drawn_at = positions
+        else:
+            in_spans = data.masking == "span"
+            order, span_draws = draw(seeds, [_ORDER, _LENGTH], all_positions)
+            words = span_lengths(span_draws) if in_spans else tf.ones_like(order)
+            firsts = _first_words(maskable, word_starts, order, words, budgets, data.max_predictions)
+            positions = tf.sort(tf.where(firsts >= 0, all_positions, _LARGEST_INT32), axis=-1)
+            positions = _widen(positions, data.max_predictions, _LARGEST_INT32)[:, : data.max_predictions]
+            drawn_at = tf.gather(firsts, positions % length, batch_dims=1) if in_spans else positions
+
+        chosen = positions < _LARGEST_INT32  # [batch, max_predictions]
+        positions = tf.where(chosen, positions, 0)
+        labels = tf.where(chosen, tf.gather(ids, positions, batch_dims=1), 0)
+        kind_draw, id_draw = draw(seeds, [_KIND, _PIECE], tf.stack([drawn_at, positions]))
+        kind = kind_draw % 10  # 0 to 7: [MASK], 8: unchanged, 9: random
+        drawn_ids = id_draw % tokenizer.vocab_size
+        replacements = tf.where(kind < 8, tokenizer.mask_id, tf.where(kind == 8, labels, drawn_ids))
+        # Differences are added, so that the unused slots, which all point to position 0, do not change the token there.
+        differences = tf.where(chosen, replacements - labels, 0)
+        rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))
+        masked = tf.tensor_scatter_nd_add(ids, tf.stack([rows, positions], axis=-1), differences)
+        predictions = _predictions(positions, labels, chosen, [ids.shape[0], data.max_predictions])
+        return features | {"input_word_ids": tf.ensure_shape(masked, ids.shape)} | predictions
 
     def in_step(self) -> Callable[[Tensors], Tensors]:
         """The same function for use in the training step, on features of a pipeline with data.mask_on "device"."""
         # Compiled by XLA, because TensorFlow's own int32 kernels run on the host even if there is a GPU.
-        mask = tf.function(self, autograph=False, jit_compile=True)
-
-        def prepare(features: Tensors) -> Tensors:
-            masked = mask({name: features[name] for name in MASKED_FROM if name in features})
-            return {name: value for name, value in features.items() if name not in MASKED_FROM} | masked
-
-        return prepare
-
-
-def mask_tokens(
-    token_ids: tf.Tensor,
-    maskable: tf.Tensor,
-    seeds: tf.Tensor,
-    *,
-    lengths: tf.Tensor,
-    mask_id: int,
-    vocab_size: int,
-    masking: str = "token",
-    word_starts: tf.Tensor | None = None,
-    rate: float = 0.15,
-    max_predictions: int = 20,
-) -> Tensors:
-    """Hides tokens for the model to predict; every seed gives a new selection.
-
-    A row of n tokens has a budget of min(max_predictions, max(1, round(rate * n))) predictions.
-
-    * "token": as many tokens as the budget allows, drawn uniformly from the maskable tokens.
-    * "whole_word": words in random order until the budget is used up; a word with more pieces than the remaining budget
-      is skipped. So a row may stay below its budget, and a word with more pieces than the budget is never hidden.
-    * "span": as "whole_word", but each drawn word is extended by the words that follow it, to a length in words drawn
-      from the truncated geometric distribution. A span ends before a word that would exceed the budget, before a word
-      that is already hidden and before [SEP]. (SpanBERT's code draws first words in proportion to their pieces, cuts
-      the last span within a word, lets spans overlap and counts adjacent spans as one.)
-
-    80% of the predictions become [MASK], 10% keep their token and 10% become a random id. All tokens of a span share
-    this draw, but each random id is drawn separately; with "whole_word", as with "token", each token has its own draw.
-    The budget, the skipping and the draw for each piece of a word are those of google-research/bert
-    (create_pretraining_data.py, do_whole_word_mask). If the second segment lost tokens at its front and now begins
-    within a word, the reference counts these pieces to the last word of the first segment; here they are a word.
-
-    Args:
-        token_ids: int32 [batch, length].
-        maskable: bool [batch, length], False at [CLS], [SEP] and padding.
-        seeds: int32 [batch, 2], one seed per row; all 64 bits are used, and the same seed always hides the same tokens.
-        lengths: int32 [batch], tokens in each row, including [CLS] and [SEP], without padding.
-        mask_id: id of [MASK].
-        vocab_size: random replacements are drawn from all of [0, vocab_size), as the reference does.
-        masking: "token", "whole_word" or "span".
-        word_starts: bool [batch, length], True at the first token of a word; required unless `masking` is "token". The
-            first maskable token of a row, or after a token that is not maskable, always begins a word.
-        rate: fraction of each sequence to hide, special tokens included in its length.
-        max_predictions: maximum number of hidden tokens per sequence.
-
-    Returns:
-        input_word_ids int32 [batch, length]; masked_lm_positions (ascending), masked_lm_ids int32 and masked_lm_weights
-        float32, each [batch, max_predictions]. Weight 1.0 marks a prediction; unused slots hold position 0, id 0,
-        weight 0.0.
-    """
-    batch, length = tf.unstack(tf.shape(token_ids))
-    budgets = prediction_budgets(lengths, rate, max_predictions)
-    all_positions = tf.range(length)[tf.newaxis]
-    if masking == "token":
-        (order,) = draw(seeds, [_ORDER], all_positions)  # [batch, length]
-        positions = _first_tokens(tf.where(maskable, order, -1), budgets, max_predictions)
-        drawn_at = positions
-    else:
-        order, span_draws = draw(seeds, [_ORDER, _LENGTH], all_positions)
-        words = tf.ones_like(order) if masking == "whole_word" else span_lengths(span_draws)
-        firsts = _first_words(maskable, word_starts, order, words, budgets, max_predictions)
-        positions = tf.sort(tf.where(firsts >= 0, all_positions, _LARGEST_INT32), axis=-1)
-        positions = _widen(positions, max_predictions, _LARGEST_INT32)[:, :max_predictions]
-        drawn_at = positions if masking == "whole_word" else tf.gather(firsts, positions % length, batch_dims=1)
-
-    chosen = positions < _LARGEST_INT32  # [batch, max_predictions]
-    positions = tf.where(chosen, positions, 0)
-    labels = tf.where(chosen, tf.gather(token_ids, positions, batch_dims=1), 0)
-    kind_draw, id_draw = draw(seeds, [_KIND, _PIECE], tf.stack([drawn_at, positions]))
-    kind = kind_draw % 10  # 0 to 7: [MASK], 8: unchanged, 9: random
-    replacements = tf.where(kind < 8, mask_id, tf.where(kind == 8, labels, id_draw % vocab_size))
-    # Differences are added, so that the unused slots, which all point to position 0, do not change the token there.
-    differences = tf.where(chosen, replacements - labels, 0)
-    rows = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(positions))
-    input_ids = tf.tensor_scatter_nd_add(token_ids, tf.stack([rows, positions], axis=-1), differences)
-
-    predictions = _predictions(positions, labels, chosen, [token_ids.shape[0], max_predictions])
-    return {"input_word_ids": tf.ensure_shape(input_ids, token_ids.shape)} | predictions
+        return tf.function(self, autograph=False, jit_compile=True)
 
 
 def next_tokens(token_ids: tf.Tensor, tokens: tf.Tensor, max_predictions: int) -> Tensors:
@@ -178,25 +138,12 @@ def _predictions(positions: tf.Tensor, ids: tf.Tensor, used: tf.Tensor, shape: l
     return {name: tf.ensure_shape(value, shape) for name, value in features.items()}
 
 
-def prediction_budgets(lengths: tf.Tensor, rate: float, max_predictions: int) -> tf.Tensor:
-    """Maximum number of hidden tokens, int32 [n], in sequences of these lengths, int32 [n]; see `mask_tokens`."""
-    # The lengths at which the budget grows by one are computed in Python, so that the budgets equal the reference's
-    # round() for every length without computing in float64, which TPUs lack.
-    steps = tf.constant(_lengths_with_more(rate, max_predictions), tf.int32)  # [up to max_predictions - 1]
-    return 1 + tf.reduce_sum(tf.cast(lengths[:, tf.newaxis] >= steps, tf.int32), axis=1)
-
-
-def _lengths_with_more(rate: float, max_predictions: int) -> list[int]:
-    """The shortest lengths with 2, 3, ... max_predictions predictions, ascending, as far as they exist."""
-    steps = []
-    for count in range(2, max_predictions + 1):
-        length = int((count - 0.5) / rate) - 1 if rate else _LARGEST_INT32
-        if length > _LARGEST_INT32 - 3:
-            break
-        while round(rate * length) < count:
-            length += 1
-        steps.append(length)
-    return steps
+def prediction_budgets(lengths: tf.Tensor, data: PretrainingData) -> tf.Tensor:
+    """Maximum number of hidden tokens, int32 [n], in sequences of these lengths, int32 [n]; see `Masker`."""
+    # A table made in Python, so that the budgets equal the reference's round() without computing in float64, which
+    # TPUs lack.
+    most, rate = data.max_predictions, data.masking_rate
+    return tf.gather([min(most, max(1, round(rate * length))) for length in range(data.max_length + 1)], lengths)
 
 
 def draw(seeds: tf.Tensor, streams: Sequence[int], positions: tf.Tensor) -> list[tf.Tensor]:
@@ -284,7 +231,9 @@ def _first_words(
     """Chooses whole words or spans; each iteration chooses one in every row that still has budget.
 
     Args:
-        maskable, word_starts, order: [batch, length], as in `mask_tokens`.
+        maskable: bool [batch, length], False at [CLS], [SEP] and padding.
+        word_starts: bool [batch, length], as for `Masker`.
+        order: int32 [batch, length], words with higher numbers come first.
         words: int32 [batch, length], length in words of a span that begins here.
         budgets: int32 [batch], none above `max_predictions`.
 

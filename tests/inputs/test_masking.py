@@ -1,15 +1,18 @@
 import collections
-import functools
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import stats
 
+from bert_tf.config import PretrainingData
 from bert_tf.inputs.masking import (
+    SEED,
+    WORD_STARTS,
+    Masker,
     draw,
     mark_words,
-    mask_tokens,
     next_tokens,
     prediction_budgets,
     span_lengths,
@@ -17,6 +20,7 @@ from bert_tf.inputs.masking import (
 )
 
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 1000
+TOKENIZER = types.SimpleNamespace(cls_id=CLS, sep_id=SEP, mask_id=MASK, vocab_size=VOCAB)
 MASKING = ("token", "whole_word", "span")
 Masked = collections.namedtuple("Masked", "input_ids positions labels weights")
 ORDER, LENGTH = 0, 3  # random streams of the order of words and of the lengths of spans
@@ -44,24 +48,19 @@ def seeds_of(rows, seed=1):
     return np.random.default_rng(seed).integers(-(2**31), 2**31, [rows, 2]).astype(np.int32)
 
 
-@functools.cache
-def compiled(**options):
-    @tf.function(jit_compile=True)
-    def call(ids, maskable, seeds, lengths, starts):
-        return mask_tokens(ids, maskable, seeds, lengths=lengths, word_starts=starts, **options)
-
-    return call
+def masker_of(rate=0.15, **options):
+    return Masker(PretrainingData(max_length=512, masking_rate=rate, **options), TOKENIZER)
 
 
-def mask(ids, maskable, lengths, seeds=1, starts=None, xla=False, **options):
-    options = {"mask_id": MASK, "vocab_size": VOCAB} | options
-    seeds = seeds_of(len(ids), seeds) if isinstance(seeds, int) else seeds
-    starts = starts_of(ids) if starts is None else starts
-    ids, maskable, seeds, starts = (tf.constant(value) for value in (ids, maskable, seeds, starts))
-    if xla:
-        masked = compiled(**options)(ids, maskable, seeds, lengths, starts)
-    else:
-        masked = mask_tokens(ids, maskable, seeds, lengths=lengths, word_starts=starts, **options)
+def mask(ids, lengths, seeds=1, starts=None, xla=False, **options):
+    features = {
+        "input_word_ids": ids,
+        "input_mask": np.int32(np.arange(ids.shape[1]) < lengths[:, None]),
+        SEED: seeds_of(len(ids), seeds) if isinstance(seeds, int) else seeds,
+        WORD_STARTS: starts_of(ids) if starts is None else starts,
+    }
+    masker = masker_of(**options)
+    masked = (masker.in_step() if xla else masker)({name: tf.constant(value) for name, value in features.items()})
     names = ("input_word_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
     return Masked(*(masked[name].numpy() for name in names))
 
@@ -107,9 +106,9 @@ def budget_of(length, rate, most):
 
 @pytest.mark.parametrize("rate", [0.0, 1e-9, 0.01, 0.1, 0.15, 0.3, 1 / 3, 0.5, 1.0])
 def test_the_budget_equals_the_original_generators_for_every_length_and_is_at_least_one(rate):
-    lengths = np.arange(2000, dtype=np.int32)
+    lengths, options = np.arange(2000, dtype=np.int32), {"max_length": 2000, "masking_rate": rate}
     for most in (1, 20, 76):
-        budgets = prediction_budgets(tf.constant(lengths), rate, most).numpy()
+        budgets = prediction_budgets(tf.constant(lengths), PretrainingData(**options, max_predictions=most)).numpy()
         assert budgets.tolist() == [budget_of(length, rate, most) for length in lengths]
 
 
@@ -117,7 +116,7 @@ def test_the_budget_equals_the_original_generators_for_every_length_and_is_at_le
 def test_each_row_masks_the_same_share_as_the_reference(rate, most):
     lengths = np.arange(5, 129)
     ids, maskable, lengths = batch_of(lengths, 128)
-    masked = mask(ids, maskable, lengths, rate=rate, max_predictions=most)
+    masked = mask(ids, lengths, rate=rate, max_predictions=most)
     # Rows of five tokens have two maskable ones, fewer than the budget.
     expected = [min(budget_of(n, rate, most), m) for n, m in zip(lengths, maskable.sum(1), strict=True)]
     assert masked.weights.sum(1).tolist() == expected
@@ -127,7 +126,7 @@ def test_each_row_masks_the_same_share_as_the_reference(rate, most):
 @pytest.mark.parametrize("masking", MASKING)
 def test_only_maskable_tokens_are_masked_and_the_labels_are_the_original_ids(masking):
     ids, maskable, lengths = batch_of(np.arange(5, 129), 128)
-    masked = mask(ids, maskable, lengths, masking=masking)
+    masked = mask(ids, lengths, masking=masking)
     for row in range(len(ids)):
         count = int(masked.weights[row].sum())
         assert count <= budget_of(lengths[row], 0.15, 20)
@@ -155,8 +154,8 @@ def kinds_of(shown, labels):
 
 @pytest.mark.parametrize("masking", ["token", "whole_word"])
 def test_selected_tokens_are_eighty_percent_mask_ten_unchanged_ten_uniformly_random(masking):
-    ids, maskable, lengths = batch_of([128] * 2000, 128)
-    masked = mask(ids, maskable, lengths, masking=masking)
+    ids, _, lengths = batch_of([128] * 2000, 128)
+    masked = mask(ids, lengths, masking=masking)
     hidden = masked.weights > 0
     shown = np.take_along_axis(masked.input_ids, masked.positions, 1)[hidden]
     kinds = kinds_of(shown, masked.labels[hidden])
@@ -167,9 +166,9 @@ def test_selected_tokens_are_eighty_percent_mask_ten_unchanged_ten_uniformly_ran
 
 
 def test_the_wordpieces_of_a_whole_word_are_replaced_independently():
-    ids, maskable, lengths = batch_of([20] * 8000, 24)
+    ids, _, lengths = batch_of([20] * 8000, 24)
     starts = np.broadcast_to(np.arange(24) % 2 == 1, ids.shape)  # words of two wordpieces from position 1 on
-    masked = mask(ids, maskable, lengths, starts=starts, masking="whole_word", max_predictions=2)
+    masked = mask(ids, lengths, starts=starts, masking="whole_word", max_predictions=2)
     pairs = masked.weights.sum(1) == 2
     shown = np.take_along_axis(masked.input_ids, masked.positions, 1)[pairs] == MASK
     both, one = shown.all(1).sum(), (shown.sum(1) == 1).sum()
@@ -181,7 +180,7 @@ def test_the_wordpieces_of_a_whole_word_are_replaced_independently():
 def test_a_span_is_masked_unchanged_or_random_as_a_whole_and_its_random_ids_differ():
     ids, maskable, lengths = batch_of([128] * 3000, 128)
     seeds, starts = seeds_of(3000), starts_of(ids)
-    masked = mask(ids, maskable, lengths, starts=starts, masking="span")
+    masked = mask(ids, lengths, starts=starts, masking="span")
     order, longest = rows_of_draws(seeds, 128)
     kinds, replaced = [0, 0, 0], []
     for row in range(0, 3000, 3):
@@ -206,13 +205,13 @@ def test_every_maskable_position_is_equally_likely(masking):
     # Words of a single wordpiece; one prediction: spans start anywhere with equal probability, but end further right.
     most = 1 if masking == "span" else 5
     starts = np.ones_like(maskable)
-    masked = mask(ids, maskable, lengths, starts=starts, masking=masking, max_predictions=most)
+    masked = mask(ids, lengths, starts=starts, masking=masking, max_predictions=most)
     counts = np.bincount(masked.positions[masked.weights > 0], minlength=24)
     assert stats.chisquare(counts[maskable[0]]).pvalue > 0.01
 
 
 def rows_of_draws(seeds, width):
-    """Order [rows, width] and span lengths [rows, width] drawn by `mask_tokens` with these seeds."""
+    """Order [rows, width] and span lengths [rows, width] drawn by a `Masker` with these seeds."""
     positions = tf.range(width)[tf.newaxis]
     order, lengths = draw(tf.constant(seeds), [ORDER, LENGTH], positions)
     return order.numpy(), span_lengths(lengths).numpy()
@@ -223,7 +222,7 @@ def rows_of_draws(seeds, width):
 def test_words_and_spans_equal_those_of_a_loop_over_words(masking, rate, most, share):
     ids, maskable, lengths = batch_of(np.random.default_rng(3).integers(5, 129, 400), 128)
     starts, seeds = starts_of(ids, share=share), seeds_of(400)
-    masked = mask(ids, maskable, lengths, seeds=seeds, starts=starts, masking=masking, rate=rate, max_predictions=most)
+    masked = mask(ids, lengths, seeds=seeds, starts=starts, masking=masking, rate=rate, max_predictions=most)
     order, longest = rows_of_draws(seeds, 128)
     passed_over = 0
     for row in range(400):
@@ -241,7 +240,7 @@ def test_whole_words_are_never_split():
     ids, maskable, lengths = batch_of([128] * 300, 128)
     starts = starts_of(ids)
     for masking in ("whole_word", "span"):
-        masked = mask(ids, maskable, lengths, starts=starts, masking=masking)
+        masked = mask(ids, lengths, starts=starts, masking=masking)
         for row in range(300):
             hidden = set(masked.positions[row, masked.weights[row] > 0].tolist())
             assert all(
@@ -253,8 +252,8 @@ def test_a_word_longer_than_the_budget_is_never_masked_and_words_end_at_special_
     ids, maskable, lengths = batch_of([40] * 50, 40)
     starts = np.zeros_like(maskable)  # one word before [SEP] and one after it, each of 18 or 19 wordpieces
     for masking in ("whole_word", "span"):
-        assert not mask(ids, maskable, lengths, starts=starts, masking=masking).weights.any()
-        masked = mask(ids, maskable, lengths, starts=starts, masking=masking, rate=0.5)
+        assert not mask(ids, lengths, starts=starts, masking=masking).weights.any()
+        masked = mask(ids, lengths, starts=starts, masking=masking, rate=0.5)
         assert set(masked.weights.sum(1).tolist()) <= {18.0, 19.0}
 
 
@@ -271,7 +270,7 @@ def test_the_first_span_has_the_length_drawn():
     # One span only, far from the row's end: a budget of ten words, of which the first span takes the length drawn.
     ids, maskable, lengths = batch_of([510] * 600, 512)
     starts, seeds = np.ones_like(maskable), seeds_of(600)
-    masked = mask(ids, maskable, lengths, seeds=seeds, starts=starts, masking="span", max_predictions=10)
+    masked = mask(ids, lengths, seeds=seeds, starts=starts, masking="span", max_predictions=10)
     order, longest = rows_of_draws(seeds, 512)
     first = np.where(maskable, order, -1).argmax(1)
     far = (np.abs(first - 255) > 12) & (first < 498)
@@ -283,40 +282,38 @@ def test_the_first_span_has_the_length_drawn():
 
 def test_the_same_seed_masks_the_same_tokens_and_another_seed_others():
     for masking in MASKING:
-        arguments = batch_of([128] * 8, 128)
-        first, again, other = (mask(*arguments, seeds=seeds, masking=masking) for seeds in (1, 1, 2))
+        ids, _, lengths = batch_of([128] * 8, 128)
+        first, again, other = (mask(ids, lengths, seeds=seeds, masking=masking) for seeds in (1, 1, 2))
         assert all((a == b).all() for a, b in zip(first, again, strict=True))
         assert (first.positions != other.positions).any(axis=1).all()
 
 
 @pytest.mark.parametrize("masking", MASKING)
 def test_the_masks_of_a_row_depend_neither_on_the_batch_nor_on_the_padding(masking):
-    ids, maskable, lengths = batch_of([20, 40, 30, 64, 10, 5], 64)
+    ids, _, lengths = batch_of([20, 40, 30, 64, 10, 5], 64)
     starts, seeds = starts_of(ids), seeds_of(6)
-    whole = mask(ids, maskable, lengths, seeds=seeds, starts=starts, masking=masking)
+    whole = mask(ids, lengths, seeds=seeds, starts=starts, masking=masking)
     for row in range(6):
         some, width = slice(row, row + 1), lengths[row]
-        alone = mask(
-            ids[some, :width], maskable[some, :width], lengths[some], seeds[some], starts[some, :width], masking=masking
-        )
+        alone = mask(ids[some, :width], lengths[some], seeds[some], starts[some, :width], masking=masking)
         assert (alone.input_ids[0] == whole.input_ids[row, :width]).all()
         assert (alone.positions[0] == whole.positions[row]).all()
 
 
 @pytest.mark.parametrize("masking", MASKING)
 def test_xla_gives_the_same_masks(masking):
-    arguments = batch_of(np.arange(5, 69), 128)
-    for compiled_result, plain in zip(
-        mask(*arguments, masking=masking, xla=True), mask(*arguments, masking=masking), strict=True
+    ids, _, lengths = batch_of(np.arange(5, 69), 128)
+    for compiled, plain in zip(
+        mask(ids, lengths, masking=masking, xla=True), mask(ids, lengths, masking=masking), strict=True
     ):
-        np.testing.assert_array_equal(compiled_result, plain)
+        np.testing.assert_array_equal(compiled, plain)
 
 
 @pytest.mark.parametrize("masking", MASKING)
 def test_rows_narrower_than_the_predictions_and_rows_without_maskable_tokens(masking):
     ids, maskable, lengths = batch_of([8, 5], 8)
-    maskable[1] = False
-    masked = mask(ids, maskable, lengths, starts=np.ones_like(maskable), max_predictions=20, masking=masking)
+    ids[1, :5] = SEP
+    masked = mask(ids, lengths, starts=np.ones_like(maskable), max_predictions=20, masking=masking)
     assert masked.positions.shape == (2, 20)
     assert masked.weights.sum(1).tolist() == [1, 0]
     assert (masked.input_ids[1] == ids[1]).all()
@@ -325,16 +322,11 @@ def test_rows_narrower_than_the_predictions_and_rows_without_maskable_tokens(mas
 @pytest.mark.parametrize("masking", MASKING)
 def test_static_shapes_survive_and_unknown_ones_are_allowed(masking):
     def shapes(batch, length):
-        matrix, seeds = tf.TensorSpec([batch, length], tf.int32), tf.TensorSpec([batch, 2], tf.int32)
-        flags, row = tf.TensorSpec([batch, length], tf.bool), tf.TensorSpec([batch], tf.int32)
-
-        @tf.function
-        def graph(ids, maskable, starts, seeds, lengths):
-            options = {"lengths": lengths, "word_starts": starts, "mask_id": MASK, "vocab_size": VOCAB}
-            return mask_tokens(ids, maskable, seeds, masking=masking, **options)
-
-        outputs = graph.get_concrete_function(matrix, flags, flags, seeds, row).structured_outputs
-        return [outputs[name].shape.as_list() for name in sorted(outputs)]
+        matrix, flags = (tf.TensorSpec([batch, length], dtype) for dtype in (tf.int32, tf.bool))
+        features = {"input_word_ids": matrix, "input_mask": matrix, WORD_STARTS: flags}
+        features[SEED] = tf.TensorSpec([batch, 2], tf.int32)
+        outputs = tf.function(masker_of(masking=masking)).get_concrete_function(features).structured_outputs
+        return [outputs[name].shape.as_list() for name in sorted(outputs.keys() - {"input_mask"})]
 
     assert shapes(4, 16) == [[4, 16], [4, 20], [4, 20], [4, 20]]
     assert shapes(None, None) == [[None, None], [None, 20], [None, 20], [None, 20]]

@@ -157,7 +157,7 @@ def _rows(pools: tf.data.Dataset, seed: tf.Tensor, data: PretrainingData) -> tf.
         lengths = tf.cast(pool["ids"].row_lengths(), tf.int32)
         order, counts = fill_rows(
             lengths,
-            prediction_budgets(lengths, data.masking_rate, data.max_predictions),
+            prediction_budgets(lengths, data),
             tf.random.fold_in(seed, number),
             max_length=data.max_length,
             max_predictions=data.max_predictions,
