@@ -35,7 +35,7 @@ from bert_tf.inputs.datasets.examples import (
     TextExample,
     tagged,
 )
-from bert_tf.inputs.datasets.in_memory import InMemory
+from bert_tf.inputs.datasets.sources import InMemory
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.report.reporter import FileReporter
 from bert_tf.serving.embeddings import Embedder, EmbeddingConfig

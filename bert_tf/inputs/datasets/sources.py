@@ -1,11 +1,12 @@
-"""Sources of examples for fine-tuning, evaluation and prediction: files in the supported formats, or TFDS."""
+"""Sources of examples for fine-tuning, evaluation and prediction: files in the supported formats, TFDS, or memory."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.corpus.shards import digest
 from bert_tf.inputs.datasets import json_lines, tfds_sets
 from bert_tf.inputs.datasets.examples import (
     ChoiceExample,
@@ -229,3 +230,33 @@ class Source:
                     f"data.{name} out"
                 )
         return self._format.examples(file)
+
+
+class InMemory:
+    """Labelled examples by role; used in the same way as `Source`.
+
+    Args:
+        examples: "train" and, if there are any, "validation" -> examples with labels.
+    """
+
+    def __init__(self, examples: Mapping[str, Sequence[Any]]) -> None:
+        self.roles, self._examples = tuple(examples), examples
+
+    def where(self, role: str) -> str:
+        """The name of the examples in messages."""
+        return f"{role} examples"
+
+    def identity(self, role: str) -> str:
+        """A fingerprint of the examples."""
+        return digest(self._examples[role])
+
+    def labels(self) -> None:
+        """None: only the examples have labels."""
+
+    def examples(self, read_report: ReadReport, role: str) -> Iterator[Any]:
+        """Streams the examples, without useless ones, which are counted."""
+        for example in self._examples[role]:
+            if reason := KINDS[type(example)].skip_reason(example):
+                read_report.add(reason, example.location)
+            else:
+                yield example

@@ -14,8 +14,7 @@ from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.corpus.shards import settings_of
 from bert_tf.inputs.datasets.examples import ReadReport
-from bert_tf.inputs.datasets.in_memory import InMemory
-from bert_tf.inputs.datasets.sources import Source
+from bert_tf.inputs.datasets.sources import InMemory, Source
 from bert_tf.inputs.identity import weights_identity
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
