@@ -86,37 +86,32 @@ def dense_features(
     ids: tf.RaggedTensor,
     type_ids: tf.RaggedTensor,
     *,
-    length: int | None = None,
     length_multiple: int = 1,
     lengths: Sequence[int] = (),
     max_length: int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Pads packed rows to the encoder's inputs.
+    """Pads packed rows to the encoder's inputs, by default to the longest row of the batch.
 
     Args:
         ids, type_ids: RaggedTensors int32 [batch, None], or [batch, None, None] if an example has several rows.
-        length: pads every row to this many tokens; None pads to the longest row of the batch.
-        length_multiple: without `length`, rounds the longest row up to a multiple of this, for fewer distinct shapes.
-        lengths: without `length`, rounds the longest row up to the next of these instead, ascending.
-        max_length: without `length`, upper limit of the rounding.
+        length_multiple: rounds the length of the longest row up to a multiple of this, for fewer distinct shapes.
+        lengths: rounds it up to the next of these instead, ascending.
+        max_length: upper limit of the rounding.
 
     Returns:
         input_word_ids, input_mask and input_type_ids, each int32 [batch, length], or [batch, rows, length] with the
         largest number of rows.
     """
-    if length is None:
-        # At least 1: a model reads the first token even if the batch has no rows.
-        longest = tf.maximum(tf.cast(ids.bounding_shape(axis=ids.ragged_rank), tf.int32), 1)
-        if lengths:
-            length = tf.gather(lengths, tf.searchsorted(lengths[:-1], [longest])[0])
-        else:
-            length = -(-longest // length_multiple) * length_multiple
-        if max_length is not None:
-            length = tf.minimum(length, max_length)
+    # At least 1: a model reads the first token even if the batch has no rows.
+    longest = tf.maximum(tf.cast(ids.bounding_shape(axis=ids.ragged_rank), tf.int32), 1)
+    if lengths:
+        length = tf.gather(lengths, tf.searchsorted(lengths[:-1], [longest])[0])
+    else:
+        length = -(-longest // length_multiple) * length_multiple
+    if max_length is not None:
+        length = tf.minimum(length, max_length)
     mask = tf.ones_like(ids)
-    # -1: the largest number of rows in the batch. A list keeps a known length in the static shape.
-    rank = ids.ragged_rank
-    shape = [None] * rank + [length] if isinstance(length, int) else tf.stack([-1] * rank + [length])
+    shape = tf.stack([-1] * ids.ragged_rank + [length])  # -1: the largest number of rows in the batch
     return {
         name: ragged.to_tensor(shape=shape)
         for name, ragged in (("input_word_ids", ids), ("input_mask", mask), ("input_type_ids", type_ids))

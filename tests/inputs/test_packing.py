@@ -64,7 +64,7 @@ def test_the_token_types_of_a_packed_pair_change_after_the_first_sep():
     "options, width",
     [
         ({}, 5),
-        ({"length": 9}, 9),
+        ({"length_multiple": 9}, 9),
         ({"length_multiple": 4}, 8),
         ({"length_multiple": 5}, 5),
         ({"length_multiple": 8, "max_length": 6}, 6),
@@ -88,15 +88,8 @@ def test_padding_is_zero_in_all_three_features(options, width):
 
 
 def test_a_real_token_with_id_0_is_not_padding():
-    features = dense_features(tf.ragged.constant([[0, 0], [1]]), tf.ragged.constant([[0, 0], [0]]), length=3)
+    features = dense_features(tf.ragged.constant([[0, 0], [1]]), tf.ragged.constant([[0, 0], [0]]), length_multiple=3)
     np.testing.assert_array_equal(features["input_mask"], [[1, 1, 0], [1, 0, 0]])
-
-
-def test_a_fixed_length_is_static_in_a_graph():
-    """Compilers for accelerators need this."""
-    rows = tf.data.Dataset.from_tensors(tf.ragged.constant([[1, 2], [3]]))
-    dataset = rows.map(lambda ids: dense_features(ids, ids, length=16))
-    assert {spec.shape[1] for spec in dataset.element_spec.values()} == {16}
 
 
 def test_a_batch_without_rows_still_has_a_first_column():
