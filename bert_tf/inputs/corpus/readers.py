@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import DataError
 from bert_tf.files import cause
 from bert_tf.progress import bar
 from bert_tf.text.encoding import SAMPLE_BYTES, check_sample
@@ -140,7 +140,7 @@ def read_source(
 
     Args:
         file: path, or string tensor [].
-        layout: "sentences" or "documents".
+        layout: one of `LAYOUTS`.
         tokenize: function from sentences, string [n], to their tokens [n, None]; None keeps the strings.
 
     Returns:
@@ -148,8 +148,6 @@ def read_source(
         [num_sentences, None] of tokens, or of one string each without surrounding white space; the number of sentences
         read since the previous tuple, int64 []; and how many of these were not UTF-8 and how many invisible, int64 [2].
     """
-    if layout not in LAYOUTS:
-        raise ConfigError(f'unknown layout "{layout}", expected one of {", ".join(LAYOUTS)}; set data.layout')
     split = _lines if layout == "sentences" else _sentences_of_lines
 
     def convert(block: tf.Tensor, is_end: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import DataError
 from bert_tf.inputs.corpus import readers
 from bert_tf.inputs.corpus.readers import check_text_files, find_files, read_source
 
@@ -234,8 +234,3 @@ def test_a_pipe_is_refused_instead_of_waiting_for_its_writer(tmp_path):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         check_text_files([str(tmp_path / "missing.txt")])
-
-
-def test_an_unknown_layout_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="paragraphs"):
-        read_source(str(tmp_path / "a.txt"), "paragraphs")
