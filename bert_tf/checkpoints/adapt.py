@@ -50,13 +50,7 @@ def add_pieces(checkpoint: Checkpoint, pieces: Sequence[str]) -> Checkpoint:
         "word embeddings"
     ]
     extended = [*old, *pieces]
-    result = dataclasses.replace(
-        changed,
-        config=config,
-        pieces=extended,
-        warnings=checkpoint.warnings + warnings,
-        source_metadata=dict(checkpoint.source_metadata),
-    )
+    result = dataclasses.replace(changed, config=config, pieces=extended, warnings=checkpoint.warnings + warnings)
     words = [piece for piece in pieces if not piece.startswith("##")]
     tokenizer = result.tokenizer() if words else None
     tokens = tokenizer.tokenize(words).to_list() if tokenizer else []
