@@ -102,7 +102,8 @@ def _predict(model_dir: str) -> None:
     with devices.scope():
         task, model = load_fine_tuned(model_dir)
         precision.infer_in(_DTYPE.value, model)
-    _write(task, ending, lambda examples: finetuning.predicting(task, model, examples, _BATCH_SIZE.value, devices))
+    predict = finetuning.predictor(task, model, devices)
+    _write(task, ending, lambda examples: predict(examples, _BATCH_SIZE.value))
 
 
 def _predict_on_server(url: str, export_dir: str) -> None:

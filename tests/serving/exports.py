@@ -23,7 +23,7 @@ from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnswerin
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predicting
+from bert_tf.training.runs.finetuning import predictor
 from tests.model.small import PIECES, randomize, small_config
 
 LENGTH = 32
@@ -109,7 +109,7 @@ def examples_of(texts, place="rows"):
 def by_predict(exported, examples):
     """Predictions of `predict` without an export: list of dicts."""
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    return [prediction for _, prediction in predicting(exported.task, exported.model, examples, 32, strategy)]
+    return [prediction for _, prediction in predictor(exported.task, exported.model, strategy)(examples, 32)]
 
 
 def check_same(found, expected):

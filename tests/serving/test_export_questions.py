@@ -16,7 +16,7 @@ from bert_tf.serving.export import export
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predicting
+from bert_tf.training.runs.finetuning import predictor
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import shared
 from tests.serving import runtimes
@@ -67,7 +67,7 @@ def test_answers_to_questions_equal_those_of_predict(served):
     task, model, examples, _, answers = served[0]
     assert len(answers) == len(examples) > 300
     told, empty = 0, 0
-    for example, prediction in predicting(task, model, examples, 32, STRATEGY):
+    for example, prediction in predictor(task, model, STRATEGY)(examples, 32):
         answer = answers.pop(0)
         best = [one["score"] for one in prediction["nbest"]]
         assert answer["null_odds"] == pytest.approx(prediction["null_odds"], abs=1e-3)
@@ -89,7 +89,7 @@ def test_answers_to_questions_equal_those_of_predict(served):
 def test_chosen_endings_equal_those_of_predict(served):
     task, model, examples, _, answers = served[1]
     assert len(answers) == len(examples) > 300
-    for answer, (_, prediction) in zip(answers, predicting(task, model, examples, 32, STRATEGY), strict=True):
+    for answer, (_, prediction) in zip(answers, predictor(task, model, STRATEGY)(examples, 32), strict=True):
         np.testing.assert_allclose(answer["probabilities"], prediction["probabilities"], atol=1e-4)
         if abs(np.diff(sorted(answer["probabilities"])[-2:])) > 1e-4:
             assert (answer["choice"], answer["label"]) == (prediction["choice"], prediction["label"])

@@ -14,7 +14,7 @@ from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predicting
+from bert_tf.training.runs.finetuning import predictor
 from tests.model.small import PIECES, randomize, small_config
 from tests.serving import runtimes
 
@@ -62,7 +62,7 @@ def answered(tmp_path_factory):
         pairs = [(text, other) for text, other in zip(texts, texts[7:] + texts[:7], strict=True)]
         given = pairs if tasks[kind].pair else [(text,) for text in texts]
         examples = [TextExample(str(row), some, None, "") for row, some in enumerate(given)]
-        predictions[kind] = [one for _, one in predicting(tasks[kind], model, examples, 32, STRATEGY)]
+        predictions[kind] = [one for _, one in predictor(tasks[kind], model, STRATEGY)(examples, 32)]
         asked.append((path, [dict(zip(("text", "second_text"), some, strict=False)) for some in given]))
     sessions = runtimes.Sessions()
     for path, questions in asked:

@@ -15,7 +15,7 @@ from bert_tf.serving.check import check_ops
 from bert_tf.serving.export import export
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predicting
+from bert_tf.training.runs.finetuning import predictor
 from tests.model.small import PIECES, small_config
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
@@ -58,13 +58,13 @@ def both_answers(texts, sentences, tmp_path_factory):
         task = Tagging(Tokenizer(VOCABULARY), TaggingConfig(max_length=24), labels=LABELS, unit=unit)
         model = made(task)
         strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-        predicted = [prediction for _, prediction in predicting(task, model, examples, 32, strategy)]
+        predicted = [prediction for _, prediction in predictor(task, model, strategy)(examples, 32)]
         path = export(task, model, str(folder / unit), check=False).path
         check_ops(path)
         exported = ask.Model(path)
         answers[unit] = predicted, [exported.ask({"text": text}) for text in texts]
         if unit == "words":
-            predicted = [prediction for _, prediction in predicting(task, model, sentences, 32, strategy)]
+            predicted = [prediction for _, prediction in predictor(task, model, strategy)(sentences, 32)]
             answers["given words"] = predicted, [exported.ask({"words": list(one.words)}) for one in sentences]
             rows = [[*one.words, *[""] * (200 - len(one.words))] for one in sentences]
             answers["together"] = exported.run({"words": rows}, "words")

@@ -11,7 +11,7 @@ from bert_tf import BertEncoder
 from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, tagged
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predicting
+from bert_tf.training.runs.finetuning import predictor
 from tests.model.small import PIECES, randomize, small_config
 
 CLS, SEP, A = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "a"))
@@ -30,7 +30,7 @@ def made(name, tokenizer, **settings):
 
 def answered(task, model, examples):
     """The predictions of examples, in order, as written to files."""
-    predicted = list(predicting(task, model, examples, 2, tf.distribute.OneDeviceStrategy("/cpu:0")))
+    predicted = list(predictor(task, model, tf.distribute.OneDeviceStrategy("/cpu:0"))(examples, 2))
     assert [example for example, _ in predicted] == examples
     return [json.loads(json.dumps(prediction, default=dict)) for _, prediction in predicted]
 

@@ -16,7 +16,7 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.tagging import TaggingConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import finetune, predicting
+from bert_tf.training.runs.finetuning import finetune, predictor
 from tests.model.small import PIECES, small_config
 
 pytestmark = pytest.mark.slow  # mostly tracing and compiling
@@ -81,14 +81,14 @@ def test_the_model_predicts_files_with_and_without_tags(run, tmp_path):
     task, model = directory.load_fine_tuned(str(folder / "model"))
     assert set(task.labels) == {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}
     examples = list(Source(task.data, str(folder), task.example).examples(ReadReport(), "test"))
-    predicted = list(predicting(task, model, examples, 16, strategy))
+    predicted = list(predictor(task, model, strategy)(examples, 16))
     task.writers()[".conll"](tmp_path / "a.conll", predicted)
     lines = [line.split(" ") for line in (tmp_path / "a.conll").read_text().splitlines() if line]
     assert len(lines) == sum(len(example.words) for example in examples)
     assert np.mean([gold == found for _, gold, found in lines]) > 0.95
     (tmp_path / "a.jsonl").write_text('{"text": "c the a s. d the b"}\n')
     source = Source(task.data, str(tmp_path / "a.jsonl"), task.example)
-    ((_, prediction),) = predicting(task, model, source.examples(ReadReport(), "test", labelled=False), 16, strategy)
+    ((_, prediction),) = predictor(task, model, strategy)(source.examples(ReadReport(), "test", labelled=False), 16)
     spans = [(span["text"], span["label"], span["start"], span["end"]) for span in prediction["spans"]]
     assert spans == [("a s", "PER", 6, 9), ("b", "LOC", 17, 18)]
     assert json.loads(json.dumps(prediction)) == prediction

@@ -74,7 +74,7 @@ def evaluated(folder):
     task, model = directory.load_fine_tuned(str(folder / "model"))
     source = Source(task.data, str(folder), task.example)
     examples = list(source.examples(ReadReport(), "validation"))
-    predictions = dict(finetuning.predicting(task, model, examples, 8, STRATEGY)).values()
+    predictions = dict(finetuning.predictor(task, model, STRATEGY)(examples, 8)).values()
     return task.official_metrics(examples, list(predictions)), {one["id"]: one for one in predictions}
 
 

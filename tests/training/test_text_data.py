@@ -62,7 +62,7 @@ def run(tmp_path, pretrained, monkeypatch):
         assert metrics == pytest.approx({name: results["final"][name] for name in metrics}, rel=1e-4, abs=1e-4)
         assert task.monitor in metrics and task.baseline(validation.examples).keys() <= metrics.keys()
         asked = list(source.examples(ReadReport(), "test", labelled=False))
-        predicted = list(finetuning.predicting(task, model, asked, 32, STRATEGY))
+        predicted = list(finetuning.predictor(task, model, STRATEGY)(asked, 32))
         assert [example for example, _ in predicted] == asked
         # TensorFlow Datasets has functions for AutoGraph, this project none.
         assert "source" in data or not list(tmp_path.glob("__autograph_generated*"))

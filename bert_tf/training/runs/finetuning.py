@@ -252,25 +252,18 @@ class Evaluation:
         return metrics | self.task.official_metrics(examples, predictions)
 
 
-def predicting(
-    task: FineTuningTask, model: keras.Model, examples: Iterable[Any], batch_size: int, strategy: tf.distribute.Strategy
-) -> Iterator[tuple[Any, Json]]:
-    """Predictions for a stream of examples, in order and with constant memory.
-
-    Args:
-        examples: labelled or not.
-        task, model, batch_size, strategy: as for `Evaluation`.
-
-    Yields:
-        (example, its prediction, JSON-ready).
-    """
-    return predictor(task, model, strategy)(examples, batch_size)
-
-
 def predictor(
     task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy
 ) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
-    """Returns a function of (examples, batch size) that predicts as `predicting` does; it is traced only once."""
+    """Returns a function that predicts for a stream of examples, in order and with constant memory; traced only once.
+
+    Args:
+        task, model, strategy: as for `Evaluation`.
+
+    Returns:
+        Function from examples, labelled or not, and a batch size to an iterator over (example, its prediction,
+        JSON-ready).
+    """
     answers = answering(task, model, strategy, labelled=False)
 
     def predict(examples: Iterable[Any], batch_size: int) -> Iterator[tuple[Any, Json]]:
