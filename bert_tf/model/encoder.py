@@ -12,23 +12,17 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, FeatureConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.model.inference import inference_scope, skips_padding
-from bert_tf.model.layers import (
+from bert_tf.model.layers import Dense, Embeddings, TransformerBlock, flattened, initializer, read_config, unflattened
+from bert_tf.model.layouts import Tokens
+from bert_tf.model.normalization import LayerNorm
+from bert_tf.model.positions import (
     AttentionBias,
     CausalAttentionBias,
-    Dense,
-    Embeddings,
     LastToken,
     PackedAttentionBias,
     PackedPositions,
     TokensAt,
-    TransformerBlock,
-    flattened,
-    initializer,
-    read_config,
-    unflattened,
 )
-from bert_tf.model.layouts import Tokens
-from bert_tf.model.normalization import LayerNorm
 from bert_tf.types import Json, Tensors
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")

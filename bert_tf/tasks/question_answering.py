@@ -24,7 +24,7 @@ from bert_tf.metrics.squad import (
     squad_2_scores,
 )
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.layers import MASKED_SCORE
+from bert_tf.model.positions import MASKED_SCORE
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings, truncated_share
 from bert_tf.tasks.question_errors import by_id, question_errors

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
-from bert_tf.model.layers import PackedPositions
+from bert_tf.model.positions import PackedPositions
 from bert_tf.tasks import MaskedLM, Pretraining
 from tests.model.small import PIECES, randomize, small_config
 

@@ -1,0 +1,73 @@
+"""Layers on the positions of a row: which of them attend to each other, their numbers, and states at some of them."""
+
+import keras
+import tensorflow as tf
+
+# Added to attention scores at padding, as in google-research/bert. float16 can represent it; minus infinity would turn
+# an all-padding row into NaN.
+MASKED_SCORE = -10000.0
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class AttentionBias(keras.layers.Layer):
+    """input_mask [batch, length] -> float32 [batch, 1, 1, length]: 0 at tokens, a large negative number at padding."""
+
+    def call(self, mask: tf.Tensor) -> tf.Tensor:
+        return (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class CausalAttentionBias(keras.layers.Layer):
+    """input_mask [batch, length] -> float32 [batch, 1, length, length]: 0 where a token may attend to another, a large
+    negative number elsewhere.
+
+    Tokens attend to themselves and the tokens before them. Padding follows all tokens, so none attends to it.
+    """
+
+    def call(self, mask: tf.Tensor) -> tf.Tensor:
+        length = tf.shape(mask)[1]
+        visible = tf.linalg.band_part(tf.ones([length, length]), -1, 0)
+        return tf.tile(((1.0 - visible) * MASKED_SCORE)[tf.newaxis, tf.newaxis], [tf.shape(mask)[0], 1, 1, 1])
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class PackedAttentionBias(keras.layers.Layer):
+    """Restricts the attention of each token in a packed row to its own sequence.
+
+    input_mask int32 [batch, length], the number of each token's sequence and 0 at padding, -> float32
+    [batch, 1, length, length]: 0 where query and key belong to the same sequence, a large negative number elsewhere.
+    """
+
+    def call(self, mask: tf.Tensor) -> tf.Tensor:
+        return tf.where(_same_sequence(mask), 0.0, MASKED_SCORE)[:, tf.newaxis]
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class LastToken(keras.layers.Layer):
+    """States [batch, length, hidden] and input_mask [batch, length] -> [batch, hidden]: the state of the last token."""
+
+    def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        last = tf.maximum(tf.reduce_sum(tf.cast(mask > 0, tf.int32), -1) - 1, 0)
+        return tf.gather(states, last, batch_dims=1)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class PackedPositions(keras.layers.Layer):
+    """input_mask as for `PackedAttentionBias` -> int32 [batch, length]: each token's position in its own sequence."""
+
+    def call(self, mask: tf.Tensor) -> tf.Tensor:
+        # Counts the tokens of the same sequence up to this one: no loop and no cumulative maximum, which XLA lacks.
+        upto = tf.linalg.band_part(tf.cast(_same_sequence(mask), tf.int32), -1, 0)  # [batch, length, length]
+        return tf.reduce_sum(upto, axis=-1) - 1
+
+
+def _same_sequence(mask: tf.Tensor) -> tf.Tensor:
+    return mask[:, :, tf.newaxis] == mask[:, tf.newaxis, :]
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class TokensAt(keras.layers.Layer):
+    """States [batch, length, hidden] at positions int32 [batch, n] -> [batch, n, hidden]."""
+
+    def call(self, states: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        return tf.gather(states, positions, batch_dims=1)
