@@ -5,12 +5,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, TypeAlias, TypeVar
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import DataError
+from bert_tf.inputs.batching import in_chunks
 from bert_tf.inputs.datasets import tables
 from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
@@ -22,7 +23,6 @@ from bert_tf.tasks.fine_tuning_task import check_finite, strings
 from bert_tf.types import Array
 
 Embedded: TypeAlias = tuple[TaggedExample, dict[str, Array]]  # a text and the outputs of the Embedder for it
-_Item = TypeVar("_Item")
 
 # Average number of characters per text of a batch, at most: about a window of 512 tokens.
 _CHARACTERS = 2048
@@ -67,14 +67,14 @@ def extract(
         The examples in their order, each with the embedder's outputs as arrays.
     """
     characters = batch_size * _CHARACTERS
-    chunks = _batches(
-        _consistent(examples), _BATCHES * batch_size, _LONG_BATCHES * characters, lambda example: example.text
+    chunks = in_chunks(
+        _consistent(examples), _BATCHES * batch_size, _LONG_BATCHES * characters, lambda example: len(example.text)
     )
     with bar("extract", None, "text", shown=progress) as line:
         for chunk in chunks:
             by_length = sorted(enumerate(chunk), key=lambda numbered: len(numbered[1].text))
             outputs: list[dict[str, Array]] = [{} for _ in chunk]
-            for batch in _batches(by_length, batch_size, characters, lambda numbered: numbered[1].text):
+            for batch in in_chunks(by_length, batch_size, characters, lambda numbered: len(numbered[1].text)):
                 indices, members = zip(*batch, strict=True)
                 tensors = embedder.traced(tf.constant([example.text for example in members]), **_given_words(members))
                 rows = {name: _rows(value) for name, value in tensors.items()}
@@ -96,23 +96,6 @@ def _consistent(examples: Iterable[TaggedExample]) -> Iterator[TaggedExample]:
                 f"{example.location}: {found}, but {first.location} has {others}; give words for all texts or for none"
             )
         yield example
-
-
-def _batches(
-    items: Iterable[_Item], count: int, characters: int, text: Callable[[_Item], str]
-) -> Iterator[list[_Item]]:
-    """Batches of at most `count` consecutive items and `characters` characters; a longer text is a batch of its own."""
-    batch: list[_Item] = []
-    total = 0
-    for item in items:
-        length = len(text(item))
-        if batch and (len(batch) == count or total + length > characters):
-            yield batch
-            batch, total = [], 0
-        batch.append(item)
-        total += length
-    if batch:
-        yield batch
 
 
 def _rows(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Array]:

@@ -15,7 +15,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypedDict
 
 import tensorflow as tf
@@ -23,6 +23,7 @@ import tensorflow as tf
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output
 from bert_tf.gfiles import PARTIAL, data_errors, read_json, replacing, write_json
+from bert_tf.inputs.batching import in_chunks
 from bert_tf.inputs.corpus.shards import digest
 from bert_tf.inputs.datasets.examples import QuestionExample
 from bert_tf.types import Json, Writer
@@ -194,7 +195,8 @@ def stage(
     with data_errors(f"--output={output}"):
         tf.io.gfile.makedirs(_folder(output))
     shards: list[Shard] = []
-    for rows in _ranges(examples):
+    packed = ((example, _packed(example)) for example in examples)
+    for rows in in_chunks(packed, SHARD_ROWS, SHARD_BYTES, lambda row: len(row[1])):
         check([example for example, _ in rows])
         content = hashlib.sha256()
         for _, line in rows:
@@ -210,21 +212,6 @@ def stage(
     if not shards:
         raise DataError("no examples to answer; expected at least one")
     return Shards(output, kind, shards)
-
-
-def _ranges(examples: Iterable[Any]) -> Iterator[list[tuple[Any, bytes]]]:
-    """Lists of (example, its line), one list per shard."""
-    rows: list[tuple[Any, bytes]] = []
-    size = 0
-    for example in examples:
-        line = _packed(example)
-        if rows and (len(rows) == SHARD_ROWS or size + len(line) > SHARD_BYTES):
-            yield rows
-            rows, size = [], 0
-        rows.append((example, line))
-        size += len(line)
-    if rows:
-        yield rows
 
 
 def _packed(example: Any) -> bytes:

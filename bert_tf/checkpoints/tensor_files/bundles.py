@@ -4,7 +4,7 @@ import functools
 import glob
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import DataError
 from bert_tf.files import errors_naming
+from bert_tf.inputs.batching import in_chunks
 from bert_tf.types import Array
 
 # An entry that tf.train.Checkpoint adds; its other names are paths through Python objects, not names of variables.
@@ -120,7 +121,7 @@ def write_bundle(prefix: str, tensors: Mapping[str, Tensor]) -> None:
     # In the same directory as the result, so that merging renames shards instead of copying them.
     with tempfile.TemporaryDirectory(dir=os.path.dirname(prefix), prefix=".shards.") as folder, tf.device("CPU"):
         shards: list[str] = []
-        for names in _shards(tensors):
+        for names in in_chunks(tensors, len(tensors), _SHARD_BYTES, lambda name: tensors[name].nbytes):
             arrays = [tf.constant(tensors[name].read()) for name in names]
             shards.append(os.path.join(folder, str(len(shards))))
             with errors_naming(prefix, folder):
@@ -129,19 +130,6 @@ def write_bundle(prefix: str, tensors: Mapping[str, Tensor]) -> None:
                 )
         with errors_naming(prefix, folder):
             tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False)
-
-
-def _shards(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    """Names of tensors, in order, grouped so that each group fits into _SHARD_BYTES."""
-    names: list[str] = []
-    size = 0
-    for name, tensor in tensors.items():
-        if names and size + tensor.nbytes > _SHARD_BYTES:
-            yield names
-            names, size = [], 0
-        names.append(name)
-        size += tensor.nbytes
-    yield names
 
 
 def _reader(prefix: str) -> Any:  # a CheckpointReader, which TensorFlow does not export
