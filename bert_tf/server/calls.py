@@ -17,7 +17,7 @@ from tensorflow_serving.apis import input_pb2
 from bert_tf.server import examples
 from bert_tf.server.errors import Code, ServingError
 from bert_tf.server.models import Models
-from bert_tf.server.monitoring import Metrics, log_access
+from bert_tf.server.monitoring import REQUEST_COUNT, REQUEST_LATENCY, Metrics, log_access
 from bert_tf.server.options import Limits
 from bert_tf.server.servable import Servable, serialized
 from bert_tf.server.tensors import check_limits
@@ -101,16 +101,33 @@ class Runner:
     def __init__(self, models: Models, metrics: Metrics, limits: Limits, protocol: str) -> None:
         self._models, self._metrics, self._limits, self._protocol = models, metrics, limits, protocol
 
-    def counted(self, name: str, api: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def counted(self, name: str, api: str) -> Iterator[None]:
         """Context manager: counts a request to a model and measures its time.
 
         Args:
             name: of the model.
             api: "Predict", "Classify", "Regress" or "MultiInference".
         """
-        # Names of unknown models are not counted, because there is any number of them.
-        known = name in self._models
-        return self._metrics.request(name, api, self._protocol) if known else contextlib.nullcontext()
+        start, code, known = time.perf_counter(), Code.OK, name in self._models
+        try:
+            yield
+        except ServingError as error:
+            code = error.code
+            raise
+        except Exception:
+            code = Code.INTERNAL
+            raise
+        except BaseException:
+            code = Code.CANCELLED
+            raise
+        finally:
+            # Names of models that do not exist are the client's, of any number.
+            if known and code is not Code.NOT_FOUND:
+                self._metrics.count(REQUEST_COUNT, model_name=name, status=code.name)
+                if code is Code.OK:
+                    labels = {"model_name": name, "API": api, "entrypoint": self._protocol}
+                    self._metrics.observe(REQUEST_LATENCY, time.perf_counter() - start, **labels)
 
     @contextlib.contextmanager
     def acquired(self, call: Call, name: str, version: int | None, label: str | None) -> Iterator[Servable]:

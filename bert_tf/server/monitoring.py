@@ -2,16 +2,11 @@
 
 import bisect
 import collections
-import contextlib
 import datetime
 import json
 import logging
 import threading
-import time
-from collections.abc import Iterator
 from typing import TypeAlias
-
-from bert_tf.server.errors import Code, ServingError
 
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -36,50 +31,20 @@ class Metrics:
     """Counters and histograms; used from the event loop and, for values of the model's runtime, from its threads."""
 
     def __init__(self) -> None:
-        self._counters: dict[str, dict[_Labels, int]] = {}
-        self._histograms: dict[str, dict[_Labels, _Histogram]] = {}
+        self._counters: dict[str, collections.Counter[_Labels]] = collections.defaultdict(collections.Counter)
+        self._histograms: dict[str, dict[_Labels, _Histogram]] = collections.defaultdict(
+            lambda: collections.defaultdict(_Histogram)
+        )
         self._lock = threading.Lock()  # for the histograms
 
     def count(self, name: str, **labels: str) -> None:
         """Adds 1 to a counter."""
-        counter = self._counters.setdefault(name, collections.defaultdict(int))
-        counter[tuple(labels.items())] += 1
+        self._counters[name][tuple(labels.items())] += 1
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
         """Adds a duration to a histogram."""
         with self._lock:
-            histogram = self._histograms.setdefault(name, collections.defaultdict(_Histogram))
-            histogram[tuple(labels.items())].add(seconds * 1e6)
-
-    @contextlib.contextmanager
-    def request(self, model: str, api: str, entrypoint: str) -> Iterator[None]:
-        """Counts a request and measures its time.
-
-        Args:
-            model: its name.
-            api: "Predict", "Classify", "Regress" or "MultiInference".
-            entrypoint: "REST" or "GRPC".
-        """
-        start = time.perf_counter()
-        code = Code.OK
-        try:
-            yield
-        except ServingError as error:
-            code = error.code
-            raise
-        except Exception:
-            code = Code.INTERNAL
-            raise
-        except BaseException:
-            code = Code.CANCELLED
-            raise
-        finally:
-            # Names of models that do not exist are the client's, of any number.
-            if code is not Code.NOT_FOUND:
-                self.count(REQUEST_COUNT, model_name=model, status=code.name)
-            if code is Code.OK:
-                took = time.perf_counter() - start
-                self.observe(REQUEST_LATENCY, took, model_name=model, API=api, entrypoint=entrypoint)
+            self._histograms[name][tuple(labels.items())].add(seconds * 1e6)
 
     def page(self) -> str:
         """All metrics in Prometheus' text format."""
