@@ -12,7 +12,7 @@ import re
 import socket
 import urllib.parse
 import zlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -53,25 +53,11 @@ _METHODS = {"classify": examples.CLASSIFY, "regress": examples.REGRESS}
 _BODIES = 4  # bodies of the largest size that may be in memory at the same time
 
 
-class _HttpError(Exception):
-    """An error that gRPC has no code for.
-
-    Args:
-        status: of HTTP.
-        message: for the client.
-        headers: of the answer.
-    """
-
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, headers
-
-
-def _answer(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _answer(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(body, status, headers, "application/json")
 
 
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     return _answer(json_answers.encode_error(message), status, headers)
 
 
@@ -85,11 +71,13 @@ class Application:
     """
 
     def __init__(self, models: Models, metrics: Metrics, endpoints: EndpointOptions) -> None:
-        self._api, self._endpoints = _Api(models, metrics, endpoints), endpoints
+        self._models, self._endpoints, self._limits = models, endpoints, endpoints.limits
+        self._runner = Runner(models, metrics, endpoints.limits, "REST")
+        self._buffered = 0  # bytes of all bodies
         self._site = _site(models, metrics, endpoints.prometheus_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(asyncio.get_running_loop().time() + self._endpoints.limits.seconds)
+        call = Call(asyncio.get_running_loop().time() + self._limits.seconds)
         status = 499  # if there is no answer, because the client is gone
 
         async def send_logged(message: Message) -> None:
@@ -104,13 +92,13 @@ class Application:
             try:
                 self._check(request)
                 if _API.fullmatch(scope["path"]):
-                    answer: ASGIApp = await self._api.answer(request, call)
+                    answer: ASGIApp = await self._call_api(request, call)
                 else:
                     answer = self._site
             except ServingError as error:
                 answer = _error(error.code.http_status, error.message)
-            except _HttpError as error:
-                answer = _error(error.status, error.message, error.headers)
+            except HTTPException as error:
+                answer = _error(error.status_code, error.detail, error.headers)
             except ClientDisconnect:
                 return
             except Exception:
@@ -128,7 +116,7 @@ class Application:
                 call.log(client, method=request.method, path=_target(request), status=status)
 
     def _check(self, request: Request) -> None:
-        """Raises _HttpError if the request is not allowed."""
+        """Raises HTTPException if the request is not allowed."""
         if request.method == "OPTIONS":  # browsers ask without token whether they may ask
             return
         origin = request.headers.get("origin")
@@ -136,113 +124,29 @@ class Application:
             # Browsers let any web page send requests; TF Serving would answer those of type text/plain.
             scheme, _, host = origin.lower().partition("://")
             if host != request.headers.get("host", "").lower():
-                raise _HttpError(
+                raise HTTPException(
                     403,
                     f"Requests from web pages of {origin} are not allowed; start the server with "
                     "--rest_api_enable_cors_support to allow those of all web pages",
                 )
             # A page's own name may lead here, too (DNS rebinding), but not by https, nor does the page know the token.
             here, name = request.scope["server"][0], re.sub(r":\d*$", "", host).strip("[]")
-            if scheme == "http" and not self._endpoints.token and _is_loopback(here) and not self._is_local(name):
-                raise _HttpError(
+            to_itself = ipaddress.ip_address(here).is_loopback
+            if scheme == "http" and not self._endpoints.token and to_itself and not self._is_local(name):
+                raise HTTPException(
                     403,
                     f"Requests from web pages of {origin} to this machine itself are not allowed; open the page at "
                     "http://localhost, or start the server with --token_file",
                 )
         free = _FREE.fullmatch(request.scope["path"])
         if not free and not self._endpoints.allow(request.headers.get("authorization", "")):
-            raise _HttpError(401, "Expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+            raise HTTPException(401, "Expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
 
     def _is_local(self, name: str) -> bool:
         """Whether a page of another host cannot have this name."""
         return name in ("localhost", socket.gethostname().lower(), self._endpoints.host.lower()) or _is_address(name)
 
-
-def _is_address(name: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(name))
-    except ValueError:
-        return False
-
-
-def _is_loopback(name: str) -> bool:
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback
-
-
-def _target(request: Request) -> str:
-    """Path and query as the client sent them."""
-    query = request.scope["query_string"]
-    return (request.scope["raw_path"] + (b"?" + query if query else b"")).decode("latin-1")
-
-
-# The page, health and metrics
-
-
-def _site(models: Models, metrics: Metrics, prometheus_path: str) -> Starlette:
-    async def healthy(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def ready(_: Request) -> Response:
-        return PlainTextResponse("ready\n") if models.ready() else PlainTextResponse("models are loading\n", 503)
-
-    async def page(_: Request) -> Response:
-        return FileResponse(os.path.join(_PAGE, "index.html"), headers=_PAGE_HEADERS)
-
-    async def listed(_: Request) -> Response:
-        return _answer(json.dumps({"models": [_described(models, name) for name in models.names()]}).encode())
-
-    async def measured(_: Request) -> Response:
-        return Response(metrics.page(), media_type="text/plain")
-
-    async def failed(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        words = "Not found" if error.status_code == 404 else error.detail
-        return _error(error.status_code, f"{words}: {request.method} {_target(request)}", dict(error.headers or {}))
-
-    routes: list[Any] = [
-        Route("/healthz", healthy),
-        Route("/readyz", ready),
-        Route("/", page),
-        Route("/page/models.json", listed),
-        Mount("/page", _PageFiles(directory=_PAGE, check_dir=False)),
-    ]
-    if prometheus_path:
-        routes.insert(0, Route(prometheus_path, measured))
-    return Starlette(routes=routes, exception_handlers={HTTPException: failed})
-
-
-class _PageFiles(StaticFiles):
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        response = await super().get_response(path, scope)
-        response.headers.update(_PAGE_HEADERS)
-        return response
-
-
-def _described(models: Models, name: str) -> Json:
-    """A model as the page shows it."""
-    versions, card, signatures = models.known(name), None, []
-    if any(one.state == AVAILABLE for one in versions):
-        with models.acquire(name) as servable:
-            card, signatures = servable.card, sorted(servable.signatures)
-    return {
-        "name": name,
-        "versions": [{"version": one.version, "state": one.state} for one in versions],
-        "labels": models.labels(name),
-        "card": card,
-        "signatures": signatures,
-    }
-
-
-# TF Serving's API
-
-
-class _Api:
-    def __init__(self, models: Models, metrics: Metrics, endpoints: EndpointOptions) -> None:
-        self._models, self._limits = models, endpoints.limits
-        self._runner = Runner(models, metrics, endpoints.limits, "REST")
-        self._buffered = 0  # bytes of all bodies
-
-    async def answer(self, request: Request, call: Call) -> Response:
+    async def _call_api(self, request: Request, call: Call) -> Response:
         """Answers a request below /v1/.
 
         Args:
@@ -307,7 +211,7 @@ class _Api:
                             f"Other requests of {self._buffered} bytes are being read; try again later",
                         )
         except TimeoutError:
-            raise _HttpError(
+            raise HTTPException(
                 408, f"Only {len(body)} bytes of the body arrived within {self._limits.seconds:g} seconds"
             ) from None
         if "gzip" in request.headers.get("content-encoding", "").lower():
@@ -328,6 +232,19 @@ class _Api:
         result = await self._runner.infer(call, servable, signature, method, outputs, asked)
         encode = json_answers.encode_classification if name == "classify" else json_answers.encode_regression
         return encode(result)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+def _target(request: Request) -> str:
+    """Path and query as the client sent them."""
+    query = request.scope["query_string"]
+    return (request.scope["raw_path"] + (b"?" + query if query else b"")).decode("latin-1")
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
@@ -352,8 +269,8 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _
         gone.cancel()
 
 
-def _too_large(found: str, most: int) -> _HttpError:
-    return _HttpError(413, f"The body has {found} bytes; at most {most} are allowed (--max_request_megabytes)")
+def _too_large(found: str, most: int) -> HTTPException:
+    return HTTPException(413, f"The body has {found} bytes; at most {most} are allowed (--max_request_megabytes)")
 
 
 def _inflated(body: bytes | bytearray, most: int) -> bytes:
@@ -368,3 +285,61 @@ def _inflated(body: bytes | bytearray, most: int) -> bytes:
     if not inflater.eof:
         raise invalid("The body is incomplete: its gzip data has no end")
     return data
+
+
+# The page, health and metrics
+
+
+def _site(models: Models, metrics: Metrics, prometheus_path: str) -> Starlette:
+    async def healthy(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(_: Request) -> Response:
+        return PlainTextResponse("ready\n") if models.ready() else PlainTextResponse("models are loading\n", 503)
+
+    async def page(_: Request) -> Response:
+        return FileResponse(os.path.join(_PAGE, "index.html"), headers=_PAGE_HEADERS)
+
+    async def listed(_: Request) -> Response:
+        return _answer(json.dumps({"models": [_described(models, name) for name in models.names()]}).encode())
+
+    async def measured(_: Request) -> Response:
+        return Response(metrics.page(), media_type="text/plain")
+
+    async def failed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        words = "Not found" if error.status_code == 404 else error.detail
+        return _error(error.status_code, f"{words}: {request.method} {_target(request)}", error.headers)
+
+    routes: list[Any] = [
+        Route("/healthz", healthy),
+        Route("/readyz", ready),
+        Route("/", page),
+        Route("/page/models.json", listed),
+        Mount("/page", _PageFiles(directory=_PAGE, check_dir=False)),
+    ]
+    if prometheus_path:
+        routes.insert(0, Route(prometheus_path, measured))
+    return Starlette(routes=routes, exception_handlers={HTTPException: failed})
+
+
+class _PageFiles(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_PAGE_HEADERS)
+        return response
+
+
+def _described(models: Models, name: str) -> Json:
+    """A model as the page shows it."""
+    versions, card, signatures = models.known(name), None, []
+    if any(one.state == AVAILABLE for one in versions):
+        with models.acquire(name) as servable:
+            card, signatures = servable.card, sorted(servable.signatures)
+    return {
+        "name": name,
+        "versions": [{"version": one.version, "state": one.state} for one in versions],
+        "labels": models.labels(name),
+        "card": card,
+        "signatures": signatures,
+    }
