@@ -12,7 +12,7 @@ for all would leave these few bits. So
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,11 +125,11 @@ def replacements(block: TransformerBlock, largest: Largest) -> Iterator[tuple[An
     kernel, bias = kernel.copy(), bias.copy()
     kernel[:, -size:] /= divisors
     bias[-size:] /= divisors
-    yield qkv, {"product": _Smoothed(kernel, bias, smoothing(largest.qkv, kernel))}
+    yield qkv, {"product": _smoothed(kernel, bias, smoothing(largest.qkv, kernel))}
     product = Product(
         attention_output.kernel.numpy() * divisors[:, np.newaxis], attention_output.bias.numpy(), limit=1.0
     )
-    yield attention_output, {"product": _Quantized(product), "autocast": False}
+    yield attention_output, {"product": lambda rows: product.multiply(quantize(rows)), "autocast": False}
     yield from _feed_forward(block, largest)
 
 
@@ -237,25 +237,11 @@ def quantize(rows: tf.Tensor) -> tf.Tensor:
     ).output
 
 
-class _Quantized:
-    """`Dense.product` for inputs in [-1, 1]."""
-
-    def __init__(self, product: Product) -> None:
-        self._product = product
-
-    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        return self._product.multiply(quantize(rows))
-
-
-class _Smoothed:
+def _smoothed(kernel: Array, bias: Array, divisors: Array, **options: Any) -> Callable[[tf.Tensor], tf.Tensor]:
     """`Dense.product` with divisors of the channels of its input."""
-
-    def __init__(self, kernel: Array, bias: Array, divisors: Array, **options: Any) -> None:
-        self._factors = tf.Variable(1 / divisors, trainable=False)
-        self._product = Product(kernel * divisors[:, np.newaxis], bias, limit=1.0, **options)
-
-    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        return self._product.multiply(quantize(rows * self._factors))
+    factors = tf.Variable(1 / divisors, trainable=False)
+    product = Product(kernel * divisors[:, np.newaxis], bias, limit=1.0, **options)
+    return lambda rows: product.multiply(quantize(rows * factors))
 
 
 def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[Dense, dict[str, object]]]:
@@ -265,7 +251,7 @@ def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[D
     wider = continued(first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), largest.output * _MARGIN)
     divisors = smoothing(largest.intermediate, wider.kernel)
     bounds = (lowest, wider.limit)
-    smoothed = _Smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds)
+    smoothed = _smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds)
     product = Product(
         wider.output_kernel, second.bias.numpy(), limit=wider.limit - lowest, offset=lowest + wider.offsets
     )

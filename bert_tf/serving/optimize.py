@@ -7,7 +7,7 @@ signature that is traced there contains these instead of the float32 variables.
 import contextlib
 import functools
 import gzip
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -128,7 +128,7 @@ def _in_int8(encoder: BertEncoder, ranges: list[int8.Largest], kept: Collection[
 
 def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[_Replacement]:
     """Layers, and their attributes in the scope of `optimized`."""
-    yield encoder.embeddings, {"lookup": _Lookup(encoder.embeddings)}
+    yield encoder.embeddings, {"lookup": _lookup(encoder.embeddings)}
     for block in int8.blocks(encoder):
         yield from bfloat16.replacements(block)
 
@@ -159,12 +159,8 @@ def _states(encoder: BertEncoder, features: Tensors) -> Array:
     return tf.boolean_mask(tf.function(compute, autograph=False)(), features["input_mask"] > 0, axis=1).numpy()
 
 
-class _Lookup:
+def _lookup(layer: Embeddings) -> Callable[[tf.Tensor], tf.Tensor]:
     """`Embeddings.lookup` in a table of bfloat16."""
-
-    def __init__(self, layer: Embeddings) -> None:
-        self._table = tf.Variable(tf.cast(layer.word_embeddings, tf.bfloat16), trainable=False)
-
-    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        # Not from the variable: that is the op ResourceGather, which other exports do without.
-        return tf.cast(tf.gather(tf.convert_to_tensor(self._table), ids), tf.float32)
+    table = tf.Variable(tf.cast(layer.word_embeddings, tf.bfloat16), trainable=False)
+    # Not from the variable: that is the op ResourceGather, which other exports do without.
+    return lambda ids: tf.cast(tf.gather(tf.convert_to_tensor(table), ids), tf.float32)
