@@ -1,6 +1,6 @@
 """TensorProtos of gRPC requests and answers as arrays."""
 
-import functools
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 
@@ -57,20 +57,11 @@ def _size(name: str, proto: tensor_pb2.TensorProto) -> int:
 
 
 def _dtype(name: str, proto: tensor_pb2.TensorProto) -> tf.DType:
-    dtype = _array_dtype(proto.dtype)
-    if dtype is None:
-        raise invalid(f"tensor parsing error: {name}: {_type_name(proto.dtype)} is not supported")
-    return dtype
-
-
-@functools.lru_cache
-def _array_dtype(number: int) -> tf.DType | None:
-    """The type of a number in protos, or None if arrays cannot have it."""
-    try:
-        dtype = tf.as_dtype(number)
-    except TypeError:
-        return None
-    return dtype if dtype.is_numpy_compatible else None
+    with contextlib.suppress(TypeError):  # there is no such type
+        dtype = tf.as_dtype(proto.dtype)
+        if dtype.is_numpy_compatible:
+            return dtype
+    raise invalid(f"tensor parsing error: {name}: {_type_name(proto.dtype)} is not supported")
 
 
 def to_arrays(protos: Mapping[str, tensor_pb2.TensorProto], signature: meta_graph_pb2.SignatureDef) -> dict[str, Array]:
@@ -92,9 +83,7 @@ def _to_array(name: str, proto: tensor_pb2.TensorProto, signature: meta_graph_pb
         raise invalid(f"input tensor {name}: expected {expected}, but {_type_name(proto.dtype)} is provided")
     dtype = _dtype(name, proto)
     try:
-        if proto.dtype == types_pb2.DT_STRING and not proto.tensor_content:
-            return _strings(proto)
-        if proto.tensor_content:
+        if proto.dtype == types_pb2.DT_STRING or proto.tensor_content:
             return tf.make_ndarray(proto)
         # Lists of numbers by the parser in C++, which lets other threads run, and ignores superfluous values.
         return tf.io.parse_tensor(proto.SerializeToString(), dtype).numpy()
@@ -104,13 +93,6 @@ def _to_array(name: str, proto: tensor_pb2.TensorProto, signature: meta_graph_pb
             f"tensor parsing error: {name}: expected {math.prod(shape)} values of {_type_name(proto.dtype)} for "
             f"shape {shape}"
         ) from None
-
-
-def _strings(proto: tensor_pb2.TensorProto) -> Array:
-    shape = [dim.size for dim in proto.tensor_shape.dim]
-    values = list(proto.string_val)
-    values += (values[-1:] or [b""]) * (math.prod(shape) - len(values))  # the last one counts for all that are missing
-    return objects(values).reshape(shape)
 
 
 def objects(values: Sequence[object]) -> Array:
