@@ -3,15 +3,55 @@
 import os
 from typing import TypeVar
 
-from google.protobuf import message, text_format
+import google.protobuf.wrappers_pb2  # noqa: F401  adds the dependency of _FILE to the pool
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import ConfigError
 from bert_tf.server.batching import BatchingOptions
 from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, Tls
-from bert_tf.server.protos import BatchingParameters, MonitoringConfig, SSLConfig
 
 _Message = TypeVar("_Message", bound=message.Message)
+
+# The messages of TF Serving's config files that tensorflow-serving-api does not contain: BatchingParameters
+# (servables/tensorflow/session_bundle_config.proto), MonitoringConfig (config/monitoring_config.proto) and SSLConfig
+# (config/ssl_config.proto), with their field numbers there. They are not in TF Serving's package, because a newer
+# version of its API may contain these messages.
+_FILE = """
+name: "bert_tf/server/config.proto" package: "bert_tf.server" syntax: "proto3"
+dependency: "google/protobuf/wrappers.proto"
+message_type {
+  name: "BatchingParameters"
+  field { name: "max_batch_size" number: 1 type_name: ".google.protobuf.Int64Value" }
+  field { name: "batch_timeout_micros" number: 2 type_name: ".google.protobuf.Int64Value" }
+  field { name: "max_enqueued_batches" number: 3 type_name: ".google.protobuf.Int64Value" }
+  field { name: "num_batch_threads" number: 4 type_name: ".google.protobuf.Int64Value" }
+  field { name: "thread_pool_name" number: 5 type_name: ".google.protobuf.StringValue" }
+  field { name: "allowed_batch_sizes" number: 6 type: TYPE_INT64 label: LABEL_REPEATED }
+  field { name: "pad_variable_length_inputs" number: 7 type: TYPE_BOOL }
+  field { name: "enable_large_batch_splitting" number: 8 type_name: ".google.protobuf.BoolValue" }
+  field { name: "max_execution_batch_size" number: 9 type_name: ".google.protobuf.Int64Value" }
+}
+message_type {
+  name: "PrometheusConfig"
+  field { name: "enable" number: 1 type: TYPE_BOOL }
+  field { name: "path" number: 2 type: TYPE_STRING }
+}
+message_type {
+  name: "MonitoringConfig"
+  field { name: "prometheus_config" number: 1 type_name: ".bert_tf.server.PrometheusConfig" }
+}
+message_type {
+  name: "SSLConfig"
+  field { name: "server_key" number: 1 type: TYPE_STRING }
+  field { name: "server_cert" number: 2 type: TYPE_STRING }
+  field { name: "custom_ca" number: 3 type: TYPE_STRING }
+  field { name: "client_verify" number: 4 type: TYPE_BOOL }
+}
+"""
+_MESSAGES = message_factory.GetMessages(
+    [text_format.Parse(_FILE, descriptor_pb2.FileDescriptorProto())], descriptor_pool.Default()
+)
 
 
 def read_models(path: str) -> model_server_config_pb2.ModelServerConfig:
@@ -92,7 +132,7 @@ def read_batching(path: str) -> BatchingOptions:
     Raises:
         ConfigError: it cannot be read, is no BatchingParameters, or has a value that makes no sense.
     """
-    found = _read(path, BatchingParameters())
+    found = _read(path, _MESSAGES["bert_tf.server.BatchingParameters"]())
     options, values = BatchingOptions(), {}
     for field, name, least in (
         ("max_batch_size", "rows", 1),
@@ -118,7 +158,7 @@ def read_prometheus_path(path: str) -> str:
     Raises:
         ConfigError: it cannot be read, or is no MonitoringConfig.
     """
-    found = _read(path, MonitoringConfig()).prometheus_config
+    found = _read(path, _MESSAGES["bert_tf.server.MonitoringConfig"]()).prometheus_config
     if not found.enable:
         return ""
     address = found.path or DEFAULT_PROMETHEUS_PATH
@@ -133,7 +173,7 @@ def read_tls(path: str) -> Tls:
     Raises:
         ConfigError: it cannot be read, or is no SSLConfig.
     """
-    found = _read(path, SSLConfig())
+    found = _read(path, _MESSAGES["bert_tf.server.SSLConfig"]())
     key, certificate, ca = found.server_key, found.server_cert, found.custom_ca
     if found.client_verify and not ca:
         raise ConfigError(f"{path}: client_verify without custom_ca; add the certificate that signed those of clients")
