@@ -439,7 +439,7 @@ def _received(value: Any, dtype: str) -> Any:
 def _texts(name: str, values: Any) -> list[bytes]:
     """A column of texts, from JSON or an array."""
     try:
-        return [value if isinstance(value, bytes) else _decoded(value, "O") for value in values]
+        return [value if isinstance(value, bytes) else decoded(value, "O") for value in values]
     except (TypeError, ValueError):
         message = f"{name!r} is {_shown(values)}; expected a list of string values, one for each row"
         raise ValueError(message) from None
@@ -452,7 +452,7 @@ def _array(name: str, value: Any, info: Any) -> np.ndarray[Any, Any]:
     tf = _tensorflow()
     dtype, rank = tf.as_dtype(info.dtype).as_numpy_dtype, len(info.tensor_shape.dim)
     try:
-        array = value if isinstance(value, np.ndarray) else np.array(_decoded(value, np.dtype(dtype).kind), dtype)
+        array = value if isinstance(value, np.ndarray) else np.array(decoded(value, np.dtype(dtype).kind), dtype)
     except (TypeError, ValueError, OverflowError, RecursionError):
         array = None
     if array is not None and array.dtype == object and any(isinstance(item, list) for item in array.flat):
@@ -466,10 +466,10 @@ def _array(name: str, value: Any, info: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _decoded(value: Any, kind: str) -> Any:
+def decoded(value: Any, kind: str) -> Any:
     """Nested lists from JSON, of bytes or numbers; ValueError or TypeError for another type than NumPy's `kind`."""
     if isinstance(value, list):
-        return [_decoded(item, kind) for item in value]
+        return [decoded(item, kind) for item in value]
     if isinstance(value, dict) and value.keys() == {"b64"}:
         value = base64.b64decode(value["b64"], validate=True)
     if not isinstance(value, _JSON_TYPES[kind]) or isinstance(value, bool) is not (kind == "b"):

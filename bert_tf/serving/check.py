@@ -1,6 +1,5 @@
 """Verification of an export: in a TensorFlow session, as TF Serving runs it, it must answer as the model in memory."""
 
-import base64
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.serving.ask import plain
+from bert_tf.serving.ask import decoded, plain
 from bert_tf.serving.ops import OPS_SINCE_2_17, SERVED_OPS
 from bert_tf.serving.samples import Request
 from bert_tf.serving.session import EXACT, NotServable
@@ -126,13 +125,10 @@ def _cause(error: str) -> str:
 
 def _array(answer: Any, like: Array) -> Array | None:
     """Converts nested lists to an array of the shape and dtype of `like`; None if the sizes differ."""
-    values = answer
-    for _ in range(like.ndim - 1):
-        values = [item for inner in values for item in inner]
-    if values is None or len(values) != like.size:
+    if answer is None:
         return None
-    if like.dtype.kind == "O":
-        values = [base64.b64decode(value["b64"]) if isinstance(value, dict) else value.encode() for value in values]
-    flat = np.empty(like.size, like.dtype)
-    flat[:] = values
-    return flat.reshape(like.shape)
+    try:
+        found = np.array(decoded(answer, like.dtype.kind), like.dtype)
+    except ValueError:  # rows of different lengths
+        return None
+    return found.reshape(like.shape) if found.size == like.size else None
