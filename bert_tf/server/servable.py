@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import functools
+import itertools
 import json
 import os
 import time
@@ -116,10 +117,8 @@ class Servable:
         """Runs the requests in assets.extra, each of which must succeed."""
         start = time.perf_counter()
         try:
-            for number, (signature, inputs) in enumerate(_warm_up_requests(self.path, self.signatures), 1):
+            for signature, inputs in itertools.islice(_warm_up_requests(self.path), _MOST_WARM_UP_REQUESTS):
                 self.run(signature, inputs)
-                if number == _MOST_WARM_UP_REQUESTS:
-                    break
         except ServingError as error:
             raise ServingError(error.code, f"{self.path}: a warm-up request failed: {error.message}") from None
         self._runtime.metrics.observe(WARMUP_LATENCY, time.perf_counter() - start, model_path=self.path, status="OK")
@@ -292,9 +291,7 @@ def _card(path: str) -> Json | None:
     return card if ours else None
 
 
-def _warm_up_requests(
-    path: str, signatures: Mapping[str, meta_graph_pb2.SignatureDef]
-) -> Iterator[tuple[str, dict[str, Array]]]:
+def _warm_up_requests(path: str) -> Iterator[tuple[str, dict[str, Array]]]:
     """(Signature, inputs) of each record that TF Serving would run before the version is available."""
     file = os.path.join(path, _EXTRA, "tf_serving_warmup_requests")
     if not tf.io.gfile.exists(file):

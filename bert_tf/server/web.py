@@ -96,7 +96,6 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigError(
             f"--rest_api_port={port}: cannot listen on {host}: {error.strerror}; choose another port"
         ) from None
-    listening.setblocking(False)
     return listening
 
 
@@ -153,8 +152,6 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio does so only for sockets that name TCP. Otherwise the body waits 40 ms for the ACK of the headers.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.connections) > self.limits.connections:
             if not self.idle:
                 self._end(503, f"The server has {self.limits.connections} other connections; try again later")
