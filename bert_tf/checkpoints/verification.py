@@ -20,7 +20,6 @@ from bert_tf.errors import DataError
 from bert_tf.files import bundled
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.model.heads import POSITIONS
-from bert_tf.text.packing import dense_features, pack, truncate
 from bert_tf.types import Array, Json
 
 _OURS = "bert_tf "
@@ -105,14 +104,10 @@ def _features(checkpoint: Checkpoint) -> tuple[dict[str, Array], str]:
         rows = read_table(os.path.join(bundled("data/reviews"), "heldout.tsv"), ["sentence"])
         texts = rows["sentence"]
         texts = texts[:: len(texts) // (2 * _SENTENCES)]
-        first, second, _ = truncate(
-            tokenizer.tokenize(texts[:_SENTENCES]), tokenizer.tokenize(texts[_SENTENCES : 2 * _SENTENCES]),
-            budget=length - 3,
-        )  # fmt: skip
-        unknown = np.mean(first.values.numpy() == tokenizer.unk_id)
-        if unknown < 0.5:
-            ids, types = pack(first, second, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
-            features = {name: value.numpy() for name, value in dense_features(ids, types).items()}
+        first, second = texts[:_SENTENCES], texts[_SENTENCES : 2 * _SENTENCES]
+        if np.mean(tokenizer.tokenize(first).values.numpy() == tokenizer.unk_id) < 0.5:
+            encoded = tokenizer.encode(first, second, max_length=length)
+            features = {name: value.numpy() for name, value in encoded.items()}
             features["input_type_ids"] = np.minimum(features["input_type_ids"], max(config.type_vocab_size, 1) - 1)
             return features, f"{_SENTENCES} pairs of the bundled review sentences"
     rng = np.random.default_rng(0)

@@ -114,8 +114,7 @@ class Embedder:
 
     def token_features(self, columns: Tensors) -> Tensors:
         """Features of the first window of each text, as in `tasks.task.Task`."""
-        ids = self.tokenizer.tokenize(columns["text"])[:, : self._length - 2]
-        return dense_features(*pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
+        return self.tokenizer.encode(columns["text"], max_length=self._length)
 
     def __call__(
         self,

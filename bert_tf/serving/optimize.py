@@ -48,7 +48,7 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
     if mode == "none":
         yield ""
         return
-    features = _features(encoder, tokenizer, SENTENCES)
+    features = tokenizer.encode(SENTENCES, max_length=encoder.config.max_position_embeddings)
     expected = _states(encoder, features)
     if mode == "int8":
         int8.require_kernels()
@@ -97,11 +97,6 @@ def instructions(mode: str) -> list[str]:
     return int8.INSTRUCTIONS if mode == "int8" else bfloat16.instructions() if mode == "bfloat16" else []
 
 
-def _features(encoder: BertEncoder, tokenizer: Tokenizer, texts: Collection[str]) -> Tensors:
-    ids = tokenizer.tokenize(tf.constant(texts))[:, : encoder.config.max_position_embeddings - 2]
-    return dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
-
-
 def _calibration(encoder: BertEncoder, tokenizer: Tokenizer) -> Iterator[Tensors]:
     """Batches of the bundled English and Korean texts, of pairs of them, and of random words."""
     with open(bundled("data/reviews/heldout.tsv"), encoding="utf-8") as file:
@@ -109,7 +104,7 @@ def _calibration(encoder: BertEncoder, tokenizer: Tokenizer) -> Iterator[Tensors
     with gzip.open(bundled("data/korean/gnome_heldout.txt.gz"), "rt", encoding="utf-8") as file:
         texts += [line.strip() for line in file if line.strip()][:32]
     for start in range(0, len(texts), 32):
-        yield _features(encoder, tokenizer, texts[start : start + 32])
+        yield tokenizer.encode(texts[start : start + 32], max_length=encoder.config.max_position_embeddings)
     ids = tokenizer.tokenize(tf.constant([" ".join(texts)] * 2))
     half = encoder.config.max_position_embeddings // 2 - 2
     yield dense_features(*pack(ids[:1, :half], ids[1:, -half:], cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
