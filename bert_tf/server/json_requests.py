@@ -168,8 +168,8 @@ def _rows(rows: list[Any], dtype: int, key: str) -> Array:
             try:
                 found = _shape(row)
                 _inspect(row, found, dtype)
-                if np.prod(found) != np.prod(first):
-                    raise invalid(f"Expecting tensor size: {_size(first)} but got: {_size(found)}")
+                if math.prod(found) != math.prod(first):
+                    raise invalid(f"Expecting tensor size: {math.prod(first)} but got: {math.prod(found)}")
                 if found != first:
                     raise invalid(f"Expecting shape {_written(first)} but got: {_written(found)}")
             except ServingError as error:
@@ -218,10 +218,6 @@ def _shape(value: Any) -> tuple[int, ...]:
     if len(shape) > _MOST_DIMENSIONS:
         raise invalid(f"Encountered list at unexpected level: {_MOST_DIMENSIONS} expected < {_MOST_DIMENSIONS}")
     return tuple(shape)
-
-
-def _size(shape: Sequence[int]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
 
 
 def _written(shape: Iterable[int]) -> str:

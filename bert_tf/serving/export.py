@@ -111,9 +111,9 @@ def export(
         )
     path = _next_version(directory)
     name = os.path.basename(os.path.dirname(path))
-    for layer in model.layers:
-        if isinstance(layer, keras.layers.LSTM):
-            layer.use_cudnn = False  # a graph traced for cuDNN runs on no other device
+    lstms = [layer for layer in model.layers if isinstance(layer, keras.layers.LSTM)]
+    for layer in lstms:
+        layer.use_cudnn = False  # a graph traced for cuDNN runs on no other device
     functions = task.signatures(model)
     if attention:
         if isinstance(task, Embedder):
@@ -137,17 +137,12 @@ def export(
             "checked": checked,
             "approximation": approximation,
             "instructions": instructions(optimize),
-            "skips_padding": encoder_of(model).can_skip_padding and not _has_lstm(model),
+            "skips_padding": encoder_of(model).can_skip_padding and not lstms,  # which compute padding like tokens
         }
         write_card(temporary, name, task, signatures, requests, answers, results or {}, described)
     if checked and approximation:
         checked += f"; {approximation}"
     return Exported(path, task.name, tuple(signatures), checked)
-
-
-def _has_lstm(model: keras.Model) -> bool:
-    """Whether the head computes padding as it computes tokens."""
-    return any(isinstance(layer, keras.layers.LSTM) for layer in model.layers)
 
 
 def on_cpu() -> contextlib.AbstractContextManager[None]:
@@ -166,16 +161,12 @@ def _save(signatures: dict[str, Any], path: str) -> None:
     module = tf.Module()
     # Not the model: a Keras variable that a tf.Module reaches is saved as a second variable. A session would restore
     # that one, while the signatures read the first.
-    module.variables_of_model = _used(signatures)
+    used = {id(variable): variable for traced in signatures.values() for variable in traced.graph.variables}
+    module.variables_of_model = list(used.values())
     # Gradients would bring functions that must be compiled by XLA, which a server may lack and never needs.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with quiet.warnings_only():
         tf.saved_model.save(module, path, signatures=signatures, options=options)
-
-
-def _used(signatures: dict[str, Any]) -> list[tf.Variable]:
-    """The variables that the signatures read, each once."""
-    return list({id(used): used for traced in signatures.values() for used in traced.graph.variables}.values())
 
 
 def _checked(

@@ -20,7 +20,7 @@ from bert_tf.serving import ask
 from bert_tf.serving.card import CARD, EXTRA, task_of_export
 from bert_tf.tasks import FineTuningTask
 from bert_tf.tasks.fine_tuning_task import strings
-from bert_tf.tasks.signatures import DEFAULT, WORDS, unpadded
+from bert_tf.tasks.signatures import DEFAULT, WORDS, dense, unpadded
 from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.texts import TextTask
 from bert_tf.types import Array, Json
@@ -59,10 +59,11 @@ class Predictor:
         if not examples:
             return []
         if has_words:
-            signature, inputs = WORDS, {"words": _dense(tf.ragged.constant([one.words for one in examples], tf.string))}
+            words = tf.ragged.constant([one.words for one in examples], tf.string)
+            signature, inputs = WORDS, {"words": dense(words).numpy()}
         else:
             columns, signature = self.task.to_tensors(examples, labelled=False), DEFAULT
-            inputs = self.task.sent({spec.name: _dense(columns[spec.name]) for spec in self.task.inputs()})
+            inputs = self.task.sent({spec.name: dense(columns[spec.name]).numpy() for spec in self.task.inputs()})
         try:
             answers = self._model.run(inputs, signature)
         except ValueError as error:
@@ -281,8 +282,3 @@ def batches(task: FineTuningTask, examples: list[Any], batch_size: int) -> list[
 def _with_words(task: FineTuningTask) -> bool:
     """Whether examples may have words, which the signature `words` takes."""
     return isinstance(task, Tagging) and task.unit == "words"
-
-
-def _dense(value: tf.Tensor | tf.RaggedTensor) -> Array:
-    """A column as the array that a session takes; lists of texts are padded with ""."""
-    return (value.to_tensor() if isinstance(value, tf.RaggedTensor) else value).numpy()

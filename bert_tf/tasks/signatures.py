@@ -255,14 +255,15 @@ def padded(answers: Tensors, counted: Mapping[str, tuple[str, ...]] | None = Non
         answers: tensors and RaggedTensors [examples, ...].
         counted: as `FineTuningTask.counted`; None to add no counts.
     """
-    dense = {name: _dense(value) for name, value in answers.items()}
+    made = {name: dense(value) for name, value in answers.items()}
     for name, (first, *_) in (counted or {}).items():
         if first in answers:
-            dense[name] = tf.cast(answers[first].row_lengths(), tf.int32)
-    return dense
+            made[name] = tf.cast(answers[first].row_lengths(), tf.int32)
+    return made
 
 
-def _dense(value: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+def dense(value: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+    """A tensor whose rows are padded with 0 or ""."""
     return value.to_tensor() if isinstance(value, tf.RaggedTensor) else value
 
 
