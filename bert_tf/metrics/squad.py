@@ -4,7 +4,7 @@ import collections
 import math
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ def squad_1_scores(exact: Array, f1: Array) -> Metrics:
 
 
 def question_scores(
-    answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str], *, korean: bool = False
+    answers: Sequence[Sequence[str]], predictions: Sequence[str], *, korean: bool = False
 ) -> tuple[Array, Array]:
     """Computes exact match and F1 of each question.
 
@@ -39,26 +39,23 @@ def question_scores(
     spaces. The best of a question's answers counts.
 
     Args:
-        answers: question id -> correct answers, at least one.
-        predictions: question id -> answer; a missing question scores 0, unknown ids are ignored.
+        answers: correct answers to each question, at least one.
+        predictions: answer to each question.
         korean: follow the rules of KorQuAD.
 
     Returns:
-        (exact match, F1): float64 [questions], in the order of `answers`.
+        (exact match, F1): float64 [questions].
     """
     _check_questions(answers)
     normalize: Callable[[str], str] = _normalize_korean if korean else _normalize_english
     split: Callable[[str], Sequence[str]] = _characters if korean else str.split
     scores = []
-    for name, golds in answers.items():
+    for number, (golds, prediction) in enumerate(zip(answers, predictions, strict=True), 1):
         if not golds:
             raise DataError(
-                f"question {name!r} has no answer; expected one, as in SQuAD 1.1: evaluate this data as SQuAD 2.0"
+                f"question {number} has no answer; expected one, as in SQuAD 1.1: evaluate this data as SQuAD 2.0"
             )
-        if name not in predictions:
-            scores.append((0.0, 0.0))
-            continue
-        prediction = normalize(predictions[name])
+        prediction = normalize(prediction)
         golds = [normalize(gold) for gold in golds]
         scores.append((float(prediction in golds), max(_f1(split(gold), split(prediction)) for gold in golds)))
     exact, f1 = np.array(scores).T
@@ -84,38 +81,32 @@ class Squad2Questions(NamedTuple):
 
 
 def squad_2_questions(
-    answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str], null_scores: Mapping[str, float]
+    answers: Sequence[Sequence[str]], predictions: Sequence[str], null_scores: Sequence[float]
 ) -> Squad2Questions:
     """Scores each question of SQuAD 2.0.
 
     Args:
-        answers: question id -> correct answers, empty if there is no answer.
-        predictions: question id -> best answer, or "", for every question.
-        null_scores: question id -> probability of no answer, or the null odds of google-research/bert: higher if an
+        answers: correct answers to each question, empty if there is no answer.
+        predictions: best answer to each question, or "".
+        null_scores: probability of no answer to each question, or the null odds of google-research/bert: higher if an
             answer is less likely.
 
     Returns:
-        The questions of `answers` in the order of `null_scores`, which decides between equal null scores.
+        The questions in their order, which decides between equal null scores.
     """
     _check_questions(answers)
-    for name in answers:
-        if name not in predictions:
-            raise DataError(
-                f"question {name!r} has no prediction; expected one for each question, empty if it has no answer"
-            )
-        if math.isnan(null_scores.get(name, math.nan)):  # infinity is allowed: the null answer was the only one
-            null_score = null_scores.get(name)
-            raise DataError(f"question {name!r} has null score {null_score}; expected a number for each question")
     rows = []
-    for name in (name for name in null_scores if name in answers):
-        prediction = _normalize_english(predictions[name])
+    for number, (texts, answer, null_score) in enumerate(zip(answers, predictions, null_scores, strict=True), 1):
+        if math.isnan(null_score):  # infinity is allowed: the null answer was the only one
+            raise DataError(f"question {number} has null score {null_score}; expected a number for each question")
+        prediction = _normalize_english(answer)
         # A gold answer with only articles and punctuation counts as no answer.
-        golds = [gold for gold in map(_normalize_english, answers[name]) if gold] or [""]
+        golds = [gold for gold in map(_normalize_english, texts) if gold] or [""]
         f1 = max(
             _f1(gold.split(), prediction.split()) if gold and prediction else float(gold == prediction)
             for gold in golds
         )
-        rows.append((prediction in golds, f1, bool(answers[name]), bool(predictions[name]), null_scores[name]))
+        rows.append((prediction in golds, f1, bool(texts), bool(answer), null_score))
     return Squad2Questions(*map(np.array, zip(*rows, strict=True)))
 
 
@@ -166,7 +157,7 @@ def best_threshold(questions: Squad2Questions, scores: Array) -> tuple[float, fl
     return float(sums[best] / len(scores)), float(threshold)
 
 
-def _check_questions(answers: Mapping[str, Sequence[str]]) -> None:
+def _check_questions(answers: Sequence[Sequence[str]]) -> None:
     if not answers:
         raise DataError("no questions: nothing to measure; expected at least one")
 

@@ -27,7 +27,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.positions import MASKED_SCORE
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings, truncated_share
-from bert_tf.tasks.question_errors import by_id, question_errors
+from bert_tf.tasks.question_errors import question_errors, scoring_inputs
 from bert_tf.tasks.question_targets import answer_positions, byte_span, is_learned
 from bert_tf.text.packing import pack
 from bert_tf.text.words import pieces_with_accents, spans
@@ -287,14 +287,14 @@ class QuestionAnswering(FineTuningTask):
         """Sets the null threshold that maximizes F1 on these examples."""
         if not self.config.unanswerable:
             return
-        questions = squad_2_questions(*by_id(examples, predictions))
+        questions = squad_2_questions(*scoring_inputs(examples, predictions))
         best_f1, self.null_threshold = best_threshold(questions, questions.f1)
         if best_f1 == np.mean(~questions.has_answer):
             # No answer helps. The official search then returns 0, which is right for probabilities, but not for odds.
             self.null_threshold = float(questions.null_scores.min()) - 1.0
 
     def official_metrics(self, examples: list[QuestionExample], predictions: list[Json]) -> Metrics:
-        gold, predicted, odds = by_id(examples, predictions)
+        gold, predicted, odds = scoring_inputs(examples, predictions)
         if self.config.unanswerable:
             return squad_2_scores(squad_2_questions(gold, predicted, odds), self.null_threshold)
         return squad_1_scores(*question_scores(gold, predicted, korean=self.data.format == "korquad"))
@@ -303,8 +303,8 @@ class QuestionAnswering(FineTuningTask):
         """Metrics of answering "" if questions may have no answer, else of answering the whole context."""
         if self.config.unanswerable:
             nothing = {"nbest": [], "null_odds": float(np.finfo(np.float32).max)}
-            return self.official_metrics(examples, [{"id": one.id} | nothing for one in examples])
-        return self.official_metrics(examples, [{"id": one.id, "nbest": [{"answer": one.context}]} for one in examples])
+            return self.official_metrics(examples, [nothing] * len(examples))
+        return self.official_metrics(examples, [{"nbest": [{"answer": one.context}]} for one in examples])
 
     def error_analysis(self, examples: list[QuestionExample], predictions: list[Json]) -> ErrorAnalysis:
         threshold = self.null_threshold if self.config.unanswerable else None

@@ -14,17 +14,17 @@ from bert_tf.types import Json, Metrics
 _SHOWN, _AROUND, _NOTHING = 20, 200, "(no answer)"
 
 
-def by_id(
+def scoring_inputs(
     examples: list[QuestionExample], predictions: list[Json]
-) -> tuple[dict[str, list[str]], dict[str, str], dict[str, float]]:
-    """Gold texts, text of the best span ("" if there is none) and null odds (if the task has them), each by id.
+) -> tuple[list[list[str]], list[str], list[float]]:
+    """Gold texts, text of the best span ("" if there is none) and null odds (if the task has them) of each question.
 
     A diverged model, whose odds are NaN, has no answer.
     """
-    gold = {example.id: _gold(example) for example in examples}
-    predicted = {one["id"]: one["nbest"][0]["answer"] if one["nbest"] else "" for one in predictions}
-    odds = {one["id"]: one["null_odds"] for one in predictions if "null_odds" in one}
-    return gold, predicted, {name: math.inf if value != value else value for name, value in odds.items()}
+    gold = [_gold(example) for example in examples]
+    predicted = [one["nbest"][0]["answer"] if one["nbest"] else "" for one in predictions]
+    odds = [one["null_odds"] for one in predictions if "null_odds" in one]
+    return gold, predicted, [math.inf if value != value else value for value in odds]
 
 
 def _gold(example: QuestionExample) -> list[str]:
@@ -42,7 +42,7 @@ def question_errors(
         threshold: null odds above which the prediction is "no answer"; None if every question has an answer.
         korean: whether to score by KorQuAD's rules.
     """
-    gold, predicted, odds = by_id(examples, predictions)
+    gold, predicted, odds = scoring_inputs(examples, predictions)
     if threshold is None:
         exact, f1 = question_scores(gold, predicted, korean=korean)
         intervals = bootstrap.intervals(squad_1_scores, exact, f1)
@@ -52,15 +52,15 @@ def question_errors(
         intervals = bootstrap.intervals(
             lambda *columns: _shares(squad_2_scores(Squad2Questions(*columns), threshold)), *questions
         )
-        predicted = {name: "" if odds[name] > threshold else text for name, text in predicted.items()}
-    answered = [index for index, example in enumerate(examples) if predicted[example.id]]
+        predicted = ["" if null > threshold else text for text, null in zip(predicted, odds, strict=True)]
+    answered = [index for index, text in enumerate(predicted) if text]
     confidences = [predictions[index]["nbest"][0]["probability"] for index in answered]
 
     def shown(index: int, confidence: float | None = None) -> ErrorExample:
         one = examples[index]
         texts = one.question, _excerpt(one)
-        expected = " / ".join(dict.fromkeys(gold[one.id])) or _NOTHING
-        return ErrorExample(texts, expected, predicted[one.id] or _NOTHING, one.location, confidence)
+        expected = " / ".join(dict.fromkeys(gold[index])) or _NOTHING
+        return ErrorExample(texts, expected, predicted[index] or _NOTHING, one.location, confidence)
 
     # A wrong answer is worse than none, and a confident one is the worst.
     wrong = [(confidence, index) for confidence, index in zip(confidences, answered, strict=True) if not f1[index]]

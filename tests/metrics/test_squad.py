@@ -24,6 +24,12 @@ def gold_answers(articles):
     return {question["id"]: [answer["text"] for answer in question["answers"]] for question in questions}
 
 
+def aligned(answers, predictions, *null_scores):
+    """Lists of values of these dicts by id, in the order of the last one, which decides between equal null scores."""
+    columns = (answers, predictions, *null_scores)
+    return [[column[name] for name in columns[-1]] for column in columns]
+
+
 def official(version):
     """The module of an official script, from TF Model Garden."""
     path = package("official", "tf-models-official==2.20.0") / f"nlp/tools/squad_evaluate_{version}.py"
@@ -67,10 +73,8 @@ def test_squad_1_metrics_equal_the_official_ones(articles, seed):
     rng = np.random.default_rng(seed)
     answers = gold_answers(articles)
     predictions = perturbed(rng, answers)
-    for name in list(answers)[:5]:
-        del predictions[name]
     expected = official("v1_1").evaluate(articles, predictions)
-    found = squad_1_scores(*question_scores(answers, predictions))
+    found = squad_1_scores(*question_scores(*aligned(answers, predictions)))
     assert 0.2 < found["exact_match"] < found["f1"] < 0.9
     assert found == pytest.approx({"exact_match": expected["exact_match"], "f1": expected["final_f1"]}, abs=1e-12)
 
@@ -86,9 +90,7 @@ def test_squad_1_metrics_equal_the_official_ones(articles, seed):
     ],
 )
 def test_squad_metrics_by_hand(gold, found, exact, f1):
-    assert squad_1_scores(*question_scores({"a": [gold]}, {"a": found})) == pytest.approx(
-        {"exact_match": exact, "f1": f1}
-    )
+    assert squad_1_scores(*question_scores([[gold]], [found])) == pytest.approx({"exact_match": exact, "f1": f1})
 
 
 def without_answers(articles, rng, share=0.4):
@@ -122,7 +124,7 @@ def test_squad_2_metrics_and_thresholds_equal_the_official_ones(articles, seed, 
     script = official("v2_0")
 
     expected = script.evaluate(articles, predictions, null_scores)
-    questions = squad_2_questions(answers, predictions, null_scores)
+    questions = squad_2_questions(*aligned(answers, predictions, null_scores))
     found = squad_2_scores(questions, ALL)
 
     names = [f"{prefix}{name}" for prefix in ("", "HasAns_", "NoAns_") for name in ("exact", "f1")]
@@ -142,33 +144,31 @@ def test_squad_2_metrics_and_thresholds_equal_the_official_ones(articles, seed, 
 
 def test_scoring_with_the_best_threshold_gives_the_best_scores():
     rng = np.random.default_rng(3)
-    answers = {str(index): ["cat"] if index % 3 else [] for index in range(90)}
-    predictions = {name: "cat" if rng.random() < 0.8 else "dog" for name in answers}
+    answers = [["cat"] if index % 3 else [] for index in range(90)]
+    predictions = ["cat" if rng.random() < 0.8 else "dog" for _ in answers]
     # Null odds, not probabilities: any real number.
-    null_scores = {name: rng.normal(-2 if golds else 2, 2) for name, golds in answers.items()}
+    null_scores = [rng.normal(-2 if golds else 2, 2) for golds in answers]
     questions = squad_2_questions(answers, predictions, null_scores)
     found = squad_2_scores(questions, ALL)
     at_best = squad_2_scores(questions, found["best_exact_thresh"])
     assert at_best["exact"] == pytest.approx(found["best_exact"])
-    others = [squad_2_scores(questions, value)["exact"] for value in null_scores.values()]
+    others = [squad_2_scores(questions, value)["exact"] for value in null_scores]
     assert max(others) == pytest.approx(found["best_exact"])
 
 
 def test_if_no_answer_helps_the_threshold_zero_leaves_every_question_unanswered():
-    answers = {"a": [], "b": [], "c": ["cat"]}
-    predictions = {"a": "x", "b": "x", "c": "dog"}
-    questions = squad_2_questions(answers, predictions, {"a": 0.1, "b": 0.2, "c": 0.3})
+    questions = squad_2_questions([[], [], ["cat"]], ["x", "x", "dog"], [0.1, 0.2, 0.3])
     assert best_threshold(questions, questions.exact) == (2 / 3, 0.0)
 
 
 def test_a_question_with_only_the_null_answer_has_infinite_odds():
-    questions = squad_2_questions({"a": ["cat"], "b": []}, {"a": "cat", "b": ""}, {"a": -3.0, "b": float("inf")})
+    questions = squad_2_questions([["cat"], []], ["cat", ""], [-3.0, float("inf")])
     found = squad_2_scores(questions, 0.0)
     assert (found["exact"], found["best_exact"], found["best_exact_thresh"]) == (1, 1, -3)
 
 
 def test_metrics_of_missing_kinds_of_questions_are_omitted():
-    assert squad_2_scores(squad_2_questions({"a": ["cat"]}, {"a": "The cat."}, {"a": 0.25}), ALL) == {
+    assert squad_2_scores(squad_2_questions([["cat"]], ["The cat."], [0.25]), ALL) == {
         "exact": 1, "f1": 1, "total": 1, "HasAns_exact": 1, "HasAns_f1": 1, "HasAns_total": 1,
         "best_exact": 1, "best_exact_thresh": 0.25, "best_f1": 1, "best_f1_thresh": 0.25,
     }  # fmt: skip
@@ -192,27 +192,27 @@ def test_metrics_of_missing_kinds_of_questions_are_omitted():
     ],
 )
 def test_korquad_metrics_by_hand(gold, found, exact, f1):
-    assert squad_1_scores(*question_scores({"a": [gold]}, {"a": found}, korean=True)) == pytest.approx(
+    assert squad_1_scores(*question_scores([[gold]], [found], korean=True)) == pytest.approx(
         {"exact_match": exact, "f1": f1}
     )
 
 
 def test_each_metric_uses_the_best_of_several_answers():
-    answers, predictions = {"a": ["토지 ", "대하소설 토지"], "b": ["서울"]}, {"a": "소설 토지", "b": "서울"}
+    answers, predictions = [["토지 ", "대하소설 토지"], ["서울"]], ["소설 토지", "서울"]
     found = squad_1_scores(*question_scores(answers, predictions, korean=True))
     assert found == pytest.approx({"exact_match": 0.5, "f1": (2 * 4 / 10 + 1) / 2})
 
 
 def test_korquads_own_answers_are_right_and_halves_of_them_score_as_computed_by_hand():
     articles = json.loads(shared("korean/korquad/KorQuAD_v1.0_dev.json").read_text(encoding="utf-8"))["data"]
-    answers = gold_answers(articles)
+    answers = list(gold_answers(articles).values())
     assert len(answers) == 5774
-    own = question_scores(answers, {name: golds[0] for name, golds in answers.items()}, korean=True)
+    own = question_scores(answers, [golds[0] for golds in answers], korean=True)
     assert squad_1_scores(*own) == {"exact_match": 1, "f1": 1}
-    plain = {name: golds[0] for name, golds in answers.items() if len(golds) == 1 and golds[0].isalpha()}
-    halves = {name: text[: (len(text) + 1) // 2] for name, text in plain.items()}
-    _, f1 = question_scores({name: [text] for name, text in plain.items()}, halves, korean=True)
-    expected = [2 * len(halves[name]) / (len(halves[name]) + len(text)) for name, text in plain.items()]
+    plain = [golds[0] for golds in answers if len(golds) == 1 and golds[0].isalpha()]
+    halves = [text[: (len(text) + 1) // 2] for text in plain]
+    _, f1 = question_scores([[text] for text in plain], halves, korean=True)
+    expected = [2 * len(half) / (len(half) + len(text)) for half, text in zip(halves, plain, strict=True)]
     assert len(plain) > 1000
     np.testing.assert_allclose(f1, expected)
 
@@ -220,24 +220,20 @@ def test_korquads_own_answers_are_right_and_halves_of_them_score_as_computed_by_
 @pytest.mark.parametrize(
     ("score", "answers", "predictions", "message"),
     [
-        (question_scores, {}, {}, "no questions"),
-        (lambda *both: squad_2_questions(*both, {}), {}, {}, "no questions"),
-        (question_scores, {"a": []}, {"a": ""}, "question 'a' has no answer"),
-        (lambda *both: squad_2_questions(*both, {"a": 0.0}), {"a": []}, {"b": ""}, "question 'a' has no prediction"),
-        (
-            lambda *both: squad_2_questions(*both, {"b": 0.0}),
-            {"a": []},
-            {"a": ""},
-            "question 'a' has null score None",
-        ),
-        (
-            lambda *both: squad_2_questions(*both, {"a": float("nan")}),
-            {"a": []},
-            {"a": ""},
-            "question 'a' has null score nan",
-        ),
+        (question_scores, [], [], "no questions"),
+        (lambda *both: squad_2_questions(*both, []), [], [], "no questions"),
+        (question_scores, [["a"], []], ["", ""], "question 2 has no answer"),
+        (lambda *both: squad_2_questions(*both, [float("nan")]), [[]], [""], "question 1 has null score nan"),
     ],
 )
 def test_invalid_inputs_are_refused(score, answers, predictions, message):
     with pytest.raises(DataError, match=message):
         score(answers, predictions)
+
+
+def test_each_question_needs_a_prediction_and_a_null_score():
+    with pytest.raises(ValueError):
+        question_scores([["a"], ["b"]], ["a"])
+    for predictions, null_scores in ((["a"], [0.0, 0.0]), (["a", "b"], [0.0])):
+        with pytest.raises(ValueError):
+            squad_2_questions([["a"], ["b"]], predictions, null_scores)

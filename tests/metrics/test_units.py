@@ -10,8 +10,7 @@ def test_every_metric_has_a_unit():
     pairs = [["B-PER", "O"]], [["B-PER", "B-LOC"]]
     names |= tagging.entity_scores(*pairs) | multi_label([[1, 0]], [[1, 1]]) | scope(["a"], ["a"], "oos")
     names |= tagging.klue_scores(*tagging.klue_counts([["B-PS", "O"]], [["O", "O"]]))
-    answers, found = {"1": ["a"], "2": []}, {"1": "a", "2": ""}
-    names |= squad.squad_2_scores(squad.squad_2_questions(answers, found, {"1": -1.0, "2": 1.0}), 0.0)
+    names |= squad.squad_2_scores(squad.squad_2_questions([["a"], []], ["a", ""], [-1.0, 1.0]), 0.0)
     names |= glue.glue_scores("mrpc", ["1", "0"], ["1", "1"])
     units = {name: unit_of(name, names) for name in names}
     counts = {"entities", "predicted_entities", "total"}
