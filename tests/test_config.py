@@ -274,7 +274,7 @@ def test_saved_settings_with_old_names_are_read():
     }
     inputs = {"init": {"model": {"attention": "bidirectional"}, "weights": "x"}, "validation": 1}
     assert run_with_new_names(tuned)["inputs"] == inputs
-    data = with_new_names(ExampleData, {"evaluation": "dev.tsv", "text": "a"})
+    data = with_new_names({"evaluation": "dev.tsv", "text": "a"})
     assert from_dict(ExampleData, data) == ExampleData(validation="dev.tsv", text="a")
-    model = with_new_names(BertConfig, {"attention": "left", "num_layers": 3})
+    model = with_new_names({"attention": "left", "num_layers": 3})
     assert from_dict(BertConfig, model) == BertConfig(attention="causal", num_layers=3)

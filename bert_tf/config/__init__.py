@@ -97,16 +97,5 @@ class RunRecord(TypedDict, total=False):
 def run_with_new_names(run: Json) -> Json:
     """Replaces old names in a `RunRecord` from an older version."""
     run = {"baseline" if name == "floor" else name: value for name, value in run.items()}
-    kinds: dict[str, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
-    kind = kinds.get(str(run.get("program")))
-    if kind and isinstance(run.get("config"), dict):
-        run["config"] = with_new_names(kind, run["config"])
-    for name in ("inputs", "skipped"):
-        if isinstance(run.get(name), dict):
-            old = {"heldout": "validation", "evaluation": "validation"}
-            run[name] = {old.get(role, role): value for role, value in run[name].items()}
-    inputs = run.get("inputs")
-    init = inputs.get("init") if isinstance(inputs, dict) else None
-    if isinstance(init, dict) and isinstance(init.get("model"), dict):  # the encoder that a fine-tuning started from
-        run["inputs"]["init"] = init | {"model": with_new_names(BertConfig, init["model"])}
-    return run
+    # Not in other parts: the seconds of a phase still have the key "evaluation".
+    return run | {name: with_new_names(run[name]) for name in ("config", "inputs", "skipped") if name in run}

@@ -20,15 +20,11 @@ if TYPE_CHECKING:
 
 _Config = TypeVar("_Config", bound="DataclassInstance")
 
-# Names and values up to version 0.1, by dataclass: files from that time can still be read.
-_OLD_NAMES = {
-    "ExampleData": {"evaluation": "validation"},
-    "PretrainConfig": {"heldout": "validation"},
-    "TrainConfig": {"max_bad_steps": "max_nonfinite_steps"},
-}
+# Names of fields, and values by field, up to version 0.1: files from that time can still be read.
+_OLD_NAMES = {"evaluation": "validation", "heldout": "validation", "max_bad_steps": "max_nonfinite_steps"}
 _OLD_VALUES = {
-    "BertConfig": {"attention": {"both": "bidirectional", "left": "causal"}},
-    "PretrainingData": {"masking": {"next_token": "causal_lm"}},
+    "attention": {"both": "bidirectional", "left": "causal"},
+    "masking": {"next_token": "causal_lm"},
 }
 _NOUNS: dict[Any, str] = {
     int: "a whole number",
@@ -80,7 +76,7 @@ def check_fields(config: "DataclassInstance", where: str = "") -> None:
         raise ConfigError(unknown_field(type(config), name, where))
     for field in dataclasses.fields(config):
         value, name = getattr(config, field.name), _path(where, field.name)
-        old = _OLD_VALUES.get(type(config).__name__, {}).get(field.name, {})
+        old = _OLD_VALUES.get(field.name, {})
         if isinstance(value, str) and value in old:
             raise ConfigError(f"{name}={value!r} has been renamed; use {old[value]!r}")
         if found := misfit(value, field.type, name, field.metadata):
@@ -225,26 +221,22 @@ def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
         name: the unknown field.
         where: path of the dataclass in its config, such as "train"; "" for the name of the class.
     """
-    if new := _OLD_NAMES.get(cls.__name__, {}).get(name):
-        return f"{where or cls.__name__} no longer has a field {name!r}; use {new!r}"
     fields = [field.name for field in dataclasses.fields(cls)]
+    if (new := _OLD_NAMES.get(name)) in fields:
+        return f"{where or cls.__name__} no longer has a field {name!r}; use {new!r}"
     near = difflib.get_close_matches(name, fields, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(fields)}"
     return f"{where or cls.__name__} has no field {name!r}; {hint}"
 
 
-def with_new_names(cls: type[Any], values: Json) -> Json:
-    """Replaces old names of fields and values in a dict of the dataclass `cls` that version 0.1 or later saved."""
+def with_new_names(values: Any) -> Any:
+    """Replaces old names of fields and values in settings that version 0.1 or later saved, in nested ones, too."""
     if not isinstance(values, dict):
-        return values  # damaged, as `restored` reports
-    values = {_OLD_NAMES.get(cls.__name__, {}).get(name, name): value for name, value in values.items()}
-    for name, new in _OLD_VALUES.get(cls.__name__, {}).items():
+        return values
+    values = {_OLD_NAMES.get(name, name): with_new_names(value) for name, value in values.items()}
+    for name, new in _OLD_VALUES.items():
         if isinstance(values.get(name), str):
             values[name] = new.get(values[name], values[name])
-    for field in dataclasses.fields(cls):
-        kind = field.type
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and field.name in values:
-            values[field.name] = with_new_names(kind, values[field.name])
     return values
 
 
@@ -279,7 +271,7 @@ def restored(cls: type[_Config], values: Json, where: str) -> _Config:
     Raises:
         ConfigError: a field is unknown, or its value invalid.
     """
-    values = with_new_names(cls, values)
+    values = with_new_names(values)
     if wrong := misfit(values, cls, where, in_json=True):
         raise ConfigError(wrong)
     return from_dict(cls, values)

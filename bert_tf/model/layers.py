@@ -146,7 +146,7 @@ class ConfiguredLayer(keras.layers.Layer):
 
 def read_config(values: Json) -> BertConfig:
     """Reads the config of an encoder or layer from a .keras file of this version or an older one."""
-    return from_dict(BertConfig, with_new_names(BertConfig, values))
+    return from_dict(BertConfig, with_new_names(values))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
