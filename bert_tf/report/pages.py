@@ -5,7 +5,6 @@ Jinja escapes all values, so that text from a data set or a model cannot break a
 
 import math
 import statistics
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import jinja2
@@ -15,11 +14,12 @@ from bert_tf.metrics.calibration import calibration_errors
 from bert_tf.metrics.statistics import wilson_interval
 from bert_tf.metrics.units import SHARE, Unit, unit_of
 from bert_tf.report.plots import curve_plot, reliability_plot
-from bert_tf.types import Json
+from bert_tf.types import Json, Metrics
 
 if TYPE_CHECKING:  # a report does not need TensorFlow, which the tasks and readers import
-    from bert_tf.inputs.datasets.examples import ReadReport
-    from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis
+    from bert_tf.tasks.error_analysis import Confusion
+    from bert_tf.tasks.fine_tuning_task import FineTuningTask
+    from bert_tf.training.runs.finetuning import Split
 
 # With more classes a matrix is unreadable; the most frequent confusions are listed instead.
 _MATRIX = 12
@@ -32,32 +32,20 @@ def quickstart_page(results: Json) -> str:
     return _TEMPLATES.get_template("quickstart.html.j2").render(results=results)
 
 
-def evaluation_page(
-    title: str,
-    data: str,
-    examples: int,
-    monitor: str,
-    measured: Mapping[str, float],
-    baseline: Mapping[str, float],
-    error_analysis: "ErrorAnalysis",
-    read_report: "ReadReport",
-) -> str:
+def evaluation_page(task: "FineTuningTask", split: "Split", predictions: list[Json], measured: Metrics) -> str:
     """Builds a page with metrics, confusions, calibration and example predictions.
 
     Args:
-        title: name of the task.
-        data: name of the data set.
-        examples: number of evaluated examples.
-        monitor: name of the main metric.
-        measured: losses and metrics by name.
-        baseline: metrics of predictions made without reading the inputs.
-        error_analysis: of the predictions.
-        read_report: examples that were skipped or repaired when the data was read.
+        task: that was evaluated.
+        split: its examples.
+        predictions: of the examples.
+        measured: losses and metrics by name; `kind` and `step` of the evaluation are not shown.
     """
+    baseline, analysis = task.baseline(split.examples), task.error_analysis(split.examples, predictions)
     # Metrics of parts, such as PER/f1, are in the task's own table.
-    names = [name for name in measured if "/" not in name and name != "truncated_share"]
-    names.sort(key=lambda name: (name != monitor, name not in baseline))
-    confusion, confidences, correct = error_analysis.confusion, error_analysis.confidences, error_analysis.correct
+    names = [name for name in measured if "/" not in name and name not in ("kind", "step", "truncated_share")]
+    names.sort(key=lambda name: (name != task.monitor, name not in baseline))
+    confusion, confidences, correct = analysis.confusion, analysis.confidences, analysis.correct
     is_matrix = confusion is not None and len(confusion.labels) <= _MATRIX
     calibration = len(confidences) and {
         **calibration_errors(confidences, correct),
@@ -65,18 +53,18 @@ def evaluation_page(
         "plot": reliability_plot(confidences, correct),
     }
     return _TEMPLATES.get_template("evaluation.html.j2").render(
-        title=title,
-        data=data,
-        examples=examples,
-        monitor=monitor,
+        title=task.name.replace("_", " ").capitalize(),
+        data=split.where,
+        examples=len(split.examples),
+        monitor=task.monitor,
         measured=measured,
         baseline=baseline,
         units={name: unit_of(name, measured) for name in names},
-        analysis=error_analysis,
+        analysis=analysis,
         matrix=confusion if is_matrix else None,
         confusions=_frequent(confusion) if confusion and not is_matrix else None,
         calibration=calibration,
-        read_report=read_report,
+        read_report=split.read_report,
     )
 
 

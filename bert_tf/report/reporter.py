@@ -28,17 +28,7 @@ class FileReporter(Reporter):
         from bert_tf.report.pages import evaluation_page
 
         assert evaluation.predictions is not None, "an evaluation is reported after its first call"
-        task, split = evaluation.task, evaluation.split
-        page = evaluation_page(
-            title=task.name.replace("_", " ").capitalize(),
-            data=split.where,
-            examples=len(split.examples),
-            monitor=task.monitor,
-            measured={name: value for name, value in metrics.items() if name not in ("kind", "step")},
-            baseline=task.baseline(split.examples),
-            error_analysis=task.error_analysis(split.examples, evaluation.predictions),
-            read_report=split.read_report,
-        )
+        page = evaluation_page(evaluation.task, evaluation.split, evaluation.predictions, metrics)
         write_text(os.path.join(directory, PAGE), page)
 
     def trials(self, directory: str, summary: Json) -> None:

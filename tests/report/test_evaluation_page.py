@@ -2,6 +2,7 @@
 
 import math
 import re
+import types
 
 import numpy as np
 import pytest
@@ -25,10 +26,18 @@ ERROR_ANALYSIS = ErrorAnalysis(
 )
 
 
-def make(error_analysis=ERROR_ANALYSIS, read_report=None, metrics=METRICS, baseline=BASELINE):
-    text = evaluation_page(
-        "T", "folder/dev.tsv", 1234, "accuracy", metrics, baseline, error_analysis, read_report or ReadReport()
+def shown(monitor, metrics, baseline, error_analysis, read_report=None):
+    """The page of a task and examples that have these values."""
+    task = types.SimpleNamespace(name="t", monitor=monitor)
+    task.baseline, task.error_analysis = lambda examples: baseline, lambda examples, predictions: error_analysis
+    split = types.SimpleNamespace(
+        where="folder/dev.tsv", examples=[None] * 1234, read_report=read_report or ReadReport()
     )
+    return evaluation_page(task, split, [], {"kind": "evaluation", "step": 7} | metrics)
+
+
+def make(error_analysis=ERROR_ANALYSIS, read_report=None, metrics=METRICS, baseline=BASELINE):
+    text = shown("accuracy", metrics, baseline, error_analysis, read_report)
     return text, Checker(text)
 
 
@@ -69,19 +78,15 @@ def rows_of(page):
     return {text_of(name).strip(): others for name, *others in filter(None, cells)}
 
 
-def shown(best, metrics, baseline, intervals):
-    error_analysis = ErrorAnalysis(intervals=intervals)
-    return evaluation_page("T", "dev.tsv", 9, best, metrics, baseline, error_analysis, ReadReport())
-
-
 def test_counts_thresholds_and_correlations_are_not_percentages():
     tagging = {"f1": 0.5, "accuracy": 1.0, "entities": 12345.0, "predicted_entities": 1.0}
-    rows = rows_of(shown("f1", tagging, tagging | {"predicted_entities": 0.0}, {"f1": (0.25, 0.75)}))
+    analysis = ErrorAnalysis({"f1": (0.25, 0.75)})
+    rows = rows_of(shown("f1", tagging, tagging | {"predicted_entities": 0.0}, analysis))
     assert [text_of(cell).strip() for cell in rows["f1"]] == ["50.0%", "25.0–75.0%", "50.0%"]
     assert rows["predicted_entities"] == ["1", "", "0"] and rows["entities"] == ["12,345", "", "12,345"]  # and no bar
 
     squad = {"f1": 0.5, "HasAns_exact": 0.25, "HasAns_total": 1.0, "best_f1": 0.625, "best_f1_thresh": 0.35}
-    rows = rows_of(shown("f1", squad, squad, {}))
+    rows = rows_of(shown("f1", squad, squad, ErrorAnalysis()))
     assert {name: text_of(cells[0]).strip() for name, cells in rows.items()} == {
         "f1": "50.0%", "HasAns_exact": "25.0%", "HasAns_total": "1", "best_f1": "62.5%", "best_f1_thresh": "0.3500"
     }  # fmt: skip
@@ -98,11 +103,13 @@ def test_long_texts_and_answers_are_shortened_in_the_same_way():
 
 def test_both_ends_of_a_range_have_the_same_number_format():
     cola = {"matthews": 0.02, "score": 0.02, "accuracy": 0.75}
-    page = shown("score", cola, {"score": 0.0, "matthews": 0.0}, {"score": (-0.12, 0.05), "matthews": (0.01, 0.05)})
+    analysis = ErrorAnalysis({"score": (-0.12, 0.05), "matthews": (0.01, 0.05)})
+    page = shown("score", cola, {"score": 0.0, "matthews": 0.0}, analysis)
     assert [text_of(cell).strip() for cell in rows_of(page)["score"]] == ["0.020", "-0.120 to 0.050", "0.000"]
     assert rows_of(page)["matthews"][1] == "0.010–0.050"
     assert "95% interval of score -0.120 to 0.050" in text_of(page)
-    mrpc = shown("score", {"accuracy": 0.5, "f1": 0.75, "score": 0.625}, {"score": 0.5}, {"score": (0.5, 0.75)})
+    analysis = ErrorAnalysis({"score": (0.5, 0.75)})
+    mrpc = shown("score", {"accuracy": 0.5, "f1": 0.75, "score": 0.625}, {"score": 0.5}, analysis)
     assert [text_of(cell).strip() for cell in rows_of(mrpc)["score"]] == ["62.5%", "50.0–75.0%", "50.0%"]
 
 
