@@ -47,11 +47,13 @@ def evaluation_page(task: "FineTuningTask", split: "Split", predictions: list[Js
     names.sort(key=lambda name: (name != task.monitor, name not in baseline))
     confusion, confidences, correct = analysis.confusion, analysis.confidences, analysis.correct
     is_matrix = confusion is not None and len(confusion.labels) <= _MATRIX
-    calibration = len(confidences) and {
-        **calibration_errors(confidences, correct),
-        "accuracy": sum(correct) / len(correct),
-        "plot": reliability_plot(confidences, correct),
-    }
+    calibration: Json = {}
+    if len(confidences) and np.isfinite(confidences).all():  # else the model has diverged
+        calibration = {
+            **calibration_errors(confidences, correct),
+            "accuracy": sum(correct) / len(correct),
+            "plot": reliability_plot(confidences, correct),
+        }
     return _TEMPLATES.get_template("evaluation.html.j2").render(
         title=task.name.replace("_", " ").capitalize(),
         data=split.where,

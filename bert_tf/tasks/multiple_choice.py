@@ -155,7 +155,9 @@ class MultipleChoice(FineTuningTask):
         def describe(index: int) -> tuple[tuple[str, ...], str, str, str]:
             one = examples[index]
             texts = tuple(filter(None, (one.context, one.question)))
-            return texts, one.choices[gold[index]], one.choices[predicted[index]], one.location
+            # A diverged model may choose one of the choices that this example lacks.
+            answered = dict(enumerate(one.choices)).get(predicted[index], "")
+            return texts, one.choices[gold[index]], answered, one.location
 
         return analysis_of_choices(accuracy, gold, predicted, confidences, describe)
 

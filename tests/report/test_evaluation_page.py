@@ -125,6 +125,14 @@ def test_the_page_without_error_analysis_has_only_metrics():
     assert checker.tags.count("section") == 1 and "figure" not in checker.tags
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_without_finite_confidences_the_page_says_why_it_has_no_calibration(value):
+    page, checker = make(ERROR_ANALYSIS._replace(confidences=[0.9, value, 0.95, 0.2]))
+    text = text_of(page)
+    assert "Left out, because confidences are NaN or infinite" in text and "figure" not in checker.tags
+    assert "Expected calibration error" not in text and "이 영화" in text
+
+
 def test_many_classes_are_listed_by_frequency_of_confusion():
     counts = np.diag([10] * 150)
     counts[3, 7], counts[5, 6] = 4, 9

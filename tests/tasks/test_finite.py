@@ -1,12 +1,22 @@
-"""Answers of a damaged model are refused, whatever the task does with its outputs."""
+"""Answers of a damaged model are refused, whatever the task does with its outputs; a run that made it has a report."""
 
 import math
+import types
 
 import pytest
 import tensorflow as tf
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
+from bert_tf.inputs.datasets.examples import (
+    Answer,
+    ChoiceExample,
+    QuestionExample,
+    ReadReport,
+    TaggedExample,
+    TextExample,
+    tagged,
+)
+from bert_tf.report.pages import evaluation_page
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.multi_label import MultiLabel
 from bert_tf.tasks.multiple_choice import MultipleChoice
@@ -35,26 +45,56 @@ TASKS = {
     "questions": (QuestionAnswering, None, {}, QUESTIONS, ("start_logits", "end_logits"), lambda tokens: [tokens]),
     "no answer": (QuestionAnswering, NO_ANSWER, {}, QUESTIONS, ("start_logits", "end_logits"), lambda tokens: [tokens]),
 }
+LABELS = {
+    TextExample: {"label": "x"},
+    TaggedExample: {"tags": ("O", "B-X")},
+    ChoiceExample: {"label": 0},
+    QuestionExample: {"answers": (Answer("b", 0),)},
+}
 
 
-@pytest.mark.parametrize("kind", TASKS)
-def test_an_answer_that_is_not_finite_is_refused_with_its_location(kind):
-    task_class, config, state, examples, names, shape = TASKS[kind]
-    task = task_class(Tokenizer(PIECES), config, **state)
+def of_kind(kind, examples=None):
+    """A task; and a function from whether the last row of the model's outputs is NaN to the predictions."""
+    task_class, config, state, unlabelled, names, shape = TASKS[kind]
+    task, examples = task_class(Tokenizer(PIECES), config, **state), examples or unlabelled
     columns = task.to_tensors(examples, labelled=False)
     features = task.pad(task.preprocess(columns))
-    outputs = tf.zeros([3, *shape(features["input_word_ids"].shape[-1])])
 
-    def predicted(outputs, **how):
+    def predicted(damaged, **how):
+        outputs = tf.zeros([3, *shape(features["input_word_ids"].shape[-1])])
+        if damaged:
+            outputs = tf.tensor_scatter_nd_update(outputs, [[2]], tf.fill([1, *outputs.shape[1:]], math.nan))
         decoded = task.postprocess(features, dict.fromkeys(names, outputs))
         answers = task.aggregate_windows(columns, features["row"], decoded)
         return task.predictions(examples, {name: answer.numpy() for name, answer in answers.items()}, **how)
 
-    assert len(predicted(outputs)) == 3
-    damaged = tf.tensor_scatter_nd_update(outputs, [[2]], tf.fill([1, *outputs.shape[1:]], math.nan))
+    return task, predicted
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_an_answer_that_is_not_finite_is_refused_with_its_location(kind):
+    _, predicted = of_kind(kind)
+    assert len(predicted(False)) == 3
     with pytest.raises(DataError, match=r"^rows:2: the model computes '\w+' as NaN or infinity; its weights are"):
-        predicted(damaged)
-    assert len(predicted(damaged, finite=False)) == 3  # in evaluations during training
+        predicted(True)
+    assert len(predicted(True, finite=False)) == 3  # in evaluations during training
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_run_whose_model_has_diverged_ends_with_a_report(kind):
+    examples = [one._replace(**LABELS[type(one)]) for one in TASKS[kind][3]]
+    if kind == "regression":
+        examples = [one._replace(label="3") for one in examples]
+    if kind == "choices":
+        examples[2] = examples[2]._replace(choices=("b",))
+    task, predicted = of_kind(kind, examples)
+    predictions = predicted(True, finite=False)
+    task.tune(examples, predictions)
+    metrics = {"loss": math.nan} | task.official_metrics(examples, predictions)
+    split = types.SimpleNamespace(where="rows", examples=examples, read_report=ReadReport())
+    page = evaluation_page(task, split, predictions, metrics)
+    has_nan = any(not math.isfinite(value) for value in task.error_analysis(examples, predictions).confidences)
+    assert ("Left out, because confidences are NaN or infinite" in page) == has_nan
 
 
 def test_the_metrics_of_a_diverged_regression_are_nan():
