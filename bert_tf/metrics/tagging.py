@@ -38,16 +38,13 @@ def entities(tags: Sequence[str]) -> list[Span]:
         (start, end, type) of each entity, `end` exclusive, in order.
     """
     spans: list[Span] = []
-    start: int | None = None
     last_prefix, last_kind = "O", ""
-    for index, tag in enumerate((*tags, "O")):
+    for index, tag in enumerate(tags):
         prefix, kind = _split(tag)
-        is_start = prefix != "O" and (prefix in "BS" or last_prefix in "OES" or kind != last_kind)
-        if start is not None and (is_start or prefix == "O"):
-            spans.append((start, index, last_kind))
-            start = None
-        if is_start:
-            start = index
+        if prefix in "BS" or (prefix != "O" and (last_prefix in "OES" or kind != last_kind)):
+            spans.append((index, index + 1, kind))
+        elif prefix != "O":
+            spans[-1] = (spans[-1][0], index + 1, kind)
         last_prefix, last_kind = prefix, kind
     return spans
 

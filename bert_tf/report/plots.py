@@ -122,17 +122,17 @@ def draw_curves(
         key = name.removesuffix("_loss")
         subject = "" if key == "loss" else f"{_TITLES.get(key, key)}: "
         _training_and_validation(top, points, evaluations, name)
-        top.set_title(_capital(f"{subject}loss"))
+        top.set_title(f"{subject}loss".capitalize())
         metric = monitor if key == "loss" and monitor != "loss" else name.replace("loss", "accuracy")
         _training_and_validation(bottom, points, evaluations, metric)
-        bottom.set_title(_capital(subject + metric.removeprefix(f"{key}_").replace("_", " ")))
+        bottom.set_title((subject + metric.removeprefix(f"{key}_").replace("_", " ")).capitalize())
     upper[-1].plot(*_curve(points, "learning_rate"))
     upper[-1].set_title("Learning rate")
     _from_zero(upper[-1], _rate)
     unit = "tokens" if any("tokens_per_second" in row for row in points) else "sequences"
     _training(lower[-1], points, f"{unit}_per_second")
     shares = [row["mfu"] for row in points if "mfu" in row]
-    lower[-1].set_title(f"{_capital(unit)} per second" + (f" (MFU {np.median(shares):.0%})" if shares else ""))
+    lower[-1].set_title(f"{unit.capitalize()} per second" + (f" (MFU {np.median(shares):.0%})" if shares else ""))
     _from_zero(lower[-1], EngFormatter(sep=""))
     changes = [before["step"] for before, after in itertools.pairwise(points) if before["phase"] < after["phase"]]
     for axes in (*upper, *lower):
@@ -239,7 +239,3 @@ def _rate(value: float, _: float) -> str:
     """A learning rate as "5e-5"."""
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}" if value else "0"
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]

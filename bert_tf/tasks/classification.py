@@ -17,7 +17,6 @@ from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, analysis_of_choices
 from bert_tf.tasks.fine_tuning_task import strings, truncated_share
 from bert_tf.tasks.labels import LabelTask
-from bert_tf.tasks.texts import pooled
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 _UNKNOWN = -1  # target of an evaluated example whose class the model does not have
@@ -87,7 +86,7 @@ class Classification(LabelTask):
 
     def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
         examples = tf.shape(columns["text"])[0]
-        probabilities = tf.nn.softmax(pooled(decoded["logits"], rows, examples))
+        probabilities = tf.nn.softmax(tf.math.unsorted_segment_mean(decoded["logits"], rows, examples))
         labels = tf.constant(self.labels)
         return {
             "label": tf.gather(labels, tf.argmax(probabilities, -1)),

@@ -13,7 +13,6 @@ from bert_tf.metrics.classification import multi_label, precision_recall_f1
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.fine_tuning_task import truncated_share
 from bert_tf.tasks.labels import LabelTask
-from bert_tf.tasks.texts import pooled
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 
@@ -89,7 +88,7 @@ class MultiLabel(LabelTask):
     def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
         """`given` bool and `probabilities` float32 [examples, labels]."""
         examples = tf.shape(columns["text"])[0]
-        probabilities = tf.nn.sigmoid(pooled(decoded["logits"], rows, examples))
+        probabilities = tf.nn.sigmoid(tf.math.unsorted_segment_mean(decoded["logits"], rows, examples))
         return {
             "given": probabilities >= self.config.threshold,
             "probabilities": probabilities,

@@ -17,7 +17,7 @@ from bert_tf.metrics.glue import glue_scores
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.tasks.fine_tuning_task import truncated_share
-from bert_tf.tasks.texts import TextTask, pooled, write_table
+from bert_tf.tasks.texts import TextTask, write_table
 from bert_tf.text.packing import pack, truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
@@ -147,7 +147,7 @@ class Regression(TextTask):
         return {"values": self._numbers(outputs)[:, tf.newaxis]}
 
     def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
-        values = pooled(decoded["values"], rows, tf.shape(columns["text"])[0])[:, 0]
+        values = tf.math.unsorted_segment_mean(decoded["values"], rows, tf.shape(columns["text"])[0])[:, 0]
         return {"value": tf.clip_by_value(values, *self.scale) if self.scale else values}
 
     def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:

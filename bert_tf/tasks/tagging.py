@@ -193,7 +193,8 @@ class Tagging(FineTuningTask):
 
     def preprocess(self, columns: Tensors) -> Tensors:
         ids, is_first, features = match_words(self.tokenizer, self.unit, columns)
-        rows = windows(ids.row_lengths(), self.config.max_length - 2, self.config.stride or self._half)
+        most = self.config.max_length
+        rows = windows(ids.row_lengths(), most - 2, self.config.stride or (most - 1) // 2)
         chosen = most_context(*rows).values & cut(ids.with_values(is_first), *rows).values
         zero = tf.zeros([tf.size(rows[0]), 1], tf.int32)
 
@@ -205,10 +206,6 @@ class Tagging(FineTuningTask):
         packed, types = pack(cut(ids, *rows), cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
         inputs = {"input_word_ids": packed, "input_type_ids": types, "row": rows[0]}
         return inputs | {name: in_windows(values) for name, values in features.items()}
-
-    @property
-    def _half(self) -> int:
-        return (self.config.max_length - 1) // 2
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         head = self.head(self.settings())

@@ -105,17 +105,6 @@ class TextTask(FineTuningTask):
         return super().writers() | {".zip": functools.partial(write_submission, self.glue)}
 
 
-def pooled(values: tf.Tensor, rows: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
-    """Means over the rows of each example: float [rows, n] -> [examples, n].
-
-    Args:
-        values: float [rows, n].
-        rows: int [rows], the example of each row.
-        examples: int scalar, the number of examples.
-    """
-    return tf.math.unsorted_segment_mean(values, rows, examples)
-
-
 def write_table(path: str, header: Sequence[str], rows: Iterable[Sequence[str | float]]) -> None:
     """Writes a TSV.
 
