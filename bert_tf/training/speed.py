@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.training.strategy import devices_of
+from bert_tf.training.strategy import devices_of, parallel_parts
 
 _SIZES = (512, 1024, 2048, 4096, 8192)  # of square matrices; the faster the machine, the larger those it needs
 _TRIES = 15  # many short ones: other processes take the cores away during most of them
@@ -95,18 +95,24 @@ def peak_flops(strategy: tf.distribute.Strategy, dtype: str) -> float:
 
 
 def _matmul_flops(strategy: tf.distribute.Strategy, dtype: tf.DType, size: int) -> float:
-    """Floating-point operations per second of each replica in a chain of products; the best of many."""
+    """Floating-point operations per second of each replica in chains of products; the best of many."""
+    chains = parallel_parts(strategy)  # which are multiplied at the same time, as in training
 
     def make() -> tuple[tf.Tensor, tf.Tensor]:
         # Columns of norm 1 keep the magnitude of the product's entries.
         factor = tf.random.stateless_normal([size, size], [0, 0]) * size**-0.5
-        return tf.cast(factor, dtype), tf.cast(tf.random.stateless_normal([size, size], [0, 1]), dtype)
+        return tf.cast(factor, dtype), tf.cast(tf.random.stateless_normal([chains, size, size], [0, 1]), dtype)
 
-    def multiply(products: tf.Tensor, factor: tf.Tensor, product: tf.Tensor) -> tf.Tensor:
-        _, product = tf.while_loop(
-            lambda done, _: done < products, lambda done, product: (done + 1, tf.matmul(product, factor)), (0, product)
-        )
-        return tf.reduce_sum(tf.cast(product, tf.float32))
+    def multiply(products: tf.Tensor, factor: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
+        def chain(start: tf.Tensor) -> tf.Tensor:
+            _, product = tf.while_loop(
+                lambda done, _: done < products,
+                lambda done, product: (done + 1, tf.matmul(product, factor)),
+                (0, start),
+            )
+            return tf.reduce_sum(tf.cast(product, tf.float32))
+
+        return tf.add_n([chain(start) for start in tf.unstack(starts)])
 
     operands = tf.function(lambda: strategy.run(make), autograph=False)()
     run = tf.function(
@@ -123,7 +129,7 @@ def _matmul_flops(strategy: tf.distribute.Strategy, dtype: tf.DType, size: int) 
     timed(1)  # traces
     # So long that the cost of starting the chain is negligible.
     products = int(min(1000, max(1, _CHAIN / timed(1))))
-    return products * 2 * size**3 / min(timed(products) for _ in range(_TRIES))
+    return chains * products * 2 * size**3 / min(timed(products) for _ in range(_TRIES))
 
 
 class Speed:
