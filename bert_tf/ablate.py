@@ -23,7 +23,6 @@ _SMOKE = flags.DEFINE_bool("smoke", False, "Run only a few steps each: checks th
 def main(_: list[str]) -> None:
     output = _OUTPUT_DIR.value
     check_output(output, directory=True)
-    strategy.one_thread_per_operation()
     recipe = Recipe(
         config("pretrain/tiny.py"),
         config("finetune/reviews_tiny.py"),
@@ -34,7 +33,7 @@ def main(_: list[str]) -> None:
         ablate(
             recipe,
             output,
-            strategy.create(),
+            strategy.create(train=recipe.pretraining.train),
             sizes=_SIZES.value,
             seeds=_SEEDS.value,
             smoke=_SMOKE.value,

@@ -25,8 +25,7 @@ _STRATEGY = strategy_flags()
 
 def main(_: list[str]) -> None:
     check_output(_MODEL_DIR.value, directory=True)
-    strategy.one_thread_per_operation()
-    devices = strategy.create(*_STRATEGY())
+    devices = strategy.create(*_STRATEGY(), _CONFIG.value.train)
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
         results = sweep.finetune(

@@ -21,8 +21,7 @@ _STRATEGY = strategy_flags()
 
 def main(_: list[str]) -> None:
     check_output(_MODEL_DIR.value, directory=True)
-    strategy.one_thread_per_operation()
-    devices = strategy.create(*_STRATEGY())
+    devices = strategy.create(*_STRATEGY(), _CONFIG.value.train)
     if _DRY_RUN.value:
         print(pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True)["plan"])
         return

@@ -63,8 +63,7 @@ def main(_: list[str]) -> None:
 def _quickstart(output: str) -> None:
     started = time.time()
     seconds: dict[str, float] = {}
-    strategy.one_thread_per_operation()
-    devices = strategy.create()
+    devices = strategy.create(train=config("pretrain/tiny.py").train)
 
     def timed(name: str, function: Callable[..., _Result], *arguments: Any) -> _Result:
         print(f"\n== {name}", flush=True)

@@ -20,8 +20,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.training.loop import Trainer
 
     config = TrainConfig(batch_size=settings["batch"], steps=1_000_000, learning_rate=1e-4, dtype=settings["dtype"])
-    strategy.one_thread_per_operation()  # as the program does
-    where = strategy.create()
+    where = strategy.create(train=config)  # as the program does
     with where.scope():
         encoder = BertEncoder(BertConfig.from_name(settings["model"]), dtype=precision.policy(settings["dtype"]))
         task = Pretraining(None, settings["length"])  # its tokenizer would only be saved

@@ -129,6 +129,6 @@ def _array(answer: Any, like: Array) -> Array | None:
         return None
     try:
         found = np.array(decoded(answer, like.dtype.kind), like.dtype)
-    except ValueError:  # rows of different lengths
+    except (TypeError, ValueError):  # null, or rows of different lengths
         return None
     return found.reshape(like.shape) if found.size == like.size else None

@@ -127,17 +127,25 @@ def answering(
 def _computed(
     compute: Callable[[Tensors], Any], batches: tf.data.Dataset, strategy: tf.distribute.Strategy
 ) -> Iterator[tuple[Tensors, Any]]:
-    """(features, compute(features)) of each batch, in order; as many at the same time as `parallel_parts` says."""
+    """(features, compute(features)) of the parts of each batch, in order; `parallel_parts` are computed at once."""
     count = parallel_parts(strategy)
     waiting: collections.deque[tuple[Tensors, Any]] = collections.deque()
+    most = 0  # the first part alone, because it may be traced
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
-        for features in batches.with_options(without_tuning()):
-            waiting.append((features, pool.submit(compute, features)))
-            if len(waiting) > count:
-                features, future = waiting.popleft()
-                yield features, future.result()
-        for features, future in waiting:
-            yield features, future.result()
+        for part in (part for features in batches.with_options(without_tuning()) for part in _parts(features, count)):
+            waiting.append((part, pool.submit(compute, part)))
+            if len(waiting) > most:
+                part, future = waiting.popleft()
+                yield part, future.result()
+            most = count
+        for part, future in waiting:
+            yield part, future.result()
+
+
+def _parts(features: Tensors, count: int) -> Sequence[Tensors]:
+    """Cuts a batch into `count` parts, fewer if it has fewer rows."""
+    count = min(count, next(iter(features.values())).shape[0])
+    return [microbatch(features, index, count) for index in range(count)] if count > 1 else [features]
 
 
 def _split(strategy: tf.distribute.Strategy, compute: Callable[[Tensors], Any], features: Tensors) -> Sequence[Any]:

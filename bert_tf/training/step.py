@@ -41,6 +41,7 @@ class Step:
         fuse_every_shape: as for `fusion_scope`.
 
     Attributes:
+        fuse_every_shape: the argument; read when the update is traced.
         names: the metrics, in the order of the rows of all sums and weights: losses, metrics, gradient_norm.
     """
 
@@ -59,7 +60,7 @@ class Step:
     ) -> None:
         self._task, self._model, self._optimizer = task, model, optimizer
         self._learning_rate, self._loss_scale = learning_rate, loss_scale
-        self._config, self._strategy, self._fuse_every_shape = config, strategy, fuse_every_shape
+        self._config, self._strategy, self.fuse_every_shape = config, strategy, fuse_every_shape
         self._parts = 1 if jit_compile else parallel_parts(strategy)
         self._inputs = [tensor.name for tensor in model.inputs]
         # Without XLA no functions of their own, which would only make tracing slower.
@@ -212,14 +213,16 @@ class Step:
         self, features: Tensors, divisors: dict[str, tf.Tensor], seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Gradients of the scaled loss of one micro-batch; its metrics, float32 [metrics, 2]."""
-        if self._parts == 1:
-            return self._part_gradients(features, divisors, seed, scale)
         one = next(iter(features.values()))
         rows = one.shape[0]
-        parts = tf.minimum(self._parts, tf.shape(one)[0])
+        # If the number of rows is static, that of each part is, too.
+        most = self._parts if rows is None else max(n for n in range(1, self._parts + 1) if rows % n == 0)
+        if most == 1:
+            return self._part_gradients(features, divisors, seed, scale)
+        parts = tf.minimum(most, tf.shape(one)[0])
         # An array per variable, not a running sum, which would be one more pass over memory for each part.
         arrays = [
-            tf.TensorArray(variable.dtype, self._parts, element_shape=variable.shape)
+            tf.TensorArray(variable.dtype, most, element_shape=variable.shape)
             for variable in self._model.trainable_variables
         ]
 
@@ -227,19 +230,16 @@ class Step:
             index: tf.Tensor, arrays: list[tf.TensorArray], metrics: tf.Tensor
         ) -> tuple[tf.Tensor, list[tf.TensorArray], tf.Tensor]:
             part = microbatch(features, tf.cast(index, tf.int64), tf.cast(parts, tf.int64))
-            if rows is not None and rows % self._parts == 0:
-                each = rows // self._parts
-                part = {name: tf.ensure_shape(value, [each, *value.shape[1:]]) for name, value in part.items()}
+            if rows is not None:
+                part = {name: tf.ensure_shape(value, [rows // most, *value.shape[1:]]) for name, value in part.items()}
             gradients, added = self._part_gradients(part, divisors, fold_in(seed, index), scale)
             written = [array.write(index, gradient) for array, gradient in zip(arrays, gradients, strict=True)]
             return index + 1, written, metrics + added
 
         # A loop whose turns do not wait for each other: traced once, for any number of parts.
         state = tf.constant(0), arrays, tf.zeros([len(self.names) - 1, 2])
-        _, arrays, metrics = tf.while_loop(
-            lambda index, *_: index < parts, compute, state, parallel_iterations=self._parts
-        )
-        return [tf.add_n([array.read(part) for part in range(self._parts)]) for array in arrays], metrics
+        _, arrays, metrics = tf.while_loop(lambda index, *_: index < parts, compute, state, parallel_iterations=most)
+        return [tf.add_n([array.read(part) for part in range(most)]) for array in arrays], metrics
 
     def _part_gradients(
         self, features: Tensors, divisors: dict[str, tf.Tensor], seed: tf.Tensor, scale: tf.Tensor
@@ -247,7 +247,7 @@ class Step:
         """As `_gradients`, of a part of a micro-batch."""
         task = self._task
         with (
-            fusion_scope(every_shape=self._fuse_every_shape),
+            fusion_scope(every_shape=self.fuse_every_shape),
             tf.GradientTape() as tape,
             seed_scope(seed),
             remat_scope(self._config.remat),

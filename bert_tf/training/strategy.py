@@ -5,6 +5,7 @@ import os
 
 import tensorflow as tf
 
+from bert_tf.config import TrainConfig
 from bert_tf.errors import ConfigError
 
 # The most cores that compute parts of a batch: the gradients of each part take as much memory as the model.
@@ -13,7 +14,7 @@ _MOST_PARTS = 4
 NAMES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
 
 
-def create(name: str = "auto", tpu: str = "") -> tf.distribute.Strategy:
+def create(name: str = "auto", tpu: str = "", train: TrainConfig | None = None) -> tf.distribute.Strategy:
     """Creates the strategy called `name`.
 
     Args:
@@ -21,7 +22,13 @@ def create(name: str = "auto", tpu: str = "") -> tf.distribute.Strategy:
             environment variable TF_CONFIG lists; "tpu": the TPU at `tpu`; "auto": mirrored if there are several
             GPUs, else one device.
         tpu: name or address of the TPU, "" or "local" for the TPU of this virtual machine.
+        train: of a program that trains and has not computed anything yet. On one device, TensorFlow then computes each
+            operation with one thread where `parallel_parts` gives each core a part of a batch.
     """
+    if train and name in ("auto", "one_device") and _gains_by_parts(train):
+        # TensorFlow keeps the threads with which it has started to compute.
+        with contextlib.suppress(RuntimeError):
+            tf.config.threading.set_intra_op_parallelism_threads(1)
     gpus = tf.config.list_logical_devices("GPU") if name in ("auto", "one_device") else []
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
         return tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/cpu:0")
@@ -38,26 +45,15 @@ def create(name: str = "auto", tpu: str = "") -> tf.distribute.Strategy:
     raise ConfigError(f"--strategy={name} is unknown; choose one of {', '.join(NAMES)}")
 
 
-def one_thread_per_operation() -> None:
-    """Makes TensorFlow compute each operation with one thread where `parallel_parts` then gives each core one.
-
-    That is on two to four cores without a GPU or TPU. For programs that train, before anything else: TensorFlow keeps
-    the threads with which it has started to compute.
-    """
-    if 1 < cores() <= _MOST_PARTS and not any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
-        with contextlib.suppress(RuntimeError):
-            tf.config.threading.set_intra_op_parallelism_threads(1)
-
-
 def parallel_parts(strategy: tf.distribute.Strategy) -> int:
-    """In how many parts a replica computes a batch at the same time: one per core, if operations have one thread each.
+    """In how many parts a replica computes a batch at the same time.
 
-    Threads that share an operation wait for each other dozens of microseconds each time, and there are thousands of
-    operations in an update.
+    One for each of two to four cores without a GPU or TPU, if operations have one thread each. Threads that share an
+    operation wait for each other dozens of microseconds each time, and there are thousands of operations in an update.
     """
     alone = accelerator(strategy) is None and len(devices_of(strategy)) <= 1
     one_thread = tf.config.threading.get_intra_op_parallelism_threads() == 1
-    return min(cores(), _MOST_PARTS) if alone and one_thread else 1
+    return cores() if alone and one_thread and cores() <= _MOST_PARTS else 1
 
 
 def cores() -> int:
@@ -87,6 +83,15 @@ def accelerator(strategy: tf.distribute.Strategy) -> str | None:
     """ "GPU" or "TPU" if the replicas compute on such devices, else None."""
     kinds = {tf.DeviceSpec.from_string(device).device_type for device in devices_of(strategy)}
     return next((kind for kind in ("GPU", "TPU") if kind in kinds), None)
+
+
+def _gains_by_parts(train: TrainConfig) -> bool:
+    """Whether training is faster if each core computes a part of a batch: not if micro-batches have fewer rows."""
+    phases = [train.in_phase(phase) for phase in train.phases] or [train]
+    rows = min(phase.batch_size // phase.accumulation for phase in phases)
+    accelerators = tf.config.list_physical_devices("GPU") + tf.config.list_physical_devices("TPU")
+    free = "TF_NUM_INTRAOP_THREADS" not in os.environ and not accelerators
+    return free and 1 < cores() <= min(_MOST_PARTS, rows)
 
 
 def _best_devices() -> list[tf.config.LogicalDevice]:

@@ -72,9 +72,9 @@ def test_a_replica_clips_and_recomputes_in_parts_as_in_one(tmp_path, request):
 def test_programs_compute_a_part_of_a_batch_on_each_core():
     assert parallel_parts(create("one_device")) == 1  # this process shares each operation between the cores
     program = """if True:
-        from bert_tf.training import strategy
-        strategy.one_thread_per_operation()
-        print(strategy.parallel_parts(strategy.create("one_device")))
+        from bert_tf.config import TrainConfig
+        from bert_tf.training.strategy import create, parallel_parts
+        print(parallel_parts(create(train=TrainConfig(batch_size=32, accumulation=8))))
     """
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
     assert subprocess.check_output([sys.executable, "-c", program], env=environment, text=True) == f"{cores()}\n"

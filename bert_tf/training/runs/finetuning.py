@@ -98,7 +98,7 @@ def finetune(
     steps_per_epoch = math.ceil(task.count_rows(columns) / batch_size)
     total_steps = config.train.steps or math.ceil(steps_per_epoch * config.train.epochs)
 
-    # XLA compiles the update, or at least GELU's derivative, for each length.
+    # XLA compiles the update, or at least GELU, for each length.
     few_lengths = runner.jit_compile or accelerator(strategy) is not None
 
     def epoch_batches(epoch: tf.Tensor | int) -> tf.data.Dataset:

@@ -26,7 +26,7 @@ from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs import dry_run
 from bert_tf.training.speed import peak_flops
 from bert_tf.training.state.run_manifest import RunManifest
-from bert_tf.training.strategy import accelerator, is_chief
+from bert_tf.training.strategy import accelerator, is_chief, parallel_parts
 from bert_tf.training.tf_internals import forgetting_custom_gradients, in_multi_worker_mode
 from bert_tf.types import Json, Metrics
 
@@ -183,7 +183,9 @@ class Runner:
             microbatch = {name: value[:rows] for name, value in next(iter(source.batches(0))).items()}
             kept.append(dry_run.kept_bytes(task, model, source.prepare(microbatch), remat=self.config.remat))
         size = 4 * model.count_params()
-        memory = {"weights": size, "gradients": size, "moments": 2 * size, "kept for the backward pass": max(kept)}
+        parts = parallel_parts(self.strategy)
+        gradients = size if parts == 1 else (parts + 1) * size  # those of each part, and their sum
+        memory = {"weights": size, "gradients": gradients, "moments": 2 * size, "kept for the backward pass": max(kept)}
         memory |= {"total": sum(memory.values()), "measured in training": grown}
         whole = next(iter(inputs[0].batches(0)))
         texts = dry_run.example_texts(whole, inputs[0].prepare(whole), task.tokenizer, swapped=swapped)
