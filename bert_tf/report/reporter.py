@@ -1,5 +1,6 @@
 """Presentation of runs as files in the model directory."""
 
+import importlib
 import os
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ class FileReporter(Reporter):
     """Writes curves.png, report.html, trials.md, ablation.md and ablation.png, and prints the tables."""
 
     # Plots and pages are imported where they are needed: Matplotlib takes a second to load.
+
+    def load(self) -> None:
+        importlib.import_module("bert_tf.report.plots")
+        importlib.import_module("bert_tf.report.pages")
 
     def curves(self, directory: str, title: str, monitor: str, history: "History") -> None:
         from bert_tf.report.plots import draw_curves

@@ -43,7 +43,7 @@ def evaluator(
 ) -> Callable[[], Metrics]:
     """Returns a function that evaluates the model with its current weights; it is traced only once.
 
-    As with `answering`, each worker evaluates everything.
+    As with `Answering`, each worker evaluates everything.
 
     Args:
         model: built by `task.build`.
@@ -76,41 +76,56 @@ def evaluator(
     return evaluate
 
 
-def answering(
-    task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy, *, labelled: bool
-) -> Callable[[Tensors, tf.data.Dataset], tuple[dict[str, Array], Metrics]]:
-    """Returns a function that runs the model on examples and post-processes its outputs; it is traced only once.
+class Answering:
+    """Callable that runs the model on examples and post-processes its outputs; it is traced only once.
 
     Each batch is split over the replicas of this process. With several workers, each evaluates the full set, so all get
     identical metrics without communication.
 
     Args:
+        task: from whose examples the batches are made.
         model: built by `task.build`.
         labelled: whether to compute losses and metrics, too.
-
-    Returns:
-        Function of (columns from `task.to_tensors`, their `task.batches`) that returns (answers, arrays [examples, ...]
-        from `task.aggregate_windows`; the task's losses and metrics over all rows, empty unless `labelled`).
     """
-    names = (*task.losses, *task.metric_names) if labelled else ()
-    inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None
 
-    def on_replica(features: Tensors) -> tuple[Tensors, tf.Tensor]:
-        outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
-        return task.postprocess(features, outputs), _loss_and_metrics(task, names, features, outputs)
+    def __init__(
+        self, task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy, *, labelled: bool
+    ) -> None:
+        self._task, self._strategy = task, strategy
+        self._names = names = (*task.losses, *task.metric_names) if labelled else ()
+        inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None
 
-    @tf.function(autograph=False)
-    def answer(features: Tensors) -> tuple[Tensors, tf.Tensor]:
-        decoded, metrics = zip(*_split(strategy, on_replica, features), strict=True)
-        return {name: tf.concat([part[name] for part in decoded], 0) for name in decoded[0]}, tf.add_n(metrics)
+        def on_replica(features: Tensors) -> tuple[Tensors, tf.Tensor]:
+            outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
+            return task.postprocess(features, outputs), _loss_and_metrics(task, names, features, outputs)
 
-    def answers(columns: Tensors, batches: tf.data.Dataset) -> tuple[dict[str, Array], Metrics]:
-        # Traced once, for batches of all shapes.
+        @tf.function(autograph=False)
+        def answer(features: Tensors) -> tuple[Tensors, tf.Tensor]:
+            decoded, metrics = zip(*_split(strategy, on_replica, features), strict=True)
+            return {name: tf.concat([part[name] for part in decoded], 0) for name in decoded[0]}, tf.add_n(metrics)
+
+        self._answer = answer
+
+    def trace(self, batches: tf.data.Dataset) -> Callable[[Tensors], tuple[Tensors, tf.Tensor]]:
+        """The function that answers each of these batches, whatever their shapes; callable in any thread."""
         spec = {name: tf.TensorSpec([None] * one.shape.rank, one.dtype) for name, one in batches.element_spec.items()}
-        traced = answer.get_concrete_function(spec)
+        return self._answer.get_concrete_function(spec)
+
+    def __call__(self, columns: Tensors, batches: tf.data.Dataset) -> tuple[dict[str, Array], Metrics]:
+        """Answers examples.
+
+        Args:
+            columns: from `task.to_tensors`.
+            batches: from `task.batches` of the columns.
+
+        Returns:
+            (answers, arrays [examples, ...] from `task.aggregate_windows`; the task's losses and metrics over all rows,
+            empty unless `labelled`).
+        """
+        names, traced = self._names, self.trace(batches)
         rows, answered, totals = [], [], np.zeros([len(names), 2])
-        with bar("evaluate" if labelled else "predict", None, "batch", leave=False) as line:
-            for features, (decoded, metrics) in _computed(traced, batches, strategy):
+        with bar("evaluate" if names else "predict", None, "batch", leave=False) as line:
+            for features, (decoded, metrics) in _computed(traced, batches, self._strategy):
                 rows.append(np.stack([features["row"], features["window"]], 1))
                 answered.append({name: value.numpy() for name, value in decoded.items()})
                 totals += metrics.numpy()
@@ -118,10 +133,9 @@ def answering(
         examples = np.concatenate(rows)  # [rows, 2]: example, window
         order = np.lexsort(examples.T[::-1])
         ordered = {name: _concatenate([batch[name] for batch in answered])[order] for name in answered[0]}
-        merged = task.aggregate_windows(columns, tf.constant(examples[order, 0]), ordered)
-        return {name: value.numpy() for name, value in merged.items()}, means(task, names, totals) if labelled else {}
-
-    return answers
+        merged = self._task.aggregate_windows(columns, tf.constant(examples[order, 0]), ordered)
+        answers = {name: value.numpy() for name, value in merged.items()}
+        return answers, means(self._task, names, totals) if names else {}
 
 
 def _computed(

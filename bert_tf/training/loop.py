@@ -1,8 +1,10 @@
 """The training loop, on any tf.distribute strategy."""
 
+import contextlib
 import functools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -113,6 +115,7 @@ class Trainer:
         evaluate_every: int = 0,
         evaluate_first: bool = True,
         started: Callable[[int], None] | None = None,
+        meanwhile: Callable[[], None] | None = None,
         pipeline: str = "",
         peak_flops: float | None = None,
         reporter: Reporter = SILENT,
@@ -126,6 +129,8 @@ class Trainer:
             evaluate_every: updates between evaluations; 0 evaluates only at the start and at the ends of phases.
             evaluate_first: whether to evaluate the model before its first update.
             started: called with the step from which the run starts or resumes, as soon as it is known.
+            meanwhile: called in a thread while TensorFlow prepares the first update, which leaves Python and all cores
+                but one without work. An error in it must occur again where its result is needed: here it is ignored.
             pipeline: identifies everything that determines the batches, see `InputState`.
             peak_flops: FLOP/s (`speed.peak_flops`), the denominator of mfu; None leaves mfu out.
             reporter: gets the curves.
@@ -194,9 +199,11 @@ class Trainer:
         ):
             while self.step < self.total_steps:
                 if phase is None or self.step == phase.end:
-                    phase = self._phase(self.step)
+                    first, phase = phase is None, self._phase(self.step)
                     with speed.timing("start"):
                         call, iterator = self._begin(phase, inputs[phase.number], input_state)
+                    if first and meanwhile:
+                        threading.Thread(target=_ignoring_errors, args=[meanwhile]).start()
                 stop = min(phase.end, *(_next(self.step, every) for every in intervals))
                 steps = min(config.steps_per_call, stop - self.step)
                 speed.start()
@@ -278,23 +285,26 @@ class Trainer:
             # The text is split into other sequences, so the previous phase's epoch cannot be continued.
             epoch, used = epoch + 1, 0
         iterator = input_state.open(source.batches, (epoch, used), self.step if self.step > phase.first else None)
-        return self.train_step.compiled(iterator, source.prepare, phase.config.accumulation), iterator
+        call = self.train_step.compiled(iterator, source.prepare, phase.config.accumulation)
+        return call.get_concrete_function(*self._arguments(1)), iterator
 
     def _advance(self, call: Callable[..., Any], steps: int, checkpoints: Checkpoints | None = None) -> Array:
         """Runs `steps` updates; returns sums and weights of the metrics over them, float32 [metrics, 2]."""
-        step, _, _, nonfinite = self._state.numpy()
-        scale = self.loss_scale.variable
-        done, totals, histograms, position, nonfinite, fingerprint, scale_state = call(
-            tf.constant(step), tf.constant(steps, tf.int64), tf.constant(nonfinite), scale.read_value()
-        )
-        self._state.assign([step + done, *position, nonfinite])
-        scale.assign(scale_state)
+        done, totals, histograms, position, nonfinite, fingerprint, scale_state = call(*self._arguments(steps))
+        self._state.assign([self.step + done, *position, nonfinite])
+        self.loss_scale.variable.assign(scale_state)
         if nonfinite >= self.config.max_nonfinite_steps:
             raise self._nonfinite_error(int(nonfinite), bytes(fingerprint.numpy()).hex(), checkpoints)
         self._totals.assign_add(totals)
         for name, counts in histograms.items():
             self._histograms[name] = self._histograms.get(name, 0) + counts.numpy()
         return totals.numpy()
+
+    def _arguments(self, steps: int) -> tuple[tf.Tensor, ...]:
+        """Those of the compiled updates, for `steps` updates."""
+        step, _, _, nonfinite = self._state.numpy()
+        scale_state = self.loss_scale.variable.read_value()
+        return tf.constant(step), tf.constant(steps, tf.int64), tf.constant(nonfinite), scale_state
 
     def _nonfinite_error(self, nonfinite: int, fingerprint: str, checkpoints: Checkpoints | None) -> BertTfError:
         """The error for this number of non-finite steps in a row; the fingerprint is of the last one's batch."""
@@ -331,6 +341,11 @@ class Trainer:
         slots = {f"slots/{name}": variable for name, variable in self.optimizer.slots.items()}
         own = {"state": self._state, "loss_scale": self.loss_scale.variable, "totals": self._totals}
         return weights | slots | own
+
+
+def _ignoring_errors(call: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):
+        call()
 
 
 def _due(step: int, every: int) -> bool:

@@ -15,6 +15,9 @@ CURVES, PAGE, TRIALS = "curves.png", "report.html", "trials.md"
 class Reporter:
     """Gets results as soon as there are any, by the chief only; this base class ignores them."""
 
+    def load(self) -> None:
+        """Loads libraries that the first curves and the evaluation need; may be called in a thread, or not at all."""
+
     def curves(self, directory: str, title: str, monitor: str, history: "History") -> None:
         """Called at each evaluation and at the end of training.
 

@@ -18,7 +18,7 @@ from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.optimizers import Optimizer
 from bert_tf.training.schedules import Schedule
 from bert_tf.training.strategy import parallel_parts
-from bert_tf.types import Tensors
+from bert_tf.types import Tensors, TfFunction
 
 # Gradients are reduced in packs of this size, so that one is copied while another travels: a single pack, the default,
 # is as large as the model.
@@ -70,7 +70,7 @@ class Step:
 
     def compiled(
         self, iterator: Iterator[tuple[Tensors, tf.Tensor]], prepare: Callable[[Tensors], Tensors], accumulation: int
-    ) -> Callable[..., Any]:
+    ) -> TfFunction:
         """A tf.function that trains on the next batches of `iterator`.
 
         Args:

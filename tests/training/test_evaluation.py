@@ -1,9 +1,11 @@
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.special import log_softmax, softmax
 
-from bert_tf.training.evaluation import evaluator
+from bert_tf.training.evaluation import Answering, evaluator
 from tests.model.small import PIECES
 from tests.training import answers, processes
 from tests.training.small import epochs, trainer
@@ -72,6 +74,21 @@ def assert_same(found, by_hand):
 
 def test_every_example_is_predicted_once_and_in_order_for_any_batch_size(by_hand):
     assert_same(answers.answers(STRATEGY), by_hand)
+
+
+def test_a_model_that_was_traced_in_a_thread_is_not_traced_again_for_batches_of_any_shape(monkeypatch):
+    task, model = answers.model_on(STRATEGY)
+    traces, postprocess = [], task.postprocess
+    monkeypatch.setattr(task, "postprocess", lambda *arguments: traces.append(0) or postprocess(*arguments))
+    answer = Answering(task, model, STRATEGY, labelled=True)
+    columns = task.to_tensors(answers.examples(), labelled=True)
+    thread = threading.Thread(target=answer.trace, args=[task.batches(columns, 4)])
+    thread.start()
+    thread.join()
+    assert len(traces) == 1
+    for size in answers.BATCH_SIZES:
+        answer(columns, task.batches(columns, size))
+    assert len(traces) == 1
 
 
 @pytest.mark.slow

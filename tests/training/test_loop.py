@@ -177,6 +177,18 @@ def test_evaluations_come_before_during_and_after(tmp_path):
     assert [row["step"] for row in history.evaluations] == [0, 3, 6, 7]
 
 
+def test_work_meanwhile_is_done_once_and_its_error_ends_nothing(tmp_path):
+    calls = []
+
+    def meanwhile():
+        calls.append(0)
+        raise Stop
+
+    trained = trainer(bert=False, total_steps=3)
+    trained.run([Input(epochs())], str(tmp_path), title="test", meanwhile=meanwhile)
+    assert (calls, trained.step) == ([0], 3)
+
+
 def stopping_at(number, how):
     """An evaluation that ends the run at its call of this number."""
     calls = []

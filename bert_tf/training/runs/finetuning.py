@@ -20,7 +20,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
 from bert_tf.tasks import FineTuningTask, task_of
 from bert_tf.text import Tokenizer
-from bert_tf.training.evaluation import answering
+from bert_tf.training.evaluation import Answering
 from bert_tf.training.phases import Input
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.runner import Runner, expect
@@ -113,6 +113,11 @@ def finetune(
             evaluation = Evaluation(task, model, validation, batch_size, strategy, tune=True)
         return [evaluation]
 
+    def meanwhile() -> None:
+        if evaluation:
+            evaluation.trace()
+            reporter.load()
+
     def finish(results: Json) -> None:
         results["skipped"] = {role: split.read_report.counts for role, split in splits.items()}
         results["steps_per_epoch"] = steps_per_epoch
@@ -134,6 +139,7 @@ def finetune(
         evaluations,
         config.train.evaluate_every or steps_per_epoch,
         evaluate_first=False,  # an untrained head guesses, and the baseline has the metrics of guessing
+        meanwhile=meanwhile,
         finish=finish,
         report=report,
     )
@@ -239,8 +245,12 @@ class Evaluation:
     ) -> None:
         self.task, self.split, self._tune = task, split, tune
         self._batches = task.batches(split.columns, batch_size)
-        self._answers = answering(task, model, strategy, labelled=True)
+        self._answers = Answering(task, model, strategy, labelled=True)
         self.predictions: list[Json] | None = None
+
+    def trace(self) -> None:
+        """Does a second of work that the first call would do."""
+        self._answers.trace(self._batches)
 
     def __call__(self) -> Metrics:
         examples = self.split.examples
@@ -264,7 +274,7 @@ def predictor(
         Function from examples, labelled or not, and a batch size to an iterator over (example, its prediction,
         JSON-ready).
     """
-    answers = answering(task, model, strategy, labelled=False)
+    answers = Answering(task, model, strategy, labelled=False)
 
     def predict(examples: Iterable[Any], batch_size: int) -> Iterator[tuple[Any, Json]]:
         for chunk in task.chunks(examples, _CHUNK):

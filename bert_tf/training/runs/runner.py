@@ -207,6 +207,7 @@ class Runner:
         evaluate_every: int,
         *,
         evaluate_first: bool = True,
+        meanwhile: Callable[[], None] | None = None,
         finish: Callable[[Json], None] = lambda results: None,
         report: Callable[[Json], None] = lambda results: None,
     ) -> Json:
@@ -217,7 +218,7 @@ class Runner:
             total_steps: updates.
             inputs: one per phase, without `evaluate`.
             evaluations: returns the `evaluate` of each phase for the model.
-            evaluate_every, evaluate_first: as in `Trainer.run`.
+            evaluate_every, evaluate_first, meanwhile: as in `Trainer.run`.
             finish: called with the results when the model has the weights that will be saved; may add to the results.
             report: called by the chief with the results after the model is saved, so that a failing report does not
                 lose the model.
@@ -243,6 +244,7 @@ class Runner:
                 evaluate_every=evaluate_every,
                 evaluate_first=evaluate_first,
                 started=record.write if record else None,
+                meanwhile=meanwhile,
                 pipeline=self._pipeline(),
                 peak_flops=most,
                 reporter=self.reporter,
