@@ -360,7 +360,8 @@ def open_model(name: str) -> Answerer:
 _UNUSED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sse41", "avx", "avx2"), ("avx512", "avx_vnni", "amx")),
     **dict.fromkeys(("avx2_vnni", "avx2_vnni_2"), ("avx512", "amx")),
-    "avx512_core": ("avx512_vnni", "avx_vnni", "amx"),
+    "avx512_core": ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx"),
+    "avx512_core_vnni": ("avx512_bf16", "amx"),
 }
 
 

@@ -17,13 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.model.activations import activation, without_gradient
-from bert_tf.model.fusion import only_cpus
 from bert_tf.model.layers import Dense, SelfAttention, TransformerBlock
-from bert_tf.serving.ask import processor_flags
-from bert_tf.serving.int8 import ACTIVATIONS, unchanged
-
-_Value = tf.compat.v1.AttrValue
-_INSTRUCTIONS = "avx512f"  # without them the kernel ends the process
+from bert_tf.serving import kernels
 
 
 def replacements(block: TransformerBlock) -> Iterator[tuple[Any, dict[str, object]]]:
@@ -48,73 +43,31 @@ class _Product:
         self._name, self._dtype = name, dtype
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        function = multiply if _uses_kernels() else multiply_anywhere
+        function = kernels.multiply if _uses_kernels() else multiply_anywhere
         kernel, bias = map(tf.convert_to_tensor, (self._kernel, self._bias))
         return tf.cast(function(tf.cast(rows, tf.bfloat16), kernel, bias, self._name), self._dtype)
 
 
 def _softmax(layer: SelfAttention, scores: tf.Tensor) -> tf.Tensor:
     """`SelfAttention.softmax`; bfloat16 if it is oneDNN's."""
-    return softmax(scores) if _uses_kernels() else SelfAttention.softmax(layer, scores)
+    return kernels.softmax(scores) if _uses_kernels() else SelfAttention.softmax(layer, scores)
 
 
 def _uses_kernels() -> bool:
-    return has_kernel() and not tf.executing_eagerly()
+    return kernels.has_bfloat16() and not tf.executing_eagerly()
 
 
 def instructions() -> list[str]:
     """The instruction sets, in /proc/cpuinfo's names, one of which an export from here needs; [] if it needs none."""
-    return [_INSTRUCTIONS] if has_kernel() else []
-
-
-@functools.cache
-def has_kernel() -> bool:
-    """Whether products and softmax use oneDNN's kernels: not if there are GPUs or TPUs, which have none like them."""
-    if _INSTRUCTIONS not in processor_flags() or not only_cpus():
-        return False
-    graph = tf.Graph()
-    try:
-        with graph.as_default():
-            rows, kernel, bias = (tf.ones(shape, tf.bfloat16) for shape in ([16, 32], [32, 16], [16]))
-            result = softmax(multiply(rows, kernel, bias, ""))
-        with tf.compat.v1.Session(graph=graph) as session:
-            session.run(result)
-    except (tf.errors.OpError, ValueError):  # not part of this build of TensorFlow
-        return False
-    return True
-
-
-def multiply(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> tf.Tensor:
-    """The activation `name`, "" for none, of rows [rows, inputs] times a kernel [inputs, outputs] plus bias [outputs].
-
-    All are bfloat16. The kernel keeps the first weights that it gets.
-    """
-    fused = ["BiasAdd", *([ACTIVATIONS[name][0]] if name else [])]
-    attributes = {
-        "num_args": _Value(i=1),
-        "is_filter_const": _Value(b=True),
-        "fused_ops": _Value(list={"s": [one.encode() for one in fused]}),
-    }
-    result = _kernel("_MklNativeFusedMatMul", [rows, kernel, bias], "product", attributes)
-    result.set_shape([rows.shape[0], kernel.shape[1]])
-    return result
-
-
-def softmax(scores: tf.Tensor) -> tf.Tensor:
-    """bfloat16 -> bfloat16, over the last axis, by oneDNN's kernel."""
-    result = _kernel("_MklSoftmax", [scores], "softmax", {})
-    result.set_shape(scores.shape)
-    return result
-
-
-def _kernel(op: str, inputs: list[tf.Tensor], name: str, attributes: dict[str, Any]) -> tf.Tensor:
-    """The output of one of oneDNN's kernels, bfloat16."""
-    attributes |= {"T": _Value(type=tf.bfloat16.as_datatype_enum), "_kernel": _Value(s=b"MklNameChangeOp")}
-    graph = tf.compat.v1.get_default_graph()
-    return graph.create_op(op, inputs, [tf.bfloat16], attrs=attributes, name=name).outputs[0]
+    return [kernels.INSTRUCTIONS] if kernels.has_bfloat16() else []
 
 
 def multiply_anywhere(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> tf.Tensor:
-    """`multiply` in TensorFlow's usual operations."""
+    """`kernels.multiply` in TensorFlow's usual operations."""
     outputs = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
     return without_gradient(activation(name))(outputs) if name else outputs
+
+
+def unchanged(x: tf.Tensor) -> tf.Tensor:
+    """The activation of a layer whose product contains it."""
+    return x

@@ -21,11 +21,14 @@ import tensorflow as tf
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
+from bert_tf.serving import kernels
+from bert_tf.serving.ask import processor_flags
+from bert_tf.serving.bfloat16 import unchanged
 from bert_tf.serving.session import NotServable
 from bert_tf.types import Array, Tensors
 
-# Instruction sets with dot products of int8, in /proc/cpuinfo's names.
-INSTRUCTIONS = ["avx512_vnni", "avx_vnni", "amx_int8"]
+# Instruction sets with dot products of int8, and of bfloat16 besides, in /proc/cpuinfo's names.
+_INT8, _BFLOAT16 = ["avx512_vnni", "avx_vnni", "amx_int8"], ["avx512_bf16", "amx_bf16"]
 # Channels of an input are divided by (largest value)^0.8 / (largest weight)^0.2: between "all channels alike", which
 # makes the weights uneven, and no change, which leaves the channels uneven.
 _SMOOTHING = 0.8
@@ -33,12 +36,6 @@ _SMOOTHING = 0.8
 _MARGIN = 1.1
 # Additional channels: one for 48 of the intermediate layer, in multiples of 16, which suit the kernel.
 _CONTINUED_SHARE, _CONTINUED_MULTIPLE = 48, 16
-# Activation -> its name in the kernel, and its minimum.
-ACTIVATIONS = {
-    "tanh_gelu": ("GeluApproximate", -0.1701),
-    "erf_gelu": ("GeluExact", -0.17),
-    "relu": ("Relu", 0.0),
-}
 
 
 class Largest(NamedTuple):
@@ -72,6 +69,17 @@ def require_kernels() -> None:
             "int8: this processor has no int8 dot products (AVX512-VNNI, AVX-VNNI or AMX-INT8), and without them sums "
             "are clipped; use --optimize=none"
         )
+
+
+@functools.cache
+def attends_in_bfloat16() -> bool:
+    """Whether the products of the attention are in bfloat16: where the processor, which has those of int8, has them."""
+    return kernels.has_bfloat16() and not processor_flags().isdisjoint(_BFLOAT16)
+
+
+def instructions() -> list[str]:
+    """The instruction sets, in /proc/cpuinfo's names, one of which an export from here needs."""
+    return _BFLOAT16 if attends_in_bfloat16() else _INT8
 
 
 def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]:
@@ -125,11 +133,20 @@ def replacements(block: TransformerBlock, largest: Largest) -> Iterator[tuple[An
     kernel, bias = kernel.copy(), bias.copy()
     kernel[:, -size:] /= divisors
     bias[-size:] /= divisors
-    yield qkv, {"product": _smoothed(kernel, bias, smoothing(largest.qkv, kernel))}
+    dtype = tf.bfloat16 if attends_in_bfloat16() else tf.float32
+    yield qkv, {"product": _smoothed(kernel, bias, smoothing(largest.qkv, kernel), dtype=dtype)}
+    if dtype == tf.bfloat16:
+        yield block.attention, {"softmax": kernels.softmax}
     product = Product(
         attention_output.kernel.numpy() * divisors[:, np.newaxis], attention_output.bias.numpy(), limit=1.0
     )
-    yield attention_output, {"product": lambda rows: product.multiply(quantize(rows)), "autocast": False}
+    yield (
+        attention_output,
+        {
+            "product": lambda rows: product.multiply(quantize(tf.cast(rows, tf.float32))),
+            "autocast": False,
+        },
+    )
     yield from _feed_forward(block, largest)
 
 
@@ -161,7 +178,8 @@ class Product:
         limit: the value of the input that is 127, or, with `offset`, the difference of the values that are 255 and 0.
         offset: the value of 0, if the input is quint8 instead of qint8: a number, or one per input.
         activation: fused activation, "" for none.
-        bounds: smallest and largest value of a quint8 output; None for float32.
+        bounds: smallest and largest value of a quint8 output; None for one of `dtype`.
+        dtype: float32 or bfloat16.
     """
 
     def __init__(
@@ -173,6 +191,7 @@ class Product:
         offset: float | Array | None = None,
         activation: str = "",
         bounds: tuple[float, float] | None = None,
+        dtype: tf.DType = tf.float32,
     ) -> None:
         weights, largest = quantized(kernel)
         if offset is not None:
@@ -182,17 +201,17 @@ class Product:
         self._weights, self._bias = variable(weights), variable(bias.astype(np.float32))
         self._ranges = variable(np.stack([-largest, largest]))  # of the weights' columns
         self.variables = [self._weights, self._bias, self._ranges]
-        self._activation, self._bounds = activation, bounds
+        self._activation, self._bounds, self._dtype = activation, bounds, dtype
         # The kernel takes the larger of both as the range. It recognises a primitive with scales of other weights by
         # their address and these two numbers, so the smaller one differs between weights.
         share = np.float32(int(np.abs(weights.astype(np.int64)).sum()) % 65521 / 65536)
         self._range = (-limit * float(share), limit)
 
     def multiply(self, rows: tf.Tensor) -> tf.Tensor:
-        """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of float32, or quint8 if there are bounds."""
+        """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of `dtype`, or quint8 if there are bounds."""
         inputs = [rows, tf.bitcast(tf.convert_to_tensor(self._weights), tf.qint8), tf.convert_to_tensor(self._bias)]
         inputs += [*map(tf.constant, self._range), *tf.unstack(tf.convert_to_tensor(self._ranges))]
-        outputs = [tf.float32] if self._bounds is None else [tf.quint8, tf.float32, tf.float32]
+        outputs = [self._dtype] if self._bounds is None else [tf.quint8, tf.float32, tf.float32]
         inputs += map(tf.constant, self._bounds or ())
         fused = ["BiasAdd", *filter(None, [self._activation]), "Dequantize" if self._bounds is None else "Requantize"]
         attributes = {
@@ -247,7 +266,7 @@ def _smoothed(kernel: Array, bias: Array, divisors: Array, **options: Any) -> Ca
 def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[Dense, dict[str, object]]]:
     """The layers of a feed-forward network, and their attributes: the activations are int8 between the products."""
     first, second = block.intermediate, block.output_projection
-    name, lowest = ACTIVATIONS[block.config.activation]
+    name, lowest = kernels.ACTIVATIONS[block.config.activation]
     wider = continued(first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), largest.output * _MARGIN)
     divisors = smoothing(largest.intermediate, wider.kernel)
     bounds = (lowest, wider.limit)
@@ -258,11 +277,6 @@ def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[D
     # uint8 on the way, because Keras knows no quint8.
     yield first, {"product": lambda rows: tf.bitcast(smoothed(rows), tf.uint8), "activation": unchanged}
     yield second, {"product": lambda rows: product.multiply(tf.bitcast(rows, tf.quint8))}
-
-
-def unchanged(x: tf.Tensor) -> tf.Tensor:
-    """The activation of a layer whose product contains it."""
-    return x
 
 
 class Continued(NamedTuple):

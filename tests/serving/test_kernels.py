@@ -1,14 +1,15 @@
-import json
+"""Kernels of oneDNN that exports ask for by name, against their definitions in float64."""
+
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.special import erf
 
-from bert_tf.server.errors import Code, ServingError
-from bert_tf.server.monitoring import Metrics
-from bert_tf.server.servable import RunOptions, Runtime, Servable
-from bert_tf.serving import ask, bfloat16
+from bert_tf.model.normalization import LayerNorm
+from bert_tf.serving import kernels
+from bert_tf.serving.bfloat16 import multiply_anywhere
 from tests.model.small import multiplies_bfloat16
 
 # By their definitions, in float64.
@@ -21,9 +22,9 @@ ACTIVATIONS = {
 
 
 @multiplies_bfloat16
-@pytest.mark.parametrize("multiply", [bfloat16.multiply, bfloat16.multiply_anywhere])
+@pytest.mark.parametrize("multiply", [kernels.multiply, multiply_anywhere])
 def test_products_of_any_number_of_rows_use_their_own_weights(multiply):
-    if multiply is bfloat16.multiply and not bfloat16.has_kernel():
+    if multiply is kernels.multiply and not kernels.has_bfloat16():
         pytest.skip("TensorFlow has no kernel for this processor")
     random = np.random.default_rng(0)
     graph = tf.Graph()
@@ -47,12 +48,12 @@ def test_products_of_any_number_of_rows_use_their_own_weights(multiply):
 
 
 @multiplies_bfloat16
-@pytest.mark.skipif("not bfloat16.has_kernel()", reason="TensorFlow has no kernel for this processor")
+@pytest.mark.skipif("not kernels.has_bfloat16()", reason="TensorFlow has no kernel for this processor")
 def test_the_softmax_is_that_of_float32_rounded():
     random = np.random.default_rng(0)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         scores = tf.compat.v1.placeholder(tf.bfloat16, [None, 2, None, None])
-        found = bfloat16.softmax(scores)
+        found = kernels.softmax(scores)
         for shape in ((1, 2, 3, 3), (4, 2, 33, 33), (1, 2, 1, 1), (0, 2, 5, 5), (4, 2, 33, 33)):
             values = (4 * random.normal(size=shape)).astype(tf.bfloat16.as_numpy_dtype)
             values[..., 2:] = -10000.0  # padding
@@ -64,40 +65,18 @@ def test_the_softmax_is_that_of_float32_rounded():
             np.testing.assert_allclose(result.astype(np.float64), exact, rtol=2.0**-8, atol=0)
 
 
-def test_a_version_for_other_processors_is_not_loaded(tmp_path):
-    card = {"format": "bert_tf", "signatures": {}, "instructions": ["avx9000", "amx_fp1"]}
-    (tmp_path / "assets.extra").mkdir()
-    (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
-    message = "made for processors with avx9000 or amx_fp1, which this one lacks; export the model here, or with "
-    with pytest.raises(ValueError, match=f"^{tmp_path}: {message}--optimize=none$"):
-        ask.Model(str(tmp_path))
-    runtime = Runtime(RunOptions(), Metrics())
-    with pytest.raises(ServingError, match=message) as error:
-        Servable("m", 1, str(tmp_path), runtime)
-    runtime.close()
-    assert error.value.code is Code.INVALID_ARGUMENT
-    assert not ask.unsuitable([]) and not ask.unsuitable(["avx9000", *ask.processor_flags()])
-
-
-def test_only_our_cards_name_instruction_sets(tmp_path):
-    # A version with nothing but a card is refused too, for another reason.
-    (tmp_path / "assets.extra").mkdir()
-    for card in ({"instructions": "Ask in English."}, {"format": "bert_tf", "instructions": None}, [], {}):
-        (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
-        with pytest.raises(ValueError) as error:
-            ask.Model(str(tmp_path))
-        assert "made for" not in str(error.value)
-
-
-@pytest.mark.skipif(not {"avx512f", "avx512_vnni"} <= ask.processor_flags(), reason="the processor lacks AVX512-VNNI")
-def test_the_limit_that_onednn_obeys_counts(monkeypatch):
-    for limit, missing in (
-        ("AVX2", {"avx512f", "avx512_vnni", "avx_vnni"}),
-        ("avx2_vnni", {"avx512f", "avx512_vnni"}),
-        ("AVX512_CORE", {"avx512_vnni", "avx_vnni"}),
-        ("AVX512_CORE_VNNI", set()),
-        ("ALL", set()),
-    ):
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
-        assert not missing & ask.processor_flags(), limit
-        assert {"avx2", "avx512f", "avx512_vnni"} - missing <= ask.processor_flags(), limit
+@pytest.mark.skipif("not kernels.processor_flags()", reason="TensorFlow has the kernel for x86")
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-3])
+def test_layer_norm_of_any_size_keeps_its_epsilon(epsilon):
+    random = np.random.default_rng(0)
+    layer = LayerNorm(epsilon)
+    layer.build([None, 192])
+    gamma, beta = random.normal(size=[2, 192])
+    layer.set_weights([gamma, beta])
+    layer.normalized = functools.partial(kernels.layer_norm, layer)
+    found = tf.function(layer, autograph=False)
+    for shape in ([1000, 192], [2, 500, 192], [7, 192], [2, 3, 192], [0, 192]):
+        x = (5 + 0.01 * random.normal(size=shape)).astype("f")  # of a variance near the larger epsilon
+        exact = x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64)
+        exact *= gamma / np.sqrt(np.square(exact).mean(-1, keepdims=True) + epsilon)
+        np.testing.assert_allclose(found(tf.constant(x)), exact + beta, atol=1e-3, err_msg=shape)
