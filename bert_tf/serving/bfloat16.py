@@ -59,7 +59,7 @@ def _uses_kernels() -> bool:
 
 def instructions() -> list[str]:
     """The instruction sets, in /proc/cpuinfo's names, one of which an export from here needs; [] if it needs none."""
-    return [kernels.INSTRUCTIONS] if kernels.has_bfloat16() else []
+    return [kernels.AVX512] if kernels.has_bfloat16() else []
 
 
 def multiply_anywhere(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> tf.Tensor:

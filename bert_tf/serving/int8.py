@@ -9,6 +9,8 @@ for all would leave these few bits. So
   multiplied (SmoothQuant: Xiao et al., 2023, arXiv:2211.10438); before the output projection of the attention, these
   constants are in the weights of the values;
 - channels of the intermediate layer that exceed the range are continued in additional channels (`continued`).
+
+The products of the attention, which have no weights, are in bfloat16 where the processor has it.
 """
 
 import functools
@@ -140,13 +142,7 @@ def replacements(block: TransformerBlock, largest: Largest) -> Iterator[tuple[An
     product = Product(
         attention_output.kernel.numpy() * divisors[:, np.newaxis], attention_output.bias.numpy(), limit=1.0
     )
-    yield (
-        attention_output,
-        {
-            "product": lambda rows: product.multiply(quantize(tf.cast(rows, tf.float32))),
-            "autocast": False,
-        },
-    )
+    yield attention_output, {"product": lambda rows: product.multiply(quantize(rows)), "autocast": False}
     yield from _feed_forward(block, largest)
 
 
@@ -244,9 +240,9 @@ def _types(dtypes: Iterable[tf.DType]) -> Any:
 
 
 def quantize(rows: tf.Tensor) -> tf.Tensor:
-    """float32 in [-1, 1] to qint8 in [-127, 127], clipped."""
+    """float32 or bfloat16 in [-1, 1] to qint8 in [-127, 127], clipped."""
     return tf.raw_ops.QuantizeV2(
-        input=rows,
+        input=tf.cast(rows, tf.float32),
         min_range=-1.0,
         max_range=1.0,
         T=tf.qint8,

@@ -14,14 +14,16 @@ from bert_tf.model.normalization import LayerNorm
 from bert_tf.serving.ask import processor_flags
 
 _Value = tf.compat.v1.AttrValue
-# Without them, the kernels for bfloat16 end the process.
-INSTRUCTIONS = "avx512f"
+# Instructions, in /proc/cpuinfo's name, without which the kernels for bfloat16 end the process.
+AVX512 = "avx512f"
 # Activation -> its name in the kernels, and its minimum.
 ACTIVATIONS = {
     "tanh_gelu": ("GeluApproximate", -0.1701),
     "erf_gelu": ("GeluExact", -0.17),
     "relu": ("Relu", 0.0),
 }
+# Some kernels are registered under a label.
+_LABEL = {"_kernel": _Value(s=b"MklNameChangeOp")}
 # Numbers that LayerNorm normalises. For fewer, its kernel costs more than it saves: it is prepared in every call.
 _MANY = 2**17
 
@@ -29,7 +31,7 @@ _MANY = 2**17
 @functools.cache
 def has_bfloat16() -> bool:
     """Whether there are kernels for bfloat16: not if there are GPUs or TPUs, which have none like them."""
-    if INSTRUCTIONS not in processor_flags() or not only_cpus():
+    if AVX512 not in processor_flags() or not only_cpus():
         return False
     graph = tf.Graph()
     try:
@@ -53,7 +55,7 @@ def multiply(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> 
         "num_args": _Value(i=1),
         "is_filter_const": _Value(b=True),
         "fused_ops": _Value(list={"s": [one.encode() for one in fused]}),
-        **_NAME_CHANGE,
+        **_LABEL,
     }
     result = _called("_MklNativeFusedMatMul", [rows, kernel, bias], "product", attributes)
     result.set_shape([rows.shape[0], kernel.shape[1]])
@@ -62,7 +64,7 @@ def multiply(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> 
 
 def softmax(scores: tf.Tensor) -> tf.Tensor:
     """bfloat16 -> bfloat16, over the last axis; computed in float32."""
-    result = _called("_MklSoftmax", [scores], "softmax", _NAME_CHANGE)
+    result = _called("_MklSoftmax", [scores], "softmax", _LABEL)
     result.set_shape(scores.shape)
     return result
 
@@ -81,10 +83,6 @@ def layer_norm(layer: LayerNorm, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor
     result = tf.cond(tf.size(x) >= _MANY, fused, usual)
     result.set_shape(x.shape)
     return result
-
-
-# The kernels of these ops are registered under a label.
-_NAME_CHANGE = {"_kernel": _Value(s=b"MklNameChangeOp")}
 
 
 def _called(op: str, inputs: list[tf.Tensor], name: str, attributes: dict[str, Any]) -> tf.Tensor:
