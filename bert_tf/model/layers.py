@@ -105,6 +105,10 @@ class Dense(keras.layers.Dense):
         bias = tf.cast(self.bias, outputs.dtype)
         return tf.nn.bias_add(outputs, bias) if is_inference() else add_bias(outputs, bias)
 
+    def added(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        """x [rows, units] + `product` of [rows, inputs]."""
+        return x + self.product(rows)
+
     def multiply(self, rows: tf.Tensor) -> tf.Tensor:
         """[rows, inputs] times the kernel: [rows, units]."""
         # The cast is Keras' own, but not where a block is recomputed in the backward pass, outside of its scope.
@@ -332,7 +336,7 @@ class TransformerBlock(ConfiguredLayer):
         if training and self.dropout.is_fused(x):
             return self.dropout.added(x, projection.multiply(rows), tf.cast(projection.bias, x.dtype))
         # Not as a Keras layer, which would check the number of columns: exports in int8 have additional ones.
-        return x + self.dropout(projection.product(rows), training=training)
+        return x + self.dropout(projection.product(rows), training=True) if training else projection.added(x, rows)
 
     def compute_output_shape(self, inputs_shape: Shape, bias_shape: Shape | None = None) -> Shape:
         return inputs_shape

@@ -33,14 +33,11 @@ class LayerNorm(keras.layers.Layer):
         if in_fusion_scope() and inputs.dtype != tf.float64 and only_cpus():
             outputs = _normalized(tf.reshape(inputs, [-1, inputs.shape[-1]]), gamma, beta, self.epsilon)
             return tf.cast(tf.reshape(outputs, tf.shape(inputs)), self.compute_dtype)
-        return tf.cast(self.normalized(tf.cast(inputs, tf.float32), gamma, beta), self.compute_dtype)
-
-    def normalized(self, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
-        """The layer on x [..., size] with gamma and beta [size], all float32, in single operations."""
+        x = tf.cast(inputs, tf.float32)
         centred = x - tf.reduce_mean(x, -1, keepdims=True)
         deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + self.epsilon)
         # Not in a form that TensorFlow replaces by its kernel for LayerNorm: there it forgets the epsilon.
-        return centred * deviation * gamma + beta
+        return tf.cast(centred * deviation * gamma + beta, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape

@@ -29,7 +29,7 @@ def replacements(block: TransformerBlock) -> Iterator[tuple[Any, dict[str, objec
         (block.intermediate, block.config.activation, tf.bfloat16),
         (block.output_projection, "", tf.float32),
     ):
-        yield layer, {"product": _Product(layer, name, dtype), "activation": unchanged, "autocast": False}
+        yield layer, {"product": _Product(layer, name, dtype), "activation": kernels.unchanged, "autocast": False}
     yield block.attention, {"softmax": functools.partial(_softmax, block.attention)}
 
 
@@ -66,8 +66,3 @@ def multiply_anywhere(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name:
     """`kernels.multiply` in TensorFlow's usual operations."""
     outputs = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
     return without_gradient(activation(name))(outputs) if name else outputs
-
-
-def unchanged(x: tf.Tensor) -> tf.Tensor:
-    """The activation of a layer whose product contains it."""
-    return x

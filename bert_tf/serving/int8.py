@@ -25,12 +25,11 @@ from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
 from bert_tf.serving import kernels
 from bert_tf.serving.ask import processor_flags
-from bert_tf.serving.bfloat16 import unchanged
 from bert_tf.serving.session import NotServable
 from bert_tf.types import Array, Tensors
 
-# Instruction sets with dot products of int8, and of bfloat16 besides, in /proc/cpuinfo's names.
-_INT8, _BFLOAT16 = ["avx512_vnni", "avx_vnni", "amx_int8"], ["avx512_bf16", "amx_bf16"]
+# Instruction sets, in /proc/cpuinfo's names: with dot products of int8 in AVX-512 and elsewhere, and with bfloat16.
+_AVX512_INT8, _OTHER_INT8, _BFLOAT16 = ["avx512_vnni", "amx_int8"], ["avx_vnni"], ["avx512_bf16", "amx_bf16"]
 # Channels of an input are divided by (largest value)^0.8 / (largest weight)^0.2: between "all channels alike", which
 # makes the weights uneven, and no change, which leaves the channels uneven.
 _SMOOTHING = 0.8
@@ -80,8 +79,11 @@ def attends_in_bfloat16() -> bool:
 
 
 def instructions() -> list[str]:
-    """The instruction sets, in /proc/cpuinfo's names, one of which an export from here needs."""
-    return _BFLOAT16 if attends_in_bfloat16() else _INT8
+    """The instruction sets, in /proc/cpuinfo's names, one of which an export from here needs.
+
+    With AVX-512 alone, oneDNN computes bfloat16 by float32; without it, TensorFlow ends the process.
+    """
+    return _AVX512_INT8 if attends_in_bfloat16() else [*_AVX512_INT8, *_OTHER_INT8]
 
 
 def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]:
@@ -142,7 +144,7 @@ def replacements(block: TransformerBlock, largest: Largest) -> Iterator[tuple[An
     product = Product(
         attention_output.kernel.numpy() * divisors[:, np.newaxis], attention_output.bias.numpy(), limit=1.0
     )
-    yield attention_output, {"product": lambda rows: product.multiply(quantize(rows)), "autocast": False}
+    yield attention_output, {"added": lambda x, rows: product.multiply(quantize(rows), x)}
     yield from _feed_forward(block, largest)
 
 
@@ -203,13 +205,20 @@ class Product:
         share = np.float32(int(np.abs(weights.astype(np.int64)).sum()) % 65521 / 65536)
         self._range = (-limit * float(share), limit)
 
-    def multiply(self, rows: tf.Tensor) -> tf.Tensor:
-        """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of `dtype`, or quint8 if there are bounds."""
+    def multiply(self, rows: tf.Tensor, added: tf.Tensor | None = None) -> tf.Tensor:
+        """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of `dtype`, or quint8 if there are bounds.
+
+        Args:
+            rows: the inputs.
+            added: float32 [rows, outputs], to which to add the product, which then is float32.
+        """
         inputs = [rows, tf.bitcast(tf.convert_to_tensor(self._weights), tf.qint8), tf.convert_to_tensor(self._bias)]
+        inputs += [] if added is None else [added]
         inputs += [*map(tf.constant, self._range), *tf.unstack(tf.convert_to_tensor(self._ranges))]
         outputs = [self._dtype] if self._bounds is None else [tf.quint8, tf.float32, tf.float32]
         inputs += map(tf.constant, self._bounds or ())
-        fused = ["BiasAdd", *filter(None, [self._activation]), "Dequantize" if self._bounds is None else "Requantize"]
+        fused = ["BiasAdd", *filter(None, [self._activation, "" if added is None else "Add"])]
+        fused.append("Dequantize" if self._bounds is None else "Requantize")
         attributes = {
             "Tdevice_inputs": _types(tensor.dtype for tensor in inputs),
             "Tdevice_outputs": _types(outputs),
@@ -271,8 +280,8 @@ def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[D
         wider.output_kernel, second.bias.numpy(), limit=wider.limit - lowest, offset=lowest + wider.offsets
     )
     # uint8 on the way, because Keras knows no quint8.
-    yield first, {"product": lambda rows: tf.bitcast(smoothed(rows), tf.uint8), "activation": unchanged}
-    yield second, {"product": lambda rows: product.multiply(tf.bitcast(rows, tf.quint8))}
+    yield first, {"product": lambda rows: tf.bitcast(smoothed(rows), tf.uint8), "activation": kernels.unchanged}
+    yield second, {"added": lambda x, rows: product.multiply(tf.bitcast(rows, tf.quint8), x)}
 
 
 class Continued(NamedTuple):

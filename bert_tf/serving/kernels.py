@@ -1,7 +1,6 @@
 """Kernels of oneDNN for x86 that TensorFlow has under names of its own, and to which it turns graphs by itself.
 
-Here they are asked for by name: a product can be told that its weights stay, the softmax takes scores in bfloat16, and
-LayerNorm keeps its epsilon.
+Here they are asked for by name: a product can be told that its weights stay, and the softmax takes scores in bfloat16.
 """
 
 import functools
@@ -10,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.model.fusion import only_cpus
-from bert_tf.model.normalization import LayerNorm
 from bert_tf.serving.ask import processor_flags
 
 _Value = tf.compat.v1.AttrValue
@@ -22,10 +20,6 @@ ACTIVATIONS = {
     "erf_gelu": ("GeluExact", -0.17),
     "relu": ("Relu", 0.0),
 }
-# Some kernels are registered under a label.
-_LABEL = {"_kernel": _Value(s=b"MklNameChangeOp")}
-# Numbers that LayerNorm normalises. For fewer, its kernel costs more than it saves: it is prepared in every call.
-_MANY = 2**17
 
 
 @functools.cache
@@ -55,7 +49,6 @@ def multiply(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> 
         "num_args": _Value(i=1),
         "is_filter_const": _Value(b=True),
         "fused_ops": _Value(list={"s": [one.encode() for one in fused]}),
-        **_LABEL,
     }
     result = _called("_MklNativeFusedMatMul", [rows, kernel, bias], "product", attributes)
     result.set_shape([rows.shape[0], kernel.shape[1]])
@@ -64,30 +57,18 @@ def multiply(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> 
 
 def softmax(scores: tf.Tensor) -> tf.Tensor:
     """bfloat16 -> bfloat16, over the last axis; computed in float32."""
-    result = _called("_MklSoftmax", [scores], "softmax", _LABEL)
+    result = _called("_MklSoftmax", [scores], "softmax", {})
     result.set_shape(scores.shape)
     return result
 
 
-def layer_norm(layer: LayerNorm, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
-    """`LayerNorm.normalized`, in a third of the time where there is much to do; in graphs, for x86 only."""
-    usual = functools.partial(LayerNorm.normalized, layer, x, gamma, beta)
-    if tf.executing_eagerly():
-        return usual()
-
-    def fused() -> tf.Tensor:
-        rows = x if x.shape.rank == 2 else tf.reshape(x, [-1, x.shape[-1]])
-        outputs = _called("_MklLayerNorm", [rows, gamma, beta], "norm", {"epsilon": _Value(f=layer.epsilon)})
-        return outputs if x.shape.rank == 2 else tf.reshape(outputs, tf.shape(x))
-
-    result = tf.cond(tf.size(x) >= _MANY, fused, usual)
-    result.set_shape(x.shape)
-    return result
-
-
 def _called(op: str, inputs: list[tf.Tensor], name: str, attributes: dict[str, Any]) -> tf.Tensor:
-    """The output of one of the kernels, in the dtype of its inputs."""
-    dtype = inputs[0].dtype
-    attributes = {"T": _Value(type=dtype.as_datatype_enum), **attributes}
+    """The output of one of the kernels, bfloat16."""
+    attributes |= {"T": _Value(type=tf.bfloat16.as_datatype_enum), "_kernel": _Value(s=b"MklNameChangeOp")}
     graph = tf.compat.v1.get_default_graph()
-    return graph.create_op(op, inputs, [dtype], attrs=attributes, name=name).outputs[0]
+    return graph.create_op(op, inputs, [tf.bfloat16], attrs=attributes, name=name).outputs[0]
+
+
+def unchanged(x: tf.Tensor) -> tf.Tensor:
+    """The activation of a layer whose product contains it."""
+    return x

@@ -17,8 +17,7 @@ SERVED_OPS = frozenset(
     StaticRegexReplace StridedSlice StringJoin StringLength Sub Substr Sum Tanh TensorListConcatV2
     TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate
     Tile TopKV2 Transpose UnicodeDecodeWithOffsets Unique Unpack UnsortedSegmentJoin UnsortedSegmentMax
-    UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp Where While ZerosLike _MklLayerNorm
-    _MklNativeFusedMatMul _MklSoftmax
+    UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp Where While ZerosLike _MklNativeFusedMatMul _MklSoftmax
     """.split()  # noqa: SIM905
 )
 

@@ -17,8 +17,7 @@ from bert_tf.files import bundled
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
 from bert_tf.model.layers import Embeddings
-from bert_tf.model.normalization import LayerNorm
-from bert_tf.serving import bfloat16, int8, kernels
+from bert_tf.serving import bfloat16, int8
 from bert_tf.serving.samples import SENTENCES
 from bert_tf.serving.session import TOLERANCES, NotServable
 from bert_tf.text.packing import dense_features, pack
@@ -117,7 +116,6 @@ def _calibration(encoder: BertEncoder, tokenizer: Tokenizer) -> Iterator[Tensors
 def _in_int8(encoder: BertEncoder, ranges: list[int8.Largest], kept: Collection[int]) -> Iterator[_Replacement]:
     """Layers, and their attributes in the scope of `optimized`."""
     yield encoder.embeddings, {"lookup": int8.Lookup(encoder.embeddings)}
-    yield from _norms(encoder)
     for index, (block, largest) in enumerate(zip(int8.blocks(encoder), ranges, strict=True)):
         if index not in kept:
             yield from int8.replacements(block, largest)
@@ -126,17 +124,8 @@ def _in_int8(encoder: BertEncoder, ranges: list[int8.Largest], kept: Collection[
 def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[_Replacement]:
     """Layers, and their attributes in the scope of `optimized`."""
     yield encoder.embeddings, {"lookup": _lookup(encoder.embeddings)}
-    if kernels.has_bfloat16():
-        yield from _norms(encoder)
     for block in int8.blocks(encoder):
         yield from bfloat16.replacements(block)
-
-
-def _norms(encoder: BertEncoder) -> Iterator[_Replacement]:
-    """The LayerNorms of an encoder for x86."""
-    for layer in encoder._flatten_layers():
-        if isinstance(layer, LayerNorm):
-            yield layer, {"normalized": functools.partial(kernels.layer_norm, layer)}
 
 
 @contextlib.contextmanager

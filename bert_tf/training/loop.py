@@ -286,6 +286,7 @@ class Trainer:
             epoch, used = epoch + 1, 0
         iterator = input_state.open(source.batches, (epoch, used), self.step if self.step > phase.first else None)
         call = self.train_step.compiled(iterator, source.prepare, phase.config.accumulation)
+        # Traced here, not by the first call: what is done meanwhile would compete with tracing for Python.
         return call.get_concrete_function(*self._arguments(1)), iterator
 
     def _advance(self, call: Callable[..., Any], steps: int, checkpoints: Checkpoints | None = None) -> Array:

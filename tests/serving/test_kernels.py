@@ -1,13 +1,10 @@
 """Kernels of oneDNN that exports ask for by name, against their definitions in float64."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.special import erf
 
-from bert_tf.model.normalization import LayerNorm
 from bert_tf.serving import kernels
 from bert_tf.serving.bfloat16 import multiply_anywhere
 from tests.model.small import multiplies_bfloat16
@@ -63,20 +60,3 @@ def test_the_softmax_is_that_of_float32_rounded():
             assert result.shape == shape
             # Half of bfloat16's last digit.
             np.testing.assert_allclose(result.astype(np.float64), exact, rtol=2.0**-8, atol=0)
-
-
-@pytest.mark.skipif("not kernels.processor_flags()", reason="TensorFlow has the kernel for x86")
-@pytest.mark.parametrize("epsilon", [1e-12, 1e-3])
-def test_layer_norm_of_any_size_keeps_its_epsilon(epsilon):
-    random = np.random.default_rng(0)
-    layer = LayerNorm(epsilon)
-    layer.build([None, 192])
-    gamma, beta = random.normal(size=[2, 192])
-    layer.set_weights([gamma, beta])
-    layer.normalized = functools.partial(kernels.layer_norm, layer)
-    found = tf.function(layer, autograph=False)
-    for shape in ([1000, 192], [2, 500, 192], [7, 192], [2, 3, 192], [0, 192]):
-        x = (5 + 0.01 * random.normal(size=shape)).astype("f")  # of a variance near the larger epsilon
-        exact = x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64)
-        exact *= gamma / np.sqrt(np.square(exact).mean(-1, keepdims=True) + epsilon)
-        np.testing.assert_allclose(found(tf.constant(x)), exact + beta, atol=1e-3, err_msg=shape)

@@ -14,7 +14,6 @@ import sys
 import numpy as np
 import pytest
 
-from bert_tf.serving import kernels
 from bert_tf.serving.check import check_ops, compare, difference, rest_body
 from bert_tf.serving.export import export
 from bert_tf.serving.samples import Request
@@ -167,9 +166,7 @@ def test_the_c_api_of_each_version_gives_the_models_answers(written, exporting, 
     ("mode", "bound", "loading"),
     [*(("bfloat16", 0.02, version) for version in ("2.21", "2.20", "2.12")), ("int8", 0.1, "2.20")],
 )
-def test_the_c_api_of_each_version_runs_optimized_exports(cases, mode, bound, loading, tmp_path, monkeypatch):
-    # With LayerNorm's kernel for the longer ones of the requests.
-    monkeypatch.setattr(kernels, "_MANY", 400)
+def test_the_c_api_of_each_version_runs_optimized_exports(cases, mode, bound, loading, tmp_path):
     case, (task, model) = cases[PAIRS], kinds.KINDS[PAIRS]()
     try:
         path = export(task, model, str(tmp_path / "pairs"), optimize=mode, check=False).path

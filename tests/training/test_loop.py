@@ -177,6 +177,7 @@ def test_evaluations_come_before_during_and_after(tmp_path):
     assert [row["step"] for row in history.evaluations] == [0, 3, 6, 7]
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_work_meanwhile_is_done_once_and_its_error_ends_nothing(tmp_path):
     calls = []
 

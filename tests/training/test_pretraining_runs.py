@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import shutil
+import threading
 from unittest.mock import Mock
 
 import keras
@@ -30,6 +31,7 @@ from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.report.reporter import FileReporter
+from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
@@ -254,13 +256,22 @@ def test_a_file_cannot_be_used_for_training_and_validation(tmp_path):
             finetuning.source_of(config, str(tmp_path / place) if place != "-" else place)
 
 
-def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(finetune, tmp_path):
+def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(finetune, tmp_path, monkeypatch):
+    postprocess, tracing = Classification.postprocess, []
+
+    def traced(*arguments):
+        tracing.append(threading.current_thread() is threading.main_thread())
+        return postprocess(*arguments)
+
+    monkeypatch.setattr(Classification, "postprocess", traced)
+
     class WithoutRoom(FileReporter):
         def evaluation(self, *_):
             raise OSError("no room")
 
     with pytest.raises(OSError, match="no room"):
         finetune(reporter=WithoutRoom())
+    assert tracing == [False]  # once, while TensorFlow prepared the first update
     saved = (tmp_path / "model/model.safetensors").read_bytes()
     results = finetune(reporter=FileReporter())
     assert (tmp_path / "model/report.html").is_file() and results["steps"] == TRAIN.steps

@@ -25,7 +25,7 @@ from bert_tf.training.phases import Input
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.state.run_manifest import differences
-from bert_tf.training.strategy import accelerator
+from bert_tf.training.strategy import accelerator, is_chief
 from bert_tf.types import Json, Metrics, Tensors
 
 # Examples that `predict` holds in memory: enough to sort by length, whatever the size of the file.
@@ -116,6 +116,7 @@ def finetune(
     def meanwhile() -> None:
         if evaluation:
             evaluation.trace()
+        if is_chief(strategy):
             reporter.load()
 
     def finish(results: Json) -> None:
