@@ -74,7 +74,7 @@ def require_kernels() -> None:
 
 @functools.cache
 def attends_in_bfloat16() -> bool:
-    """Whether the products of the attention are in bfloat16: where the processor, which has those of int8, has them."""
+    """Whether the attention multiplies in bfloat16: on processors with instructions for it."""
     return kernels.has_bfloat16() and not processor_flags().isdisjoint(_BFLOAT16)
 
 
