@@ -133,15 +133,18 @@ def export(
         checked = ""
         if session:
             answers, checked = _checked(session, temporary, signatures, requests, TOLERANCES[optimize])
+        needed = instructions(optimize)
         described = {
             "checked": checked,
             "approximation": approximation,
-            "instructions": instructions(optimize),
+            "instructions": needed,
             "skips_padding": encoder_of(model).can_skip_padding and not lstms,  # which compute padding like tokens
         }
         write_card(temporary, name, task, signatures, requests, answers, results or {}, described)
     if checked and approximation:
         checked += f"; {approximation}"
+    if checked and needed:
+        checked += f"; for x86 processors with {' or '.join(needed)}"
     return Exported(path, task.name, tuple(signatures), checked)
 
 

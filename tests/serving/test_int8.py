@@ -137,6 +137,7 @@ def test_an_export_in_int8_is_smaller_and_answers_nearly_the_same(tmp_path):
     card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
     assert card["approximation"].startswith("int8: the last layer differs by ")
     assert set(card["instructions"]) & ask.processor_flags()
+    assert exported.checked.endswith(f"; for x86 processors with {' or '.join(card['instructions'])}")
     assert ("avx_vnni" in card["instructions"]) != int8.attends_in_bfloat16()
     alone = ask.Model(exported.path).run({"text": texts[:1]})["probabilities"]
     np.testing.assert_allclose(alone, found[:1], atol=1e-5)  # whatever else is in the request
