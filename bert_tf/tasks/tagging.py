@@ -30,7 +30,9 @@ from bert_tf.tasks.tags import (
     closed,
     entity_spans,
     learned,
+    look_like_entities,
     onto_characters,
+    respelt,
     scheme_of,
     scored,
     tags_of,
@@ -42,6 +44,11 @@ from bert_tf.text.packing import pack
 from bert_tf.text.words import given_words, spans
 from bert_tf.types import Array, Json, Metrics, Tensors, TfFunction, Writer
 
+RESPELT = "read as B-TYPE, I-TYPE or O: entity tag in another spelling"
+LOOK_LIKE_ENTITIES = (
+    "scored as plain tags, without spans and F1: tags that look like entities, but in an unknown spelling; write "
+    "B-TYPE, I-TYPE and O"
+)
 # Sentences per batch when checking for words without wordpieces.
 _CHECKED = 1024
 
@@ -72,6 +79,15 @@ class Tagging(FineTuningTask):
         "entity_count": ("entity", "label", "start", "end", "score"),
     })  # fmt: skip
     metric_names = ("accuracy",)
+
+    @classmethod
+    def arguments(cls, settings: Json) -> Json:
+        arguments = super().arguments(settings)
+        labels = arguments.get("labels", ())
+        # Converted models have labels such as PER-B.
+        if are_entities(labels) and len(set(known := [respelt([label])[0] for label in labels])) == len(labels):
+            arguments["labels"] = known
+        return arguments
 
     @classmethod
     def head(cls, settings: Json) -> str:
@@ -105,7 +121,7 @@ class Tagging(FineTuningTask):
     @property
     def scheme(self) -> str:
         """The scheme of the labels, one of `metrics.tagging.SCHEMES`; "" if they are no entities."""
-        if not are_entities(self.labels):
+        if not are_entities(self.labels) or "I" in self.labels:  # the I of a converted model may be of any type
             return ""
         return self.config.scheme or ("BIOES" if any(label[0] in "ES" for label in self.labels) else "BIO")
 
@@ -160,9 +176,15 @@ class Tagging(FineTuningTask):
         known, scheme = set(self.labels), self.scheme and scheme_of(map(tags_of, examples))
         if scheme == "IOB1":  # or a scheme that requires a B where this file has none
             scheme = self.written or scheme
+        if not self.scheme and look_like_entities(known):
+            read_report.add(LOOK_LIKE_ENTITIES, examples[0].location)
         for example in examples:
-            for tag, repaired in zip(tags_of(example), learned(example, scheme), strict=True):
-                if tag != repaired:
+            written = tags_of(example)
+            usual_tags = respelt(written) if scheme else written
+            for tag, usual, repaired in zip(written, usual_tags, learned(example, scheme), strict=True):
+                if tag != usual:
+                    read_report.add(RESPELT, example.location)
+                if usual != repaired:
                     read_report.add("repaired: tag of a broken entity sequence", example.location)
             for tag in learned(example, self.scheme):
                 if tag not in known:

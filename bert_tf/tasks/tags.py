@@ -1,6 +1,8 @@
-"""Tags of sentences as a model learns and predicts them: schemes, the label set, tags of characters, entities."""
+"""Tags of sentences as a model learns and predicts them: spellings, schemes, the label set, characters, entities."""
 
+import functools
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -14,6 +16,17 @@ from bert_tf.types import Json, Tensors
 
 # A predicted word or wordpiece: start and end in characters of the text, tag, score.
 Unit: TypeAlias = tuple[int, int, str, float]
+
+# Prefixes by their names: L and U are BILOU's E and S; M and W are BMEWO's I and S.
+_PREFIXES = dict(zip("BIESLUMW", "BIESESIS", strict=True))
+_SPELLINGS = (
+    re.compile(r"(?P<prefix>[BIESLUMW])[-_](?P<kind>.+)", re.IGNORECASE),  # B-PER, b-per, B_PS
+    re.compile(r"(?P<kind>.+)[-_](?P<prefix>[BIESLUMW])", re.IGNORECASE),  # PER-B, PER_B
+)
+_OUTSIDE = frozenset(("O", "o", "-", "_"))
+_UNTYPED = frozenset("Ii")  # continues the entity before it
+_USUAL = ("B-", "I-", "E-", "S-")
+_EXCHANGED = str.maketrans("BIbi", "IBib")
 
 
 def tags_of(example: TaggedExample) -> tuple[str, ...]:
@@ -34,28 +47,68 @@ def starts_of(example: TaggedExample) -> tuple[int, ...]:
     return example.starts
 
 
+@functools.cache
+def _respelt(tag: str) -> str:
+    """The tag in the spelling B-PER, or O; anything else is returned unchanged."""
+    if tag in _OUTSIDE:
+        return "O"
+    match = next(filter(None, (spelling.fullmatch(tag) for spelling in _SPELLINGS)), None)
+    return f"{_PREFIXES[match['prefix'].upper()]}-{match['kind']}" if match else tag
+
+
+def respelt(tags: Iterable[str]) -> list[str]:
+    """Entity tags of a sentence in the spelling of B-PER, I-PER and O, which models learn and answer in.
+
+    Others are PER-B, B_PER, b-per, and "-" or "_" for O; L, U, M and W of BILOU and BMEWO; and I without a type, which
+    continues the entity before it. A tag in no known spelling is returned unchanged.
+    """
+    found, kind = [], ""
+    for tag in map(_respelt, tags):
+        if tag in _UNTYPED and kind:
+            tag = f"I-{kind}"
+        kind = tag.partition("-")[2]
+        found.append(tag)
+    return found
+
+
 def are_entities(tags: Iterable[str]) -> bool:
-    """Whether these are entity tags: some have a prefix such as B-, and either there is O or all have one.
+    """Whether these are entity tags in a known spelling: some have a prefix such as B-, and the others are O.
 
     Tags of parts of speech may have such a prefix too, e.g. "S----3MS2-" in the Prague Arabic treebank. Besides O and
-    entity tags there may be invalid ones here; `learned` reports them with their location.
+    entity tags of the usual spelling there may be invalid ones here; `learned` reports them with their location.
     """
     tags = set(tags)
-    prefixed = {tag for tag in tags if len(tag) > 2 and tag[:2] in ("B-", "I-", "E-", "S-")}
-    return bool(prefixed) and ("O" in tags or prefixed == tags)
+    prefixed = {tag for tag in tags if _respelt(tag).startswith(_USUAL)}
+    if tags - prefixed - _OUTSIDE - _UNTYPED:
+        return "O" in tags and any(tag.startswith(_USUAL) for tag in prefixed)
+    return bool(prefixed)
+
+
+def look_like_entities(tags: Iterable[str]) -> bool:
+    """Whether a type has tags for B and I, or at least half of the tags have a partner with I for B at either end."""
+    tags = set(tags)
+    known = set(map(_respelt, tags))
+
+    def is_paired(tag: str) -> bool:
+        others = tag[:1].translate(_EXCHANGED) + tag[1:], tag[:-1] + tag[-1:].translate(_EXCHANGED)
+        return any(other != tag and other in tags for other in others)
+
+    if any(tag.startswith("B-") and f"I-{tag[2:]}" in known for tag in known):
+        return True
+    return 2 * sum(map(is_paired, tags)) >= len(tags)
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
     """The scheme of entity tags, even if sequences are broken.
 
     Args:
-        sentences: the tags of each sentence.
+        sentences: the tags of each sentence, in any spelling.
 
     Returns:
         "BIOES" if there is an E or S; "IOB1" if every B is between two entities of one type; else "BIO".
     """
     scheme = "IOB1"
-    for tags in sentences:
+    for tags in map(respelt, sentences):
         if any(tag[:2] in ("E-", "S-") for tag in tags):
             return "BIOES"
         if any(tag.startswith("B-") and last[2:] != tag[2:] for last, tag in itertools.pairwise(("O", *tags))):
@@ -76,8 +129,10 @@ def learned(example: TaggedExample, scheme: str) -> list[str]:
     """A sentence's tags as the model learns them: with broken entity sequences repaired, in the given scheme."""
     if not scheme:
         return list(tags_of(example))
+    # An I without type or entity before it is as if it were not there.
+    tags = ["O" if tag in _UNTYPED else tag for tag in respelt(tags_of(example))]
     try:
-        return metrics.repair(tags_of(example), scheme)
+        return metrics.repair(tags, scheme)
     except DataError as error:
         raise DataError(f"{example.location}: {error}") from None
 

@@ -18,8 +18,8 @@ from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample, tagged
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics import tagging as metrics
-from bert_tf.tasks.tagging import Tagging, TaggingConfig
-from bert_tf.tasks.tags import scheme_of
+from bert_tf.tasks.tagging import LOOK_LIKE_ENTITIES, RESPELT, Tagging, TaggingConfig
+from bert_tf.tasks.tags import are_entities, learned, look_like_entities, scheme_of
 from bert_tf.text import Tokenizer
 from tests import packages
 from tests.model.small import PIECES
@@ -377,8 +377,8 @@ def test_old_settings_without_the_scheme_of_the_training_file_are_read(tokenizer
 
 
 def test_an_invalid_tag_is_reported_with_its_location(tokenizer):
-    with pytest.raises(DataError, match=r"file:0: tag 'B_X'; expected O, or B, I, E or S"):
-        Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", "B-X B_X O")], None)
+    with pytest.raises(DataError, match=r"file:0: tag 'B:X'; expected O, or B, I, E or S"):
+        Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", "B-X B:X O")], None)
     with pytest.raises(DataError, match=r"^file:7: tag 'PER'; expected O, or B, I, E or S"):  # as in evaluate
         make(tokenizer).check([sentence("a", "O"), sentence("a b", "O PER", identity="7")], ReadReport())
 
@@ -396,6 +396,77 @@ def test_an_invalid_tag_is_reported_with_its_location(tokenizer):
 def test_inconsistent_settings_are_refused(tokenizer, config, tags, message):
     with pytest.raises(ConfigError, match=message):
         Tagging.create(tokenizer, TaggingConfig(**config).check(), ExampleData(), [sentence("a b", tags)], None)
+
+
+@pytest.mark.parametrize(
+    ("outside", "begin", "inside"),
+    [
+        ("O", "B-{}", "I-{}"),
+        ("O", "{}-B", "{}-I"),
+        ("-", "{}_B", "{}_I"),  # Naver
+        ("O", "B_{}", "I"),  # kmounlp
+        ("o", "b-{}", "i-{}"),
+        ("_", "{}-b", "{}-i"),
+    ],
+)
+def test_entity_tags_are_learned_and_scored_whatever_their_spelling(tokenizer, outside, begin, inside):
+    tags = ["O", "B-PER", "I-PER", "B-PER", "O", "B-LOC", "I-LOC"]
+    spelling = {"O": outside, "B": begin, "I": inside}
+    written = [spelling[tag[0]].format(tag[2:]) for tag in tags]
+    train = [sentence("a b c d e f g", " ".join(written))]
+    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None)
+    assert set(task.labels) == set(tags) and task.scheme == "BIO" and task.monitor == "f1"
+    targets = task.preprocess(task.to_tensors(train, labelled=True))["target"].to_list()
+    assert [task.labels[number - 1] for number in targets[0][1:-1]] == tags
+    # Three entities, one of them found: as conlleval counts the same tags in their usual spelling.
+    predicted = [{"tags": ["O", "B-PER", "I-PER", "O", "O", "B-LOC", "O"]}]
+    scores = task.official_metrics(train, predicted)
+    assert (scores["precision"], scores["recall"], scores["LOC/f1"], scores["PER/entities"]) == (1 / 2, 1 / 3, 0, 2)
+    assert task.baseline(train)["recall"] < 1 and "f1" in task.baseline(train)
+    read_report = ReadReport()
+    task.check(train, read_report)
+    assert read_report.counts == ({} if written == tags else {RESPELT: sum(map(str.__ne__, tags, written))})
+
+
+def test_bilou_and_bmewo_are_bioes(tokenizer):
+    for written in ("B-X L-X O U-Y", "B-X M-X E-X W-Y", "X_B X_L O Y_U"):
+        task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c d", written)], None)
+        assert task.scheme == "BIOES" and "S-Y" in task.labels and not {"L-X", "U-Y", "M-X", "W-Y"} & {*task.labels}
+
+
+def test_an_untyped_i_continues_the_entity_before_it_and_is_o_without_one(tokenizer):
+    train, read_report = [sentence("a b c d e", "B_DT I O I B_PS")], ReadReport()
+    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None)
+    task.check(train, read_report)
+    assert learned(train[0], task.scheme) == ["B-DT", "I-DT", "O", "O", "B-PS"]
+    assert read_report.counts == {RESPELT: 3, "repaired: tag of a broken entity sequence": 1}
+
+
+def test_the_labels_of_a_converted_model_are_understood_in_any_spelling(tokenizer):
+    task = Tagging.from_settings({"labels": ["O", "PER-B", "PER-I", "LOC-B"], "max_length": 64}, tokenizer)
+    assert (task.labels, task.scheme) == (["O", "B-PER", "I-PER", "B-LOC"], "BIO")
+    untyped = Tagging.from_settings({"labels": ["O", "B_PS", "I"], "max_length": 64}, tokenizer)
+    assert untyped.scheme == ""  # I may be of any type
+    numbered = Tagging.from_settings({"labels": ["LABEL_0", "LABEL_1"], "max_length": 64}, tokenizer)
+    assert (numbered.labels, numbered.scheme) == (["LABEL_0", "LABEL_1"], "")
+
+
+@pytest.mark.parametrize("tags", ["BPER IPER O", "B:PER I:PER OUT", "B I O", "PERB PERI O", "B_DT I_DT NNG JKB"])
+def test_tags_that_only_look_like_entities_are_reported_in_one_line(tokenizer, tags):
+    train, read_report = [sentence(" ".join("abcdefgh"[: len(tags.split())]), tags)], ReadReport()
+    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None)
+    task.check(train, read_report)
+    assert task.scheme == "" and read_report.locations == {LOOK_LIKE_ENTITIES: ["file:0"]}
+
+
+@pytest.mark.parametrize(("read", "path"), [
+    (lambda path: read_conllu(path, "xpos"), "english/ud_ewt/en_ewt-dev.conllu"),
+    (lambda path: read_conllu(path, "upos"), "korean/ud_gsd/ko_gsd-dev.conllu"),
+    (lambda path: read_conllu(path, "xpos"), "korean/ud_gsd/ko_gsd-dev.conllu"),
+])  # fmt: skip
+def test_parts_of_speech_are_no_entities_and_do_not_look_like_them(read, path):
+    tags = {tag for example in read(str(packages.shared(path))) for tag in example.tags}
+    assert not are_entities(tags) and not look_like_entities(tags)
 
 
 def test_a_single_tag_is_refused(tokenizer):

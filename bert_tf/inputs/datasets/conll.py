@@ -1,8 +1,9 @@
-"""Readers of tagged sentences: CoNLL's columns, CoNLL-U and KLUE's characters.
+"""Readers of tagged sentences: CoNLL's columns, a sentence per line, CoNLL-U and KLUE's characters.
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder, 2003), WNUT-16 and similar files have one word per line, in columns, and an
 empty line after each sentence. CoNLL-U is universaldependencies.org/format.html. KLUE's named entities (Park et al.,
-2021) have one character per line, spaces included.
+2021) have one character per line, spaces included. Naver's Korean named entities are common as one sentence per line
+(github.com/monologg/KoBERT-NER).
 
 The readers do not interpret tags. Broken BIO sequences are handled where spans are read from them.
 """
@@ -16,6 +17,10 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TaggedExample, tagged
 from bert_tf.inputs.datasets.text_files import Seen, identity, read_lines
 
+# Lines of a file that show whether its first column is a number.
+_PEEKED = 1000
+# Lines of these beginnings before a sentence give it as text, in files with tabs (github.com/kmounlp/NER).
+_COMMENTS = ("##", ";", "$")
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 _DOCUMENT = object()  # a line that starts a document
 # A line's word and tag, its sentence's id, _DOCUMENT, or None for any other line without a word.
@@ -24,6 +29,9 @@ _Line: TypeAlias = tuple[str, str] | str | object | None
 
 def read_conll(path: str, column: str = "-1") -> Iterator[TaggedExample]:
     """Reads sentences with one word per line: the word, then columns, separated by tabs or else by spaces.
+
+    A column before the word that only numbers the words of each sentence is skipped, and so are, in files with tabs,
+    lines without a tab before a sentence that begin with one of `_COMMENTS`.
 
     Args:
         path: the file. A line -DOCSTART- ends a sentence and starts a document; it is not a sentence itself.
@@ -39,12 +47,15 @@ def read_conll(path: str, column: str = "-1") -> Iterator[TaggedExample]:
             "word, or from the end, such as -1"
         )
     index, width = int(column), 0
+    has_tabs, numbered = _layout(path)
 
     def parse(text: str, position: int, location: str) -> _Line:
         nonlocal width
         if text.split()[:1] == ["-DOCSTART-"]:
             return _DOCUMENT
-        fields = text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
+        if has_tabs and not position and "\t" not in text and text.startswith(_COMMENTS):
+            return None
+        fields = _fields(text)[numbered:]
         width = width or len(fields)
         if len(fields) != width:
             raise DataError(f"{location}: {len(fields)} columns; expected {width} as in the lines before")
@@ -54,9 +65,38 @@ def read_conll(path: str, column: str = "-1") -> Iterator[TaggedExample]:
         word, tag = fields[0], fields[index].strip()
         if not word.strip() or not tag:
             raise DataError(f"{location}: {text!r}; expected a word and, in column {column}, a tag")
+        if len(word.split()) == len(tag.split()) > 1:
+            raise DataError(
+                f"{location}: {len(word.split())} words and as many tags; expected one word per line: for a sentence "
+                "per line, set data.format to tagged_lines"
+            )
         return word, tag
 
     return _read(path, parse)
+
+
+def read_sentences(path: str) -> Iterator[TaggedExample]:
+    """Reads a sentence per line: its words separated by spaces and, if known, a tab and as many tags.
+
+    Yields:
+        TaggedExample; `text` has single spaces between the words.
+    """
+    count = 0
+    for number, text in read_lines(path):
+        if not text.strip():
+            continue
+        location = f"{path}:{number}"
+        sentence, tab, labels = text.partition("\t")
+        words, tags = ([part for part in column.split(" ") if part] for column in (sentence, labels))
+        if not words or (tab and len(words) != len(tags)):
+            raise DataError(
+                f"{location}: {len(words)} words and {len(tags)} tags; expected words, a tab and one tag per word, "
+                "separated by spaces"
+            )
+        yield tagged(str(count), words, tags if tab else None, None, location)
+        count += 1
+    if not count:
+        raise DataError(f"{path}: no sentences; expected at least one")
 
 
 def read_conllu(path: str, column: str = "upos") -> Iterator[TaggedExample]:
@@ -118,6 +158,30 @@ def read_klue_ner(path: str) -> Iterator[TaggedExample]:
 
     # Only an empty line separates sentences: one with a space is a character that lost its tag.
     return _read(path, parse, ends=lambda text: not text, joiner="")
+
+
+def _fields(text: str) -> list[str]:
+    """The columns of a line."""
+    return text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
+
+
+def _layout(path: str) -> tuple[bool, bool]:
+    """Whether a file has tabs, and whether the first of its columns counts the words of each sentence.
+
+    That column is the first of at least three, and rises by one or (for the parts of a word) stays the same.
+    """
+    lines = [text for _, text in itertools.islice(read_lines(path), _PEEKED)]
+    has_tabs, last, highest = any("\t" in text for text in lines), 0, 0
+    for text in lines:
+        fields = [] if has_tabs and "\t" not in text else _fields(text)
+        if len(fields) < 3:
+            last = 0
+            continue
+        if not re.fullmatch(r"[0-9]{1,6}", fields[0]) or int(fields[0]) - last not in (0, 1):
+            return has_tabs, False
+        last = int(fields[0])
+        highest = max(highest, last)
+    return has_tabs, highest > 1
 
 
 def _read(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bert_tf.config import ExampleData
-from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner
+from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner, read_sentences
 from bert_tf.inputs.datasets.copa import read_copa
 from bert_tf.inputs.datasets.examples import (
     ChoiceExample,
@@ -246,6 +246,8 @@ FORMATS: dict[str, Format] = {
         example=TaggedExample,
         settings=("column",),
     ),
+    # Naver's Korean named entities as github.com/monologg/KoBERT-NER publishes them.
+    "tagged_lines": Format(_SPLITS, read=lambda file: read_sentences(file.path), example=TaggedExample),
     "conllu": Format(
         ("train.conllu", "dev.conllu", "test.conllu"),
         read=lambda file: read_conllu(file.path, file.data.column or "upos"),

@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner
+from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner, read_sentences
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.sources import Source
@@ -85,6 +85,53 @@ def test_a_document_mark_starts_a_sentence_with_or_without_empty_lines_around_it
 )
 def test_spaces_around_a_tag_are_ignored(write, read, content):
     assert [example.tags for example in read(write("file", content))] == [("B-X", "B-X")]
+
+
+# The first lines of real files: kmounlp's in three layouts, and Naver's (the columns, and as KoBERT-NER has them).
+KMOU = (
+    "; 이는 93년의\n$이는 <93년:DT>의\n1\t이\tNP\tO\n1\t는\tJX\tO\n2\t93\tSN\tB_DT\n2\t년\tNNB\tI\n\n"
+    "; 최는\n$<최:PS>는\n1\t최\tNNP\tB_PS\n1\t는\tJX\tO\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "tags"),
+    [
+        (KMOU, [("이", "는", "93", "년"), ("최", "는")], [("O", "O", "B_DT", "I"), ("B_PS", "O")]),
+        ("이\tNP\tO\n93\tSN\tB_DT\n\n최\tNNP\tB_PS\n", [("이", "93"), ("최",)], [("O", "B_DT"), ("B_PS",)]),
+        (
+            "## 1\n## 김범 이\n## <김범:PER> 이\n김범\t김범\tNNP\tB-PER\n_\t_\t_\tO\n이\t이\tJKS\tO\n",
+            [("김범", "_", "이")],
+            [("B-PER", "O", "O")],
+        ),
+        ("1\t비토리오\tPER_B\n2\t양일\tDAT_B\n3\t만에\t-\n", [("비토리오", "양일", "만에")], [("PER_B", "DAT_B", "-")]),
+        ("1 a O\n\n1 b O\n2 c B-X\n", [("a",), ("b", "c")], [("O",), ("O", "B-X")]),
+        # Numbers that do not count the words, or that are the words themselves, are words.
+        ("1 CD O\n3 CD O\n", [("1", "3")], [("O", "O")]),
+        ("1 O\n2 O\n", [("1", "2")], [("O", "O")]),
+        ("1 CD O\n\n1 CD O\n", [("1",), ("1",)], [("O",), ("O",)]),
+        ("$ SYM O\n## SYM B-X\n", [("$", "##")], [("O", "B-X")]),
+    ],
+)
+def test_numbers_and_texts_beside_the_words_are_not_read_as_words(write, content, words, tags):
+    examples = list(read_conll(write("train.txt", content)))
+    assert ([example.words for example in examples], [example.tags for example in examples]) == (words, tags)
+
+
+def test_a_sentence_per_line_is_read_with_and_without_tags(write):
+    path = write("train.tsv", "'LPGA 직행' .\tEVT_B - -\n\n간 곳\t- -\n태그 없이\n")
+    examples = list(read_sentences(path))
+    assert [(e.id, e.words, e.tags, e.location) for e in examples] == [
+        ("0", ("'LPGA", "직행'", "."), ("EVT_B", "-", "-"), f"{path}:1"),
+        ("1", ("간", "곳"), ("-", "-"), f"{path}:3"),
+        ("2", ("태그", "없이"), None, f"{path}:4"),
+    ]
+    assert list(Source(ExampleData(format="tagged_lines"), path, TaggedExample).examples(ReadReport(), "test",
+                labelled=False)) == examples  # fmt: skip
+    with pytest.raises(DataError, match=r"train\.tsv:1: 3 words and as many tags; .* set data.format to tagged_lines"):
+        list(read_conll(path))
+    with pytest.raises(DataError, match=r"a\.tsv:1: 2 words and 1 tags; expected words, a tab and one tag per word"):
+        list(read_sentences(write("a.tsv", "a b\tO\n")))
 
 
 def test_wnut16_is_read_as_published():
