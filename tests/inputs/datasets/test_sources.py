@@ -190,7 +190,8 @@ def test_the_identity_depends_on_the_split_within_a_file_but_not_on_the_file_nam
 @pytest.mark.parametrize("source", ["", "tfds:conll2003"])
 def test_a_file_is_read_in_the_given_format_whatever_the_model_was_trained_on(write, source):
     path = write("a.txt", "a O\nb B-X\n")
-    with pytest.raises(ConfigError, match="'table' is for another kind of task; for this one: klue/ner, conll, conllu"):
+    formats = "klue/ner, conll, tagged_lines, conllu"
+    with pytest.raises(ConfigError, match=f"'table' is for another kind of task; for this one: {formats}"):
         Source(ExampleData(source=source), path, TaggedExample)
     found = Source(ExampleData(source=source, format="conll"), path, TaggedExample)
     assert [example.tags for example in found.examples(ReadReport(), "train")] == [("O", "B-X")]
