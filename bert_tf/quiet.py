@@ -1,11 +1,13 @@
 """Hides TensorFlow's routine messages."""
 
 import contextlib
+import functools
 import gc
 import logging as standard_logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from absl import logging
 
@@ -33,6 +35,21 @@ def import_tensorflow() -> None:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(devnull)
+
+
+def traced_function(function: Callable[..., Any], **options: Any) -> Any:
+    """A tf.function without AutoGraph, for functions that are made anew for each model.
+
+    TensorFlow counts the traces of functions with the same code together, and would warn that those of the fifth model
+    are the fifth retracing of one. A partial function has no code of its own.
+
+    Args:
+        function: to trace.
+        **options: of `tf.function`.
+    """
+    import tensorflow
+
+    return tensorflow.function(functools.partial(function), autograph=False, **options)
 
 
 def hide_beam_warnings() -> None:

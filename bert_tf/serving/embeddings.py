@@ -12,6 +12,7 @@ from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.encoder import BertEncoder, feature_model
 from bert_tf.model.inference import infer
+from bert_tf.quiet import traced_function
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, WORD_LISTS, WORDS, padded, signature, token_signature
 from bert_tf.text.packing import dense_features, pack
 from bert_tf.text.tokenizer import Tokenizer
@@ -78,7 +79,7 @@ class Embedder:
     @functools.cached_property
     def traced(self) -> TfFunction:
         """`__call__` as a graph."""
-        return tf.function(self.__call__, autograph=False, reduce_retracing=True)
+        return traced_function(self.__call__, reduce_retracing=True)
 
     def settings(self) -> Json:
         """JSON-ready description of the vectors, for the model card."""

@@ -29,6 +29,7 @@ from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.model.inference import infer
+from bert_tf.quiet import traced_function
 from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, example_signature, text_signature, token_signature
 from bert_tf.tasks.task import Task
@@ -355,14 +356,12 @@ class FineTuningTask(Task):
     @functools.cached_property
     def _traced_preprocess(self) -> TfFunction:
         """`preprocess`, traced only once for the many datasets of a long prediction: tracing takes seconds."""
-        return tf.function(self.preprocess, autograph=False)
+        return traced_function(self.preprocess)
 
     @functools.cached_property
     def _single_batch(self) -> TfFunction:
         """Function from columns to one batch, as `batches` makes it."""
-        return tf.function(
-            lambda columns: self.pad(_numbered(self.preprocess(columns))), autograph=False, reduce_retracing=True
-        )
+        return traced_function(lambda columns: self.pad(_numbered(self.preprocess(columns))), reduce_retracing=True)
 
     def _pools(self, columns: Tensors, batch_size: int, seed: tf.Tensor | None) -> tf.data.Dataset:
         """Pools of rows of features, shuffled if there is a seed."""

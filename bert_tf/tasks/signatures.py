@@ -20,6 +20,7 @@ import tensorflow as tf
 from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.encoder import attention_probabilities, encoder_inputs, encoder_of
 from bert_tf.model.inference import infer
+from bert_tf.quiet import traced_function
 from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Tensors, TfFunction
@@ -55,7 +56,7 @@ def signature(function: Callable[..., Tensors], specs: Sequence[tf.TensorSpec]) 
         with tf.control_dependencies(checks):
             return function(*map(tf.identity, (first, *others)))
 
-    return tf.function(serve, input_signature=specs, autograph=False)
+    return traced_function(serve, input_signature=specs)
 
 
 def text_signature(

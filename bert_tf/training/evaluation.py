@@ -13,6 +13,7 @@ import tensorflow as tf
 from bert_tf.inputs.batching import microbatch, without_tuning
 from bert_tf.model.inference import infer
 from bert_tf.progress import bar
+from bert_tf.quiet import traced_function
 from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.task import Task
 from bert_tf.training.strategy import accelerator, parallel_parts
@@ -61,14 +62,15 @@ def evaluator(
         outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
         return _loss_and_metrics(task, names, features, outputs)
 
-    @tf.function(autograph=False, reduce_retracing=True)
     def evaluate_batch(features: Tensors) -> tf.Tensor:
         return tf.add_n(_split(strategy, on_replica, features))
+
+    traced = traced_function(evaluate_batch, reduce_retracing=True)
 
     def evaluate() -> Metrics:
         totals = np.zeros([len(names), 2])
         with bar("evaluate", None, "batch", leave=False) as line:
-            for _, metrics in _computed(evaluate_batch, batches, strategy):
+            for _, metrics in _computed(traced, batches, strategy):
                 totals += metrics.numpy()
                 line.update()
         return means(task, names, totals)
@@ -99,12 +101,11 @@ class Answering:
             outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
             return task.postprocess(features, outputs), _loss_and_metrics(task, names, features, outputs)
 
-        @tf.function(autograph=False)
         def answer(features: Tensors) -> tuple[Tensors, tf.Tensor]:
             decoded, metrics = zip(*_split(strategy, on_replica, features), strict=True)
             return {name: tf.concat([part[name] for part in decoded], 0) for name in decoded[0]}, tf.add_n(metrics)
 
-        self._answer = answer
+        self._answer = traced_function(answer)
 
     def trace(self, batches: tf.data.Dataset) -> Callable[[Tensors], tuple[Tensors, tf.Tensor]]:
         """The function that answers each of these batches, whatever their shapes; callable in any thread."""

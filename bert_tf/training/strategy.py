@@ -1,6 +1,7 @@
 """tf.distribute strategies by name, and the cores of a CPU."""
 
 import contextlib
+import functools
 import os
 
 import tensorflow as tf
@@ -15,7 +16,10 @@ NAMES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
 
 
 def create(name: str = "auto", tpu: str = "", train: TrainConfig | None = None) -> tf.distribute.Strategy:
-    """Creates the strategy called `name`.
+    """The strategy called `name`, the same object in every call: a process has one.
+
+    Collective operations are numbered by their strategy, from the beginning in each new one, but matched by their
+    numbers in the whole process. With a second strategy, those of another model would meet the shapes of the first.
 
     Args:
         name: "one_device"; "mirrored": all accelerators of this machine; "multi_worker": the machines that the
@@ -29,10 +33,17 @@ def create(name: str = "auto", tpu: str = "", train: TrainConfig | None = None) 
         # TensorFlow keeps the threads with which it has started to compute.
         with contextlib.suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(1)
-    gpus = tf.config.list_logical_devices("GPU") if name in ("auto", "one_device") else []
-    if name == "one_device" or (name == "auto" and len(gpus) < 2):
-        return tf.distribute.OneDeviceStrategy(gpus[0].name if gpus else "/cpu:0")
-    if name in ("auto", "mirrored"):
+    if name == "auto":
+        name = "mirrored" if len(tf.config.list_logical_devices("GPU")) > 1 else "one_device"
+    return _created(name, tpu)
+
+
+@functools.cache
+def _created(name: str, tpu: str) -> tf.distribute.Strategy:
+    """As `create`, for names other than "auto"."""
+    if name == "one_device":
+        return tf.distribute.OneDeviceStrategy(_best_devices()[0].name)
+    if name == "mirrored":
         return tf.distribute.MirroredStrategy([device.name for device in _best_devices()])
     if name == "multi_worker":
         return tf.distribute.MultiWorkerMirroredStrategy()

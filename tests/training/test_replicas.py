@@ -50,6 +50,11 @@ def test_two_replicas_train_and_evaluate_like_one(mirrored, one):
     assert_same(one, np.load(mirrored / "uneven.npz"), DIVISORS["uneven"])
 
 
+def test_models_of_other_shapes_and_tasks_follow_one_another_on_two_replicas():
+    """Collective operations of one strategy after another would meet each other's shapes."""
+    finish(start("tests.training.several_fits"))
+
+
 @pytest.fixture
 def three_parts(monkeypatch):
     for module in (step, evaluation):
