@@ -3,14 +3,15 @@
 import collections
 import functools
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn, Self
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, FeatureConfig, to_dict
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.inference import inference_scope, skips_padding
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock, flattened, initializer, read_config, unflattened
 from bert_tf.model.layouts import Tokens
@@ -39,6 +40,34 @@ def encoder_of(model: keras.Model) -> "BertEncoder":
     """Returns the encoder, trainable or frozen, of a model from `heads.build`."""
     layers = (getattr(layer, "model", layer) for layer in (model, *model.layers))
     return next(layer for layer in layers if isinstance(layer, BertEncoder))
+
+
+def check_inputs(encoder: "BertEncoder", inputs: Mapping[str, Any]) -> None:
+    """Raises DataError for inputs that the encoder has no embeddings for. In graphs, where values are unknown: nothing.
+
+    TensorFlow's error would name an op, or there would be none: a type that does not exist has a vector of zeros.
+
+    Args:
+        encoder: whose limits apply.
+        inputs: by name; those of the encoder are int [..., length].
+    """
+    if not tf.executing_eagerly() or any(keras.backend.is_keras_tensor(value) for value in inputs.values()):
+        return
+    config = encoder.config
+    length, positions = np.shape(inputs["input_word_ids"])[-1], config.max_position_embeddings
+    if length > positions and not encoder.packed:  # where positions count from the start of each sequence
+        raise DataError(
+            f"input_word_ids: {length} tokens, {positions} positions; cut the texts, with "
+            f"tokenizer.encode(texts, max_length={positions})"
+        )
+    for name, size in (("input_word_ids", config.vocab_size), ("input_type_ids", config.type_vocab_size)):
+        values = np.asarray(inputs[name])
+        if (
+            wrong := values[(values < 0) | (values >= size)][:1].tolist() if size > 1 else []
+        ):  # of one type, none is read
+            raise DataError(
+                f"{name}: {wrong[0]}; expected 0 to {size - 1}, as the tokenizer of bert_tf.load(...) returns them"
+            )
 
 
 def attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Tensor:
@@ -82,6 +111,8 @@ class FunctionalModel(keras.Model):
         # Keras aligns dicts by position in the order of their keys: one more shifts the others, with only a warning.
         if isinstance(inputs, dict) and inputs.keys() > self.input.keys():
             inputs = {name: inputs[name] for name in self.input}
+        if isinstance(inputs, dict) and inputs.keys() >= self.input.keys():
+            check_inputs(encoder_of(self), inputs)
         return super().__call__(inputs, *args, **kwargs)
 
     def get_config(self) -> Json:

@@ -208,7 +208,8 @@ class Tokenizer(tf.Module):
         budget = max_length - 1 - len(segments)
         if budget < 1:
             raise ConfigError(f"max_length is {max_length}; it must be at least {len(segments) + 2}")
-        if tf.executing_eagerly() and len(counts := {int(segment.nrows()) for segment in segments}) > 1:
+        counts = {int(segment.nrows()) for segment in segments} if tf.executing_eagerly() else set()
+        if len(counts) > 1:
             raise ConfigError(f"{' and '.join(map(str, sorted(counts)))} texts; expected as many pairs as texts")
         first, second, _ = truncate(*segments, budget=budget)
         return dense_features(*pack(first, second, cls_id=self.cls_id, sep_id=self.sep_id))

@@ -6,13 +6,14 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder, BertPretrainer
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.dropout import seed_scope
 from bert_tf.model.heads import classifier
 from tests.model.numpy_bert import encode, pretraining_logits, tensors_of
 from tests.model.small import (
     MIXED_BFLOAT16,
     MIXED_FLOAT16,
+    PIECES,
     features,
     multiplies_bfloat16,
     multiplies_float16,
@@ -293,3 +294,30 @@ def test_causal_attention_ignores_later_tokens_and_pools_the_last_token():
     assert (
         np.abs(both(short)["sequence_output"] - prefix["sequence_output"])[:, 0].max() > 0.01
     )  # the last token matters
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, r"input_word_ids: 28 tokens, 24 positions; cut the texts, with tokenizer.encode\(texts, max_length=24\)"),
+        ({"input_word_ids": len(PIECES)}, f"input_word_ids: {len(PIECES)}; expected 0 to {len(PIECES) - 1}, as the "),
+        ({"input_word_ids": -1}, r"input_word_ids: -1; expected 0 to "),
+        ({"input_type_ids": 2}, r"input_type_ids: 2; expected 0 to 1, as the tokenizer of "),
+    ],
+)
+@pytest.mark.parametrize("model", ["encoder", "classifier", "pretrainer"])
+def test_inputs_without_embeddings_are_one_line(model, changes, message, request):
+    encoder = request.getfixturevalue("encoder")
+    called = {"encoder": encoder, "classifier": classifier(encoder, 2), "pretrainer": BertPretrainer(encoder)}[model]
+    inputs = {name: np.repeat(value[:1], 2, 0) for name, value in features().items()}
+    inputs |= {"masked_lm_positions": np.array([[1]] * 2, np.int32)}
+    if not changes:  # as many as in a row of two texts
+        inputs = {name: np.pad(value, [(0, 0), (0, 4 * (value.shape[1] > 1))]) for name, value in inputs.items()}
+    for name, value in changes.items():
+        inputs[name] = np.array(inputs[name])
+        inputs[name][1, 3] = value
+    for given in (inputs, {name: tf.constant(value) for name, value in inputs.items()}):
+        with pytest.raises(DataError, match=message) as caught:
+            called(given)
+        # Keras adds the arguments of its own models to whatever a layer raises.
+        assert model == "classifier" or "\n" not in str(caught.value)

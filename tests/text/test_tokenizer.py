@@ -176,6 +176,24 @@ def test_same_results_in_a_data_pipeline_and_in_a_function():
     assert [ids.numpy().tolist() for ids in one_by_one] == expected
 
 
+def test_every_method_is_traced_by_autograph_without_a_warning(caplog):
+    tokenizer = Tokenizer(PIECES)
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        texts, ids = tf.constant(["The food", "good"]), tf.constant([[2, 5, 3], [2, 9, 3]])
+        methods = {name for name in vars(Tokenizer) if not name.startswith("_")} - {"vocab", "get_config"}
+        assert methods == {"tokenize", "tokenize_with_offsets", "tokenize_with_words", "encode", "detokenize"}
+        for name in methods:
+            method, argument = getattr(tokenizer, name), ids if name == "detokenize" else texts
+            for traced in (method, lambda *values, method=method: method(*values)):
+                next(iter(tf.data.Dataset.from_tensors(argument).map(traced)))
+                tf.function(traced)(argument)
+        tf.function(lambda batch: tokenizer.encode(batch, batch, max_length=8))(texts)
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert not [message for message in caplog.messages if "AutoGraph" in message]
+
+
 def test_an_exported_model_needs_neither_the_vocabulary_nor_this_package(tmp_path):
     texts = ["The food was [MASK].", "ΑΣ " + "a" * 201, "각", ""]
     write_vocabulary(tmp_path / "vocab.txt", PIECES)
