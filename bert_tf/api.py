@@ -705,8 +705,7 @@ def _shown(value: Any) -> str:
 
 def _history(results: Json, epochs: float) -> keras.callbacks.History:
     """The results of a run as Keras' History: training metrics are means over the logged points of each epoch."""
-    # Results of older runs lack it.
-    per_epoch = results.get("steps_per_epoch") or results["steps"] / max(1, math.ceil(epochs))
+    per_epoch = results["steps_per_epoch"]
     numbers = range(math.ceil(results["steps"] / per_epoch))
     history = keras.callbacks.History()
     history.epoch, history.history = list(numbers), {}

@@ -228,10 +228,7 @@ def leftovers(directory: StrPath) -> list[str]:
 def remove_leftovers(directory: StrPath) -> None:
     """Removes all `leftovers`."""
     for path in leftovers(directory):
-        if os.path.isdir(path):
-            shutil.rmtree(path)
-        else:  # of older versions
-            os.remove(path)
+        shutil.rmtree(path)
 
 
 @contextlib.contextmanager

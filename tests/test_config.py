@@ -21,12 +21,10 @@ from bert_tf.config import (
     TokenizerConfig,
     TrainConfig,
     from_dict,
-    run_with_new_names,
     tasks,
     to_dict,
 )
 from bert_tf.config.train import RECIPES
-from bert_tf.config.values import with_new_names
 from bert_tf.errors import ConfigError
 from bert_tf.metrics.tagging import SCHEMES
 
@@ -238,43 +236,3 @@ def test_radam_is_bias_corrected_in_either_recipe():
 def test_the_combination_of_recipe_and_settings_is_checked():
     with pytest.raises(ConfigError, match=r"'replica' while .* is 'global'"):
         TrainConfig(recipe="google", normalization="global").resolved()
-
-
-OLD_NAMES = {
-    "a field": (lambda: from_dict(PretrainConfig, {"heldout": "a.txt"}), "no longer has a field 'heldout'; use 'valid"),
-    "a nested one": (
-        lambda: from_dict(FinetuneConfig, {"task": None, "data": {"evaluation": "dev.tsv"}}),
-        "no longer has a field 'evaluation'; use 'validation'",
-    ),
-    "a value": (lambda: BertConfig(attention="left").check(), "attention='left' has been renamed; use 'causal'"),
-    "another": (lambda: PretrainingData(masking="next_token").check(), "has been renamed; use 'causal_lm'"),
-}
-
-
-@pytest.mark.parametrize("case", OLD_NAMES)
-def test_an_old_name_is_refused_with_the_new_one(case):
-    make, message = OLD_NAMES[case]
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
-def test_saved_settings_with_old_names_are_read():
-    config = to_dict(PretrainConfig(validation="b.txt"))
-    old = {name: value for name, value in config.items() if name != "validation"} | {"heldout": "b.txt"}
-    old["train"] = {name: value for name, value in old["train"].items() if name != "max_nonfinite_steps"}
-    old["train"]["max_bad_steps"] = config["train"]["max_nonfinite_steps"]
-    old["model"], old["data"] = old["model"] | {"attention": "both"}, old["data"] | {"masking": "token"}
-    run = {"program": "pretrain", "config": old, "inputs": {"input": 1, "heldout": 2}, "floor": {"accuracy": 0.5}}
-    renamed = run_with_new_names(run)
-    assert renamed["config"] == config
-    assert (renamed["inputs"], renamed["baseline"]) == ({"input": 1, "validation": 2}, {"accuracy": 0.5})
-    tuned = {
-        "program": "finetune",
-        "inputs": {"init": {"model": {"attention": "both"}, "weights": "x"}, "evaluation": 1},
-    }
-    inputs = {"init": {"model": {"attention": "bidirectional"}, "weights": "x"}, "validation": 1}
-    assert run_with_new_names(tuned)["inputs"] == inputs
-    data = with_new_names({"evaluation": "dev.tsv", "text": "a"})
-    assert from_dict(ExampleData, data) == ExampleData(validation="dev.tsv", text="a")
-    model = with_new_names({"attention": "left", "num_layers": 3})
-    assert from_dict(BertConfig, model) == BertConfig(attention="causal", num_layers=3)

@@ -17,7 +17,7 @@ from bert_tf.checkpoints.tensor import Tensor, number, tensor_of, tensor_of_vari
 from bert_tf.checkpoints.tensor_files.bundles import listed, open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, first_names, read_mapped
-from bert_tf.config import BertConfig, RunRecord, run_with_new_names, to_dict
+from bert_tf.config import BertConfig, RunRecord, to_dict
 from bert_tf.config.data import TokenizerSettings
 from bert_tf.config.values import Rule, restored
 from bert_tf.errors import ConfigError, DataError
@@ -226,8 +226,8 @@ def read_results(folder: str) -> Json:
 
 
 def read_run(path: str, kind: type[Any] = RunRecord) -> Json:
-    """Reads a run.json or, of another `kind`, the same with results, perhaps of an older version."""
-    return checked(run_with_new_names(read_json(path, Json)), kind, path)
+    """Reads a run.json or, of another `kind`, the same with results."""
+    return checked(read_json(path, Json), kind, path)
 
 
 def load_task(path: str) -> tuple[Task, keras.Model]:

@@ -14,7 +14,7 @@ from bert_tf.config.tasks import (
     TaggingConfig,
 )
 from bert_tf.config.train import GridConfig, PhaseConfig, TrainConfig
-from bert_tf.config.values import check_fields, from_dict, to_dict, with_new_names
+from bert_tf.config.values import check_fields, from_dict, to_dict
 from bert_tf.types import Json
 
 __all__ = ["BertConfig", "ClassificationConfig", "ExampleData", "FeatureConfig", "FinetuneConfig", "GridConfig"]
@@ -92,10 +92,3 @@ class RunRecord(TypedDict, total=False):
     inputs: Json
     skipped: Json | int
     changes: list[_Change]
-
-
-def run_with_new_names(run: Json) -> Json:
-    """Replaces old names in a `RunRecord` from an older version."""
-    run = {"baseline" if name == "floor" else name: value for name, value in run.items()}
-    # Not in other parts: the seconds of a phase still have the key "evaluation".
-    return run | {name: with_new_names(run[name]) for name in ("config", "inputs", "skipped") if name in run}

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 _Config = TypeVar("_Config", bound="DataclassInstance")
 
-# Names of fields, and values by field, up to version 0.1: files from that time can still be read.
-_OLD_NAMES = {"evaluation": "validation", "heldout": "validation", "max_bad_steps": "max_nonfinite_steps"}
-_OLD_VALUES = {
-    "attention": {"both": "bidirectional", "left": "causal"},
-    "masking": {"next_token": "causal_lm"},
-}
 _NOUNS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -76,9 +70,6 @@ def check_fields(config: "DataclassInstance", where: str = "") -> None:
         raise ConfigError(unknown_field(type(config), name, where))
     for field in dataclasses.fields(config):
         value, name = getattr(config, field.name), _path(where, field.name)
-        old = _OLD_VALUES.get(field.name, {})
-        if isinstance(value, str) and value in old:
-            raise ConfigError(f"{name}={value!r} has been renamed; use {old[value]!r}")
         if found := misfit(value, field.type, name, field.metadata):
             raise ConfigError(found)
 
@@ -214,7 +205,7 @@ def to_dict(config: "DataclassInstance") -> Json:
 
 
 def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
-    """The error message for a field that the dataclass `cls` lacks, with its new name or the closest match.
+    """The error message for a field that the dataclass `cls` lacks, with the closest match.
 
     Args:
         cls: the dataclass.
@@ -222,22 +213,9 @@ def unknown_field(cls: type[Any], name: str, where: str = "") -> str:
         where: path of the dataclass in its config, such as "train"; "" for the name of the class.
     """
     fields = [field.name for field in dataclasses.fields(cls)]
-    if (new := _OLD_NAMES.get(name)) in fields:
-        return f"{where or cls.__name__} no longer has a field {name!r}; use {new!r}"
     near = difflib.get_close_matches(name, fields, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(fields)}"
     return f"{where or cls.__name__} has no field {name!r}; {hint}"
-
-
-def with_new_names(values: Any) -> Any:
-    """Replaces old names of fields and values in settings that version 0.1 or later saved, in nested ones, too."""
-    if not isinstance(values, dict):
-        return values
-    values = {_OLD_NAMES.get(name, name): with_new_names(value) for name, value in values.items()}
-    for name, new in _OLD_VALUES.items():
-        if isinstance(values.get(name), str):
-            values[name] = new.get(values[name], values[name])
-    return values
 
 
 def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") -> _Config:
@@ -261,7 +239,7 @@ def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") ->
 
 
 def restored(cls: type[_Config], values: Json, where: str) -> _Config:
-    """Builds the dataclass `cls` from a saved dict, perhaps of an older version; it may lack fields.
+    """Builds the dataclass `cls` from a saved dict, which may lack fields.
 
     Args:
         cls: the dataclass.
@@ -271,7 +249,6 @@ def restored(cls: type[_Config], values: Json, where: str) -> _Config:
     Raises:
         ConfigError: a field is unknown, or its value invalid.
     """
-    values = with_new_names(values)
     if wrong := misfit(values, cls, where, in_json=True):
         raise ConfigError(wrong)
     return from_dict(cls, values)

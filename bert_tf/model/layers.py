@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, from_dict, to_dict
-from bert_tf.config.values import with_new_names
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation, has_bias_form, of_sum, without_gradient
 from bert_tf.model.dropout import Dropout, repeatable
@@ -149,8 +148,8 @@ class ConfiguredLayer(keras.layers.Layer):
 
 
 def read_config(values: Json) -> BertConfig:
-    """Reads the config of an encoder or layer from a .keras file of this version or an older one."""
-    return from_dict(BertConfig, with_new_names(values))
+    """Reads the config of an encoder or layer from a .keras file."""
+    return from_dict(BertConfig, values)
 
 
 @keras.saving.register_keras_serializable("bert_tf")

@@ -28,10 +28,9 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.identity import file_identity
 from bert_tf.serving.card import CARD, EXTRA
-from bert_tf.serving.predictions import Predictor, batches, check, load, signatures_of, task_of
+from bert_tf.serving.predictions import Predictor, batches, check, load, task_of
 from bert_tf.serving.shards import Shards, stage
 from bert_tf.tasks import FineTuningTask
-from bert_tf.tasks.signatures import WORDS
 from bert_tf.types import Writer
 
 # Characters of predictions that a worker holds if shards do not arrive one after the other.
@@ -117,9 +116,7 @@ def predict(
         raise ConfigError(f"--output={output}: in shards a {task.name} model writes {', '.join(writers)}; choose one")
     version, output = _absolute(version), _absolute(output)
     settings = [__version__, extension, *(file_identity(os.path.join(version, name)) for name in _IDENTIFYING)]
-    shards = stage(
-        output, examples, task.example, settings, functools.partial(check, task, WORDS in signatures_of(version))
-    )
+    shards = stage(output, examples, task.example, settings, functools.partial(check, task))
     missing = shards.begin()
     if missing:
         answering = (version, task.data)

@@ -181,7 +181,7 @@ class Server:
         predictor = Predictor(self.task, _Remote(self._model, list(getattr(self.task, "labels", ()))))
         with concurrent.futures.ThreadPoolExecutor(_IN_FLIGHT) as pool:
             for window in self.task.chunks(examples, _WINDOW):
-                check(self.task, WORDS in self._model.signatures, window)
+                check(self.task, window)
                 rows = batches(self.task, window, batch_size)
                 asked = [[window[row] for row in batch] for batch in rows]
                 made: dict[int, Json] = {}
@@ -239,14 +239,9 @@ def local(version: str, part: str = "") -> Iterator[str]:
         yield copy
 
 
-def check(task: FineTuningTask, takes_words: bool, examples: list[Any]) -> None:
+def check(task: FineTuningTask, examples: list[Any]) -> None:
     """Raises DataError for examples that an exported model cannot answer."""
     if isinstance(task, Tagging):
-        if _with_words(task) and not takes_words and (example := next((one for one in examples if one.words), None)):
-            raise DataError(
-                f"{example.location}: words, but this exported model, written by an older version, takes only texts; "
-                'export it again, give {"text": "..."}, or predict with --model_dir'
-            )
         in_documents = (one for one in examples if one.document is not None)
         if task.config.context == "document" and (example := next(in_documents, None)):
             raise DataError(

@@ -327,21 +327,13 @@ def test_model_and_output_may_be_on_a_tensorflow_file_system(single, texts, tmp_
     assert [tf.io.gfile.GFile("ram://out/labels-00000-of-00001.jsonl").read()] == written(tmp_path / "labels.jsonl")
 
 
-def test_words_are_refused_if_the_export_takes_none_and_sentences_of_documents_always():
+def test_sentences_of_documents_are_refused():
     tokenizer = Tokenizer(VOCABULARY)
-    words = Tagging(tokenizer, TaggingConfig(max_length=24), labels=("O", "B-X"), unit="words")
     given = tagged("1", ["a", "b"], None, None, "f:2")
-    alone = TaggedExample("0", "a b", None, None, None, None, "f:1")
-    check(words, False, [alone])
-    check(words, True, [alone, given])
-    with pytest.raises(DataError, match=r"^f:2: words, but this exported model, written by an older version, takes"):
-        check(words, False, [alone, given])
     documents = Tagging(tokenizer, TaggingConfig(context="document"), labels=("O", "B-X"), unit="words")
     with pytest.raises(DataError, match=r"^f:2: a sentence of a document, which the model reads together with"):
-        check(documents, True, [given._replace(document=0)])
-    # Given characters are accepted: the model needs only the text.
-    characters = Tagging(tokenizer, TaggingConfig(max_length=24), labels=("O", "B-X"), unit="characters")
-    check(characters, False, [alone, tagged("1", "ab", None, None, "f:2", joiner="")])
+        check(documents, [given._replace(document=0)])
+    check(documents, [given])
 
 
 def test_a_pair_is_refused_by_a_model_of_one_text(single, tmp_path):

@@ -25,7 +25,6 @@ TFDS = "tfds:"
 EMPTY = "skipped: empty text"
 # Uses of examples, each a field of ExampleData.
 ROLES = ("train", "validation", "test")
-_OLD_ROLES = {"evaluation": "validation"}  # --split until version 0.1
 # Number of a folder's files that an error lists.
 _LISTED = 8
 
@@ -143,7 +142,6 @@ class Source:
 
     def part(self, role: str) -> str:
         """Returns the file name or split for one of `ROLES`, from the config or else the format; others unchanged."""
-        role = _OLD_ROLES.get(role, role)
         if role not in ROLES:
             return role
         named = getattr(self._data, role)
@@ -166,7 +164,7 @@ class Source:
         listed = ", ".join(files[:_LISTED]) + (f" and {len(files) - _LISTED} more" if len(files) > _LISTED else "")
         if self._format.labels_in:  # all parts are in a single file
             remedy = "pass the file itself as --data_dir"
-        elif (role := _OLD_ROLES.get(role, role)) in ROLES:
+        elif role in ROLES:
             remedy = f"set data.{role} to the file's name"
         else:
             remedy = f"name a file, or one of {', '.join(dict.fromkeys((*ROLES, *self._format.files)))}"

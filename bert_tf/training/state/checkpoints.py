@@ -3,7 +3,6 @@
 import concurrent.futures
 import glob
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -187,13 +186,11 @@ class Checkpoints:
         write_text(os.path.join(self._directory, "checkpoint"), "\n".join(lines) + "\n")
 
     def _keep_only(self, paths: Sequence[str]) -> None:
-        """Removes all files of other checkpoints, and of incomplete ones, which older versions left."""
+        """Removes all files of other checkpoints."""
         names = {os.path.basename(path) for path in paths}
         found = glob.glob(os.path.join(glob.escape(self._directory), f"{_NAME}-*"))
         for file in sorted(found, reverse=True):  # an index first
-            if file.endswith("_temp"):
-                shutil.rmtree(file, ignore_errors=True)
-            elif os.path.basename(file).split(".")[0] not in names:
+            if os.path.basename(file).split(".")[0] not in names:
                 os.remove(file)
 
 

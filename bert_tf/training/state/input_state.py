@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,7 +67,7 @@ class InputState:
         if step is not None and step in self._steps():
             iterator = iter(stream(batches, position))
             try:
-                held = tf.Variable(step)  # states of older versions do not hold it
+                held = tf.Variable(-1)
                 state = tf.train.Checkpoint(iterator=iterator, step=held)
                 state.read(self._path(step)).assert_nontrivial_match()
                 if int(held) != step:
@@ -92,11 +91,7 @@ class InputState:
         return numbers_of(self._directory, f"{self._name}-", ".index")
 
     def _remove(self, is_obsolete: Callable[[str], bool]) -> None:
-        """Removes files, and folders that older versions left, by their names."""
+        """Removes files by their names."""
         with contextlib.suppress(FileNotFoundError):
             for name in filter(is_obsolete, os.listdir(self._directory)):
-                path = os.path.join(self._directory, name)
-                if os.path.isdir(path):
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    os.remove(path)
+                os.remove(os.path.join(self._directory, name))
