@@ -469,7 +469,7 @@ class QuestionAnswerer(_FineTuned):
             answers = [Answer(label, found if found >= 0 else None)] if label else []
         else:
             raise DataError(f"the label of {location} is {_shown(label)}; expected a text, None, or a dict as in SQuAD")
-        for text, start in answers:
+        for text, start, _ in answers:
             if start is not None and context[start : start + len(text)] != text:
                 raise DataError(f"the label of {location} has {text!r} at {start}, where the context has another text")
         if not answers and not self._config.unanswerable:

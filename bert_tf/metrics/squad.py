@@ -47,8 +47,7 @@ def question_scores(
         (exact match, F1): float64 [questions].
     """
     _check_questions(answers)
-    normalize: Callable[[str], str] = _normalize_korean if korean else _normalize_english
-    split: Callable[[str], Sequence[str]] = _characters if korean else str.split
+    normalize, split = _rules(korean)
     scores = []
     for number, (golds, prediction) in enumerate(zip(answers, predictions, strict=True), 1):
         if not golds:
@@ -81,7 +80,11 @@ class Squad2Questions(NamedTuple):
 
 
 def squad_2_questions(
-    answers: Sequence[Sequence[str]], predictions: Sequence[str], null_scores: Sequence[float]
+    answers: Sequence[Sequence[str]],
+    predictions: Sequence[str],
+    null_scores: Sequence[float],
+    *,
+    korean: bool = False,
 ) -> Squad2Questions:
     """Scores each question of SQuAD 2.0.
 
@@ -90,21 +93,22 @@ def squad_2_questions(
         predictions: best answer to each question, or "".
         null_scores: probability of no answer to each question, or the null odds of google-research/bert: higher if an
             answer is less likely.
+        korean: compare texts by the rules of KorQuAD.
 
     Returns:
         The questions in their order, which decides between equal null scores.
     """
     _check_questions(answers)
+    normalize, split = _rules(korean)
     rows = []
     for number, (texts, answer, null_score) in enumerate(zip(answers, predictions, null_scores, strict=True), 1):
         if math.isnan(null_score):  # infinity is allowed: the null answer was the only one
             raise DataError(f"question {number} has null score {null_score}; expected a number for each question")
-        prediction = _normalize_english(answer)
+        prediction = normalize(answer)
         # A gold answer with only articles and punctuation counts as no answer.
-        golds = [gold for gold in map(_normalize_english, texts) if gold] or [""]
+        golds = [gold for gold in map(normalize, texts) if gold] or [""]
         f1 = max(
-            _f1(gold.split(), prediction.split()) if gold and prediction else float(gold == prediction)
-            for gold in golds
+            _f1(split(gold), split(prediction)) if gold and prediction else float(gold == prediction) for gold in golds
         )
         rows.append((prediction in golds, f1, bool(texts), bool(answer), null_score))
     return Squad2Questions(*map(np.array, zip(*rows, strict=True)))
@@ -160,6 +164,11 @@ def best_threshold(questions: Squad2Questions, scores: Array) -> tuple[float, fl
 def _check_questions(answers: Sequence[Sequence[str]]) -> None:
     if not answers:
         raise DataError("no questions: nothing to measure; expected at least one")
+
+
+def _rules(korean: bool) -> tuple[Callable[[str], str], Callable[[str], Sequence[str]]]:
+    """How a text is normalized, and split into what F1 counts."""
+    return (_normalize_korean, _characters) if korean else (_normalize_english, str.split)
 
 
 def _normalize_english(text: str) -> str:

@@ -81,6 +81,11 @@ class QuestionAnswering(FineTuningTask):
             )
         return super().build(encoder)
 
+    @property
+    def _is_korean(self) -> bool:
+        """Whether answers are compared by KorQuAD's rules."""
+        return self.data.format in ("korquad", "klue/mrc")
+
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return tuple(tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context"))
 
@@ -287,7 +292,7 @@ class QuestionAnswering(FineTuningTask):
         """Sets the null threshold that maximizes F1 on these examples."""
         if not self.config.unanswerable:
             return
-        questions = squad_2_questions(*scoring_inputs(examples, predictions))
+        questions = squad_2_questions(*scoring_inputs(examples, predictions), korean=self._is_korean)
         best_f1, self.null_threshold = best_threshold(questions, questions.f1)
         if best_f1 == np.mean(~questions.has_answer):
             # No answer helps. The official search then returns 0, which is right for probabilities, but not for odds.
@@ -296,8 +301,8 @@ class QuestionAnswering(FineTuningTask):
     def official_metrics(self, examples: list[QuestionExample], predictions: list[Json]) -> Metrics:
         gold, predicted, odds = scoring_inputs(examples, predictions)
         if self.config.unanswerable:
-            return squad_2_scores(squad_2_questions(gold, predicted, odds), self.null_threshold)
-        return squad_1_scores(*question_scores(gold, predicted, korean=self.data.format == "korquad"))
+            return squad_2_scores(squad_2_questions(gold, predicted, odds, korean=self._is_korean), self.null_threshold)
+        return squad_1_scores(*question_scores(gold, predicted, korean=self._is_korean))
 
     def baseline(self, examples: list[QuestionExample]) -> Metrics:
         """Metrics of answering "" if questions may have no answer, else of answering the whole context."""
@@ -308,7 +313,7 @@ class QuestionAnswering(FineTuningTask):
 
     def error_analysis(self, examples: list[QuestionExample], predictions: list[Json]) -> ErrorAnalysis:
         threshold = self.null_threshold if self.config.unanswerable else None
-        return question_errors(examples, predictions, threshold, korean=self.data.format == "korquad")
+        return question_errors(examples, predictions, threshold, korean=self._is_korean)
 
     def writers(self) -> dict[str, Writer]:
         return super().writers() | {".json": functools.partial(_write_official, unanswerable=self.config.unanswerable)}

@@ -47,7 +47,7 @@ def question_errors(
         exact, f1 = question_scores(gold, predicted, korean=korean)
         intervals = bootstrap.intervals(squad_1_scores, exact, f1)
     else:
-        questions = squad_2_questions(gold, predicted, odds)
+        questions = squad_2_questions(gold, predicted, odds, korean=korean)
         exact, f1 = np.where(questions.null_scores > threshold, ~questions.has_answer, questions[:2])
         intervals = bootstrap.intervals(
             lambda *columns: _shares(squad_2_scores(Squad2Questions(*columns), threshold)), *questions

@@ -17,8 +17,8 @@ def byte_span(example: QuestionExample) -> tuple[int, int]:
     answer = example.placed
     if answer is None or answer.start is None:
         return _MISSING, _MISSING
-    start = len(example.context[: answer.start].encode())
-    return start, start + len(answer.text.encode())
+    end = answer.start + len(answer.text) if answer.end is None else answer.end
+    return len(example.context[: answer.start].encode()), len(example.context[:end].encode())
 
 
 def answer_positions(

@@ -197,6 +197,13 @@ def test_korquad_metrics_by_hand(gold, found, exact, f1):
     )
 
 
+def test_korean_questions_without_answer_are_scored_by_characters():
+    questions = squad_2_questions([["서울 시"], [], []], ["서울특별시", "", "x"], [0.0, 1.0, 0.0], korean=True)
+    # Of five predicted characters, three are the three true ones.
+    assert questions.f1.tolist() == pytest.approx([2 * 0.6 / 1.6, 1.0, 0.0])
+    assert questions.exact.tolist() == [False, True, False]
+
+
 def test_each_metric_uses_the_best_of_several_answers():
     answers, predictions = [["토지 ", "대하소설 토지"], ["서울"]], ["소설 토지", "서울"]
     found = squad_1_scores(*question_scores(answers, predictions, korean=True))

@@ -135,7 +135,7 @@ def position_by_words(example, tokenizer):
 
     The answer's words are split into wordpieces, and these are narrowed down to a span with the answer's wordpieces.
     """
-    text, start = example.answers[0]
+    text, start, _ = example.answers[0]
     words = words_of(example.context)
     pieces = tokenizer.tokenize([example.context[slice(*span)] for span in words]).to_list()
     offsets = np.cumsum([0, *map(len, pieces)])

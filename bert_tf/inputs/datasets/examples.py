@@ -58,10 +58,18 @@ class TaggedExample(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer's text and its start in characters of the context, None if the text does not occur there."""
+    """An answer.
+
+    Attributes:
+        text: as in the data set; metrics compare it.
+        start: in characters of the context; None if the text does not occur there.
+        end: end of the part of the context that is learned, if that differs from the text, for example in white space;
+            None for `start + len(text)`.
+    """
 
     text: str
     start: int | None
+    end: int | None = None
 
 
 class QuestionExample(NamedTuple):

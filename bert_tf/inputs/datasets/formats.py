@@ -65,6 +65,7 @@ class Format(NamedTuple):
         broken_rows: whether rows with a wrong number of columns are skipped and counted, instead of an error.
         labels_in: maps the path of the training file to the labels, if they depend on it.
         settings: fields of ExampleData that select columns; the format defines the other columns.
+        unanswerable: whether questions may have no answer.
     """
 
     parts: tuple[str, str, str]
@@ -77,6 +78,7 @@ class Format(NamedTuple):
     broken_rows: bool = False
     labels_in: Callable[[str], Labels] | None = None
     settings: tuple[str, ...] = ()
+    unanswerable: bool = False
 
     def examples(self, file: File) -> Iterator[Any]:
         """Streams the examples of a file."""
@@ -125,6 +127,7 @@ def _squad(train: str, dev: str, *, unanswerable: bool = False) -> Format:
         (train, dev, dev),
         read=lambda file: read_squad(file.path, file.read_report, unanswerable=unanswerable),
         example=QuestionExample,
+        unanswerable=unanswerable,
     )
 
 
@@ -180,6 +183,7 @@ FORMATS: dict[str, Format] = {
         read=lambda file: read_klue_ner(file.path),
         example=TaggedExample,
     ),
+    "klue/mrc": _squad("klue-mrc-v1.1_train.json", "klue-mrc-v1.1_dev.json", unanswerable=True),
     "clinc150": Format(
         ("train", "val", "test"),
         read=_read_clinc150,

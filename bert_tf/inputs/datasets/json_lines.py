@@ -1,7 +1,7 @@
 """Readers of users' own examples: JSON lines, with one object per example, the same for all formats.
 
-The optional field "id" is text or a whole number and identifies the prediction (`text_files.identity`). "-" as the path
-is standard input.
+The optional field "id" (or "guid") is text or a whole number and identifies the prediction (`text_files.identity`). "-"
+as the path is standard input.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from bert_tf.inputs.datasets.examples import (
     tagged,
 )
 from bert_tf.inputs.datasets.squad import answers_of, with_placed_answers
-from bert_tf.inputs.datasets.text_files import Seen, checked, field, identity, parts, read_json_lines
+from bert_tf.inputs.datasets.text_files import Seen, checked, field, identity, own_id, parts, read_json_lines
 
 _Example = TypeVar("_Example", TextExample, TaggedExample, QuestionExample, ChoiceExample)
 _TEXT = (str, int, float)  # a number is read as text
@@ -69,8 +69,7 @@ def read_tagged_lines(path: str, text: str = "text") -> Iterator[TaggedExample]:
 def read_questions(path: str, read_report: ReadReport, *, unanswerable: bool = False) -> Iterator[QuestionExample]:
     """Reads objects with "question" and "context" (texts) and, if known, "answers".
 
-    These are objects with "text" and "start", the offset in characters of the context, and are checked as in
-    `squad.read_squad`.
+    These are read by `squad.answers_of`, and checked by `squad.with_placed_answers`.
 
     Args:
         path: the file.
@@ -80,7 +79,7 @@ def read_questions(path: str, read_report: ReadReport, *, unanswerable: bool = F
 
     def example(record: Any, location: str) -> QuestionExample:
         question, context = (field(record, name, str, location) for name in ("question", "context"))
-        answers = answers_of(record, "start", location, unanswerable)
+        answers = answers_of(record, location, unanswerable)
         return with_placed_answers(QuestionExample("", question, context, answers, location), read_report)
 
     return _read(path, example)
@@ -112,7 +111,7 @@ def _read(path: str, example: Callable[[Any, str], _Example]) -> Iterator[_Examp
     for number, record in read_json_lines(path):
         location = f"{path}:{number}"
         made = example(record, location)
-        yield made._replace(id=identity(record.get("id"), count, seen, location))
+        yield made._replace(id=identity(own_id(record), count, seen, location))
         count += 1
     if not count:
         raise DataError(f"{path}: no examples; expected at least one")

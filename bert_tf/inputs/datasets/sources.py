@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
 
 def _unanswerable(file: File) -> bool:
-    return file.data.format == "squad2"
+    return FORMATS[file.data.format].unanswerable
 
 
 def _question_skip_reason(example: QuestionExample) -> str | None:

@@ -153,6 +153,12 @@ class Seen:
         return identity
 
 
+def own_id(record: Any) -> Any:
+    """The "id" of an object from JSON or, as KLUE's data sets name it, its "guid"; None if it has neither."""
+    named = (record.get(name) for name in ("id", "guid")) if isinstance(record, dict) else ()
+    return next((value for value in named if value is not None), None)
+
+
 def identity(own: Any, count: int, seen: Seen, location: str) -> str:
     """Returns an example's own id, or its number if it has none.
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets import text_files
 from bert_tf.inputs.datasets.copa import COPA_QUESTIONS
 from bert_tf.inputs.datasets.examples import (
-    Answer,
     ChoiceExample,
     Labels,
     QuestionExample,
@@ -23,8 +23,7 @@ from bert_tf.inputs.datasets.examples import (
     tagged,
 )
 from bert_tf.inputs.datasets.formats import GLUE
-from bert_tf.inputs.datasets.squad import with_placed_answers
-from bert_tf.inputs.datasets.text_files import Seen
+from bert_tf.inputs.datasets.squad import answers_of, with_placed_answers
 
 # Text features that are named otherwise than the columns of GLUE's files.
 _GLUE_TEXTS = dict.fromkeys(("mnli", "ax"), ("premise", "hypothesis")) | {"mrpc": ("sentence1", "sentence2")}
@@ -115,7 +114,7 @@ def read_tfds_tags(name: str, split: str, column: str) -> Iterator[TaggedExample
 def read_tfds_questions(
     name: str, split: str, read_report: ReadReport, *, unanswerable: bool = False
 ) -> Iterator[QuestionExample]:
-    """Reads questions about texts, such as "squad/v1.1" and "squad/v2.0"; checks answers as `squad.read_squad` does.
+    """Reads questions about texts, such as "squad/v1.1" and "squad/v2.0", with the code of `squad`.
 
     Args:
         name: in TFDS.
@@ -123,16 +122,17 @@ def read_tfds_questions(
         read_report: counts answers that were moved or have no offset.
         unanswerable: whether questions may have no answer, as in SQuAD 2.0.
     """
-    seen = Seen()
-    for _, row, location in _rows(name, split, "id", "question", "context", "answers"):
-        identity = seen.add(_text(row["id"], location), location)
-        found = row["answers"]
-        answers = tuple(map(Answer, found["text"], found["answer_start"]))
-        if not answers and not unanswerable:
-            remedy = "to allow this, set --config.data.format=squad2 --config.task.unanswerable"
-            raise DataError(f"{location}: no answer to the question {identity}; {remedy}")
+    features = _builder(name, "question", "context", "answers").info.features
+    identities = [feature for feature in ("id", "guid") if feature in features]
+    seen = text_files.Seen()
+    rows = _rows(name, split, *identities, "question", "context", "answers")
+    for count, (number, row, location) in enumerate(rows):
+        own = text_files.own_id(row) if identities else number
+        own = text_files.identity(own, count, seen, location)
+        location = f"{location} ({own})"
+        answers = answers_of(row, location, unanswerable)
         question, context = (_text(row[feature], location) for feature in ("question", "context"))
-        yield with_placed_answers(QuestionExample(identity, question, context, answers, location), read_report)
+        yield with_placed_answers(QuestionExample(own, question, context, answers, location), read_report)
 
 
 def read_tfds_choices(name: str, split: str) -> Iterator[ChoiceExample]:

@@ -1,13 +1,18 @@
 """Questions in SQuAD's format: real files, and everything that can be wrong with an answer."""
 
 import json
+import os
+import unicodedata
 
 import pytest
 
+from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport
 from bert_tf.inputs.datasets.json_lines import read_questions
-from bert_tf.inputs.datasets.squad import AMBIGUOUS, MISPLACED, MOVED, read_squad
+from bert_tf.inputs.datasets.sources import Source
+from bert_tf.inputs.datasets.squad import AMBIGUOUS, MATCHED, MISPLACED, MOVED, read_squad
+from bert_tf.tasks.question_targets import byte_span
 from tests.packages import package, shared
 
 CONTEXT = "The cat 🐈 sat. The dog sat on the mat."
@@ -30,11 +35,11 @@ def check_real(path, count):
     assert len(examples) == count
     assert not read_report.counts
     for example in examples:
-        for text, start in example.answers:
+        for text, start, _ in example.answers:
             assert example.context[start : start + len(text)] == text
     texts = [[a["text"] for a in q["answers"]] for d in json.loads(path.read_text(encoding="utf-8"))["data"]
              for p in d["paragraphs"] for q in p["qas"]]  # fmt: skip
-    assert [[text for text, _ in example.answers] for example in examples] == texts
+    assert [[text for text, *_ in example.answers] for example in examples] == texts
 
 
 def test_squad_dev_is_read_as_published():
@@ -72,6 +77,112 @@ def test_an_answer_is_at_its_offset_or_where_its_text_occurs_or_nowhere(write, t
     assert second.answers == (Answer("mat", 34),)
     where = f"{path}: data[0]: paragraphs[0]: qas[0] (0)"
     assert read_report.locations == ({reason: [where]} if reason else {})
+
+
+NFD = unicodedata.normalize("NFD", "한글은 각 Café에")
+ANY_SPACE = "He saw the  new \u00a0york\ttimes and\u3000new york"
+
+
+@pytest.mark.parametrize(
+    ("context", "text", "start", "learned", "reason"),
+    [
+        ("the  new   york times", "new york", 5, "new   york", MATCHED),
+        ("the  new   york times", "new york", 4, "new   york", MATCHED),  # the offset of the space before it
+        ("the  new   york times", "new york", 0, "new   york", MATCHED),  # found once
+        ("the  new   york times", " new\nyork ", 5, "new   york", MATCHED),
+        ("a new\u00a0york b", "new york", 2, "new\u00a0york", MATCHED),
+        ("a new york b", "new\u00a0york", 2, "new york", MATCHED),
+        ("a new\u200b york b", "new york", 2, "new\u200b york", MATCHED),
+        # The one at the offset is meant, although another one is the same literally.
+        (ANY_SPACE, "new york", 12, "new \u00a0york", MATCHED),
+        (ANY_SPACE, "new york", 0, "new york", MOVED),
+        (NFD, "한글", 0, NFD[:6], MATCHED),
+        (NFD, "Café", 0, NFD[NFD.index("C") : NFD.index("C") + 5], MATCHED),
+        ("한글 Café", unicodedata.normalize("NFD", "Café"), 3, "Café", MATCHED),
+        # 가 is the beginning of 각, but no part of the text; e is not é.
+        (NFD, "가", 0, None, MISPLACED),
+        ("각", unicodedata.normalize("NFD", "가"), 0, None, MISPLACED),
+        (unicodedata.normalize("NFD", "Café  x"), "Cafe x", 0, None, MISPLACED),
+        ("a new  york and new\tyork", "new york", 9, None, AMBIGUOUS),
+        ("newyork", "new york", 0, None, MISPLACED),
+    ],
+)
+def test_an_answer_that_equals_the_text_but_for_white_space_or_unicode_form_is_learned(
+    write, context, text, start, learned, reason
+):
+    read_report = ReadReport()
+    (example,) = read_squad(write("train.json", squad(answer(text, start), context=context)), read_report)
+    (found,) = example.answers
+    assert read_report.counts == {reason: 1}
+    assert found.text == text  # which the official scripts compare
+    first, past = byte_span(example)
+    assert (context.encode()[first:past].decode() if first >= 0 else None) == learned
+
+
+def test_the_form_of_real_answers_does_not_change_where_they_are(write):
+    """Contexts in NFD, with every space doubled: each answer is found where the answer in NFC was."""
+    data = json.loads(shared("korean/korquad/KorQuAD_v1.0_dev.json").read_text(encoding="utf-8"))
+    data["data"] = data["data"][:4]
+    expected = list(read_squad(write("nfc.json", data), ReadReport()))
+    for article in data["data"]:
+        for paragraph in article["paragraphs"]:
+            paragraph["context"] = unicodedata.normalize("NFD", paragraph["context"].replace(" ", "  "))
+    changed = list(read_squad(write("nfd.json", data), ReadReport()))
+    same = 0
+    for one, other in zip(expected, changed, strict=True):
+        if other.placed is None:
+            continue  # several times in the context
+        first, past = byte_span(other)
+        found = unicodedata.normalize("NFC", other.context.encode()[first:past].decode()).split()
+        assert found == one.answers[0].text.split()
+        same += 1
+    assert same > 0.8 * len(expected) > 80
+
+
+SHAPES = [
+    [{"text": "dog", "answer_start": DOG}, {"text": "cat", "answer_start": 4}],
+    [{"text": "dog", "start": DOG}, {"text": "cat", "start": 4}],
+    {"text": ["dog", "cat"], "answer_start": [DOG, 4]},
+    {"text": ["dog", "cat"], "start": [DOG, 4]},
+]
+
+
+@pytest.mark.parametrize(
+    "own, name", [({"id": "x"}, "x"), ({"id": 12}, "12"), ({"guid": "klue-1"}, "klue-1"), ({}, "0")]
+)
+@pytest.mark.parametrize("answers", SHAPES)
+def test_every_entrance_takes_every_shape_of_answers_and_ids(write, answers, own, name):
+    record = {"question": "Who sat?", "answers": answers} | own
+    in_file = {"data": [{"paragraphs": [{"context": CONTEXT, "qas": [record]}]}]}
+    examples = [
+        *read_squad(write("a.json", in_file), ReadReport()),
+        *read_questions(write("a.jsonl", json.dumps(record | {"context": CONTEXT})), ReadReport()),
+    ]
+    assert len(examples) == 2
+    for example in examples:
+        assert (example.id, example.answers) == (name, (Answer("dog", DOG), Answer("cat", 4)))
+
+
+def test_null_answers_are_missing_ones(write):
+    path = write("a.jsonl", lines({"answers": None}))
+    assert [example.answers for example in read_questions(path, ReadReport())] == [None]
+
+
+def test_klue_mrc_is_read_as_published(write):
+    record = {"question_type": 1, "is_impossible": False, "guid": "klue-mrc-v1_dev_00001"} | answer("dog", DOG)
+    nothing = {"question_type": 3, "is_impossible": True, "guid": "klue-mrc-v1_dev_00002", "answers": []}
+    nothing["plausible_answer"] = [{"text": "cat", "answer_start": 4}]
+    data = squad(record, nothing)
+    for question in data["data"][0]["paragraphs"][0]["qas"]:
+        del question["id"]
+    write("klue-mrc-v1.1_train.json", data)
+    source = Source(
+        ExampleData(format="klue/mrc"), os.path.dirname(write("klue-mrc-v1.1_dev.json", data)), QuestionExample
+    )
+    for role in ("train", "validation"):
+        first, second = source.examples(ReadReport(), role)
+        assert (first.id, first.answers) == ("klue-mrc-v1_dev_00001", (Answer("dog", DOG),))
+        assert (second.id, second.answers) == ("klue-mrc-v1_dev_00002", ())
 
 
 def test_questions_without_answer_are_unanswerable_in_squad_2_only(write):
@@ -119,7 +230,16 @@ QAS = ": data[0]: paragraphs[0]: qas[0]"
         (squad({"answers": [{"text": "dog"}]}), f"{QAS} (0): answers[0]: no field 'answer_start'"),
         (squad(answer("dog", "20")), f'{QAS} (0): answers[0]: answer_start: "20"; expected a whole number'),
         (squad({"question": None} | answer("dog", DOG)), f"{QAS} (0): question: null; expected text"),
-        (squad({"id": 7} | answer("dog", DOG)), f"{QAS}: id: 7; expected text"),
+        (squad({"id": 7.5} | answer("dog", DOG)), f"{QAS}: id: 7.5; expected text or a whole number"),
+        (squad({"answers": {"text": ["dog"]}}), f"{QAS} (0): answers: no field 'answer_start'"),
+        (
+            squad({"answers": {"text": ["dog"], "answer_start": [DOG, 1]}}),
+            f"{QAS} (0): answers: 1 texts and 2 starts; expected one start per text",
+        ),
+        (
+            squad({"answers": {"text": ["dog"], "answer_start": ["1"]}}),
+            f'{QAS} (0): answers: answer_start[0]: "1"; expected a whole number',
+        ),
         (
             squad(answer("dog", DOG), context="a\ud800"),
             ": data[0]: paragraphs[0]: context: has half of a surrogate pair",
@@ -166,7 +286,7 @@ def test_json_lines_are_questions_with_or_without_answers(write):
         ([{"answers": []}], ":1: no answer; SQuAD 2.0"),
         ([{}, {"id": "0"}], ":2: the id '0' may be the number of an example without an id"),
         ([{"context": None}], ":1: context: null; expected text"),
-        ([{"answers": [{"text": "dog"}]}], ":1: answers[0]: no field 'start'"),
+        ([{"answers": [{"text": "dog"}]}], ":1: answers[0]: no field 'answer_start'"),
         ([{"answers": "dog"}], ':1: answers: "dog"; expected a list'),
     ],
 )

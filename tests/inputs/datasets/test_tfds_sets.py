@@ -1,6 +1,7 @@
 """Data sets of TFDS: the features of its own builders, with synthetic examples."""
 
 import contextlib
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -164,17 +165,30 @@ def test_the_answers_of_questions_are_checked():
     read_report = ReadReport()
     with holding(question(b"a", (b"dog", 2), ("아".encode(), 0)), question(b"b", (b"dog", 4))):
         first, second = read_tfds_questions("squad/v1.1", "validation", read_report)
-    place = "tfds:squad/v1.1: validation[0]"
+    place = "tfds:squad/v1.1: validation[0] (a)"
     assert first == QuestionExample("a", "Who?", "아 dog", (Answer("dog", 2), Answer("아", 0)), place)
     assert second.answers == (Answer("dog", 2),)
     assert read_report.counts == {MOVED: 1}
+
+
+@pytest.mark.parametrize(
+    "own, expected", [({"id": 7}, "7"), ({"guid": "klue-mrc-v1_dev_00001"}, "klue-mrc-v1_dev_00001"), ({}, "0")]
+)
+def test_the_ids_of_questions_are_texts_numbers_guids_or_their_own_number(monkeypatch, own, expected):
+    row = question(b"a", (b"dog", 2))
+    del row["id"]
+    rows = tf.data.Dataset.from_tensors(row | own)
+    builder = mock.Mock(**{"info.features": row | own, "as_dataset.return_value": rows})
+    monkeypatch.setattr(tfds, "builder", lambda name: builder)
+    (example,) = read_tfds_questions("huggingface:klue/mrc", "train", ReadReport())
+    assert (example.id, example.answers) == (expected, (Answer("dog", 2),))
 
 
 def test_questions_without_answer_are_read_as_those_of_squad_2():
     with holding(question(b"a") | {"is_impossible": True}):
         (example,) = read_tfds_questions("squad/v2.0", "train", ReadReport(), unanswerable=True)
         assert example.answers == ()
-        with pytest.raises(DataError, match=r"^tfds:squad/v2.0: train\[0\]: no answer to the question a; .*squad2"):
+        with pytest.raises(DataError, match=r"^tfds:squad/v2.0: train\[0\] \(a\): no answer; .*squad2"):
             list(read_tfds_questions("squad/v2.0", "train", ReadReport()))
     with (
         holding(question(b"a"), question(b"a")),
@@ -217,7 +231,7 @@ def test_choices_are_the_two_of_copa_or_any_number_of_endings():
         ),
         (
             lambda: read_tfds_questions("imdb_reviews", "train", ReadReport()),
-            "tfds:imdb_reviews: no feature 'id'; the data",
+            "tfds:imdb_reviews: no feature 'question'; the data",
         ),
     ],
 )
