@@ -5,7 +5,6 @@ import dataclasses
 import gc
 import importlib.machinery
 import os
-import pydoc
 import re
 import sys
 import traceback
@@ -20,8 +19,8 @@ from ml_collections import config_flags
 from bert_tf import config, quiet
 from bert_tf.config import ExampleData, FinetuneConfig, PretrainConfig
 from bert_tf.config.train import INFERENCE_DTYPES
-from bert_tf.config.values import unknown_field
-from bert_tf.errors import BertTfError, ConfigError
+from bert_tf.config.values import shown, unknown_field
+from bert_tf.errors import BertTfError, ConfigError, one_line
 
 
 def _report_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -86,33 +85,26 @@ def _parse(argv: list[str]) -> list[str]:
         for name in flags.FLAGS:
             _ = flags.FLAGS[name].value
         return rest
-    except BertTfError as error:  # raised by the config file itself
-        _fail(f"--config: {error}", error.exit_status)
+    except BertTfError as error:  # of a flag, or raised by the config file itself
+        _fail(str(error) if str(error).startswith("--") else f"--config: {error}", error.exit_status)
     except flags.Error as error:
         _fail(f"{error}; --help lists the flags", 2)
-    except IndexError:
-        named = ", ".join(re.findall(r"^--?config\.([\w.]+\[-?\d+\])", "\n".join(argv), re.MULTILINE))
-        if not named:
-            raise
-        _fail(f"--config: {named}: out of range; the config file has fewer entries (the first is [0])", 2)
-    except (KeyError, AttributeError, TypeError, ValueError) as error:
-        _fail(f"--config: {_wrong_field(error)}", 2)
+    except (LookupError, AttributeError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        _fail(f"--config: {_message(error)}", 2)
 
 
 def _wrong_field(error: BaseException) -> str:
-    """The message of an error of the config library, or of a dataclass in a config file; see `unknown_field`."""
+    """The message of an error in a config file; see `unknown_field`."""
     reason = _message(error)
-    found = re.search(r"Field (\w+) not found on dataclass <class '([\w.]+)'>", reason)
-    if found and isinstance(cls := pydoc.locate(found[2]), type):
-        return unknown_field(cls, found[1])
-    found = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", reason)
+    # Not searched for in the whole message, which may be long: that would take quadratic time.
+    found = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", reason)
     if found and hasattr(config, found[1]):
         return unknown_field(getattr(config, found[1]), found[2])
     return reason
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    line = " ".join(message.split())
+    line = one_line(" ".join(message.split()))
     kind = "error: " if status in (1, 2) else ""  # stopping a run is not an error
     print(f"bert_tf: {kind}{line}", file=sys.stderr, flush=True)
     sys.exit(status)
@@ -130,11 +122,59 @@ def checked_extension(path: str) -> str:
     return os.path.splitext(path)[1] or (".jsonl" if is_stream(path) else "")
 
 
-def config_flag(help_text: str) -> flags.FlagHolder[Any]:
-    """Defines --config, the path of a Python file, and --config.FIELD for each field of what its get_config returns."""
-    holder = config_flags.DEFINE_config_file("config", help_string=help_text)
-    flags.FLAGS["config"].parser = _ConfigFile()
-    return holder
+def config_flag(help_text: str) -> Callable[[], Any]:
+    """Defines --config, the path of a Python file, and --config.FIELD for each field of what its get_config returns.
+
+    Returns:
+        Function that returns the config with these fields, checked: nothing may compute with settings before.
+    """
+    values = flags.FLAGS
+    holder = config_flags.DEFINE_config_file("config", help_string=help_text, flag_values=values)
+    values["config"].parser = _ConfigFile()
+    flags.mark_flag_as_required("config", values)  # type: ignore[no-untyped-call]
+    return lambda: holder.value.check()
+
+
+def _check_overrides(flag: str, config: object) -> None:
+    """Raises ConfigError unless each --FLAG.PATH on the command line leads to a field of the dataclass `config`.
+
+    The config library would refuse other paths, too, but in words for its own types.
+    """
+    for argument in flags.FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False):
+        if override := re.match(rf"--?(?:no)?{flag}\.([^=]*)", argument):
+            try:
+                _check_path(config, override[1], f"--{flag}.")
+            except ConfigError as error:
+                raise ConfigError(f"--{flag}.{override[1]}: {error}") from None
+
+
+def _check_path(config: Any, path: str, flag: str) -> None:
+    """Raises ConfigError unless a path such as "train.phases[0].share" leads to a field that can be set."""
+    if not re.fullmatch(r"\w+(?:\.\w+|\[-?\d{1,9}\])*", path):
+        raise ConfigError(f"expected the name of a field, such as {flag}{_first_field(config)}")
+    value, where = config, ""
+    for part in re.findall(r"\w+|\[-?\d+\]", path):
+        if part.startswith("["):
+            if not isinstance(value, list | tuple):
+                raise ConfigError(f"{where} has no entries")
+            number = int(part[1:-1])
+            if not -len(value) <= number < len(value):
+                raise ConfigError(f"{where}{part}: out of range; the config file has fewer entries (the first is [0])")
+            value, where = value[number], where + part
+        elif not dataclasses.is_dataclass(value):
+            raise ConfigError(f"{where} has no fields")
+        elif part not in {field.name for field in dataclasses.fields(value)}:
+            raise ConfigError(unknown_field(type(value), part, where))
+        else:
+            value, where = getattr(value, part), f"{where}.{part}" if where else part
+    if dataclasses.is_dataclass(value):
+        raise ConfigError(f"expected one of its fields, such as {flag}{where}.{_first_field(value)}")
+    if path.endswith("]"):
+        raise ConfigError(f"expected the whole tuple: {flag}{where.rpartition('[')[0]}")
+
+
+def _first_field(config: Any) -> str:
+    return dataclasses.fields(config)[0].name
 
 
 class _ConfigFile(flags.ArgumentParser[Any]):
@@ -148,11 +188,14 @@ class _ConfigFile(flags.ArgumentParser[Any]):
         try:
             exec(loader.source_to_code(loader.get_data(path), path), vars(module))  # leaves no __pycache__
             config = module.get_config(*argument)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise ConfigError(_inside(path, error)) from error
         if not isinstance(config, PretrainConfig | FinetuneConfig):
-            found = f"get_config() returned {repr(config)[:80]}"
+            found = f"get_config() returned {shown(config)}"
             raise ConfigError(f"{path}: {found}; expected a PretrainConfig or a FinetuneConfig")
+        _check_overrides("config", config)
         return config
 
 
@@ -172,7 +215,12 @@ def _inside(path: str, error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return error.msg  # without the name of the file
-    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)  # without quotes
+    if isinstance(error, KeyError) and error.args:
+        return str(error.args[0])  # without quotes
+    try:
+        return str(error)
+    except Exception:  # of an exception that a config file defines
+        return ""
 
 
 def strategy_flags() -> Callable[[], tuple[str, str]]:
@@ -194,12 +242,13 @@ def dtype_flag() -> flags.FlagHolder[str]:
 
 def data_flags() -> Callable[[ExampleData], ExampleData]:
     """Defines --data.FIELD for each field of ExampleData; returns a function that applies the given ones."""
-    try:
-        config_flags.DEFINE_config_dataclass(
-            "data", ExampleData(), "Overrides the description of the data that the model was fine-tuned on."
-        )
-    except KeyError as error:  # the library parses the arguments at once
-        _fail(f"--data: {_wrong_field(error)}", 2)
+    try:  # the library parses the arguments at once
+        _check_overrides("data", ExampleData())
+    except ConfigError as error:
+        _fail(str(error), 2)
+    config_flags.DEFINE_config_dataclass(
+        "data", ExampleData(), "Overrides the description of the data that the model was fine-tuned on."
+    )
     return lambda data: dataclasses.replace(data, **config_flags.get_override_values(flags.FLAGS["data"]))
 
 

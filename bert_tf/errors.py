@@ -14,9 +14,13 @@ class BertTfError(Exception):
     exit_status = 1
 
     def __str__(self) -> str:
-        """One line: names and values from a damaged file may be long and have line ends."""
-        line = " ".join(super().__str__().splitlines())
-        return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 300]} ... {line[-295:]}"
+        return one_line(super().__str__())
+
+
+def one_line(message: str) -> str:
+    """A message without line ends and not too long: names and values from a damaged file may have both."""
+    line = " ".join(message.splitlines())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 300]} ... {line[-295:]}"
 
 
 class ConfigError(BertTfError):

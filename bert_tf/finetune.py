@@ -11,7 +11,6 @@ from bert_tf.training.runs import sweep
 from bert_tf.training.state.signals import terminable
 
 _CONFIG = config_flag("Config file such as configs/finetune/*.py.")
-flags.mark_flag_as_required("config")  # type: ignore[no-untyped-call]
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Directory with the files that the config's data.format reads.")
 _INIT = flags.DEFINE_string(
     "init", None, "Model to start from, in any format that bert_tf.load reads, e.g. hf://OWNER/NAME.", required=True
@@ -25,12 +24,11 @@ _STRATEGY = strategy_flags()
 
 def main(_: list[str]) -> None:
     check_output(_MODEL_DIR.value, directory=True)
-    devices = strategy.create(*_STRATEGY(), _CONFIG.value.train)
+    config = _CONFIG()
+    devices = strategy.create(*_STRATEGY(), config.train)
     files = _DATA_DIR.value, _INIT.value, _MODEL_DIR.value
     with terminable(_MODEL_DIR.value):
-        results = sweep.finetune(
-            _CONFIG.value, *files, devices, accept_config_change=_ACCEPT.value, reporter=FileReporter()
-        )
+        results = sweep.finetune(config, *files, devices, accept_config_change=_ACCEPT.value, reporter=FileReporter())
     metrics = metrics_line(results["final"])
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done, {metrics}; wrote the model and results.json")
 

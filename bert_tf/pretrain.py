@@ -10,7 +10,6 @@ from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.state.signals import terminable
 
 _CONFIG = config_flag("Config file such as configs/pretrain/*.py.")
-flags.mark_flag_as_required("config")  # type: ignore[no-untyped-call]
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Directory for the model, checkpoints, curves and results.json.", required=True
 )
@@ -21,13 +20,14 @@ _STRATEGY = strategy_flags()
 
 def main(_: list[str]) -> None:
     check_output(_MODEL_DIR.value, directory=True)
-    devices = strategy.create(*_STRATEGY(), _CONFIG.value.train)
+    config = _CONFIG()
+    devices = strategy.create(*_STRATEGY(), config.train)
     if _DRY_RUN.value:
-        print(pretrain(_CONFIG.value, _MODEL_DIR.value, devices, dry_run=True)["plan"])
+        print(pretrain(config, _MODEL_DIR.value, devices, dry_run=True)["plan"])
         return
     with terminable(_MODEL_DIR.value):
         results = pretrain(
-            _CONFIG.value, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value, reporter=FileReporter()
+            config, _MODEL_DIR.value, devices, accept_config_change=_ACCEPT.value, reporter=FileReporter()
         )
     print(f"{_MODEL_DIR.value}: {results['steps']} steps done; wrote the model and results.json")
 

@@ -141,11 +141,23 @@ CONFIG_ERRORS = {
     "raise ValueError('one\\ntwo')": "1: ValueError: one two",
     "def get_config():\n  open('/no/such')": "2: FileNotFoundError: [Errno 2] No such file or directory: '/no/such'",
     "import sys\nsys.exit(3)": "2: SystemExit: 3",
+    "class Own(BaseException): pass\nraise Own('a')": "2: Own: a",
+    "raise GeneratorExit": "1: GeneratorExit",
+    "class Own(Exception):\n  def __str__(self): return 1 / 0\nraise Own": "3: Own",
+    "class Own:\n  def __repr__(self): return 1 / 0\ndef get_config(): return Own()": " get_config() returned a Own",
     "x = 1": " module 'config_file' has no attribute 'get_config'",
     "def get_config(): return {1: 2}": " get_config() returned {1: 2}; expected a PretrainConfig or a FinetuneConfig",
     "def get_config(): return None": " get_config() returned None; expected a PretrainConfig or a FinetuneConfig",
     "from bert_tf.config import *\ndef get_config():\n  return BertConfig.from_name('huge')": "3: model size 'huge' is",
 }
+
+
+def test_the_message_of_an_error_may_be_long(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("raise ValueError('x' * 1_000_000)")  # where a search in it took quadratic time: hours
+    with pytest.raises(ConfigError) as caught:
+        app._ConfigFile().parse(str(path))
+    assert str(caught.value).startswith(f"{path}:1: ValueError: xxx") and len(str(caught.value)) < 1100
 
 
 @pytest.mark.parametrize("text", CONFIG_ERRORS)

@@ -11,6 +11,7 @@ import bert_tf.config
 import bert_tf.tasks
 from bert_tf.config import (
     BertConfig,
+    ClassificationConfig,
     ExampleData,
     FinetuneConfig,
     GridConfig,
@@ -85,7 +86,7 @@ def test_a_config_is_restored_from_a_dict(cls):
         (BertConfig(num_layers=True), "model.num_layers is True; expected a whole number"),
         (BertConfig(dropout=None), "model.dropout is None; expected a number from 0 but below 1"),
         (BertConfig(pooler=1), "model.pooler is 1; expected True or False"),
-        (BertConfig(layer_norm_epsilon=-1), "model.layer_norm_epsilon is -1; expected a number above 0 up to 1"),
+        (BertConfig(layer_norm_epsilon=-1), "model.layer_norm_epsilon is -1; expected a number from 1e-30 up to 1"),
         (BertConfig(initializer_range=float("nan")), "model.initializer_range is nan"),
         (BertConfig(num_layers=0), "model.num_layers is 0; expected a whole number from 1 up to 1,000"),
         (BertConfig(num_layers=10**6), "model.num_layers is 1000000"),
@@ -118,6 +119,12 @@ def test_a_config_is_restored_from_a_dict(cls):
         (TrainConfig(optimizer="sgd"), "train.optimizer is 'sgd'; expected one of adamw, lamb, radam"),
         (TrainConfig(normalization="mean"), "expected one of global, replica_mean, replica_sum or None"),
         (TrainConfig(clip_on="replica", normalization="global"), "set train.clip_on to 'global' too"),
+        (TrainConfig(epsilon=0.0), "train.epsilon is 0.0; expected a number from 1e-16 up to 1,000"),
+        (
+            ClassificationConfig(class_weights=(1e300,)),
+            r"class_weights\[0\] is 1e\+300; .* up to 1,000,000",
+        ),
+        (ExampleData(text=""), "data.text is empty; expected the name of a column"),
         (TrainConfig(beta_2=1.0), "train.beta_2 is 1.0; expected a number above 0 but below 1"),
         (TrainConfig(layer_decay=0.0), "train.layer_decay is 0.0; expected a number above 0 up to 1"),
         (TrainConfig(layer_decay=1.5), "train.layer_decay is 1.5"),

@@ -133,7 +133,7 @@ def test_files_with_another_layout_are_evaluated_with_flags_for_the_differences(
     expected = json.loads((finetuned / "results.json").read_text())["final"]
     assert measured["accuracy"] == pytest.approx(expected["accuracy"], abs=1e-6)
     done = programs("evaluate", *files, "--data.column_of_text=review")
-    assert done.status == 2 and "--data: ExampleData has no field 'column_of_text'" in done.error_line
+    assert done.status == 2 and "--data.column_of_text: ExampleData has no field 'column_of_text'" in done.error_line
 
 
 def read(path):

@@ -12,9 +12,11 @@ from bert_tf.config.tasks import (
     QuestionAnsweringConfig,
     RegressionConfig,
     TaggingConfig,
+    TaskConfig,
 )
 from bert_tf.config.train import GridConfig, PhaseConfig, TrainConfig
 from bert_tf.config.values import check_fields, from_dict, to_dict
+from bert_tf.errors import ConfigError
 from bert_tf.types import Json
 
 __all__ = ["BertConfig", "ClassificationConfig", "ExampleData", "FeatureConfig", "FinetuneConfig", "GridConfig"]
@@ -48,6 +50,11 @@ class PretrainConfig:
         check_fields(self)
         for part in (self.tokenizer, self.data, self.train):
             part.check()
+        for number, phase in enumerate(self.train.phases):
+            try:
+                self.data.in_phase(phase).check()
+            except ConfigError as error:
+                raise ConfigError(f"in train.phases[{number}]: {error}") from None
         return self
 
 
@@ -70,8 +77,10 @@ class FinetuneConfig:
     grid: GridConfig = dataclasses.field(default_factory=GridConfig)
 
     def check(self) -> Self:
-        """Raises ConfigError for invalid settings, except those of the task, which may not be one of ours."""
+        """Raises ConfigError for invalid settings, except those of a task that is not one of ours."""
         check_fields(self)
+        if isinstance(self.task, TaskConfig):
+            self.task.check()
         for part in (self.data, self.train, self.grid):
             part.check()
         return self

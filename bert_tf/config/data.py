@@ -126,6 +126,8 @@ class ExampleData:
     def check(self) -> Self:
         """Raises ConfigError for values that are no text."""
         check_fields(self, "data")
+        if not self.text:
+            raise ConfigError("data.text is empty; expected the name of a column, or its number from 1")
         return self
 
 

@@ -57,7 +57,7 @@ class BertConfig:
     activation: str = setting("tanh_gelu", choices=("tanh_gelu", "erf_gelu", "relu"))
     attention: str = setting("bidirectional", choices=("bidirectional", "causal"))
     norm: str = setting("post", choices=("post", "pre"))
-    layer_norm_epsilon: float = setting(1e-12, above=0, at_most=1)
+    layer_norm_epsilon: float = setting(1e-12, at_least=1e-30, at_most=1)  # still above 0 in float32
     initializer_range: float = setting(0.02, above=0, at_most=100)
 
     @classmethod

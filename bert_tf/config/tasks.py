@@ -55,7 +55,7 @@ class LabelsConfig(TextConfig):
 
     labels: tuple[str, ...] = setting((), hint=_LABELS)
     balanced: bool = False
-    class_weights: tuple[float, ...] = setting((), above=0)
+    class_weights: tuple[float, ...] = setting((), above=0, at_most=1e6)
 
     def check(self) -> Self:
         super().check()

@@ -148,7 +148,8 @@ class TrainConfig:
     bias_correction: bool | None = None
     beta_1: float = setting(0.9, above=0, below=1)
     beta_2: float = setting(0.999, above=0, below=1)
-    epsilon: float = setting(1e-6, at_least=0, at_most=1000)
+    # The square of a gradient below 1e-19 is 0 in float32, so a smaller epsilon would be all that divides it.
+    epsilon: float = setting(1e-6, at_least=1e-16, at_most=1000)
     learning_rate: float = setting(5e-5, **_RATE)
     schedule: str = setting("linear", choices=("linear", "polynomial", "cosine", "noam", "constant"))
     power: float = setting(1.0, above=0, at_most=1000)

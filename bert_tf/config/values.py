@@ -32,6 +32,7 @@ _WHOLE = "the content"  # stands for the path of a whole file
 _WRAPPERS = (typing.Annotated, typing.Required, typing.NotRequired)
 _LISTS = (tuple, list, Sequence)
 _HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # in UTF-8, and in names of files
 _NO_RULE: Mapping[str, Any] = types.MappingProxyType({})
 _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "at_least": (operator.ge, "from"),
@@ -119,6 +120,8 @@ def _misfits(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json
         parts = ((f"{where}[{number}]", *one, rule) for number, one in enumerate(zip(value, kinds, strict=False)))
     elif not _fits(value, kind, rule):
         yield _message(value, kind, where, rule, in_json)
+    elif isinstance(value, str) and not in_json and _UNWRITABLE.search(value):
+        yield f"{where or _WHOLE} is {shown(value)}; expected text without zero bytes and halves of surrogate pairs"
     for path, part, annotation, limits in parts:
         if limits or annotation is float or type(part) is not annotation:  # else it fits: for vocabularies of 100,000
             yield from _misfits(part, annotation, path, limits, in_json)
@@ -173,10 +176,18 @@ def _fits(value: Any, kind: Any, rule: Mapping[str, Any]) -> bool:
     return inside and value in rule.get("choices", (value,))
 
 
+def shown(value: Any) -> str:
+    """The start of a value as Python writes it, for error messages."""
+    try:
+        return repr(value)[:80]
+    except Exception:  # such as of a number with thousands of digits, or of lists nested too deeply
+        return f"a {type(value).__name__}"
+
+
 def _message(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json: bool) -> str:
-    shown = (json.dumps(value) if in_json else repr(value))[:80]
+    found = json.dumps(value)[:80] if in_json else shown(value)
     hint = f"; {rule['hint']}" if "hint" in rule and not in_json else ""  # names a flag
-    return f"{where or _WHOLE} is {shown}; expected {_expected(kind, rule, in_json)}{hint}"
+    return f"{where or _WHOLE} is {found}; expected {_expected(kind, rule, in_json)}{hint}"
 
 
 def _expected(kind: Any, rule: Mapping[str, Any], in_json: bool) -> str:

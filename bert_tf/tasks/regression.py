@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import RegressionConfig
+from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, Scale, TextExample
 from bert_tf.metrics import bootstrap
@@ -24,6 +25,8 @@ from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 # KLUE counts two sentences as paraphrases from this score on (Park et al., 2021, section 3.2).
 _PARAPHRASE = 3.0
+# The loss is a sum of squares in float32, whose largest number is 3e38.
+_LARGEST = 1e18
 
 
 class Regression(TextTask):
@@ -191,16 +194,17 @@ class Regression(TextTask):
 
 
 def number(example: TextExample) -> float:
-    """The label as a finite float."""
+    """The label as a float."""
     label: Any = example.label
     try:
         value = math.nan if "_" in str(label) else float(label)  # Python reads "1_5" as 15
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not str(example.label).strip():
         raise DataError(f"{example.location}: the label is empty; expected a number")
-    if not math.isfinite(value):
-        raise DataError(f"{example.location}: label {example.label!r}; expected a number")
+    if not abs(value) <= _LARGEST:
+        limit = f" from {-_LARGEST:g} up to {_LARGEST:g}" if math.isfinite(value) else ""
+        raise DataError(f"{example.location}: label {shown(example.label)}; expected a number{limit}")
     return value
 
 

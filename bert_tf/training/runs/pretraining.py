@@ -70,7 +70,7 @@ def pretrain(
     tokenizer = Tokenizer(**to_dict(config.tokenizer))
     # Data settings and batch size of each phase.
     phases = [
-        (config.data.in_phase(phase).check(), config.train.in_phase(phase).batch_size) for phase in config.train.phases
+        (config.data.in_phase(phase), config.train.in_phase(phase).batch_size) for phase in config.train.phases
     ] or [(config.data, config.train.batch_size)]
     longest = max(data.max_length for data, _ in phases)
     model_config = _model_config(config, tokenizer, longest)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import gc
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import nan_for_null, write_json
 from bert_tf.inputs.corpus.shards import digest
 from bert_tf.locks import locked
@@ -32,6 +33,22 @@ from bert_tf.types import Json, Metrics
 
 # The purely numeric parts of results.json, where null stands for nan.
 _NUMERIC = ("history", "evaluations", "final", "baseline")
+
+
+class DivergedError(BertTfError):
+    """A run has ended with a model whose answers mean nothing, which is not saved.
+
+    Args:
+        found: what is wrong with it.
+        results: what results.json would have held.
+    """
+
+    def __init__(self, found: str, results: Json) -> None:
+        super().__init__(
+            f"the training has diverged: {found}; no model was written; check the labels, or lower "
+            "train.learning_rate, and start again in another --model_dir"
+        )
+        self.results = results
 
 
 def expect(config: object, kind: type) -> None:
@@ -225,6 +242,9 @@ class Runner:
 
         Returns:
             The contents of results.json.
+
+        Raises:
+            DivergedError: weights or the loss are NaN or infinite; neither is then written.
         """
         chief = is_chief(self.strategy)  # only one of several workers that share the directory
         with locked(self.model_dir) if chief else contextlib.nullcontext():
@@ -271,7 +291,27 @@ class Runner:
                 results["best_step"] = best
             finish(results)
             if chief:
+                if found := _divergence(trainer, results["final"]):
+                    raise DivergedError(found, results)
                 directory.save(self.model_dir, model, encoder, task)
                 report(results)
                 write_json(os.path.join(self.model_dir, RESULTS), results)
             return results
+
+
+def _divergence(trainer: Trainer, final: Json) -> str | None:
+    """What shows that a model is of no use after its training, in words; None for nothing.
+
+    Args:
+        final: the last point or evaluation, or that of the weights that will be saved.
+    """
+    weights = trainer.model.weights
+    broken = [one.path for one in weights if not tf.reduce_all(tf.math.is_finite(tf.cast(one.value, tf.float32)))]
+    if broken:
+        return f"{len(broken)} of {len(weights)} variables have NaN or infinite values, such as {broken[0]}"
+    if trainer.step and trainer.skipped == trainer.step:
+        return f"all of the {trainer.step} updates were skipped, because their loss or gradient was NaN or infinite"
+    # Of training points, updates that were skipped are left out: the loss of those that have none is NaN.
+    if final.get("kind") == "evaluation" and not math.isfinite(final.get("loss", 0.0)):
+        return f"the loss on the validation set is {final['loss']}"
+    return None

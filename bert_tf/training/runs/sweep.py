@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -17,9 +17,10 @@ from bert_tf.errors import ConfigError
 from bert_tf.files import replacing, write_json
 from bert_tf.locks import locked
 from bert_tf.metrics.statistics import mean_and_deviation
+from bert_tf.progress import log
 from bert_tf.training.reporter import CURVES, PAGE, SILENT, Reporter
 from bert_tf.training.runs import finetuning
-from bert_tf.training.runs.runner import expect, isolated_session, results_of
+from bert_tf.training.runs.runner import DivergedError, expect, isolated_session, results_of
 from bert_tf.training.state.run_manifest import RunManifest
 from bert_tf.training.strategy import is_chief
 from bert_tf.types import Json
@@ -95,24 +96,32 @@ def finetune(
             record = RunManifest(model_dir, run, accept_config_change)
             record.write(sum(map(bool, results.values())))
             run = record.value
+        diverged: dict[str, DivergedError] = {}
         for number, trial in enumerate(trials, 1):
             if not results[trial.name]:
                 print(f"\n== {trial.name} ({number} of {len(trials)})", flush=True)
                 first = next(filter(None, results.values()), None)
-                with isolated_session():
-                    results[trial.name] = finetuning.finetune(
-                        trial.config,
-                        data_dir,
-                        init,
-                        folders[trial.name],
-                        strategy,
-                        accept_config_change=accept_config_change,
-                        like=first,
-                        reporter=reporter,
-                    )
-            if chief:
+                try:
+                    with isolated_session():
+                        results[trial.name] = finetuning.finetune(
+                            trial.config,
+                            data_dir,
+                            init,
+                            folders[trial.name],
+                            strategy,
+                            accept_config_change=accept_config_change,
+                            like=first,
+                            reporter=reporter,
+                        )
+                except DivergedError as error:
+                    diverged[trial.name] = error.with_traceback(None)  # which would keep the model in memory
+                    results[trial.name] = error.results
+                    log(f"{trial.name}: {error}; the other runs go on")
+            if chief and trial.name not in diverged:
                 shutil.rmtree(os.path.join(folders[trial.name], "checkpoints"), ignore_errors=True)
-        summary = run | summarize(trials, results)
+        if len(diverged) == len(trials):
+            raise diverged[trials[0].name]
+        summary = run | summarize(trials, results, diverged)
         if chief:
             reporter.trials(model_dir, summary)
             _copy(os.path.join(model_dir, summary["best"]), model_dir)
@@ -142,11 +151,12 @@ def trials_of(config: FinetuneConfig) -> list[Trial]:
     return trials
 
 
-def summarize(trials: Sequence[Trial], results: Mapping[str, Json]) -> Json:
+def summarize(trials: Sequence[Trial], results: Mapping[str, Json], diverged: Collection[str] = ()) -> Json:
     """Summary of the runs, as returned by `finetune`.
 
     Args:
         results: of each trial by name, from `finetuning.finetune`.
+        diverged: names of trials that have no model, whatever their metrics are.
     """
     name, mode = results[trials[0].name]["measure"]
     sign = {"max": 1.0, "min": -1.0}[mode]
@@ -163,12 +173,13 @@ def summarize(trials: Sequence[Trial], results: Mapping[str, Json]) -> Json:
                 "seconds": result["seconds"],
                 "final": final,
                 # False for nan.
-                "learned": sign * final[name] > sign * result["baseline"][name],
+                "learned": trial.name not in diverged and sign * final[name] > sign * result["baseline"][name],
             }
         )
 
     def value(row: Json) -> float:
-        return -math.inf if math.isnan(row["final"][name]) else sign * row["final"][name]
+        lost = row["name"] in diverged or math.isnan(row["final"][name])
+        return -math.inf if lost else sign * row["final"][name]
 
     groups: list[Json] = []
     for settings, grouped in itertools.groupby(rows, lambda row: row["settings"]):
@@ -186,7 +197,7 @@ def summarize(trials: Sequence[Trial], results: Mapping[str, Json]) -> Json:
                 "failed": [row["name"] for row in same if not row["learned"]],
             }
         )
-    best = max(rows, key=value)
+    best = max((row for row in rows if row["name"] not in diverged), key=value)
     return {
         "trials": rows,
         "groups": groups,

@@ -1,0 +1,106 @@
+"""A run that ends with a model whose answers mean nothing is an error, and does not write that model."""
+
+import json
+import math
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.checkpoints import directory
+from bert_tf.config import ClassificationConfig, FinetuneConfig, RegressionConfig, TrainConfig
+from bert_tf.errors import DataError
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.text import Tokenizer
+from bert_tf.training import phases
+from bert_tf.training.runs import finetuning, runner, sweep
+from tests.model.small import PIECES, small_config
+
+STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
+TRAIN = TrainConfig(batch_size=4, steps=2, dtype="float32", log_every=2, steps_per_call=2)
+CLASSES = FinetuneConfig(task=ClassificationConfig(max_length=8), train=TRAIN)
+
+
+@pytest.fixture
+def pretrained(tmp_path):
+    """A function that writes a model with this number in the first row of each table of positions."""
+
+    def write(value):
+        encoder = BertEncoder(small_config(num_layers=1), dtype="float32")
+        task = Pretraining(Tokenizer(PIECES), 8)
+        model = task.build(encoder)
+        table = encoder.embeddings.position_embeddings
+        table.assign(tf.tensor_scatter_nd_update(table, [[0]], tf.fill([1, table.shape[1]], value)))
+        directory.save(str(tmp_path / "pretrained"), model, encoder, task)
+        return str(tmp_path / "pretrained")
+
+    return write
+
+
+def write_tables(folder, labels, validation=("x", "y")):
+    for name, chosen in (("train", labels), ("dev", validation)):
+        rows = "".join(f"the {letter}\t{label}\n" for letter, label in zip("abcdefgh", chosen, strict=False))
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
+    return str(folder)
+
+
+def assert_diverges(model, *arguments):
+    with pytest.raises(runner.DivergedError, match="no model was written; check the labels, or lower") as caught:
+        finetuning.finetune(*arguments, str(model), STRATEGY)
+    assert caught.value.exit_status == 1
+    assert not {"config.json", "model.safetensors", "results.json"} & {path.name for path in model.iterdir()}
+    return str(caught.value)
+
+
+def test_weights_that_are_nan_are_an_error_and_no_model(tmp_path, pretrained, monkeypatch):
+    monkeypatch.setattr(phases, "learning_rate", lambda _: lambda step: tf.constant(math.nan))
+    arguments = CLASSES, write_tables(tmp_path, "xyxy"), pretrained(0.0)
+    message = assert_diverges(tmp_path / "model", *arguments)
+    assert "the training has diverged: 2" in message and "variables have NaN or infinite values, such as" in message
+    # The same command finds the checkpoint of the last update.
+    assert assert_diverges(tmp_path / "model", *arguments) == message
+
+
+def test_a_run_that_skipped_each_update_is_an_error(tmp_path, pretrained):
+    config = FinetuneConfig(task=RegressionConfig(max_length=8), train=TRAIN)
+    labels = [f"{sign}1e15" for sign in ("-", "") * 2]  # a gradient with a square that float32 cannot hold
+    arguments = config, write_tables(tmp_path, labels, labels), pretrained(0.0)
+    message = assert_diverges(tmp_path / "model", *arguments)
+    assert "all of the 2 updates were skipped, because their loss or gradient was NaN or infinite" in message
+
+
+def test_a_loss_on_the_validation_set_that_is_nan_is_an_error(tmp_path, pretrained):
+    # Near the largest number of float32: the mean in LayerNorm is infinite.
+    arguments = CLASSES, write_tables(tmp_path, "xyxy"), pretrained(3e38)
+    assert "the loss on the validation set is nan" in assert_diverges(tmp_path / "model", *arguments)
+
+
+def test_a_number_whose_square_float32_cannot_hold_is_refused_before_the_run(tmp_path, pretrained):
+    config = FinetuneConfig(task=RegressionConfig(max_length=8), train=TRAIN)
+    for label in ("1e308", "-1e19"):
+        where = write_tables(tmp_path, ["1", label, "2", "3"], ["1", "2"])
+        with pytest.raises(DataError, match=r"train.tsv:3: label '.*'; expected a number from -1e\+18 up to 1e\+18"):
+            finetuning.finetune(config, where, pretrained(0.0), str(tmp_path / "model"), STRATEGY)
+
+
+def test_a_search_goes_on_after_a_run_that_diverged_and_fails_if_all_did(tmp_path, pretrained, monkeypatch, capsys):
+    def run(config, data, init, model_dir, strategy, **others):
+        results = {"final": {"accuracy": 0.9}, "baseline": {"accuracy": 0.5}, "steps": 2, "seconds": 1.0, "inputs": {}}
+        results |= {"task": "classification", "measure": ["accuracy", "max"]}
+        if config.train.seed in lost:  # whose classes are all the first one, which is right most of the time
+            raise runner.DivergedError("made up", results)
+        results["final"] = {"accuracy": 0.6}
+        return results
+
+    monkeypatch.setattr(finetuning, "finetune", run)
+    config = FinetuneConfig(task=CLASSES.task, train=TrainConfig(seeds=3))
+    lost, where = {0, 2}, write_tables(tmp_path, "xyxy")
+    results = sweep.finetune(config, where, "init", str(tmp_path / "model"), STRATEGY)
+    assert results["best"] == "seed_1" and results["final"] == {"accuracy": 0.6}
+    assert [row["learned"] for row in results["trials"]] == [False, True, False]
+    assert "seed_0: the training has diverged: made up" in capsys.readouterr().err
+    assert json.loads((tmp_path / "model/results.json").read_text())["best"] == "seed_1"
+    lost = {0, 1, 2}
+    with pytest.raises(runner.DivergedError):
+        sweep.finetune(config, where, "init", str(tmp_path / "none"), STRATEGY)
+    assert not (tmp_path / "none/results.json").exists()
