@@ -18,6 +18,7 @@ from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import Counted
 from bert_tf.quiet import hide_beam_warnings
+from bert_tf.serving.ask import without_password
 from bert_tf.serving.predictions import Server, find_version, task_of
 from bert_tf.tasks import FineTuningTask
 from bert_tf.training import precision, strategy
@@ -60,9 +61,9 @@ _STRATEGY = strategy_flags()
 
 
 def main(argv: list[str]) -> None:
-    if (_EXPORT_DIR.value or "").startswith(("http://", "https://")):
+    if (folder := _EXPORT_DIR.value or "").startswith(("http://", "https://")):
         raise ConfigError(
-            f"--export_dir={_EXPORT_DIR.value}: a URL; give it as --server, and the export's folder as --export_dir"
+            f"--export_dir={without_password(folder)}: a URL; give it as --server, and the export's folder as --export_dir"
         )
     if _RUNNER.value is not None:
         _predict_on_beam(_RUNNER.value, _checked_export_dir("--runner"), argv[1:])

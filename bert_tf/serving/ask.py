@@ -241,6 +241,11 @@ class RemoteModel(Answerer):
 
     def __init__(self, url: str) -> None:
         self._url = urllib.parse.quote(url.rstrip("/"), safe="/:%@[]?#")
+        if (shown := without_password(url)) != url:
+            raise ValueError(
+                f"{shown}: a URL with a user or password; expected http://HOST:PORT/v1/models/NAME, with a token in "
+                f"{TOKEN}"
+            )
         if not _URL.fullmatch(self._url):
             raise ValueError(
                 f"{url}: not the URL of a model; expected http://HOST:PORT/v1/models/NAME, perhaps with /versions/N or "
@@ -349,6 +354,12 @@ class _AsItIs(urllib.request.HTTPErrorProcessor):
         return response
 
     https_response = http_response
+
+
+def without_password(url: str) -> str:
+    """A URL as errors show it."""
+    address, *model = url.partition("/v1/models/")  # whose name may have an @
+    return re.sub(r"^(\w+://)?.*@", r"\1***@", address) + "".join(model)
 
 
 def open_model(name: str) -> Answerer:

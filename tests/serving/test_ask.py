@@ -283,6 +283,20 @@ def test_an_unknown_model_of_a_server_is_a_line_with_those_that_exist(run_ask, s
     assert error_of(run_ask, capsys, server + path, "a").startswith(f"ask.py: {server}{path}: {UNKNOWN[path]}")
 
 
+@pytest.mark.parametrize("path", ["/v1/models/m", "/v1/models/m/labels/x", "", "/v1/models/m:predict"])
+@pytest.mark.parametrize("secret", ["user:secret", "secret", "user:sec/ret@secret#", ":secret"])
+def test_a_password_in_a_url_is_refused_and_not_shown(run_ask, capsys, secret, path):
+    error = error_of(run_ask, capsys, f"http://{secret}@localhost:1{path}", "a")
+    assert error.startswith(
+        f"ask.py: http://***@localhost:1{path}: a URL with a user or password; expected http://HOST"
+    )
+    assert "sec" not in error
+
+
+def test_the_name_of_a_model_may_have_an_at_sign(run_ask, capsys):
+    assert "Connection refused" in error_of(run_ask, capsys, "http://127.0.0.1:1/v1/models/a@b", "a")
+
+
 NAN = {"signature_def": {"serving_default": {
     "inputs": {"text": {"dtype": "DT_STRING", "tensor_shape": {"dim": [{"size": "-1"}]}}},
     "outputs": {"share": {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}]}}},

@@ -213,6 +213,12 @@ FLAGS = {
         2,
         "--export_dir=http://h/v1/models/m: a URL; give it as",
     ),
+    "a password": (
+        ["--server=http://me:secret@h:1/v1/models/m", "--export_dir=e"],
+        2,
+        "--server=http://***@h:1/v1/models/m: a URL with a user or password; expected http://HOST:PORT/v1/models/NAME",
+    ),
+    "a password as folder": (["--export_dir=http://me:secret@h/v1/models/m"], 2, "=http://***@h/v1/models/m: a URL;"),
     "no URL": (["--server=localhost:8501", "--export_dir=e"], 2, "--server=localhost:8501: not the URL of a model"),
     "no server": (["--server=http://127.0.0.1:1/v1/models/m", "--export_dir=e"], 1, "/m: Connection refused"),
     "unknown": (["--server=URL/labels/x", "--export_dir=e"], 1, "single/labels/x: Unrecognized servable version label"),
