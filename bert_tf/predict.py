@@ -62,9 +62,8 @@ _STRATEGY = strategy_flags()
 
 def main(argv: list[str]) -> None:
     if (folder := _EXPORT_DIR.value or "").startswith(("http://", "https://")):
-        raise ConfigError(
-            f"--export_dir={without_password(folder)}: a URL; give it as --server, and the export's folder as --export_dir"
-        )
+        shown = without_password(folder)
+        raise ConfigError(f"--export_dir={shown}: a URL; give it as --server, and the export's folder as --export_dir")
     if _RUNNER.value is not None:
         _predict_on_beam(_RUNNER.value, _checked_export_dir("--runner"), argv[1:])
         return

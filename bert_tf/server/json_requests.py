@@ -34,22 +34,22 @@ class _Rule(NamedTuple):
     Attributes:
         kind: the type.
         values: types of the values, as Python parses JSON.
-        least, most: bounds of integers.
-        largest: absolute bound of numbers with a point or exponent, and of larger integers than 64 bits hold.
+        least, most: bounds of numbers.
     """
 
     kind: type[np.generic]
     values: set[type]
-    least: int = 0
-    most: int = 1
-    largest: float = 0.0
+    least: float = 0
+    most: float = 1
+
+
+# TF Serving's parser reads numbers as float64, and rounds them to float32.
+_LARGEST = float(np.finfo(np.float64).max)
 
 
 def _rule(kind: type[np.generic]) -> _Rule:
     if issubclass(kind, np.floating):
-        info = np.finfo(kind)
-        most = 2 ** (info.nmant + 1) - 1  # up to it, these floats have all integers
-        return _Rule(kind, {int, float, Infinity}, -most, most, float(info.max))
+        return _Rule(kind, {int, float, Infinity}, -_LARGEST, _LARGEST)
     if issubclass(kind, np.integer):
         return _Rule(kind, {int}, int(np.iinfo(kind).min), int(np.iinfo(kind).max))
     return _Rule(kind, {bool} if kind is np.bool_ else {str})
@@ -239,10 +239,7 @@ def _are_regular(leaves: list[Any], dtype: int) -> bool:
     rule, kinds = _RULES.get(dtype), {*map(type, leaves)}
     if rule is None or not kinds <= rule.values:
         return False
-    if not leaves or rule.kind is np.object_:
-        return True
-    least, most = (rule.least, rule.most) if kinds & {int, bool} else (-rule.largest, rule.largest)
-    return least <= min(leaves) and max(leaves) <= most
+    return not leaves or rule.kind is np.object_ or (rule.least <= min(leaves) and max(leaves) <= rule.most)
 
 
 def _inspect(value: Any, shape: Sequence[int], dtype: int, level: int = 0) -> None:
@@ -282,27 +279,16 @@ def _inspect_value(value: Any, dtype: int) -> None:
     if rule.kind is np.object_ and type(value) is dict:
         if not _is_bytes(value):
             raise invalid(f"JSON Value: {shown(value)} not formatted correctly for base64 data")
-    elif not rule.largest or type(value) not in rule.values:
+    elif not issubclass(rule.kind, np.floating) or type(value) not in rule.values:
         raise _type_error(value, dtype)
     else:
-        _check_precision(value, dtype)
+        _check_size(value)
 
 
-def _check_precision(value: float, dtype: int) -> None:
-    """Raises a ServingError if a type of floats cannot have a number."""
-    rule = _RULES[dtype]
-    if type(value) is int and -(2**63) <= value < 2**64:
-        exact = rule.least <= value <= rule.most
-    else:  # TF Serving reads larger integers as floats
-        try:
-            value = value if type(value) is Infinity else float(value)
-        except OverflowError:
-            value = math.inf
-        if type(value) is float and math.isinf(value):
-            raise invalid(TOO_BIG)
-        exact = not math.isfinite(value) or abs(value) <= rule.largest
-    if not exact:
-        raise invalid(f"Cannot convert JSON value: {shown(value)} to {_type_name(dtype)} without loss of precision.")
+def _check_size(value: float) -> None:
+    """Raises a ServingError for a number that float64 cannot have."""
+    if type(value) is not Infinity and not -_LARGEST <= value <= _LARGEST:  # the words NaN and Infinity are allowed
+        raise invalid(TOO_BIG)
 
 
 def _array(leaves: list[Any], dtype: int) -> Array:
@@ -311,7 +297,8 @@ def _array(leaves: list[Any], dtype: int) -> Array:
     if rule is None:  # and there is no value that was inspected
         raise _unimplemented([], dtype)
     if rule.kind is not np.object_:
-        return np.array(leaves, rule.kind)
+        with np.errstate(over="ignore"):  # 1e39 is infinite in float32
+            return np.array(leaves, rule.kind)
     return objects([_utf8(value) if type(value) is str else _bytes(value) for value in leaves])
 
 
@@ -382,7 +369,7 @@ def _fill_feature(values: list[Any], name: str, feature: feature_pb2.Feature) ->
         values = [_utf8(value) if type(value) is str else _bytes(value) for value in values]
     elif kind == "float_list":
         for value in values:
-            _check_precision(value, types_pb2.DT_FLOAT)
+            _check_size(value)
     getattr(feature, kind).value.extend(values)
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import json
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import input_pb2, prediction_log_pb2
 
+from bert_tf.server import loading
 from bert_tf.server.batching import BatchingOptions, Queue
 from bert_tf.server.errors import Code, ServingError, invalid, one_line
 from bert_tf.server.monitoring import RUNTIME_LATENCY, WARMUP_LATENCY, Metrics
@@ -25,7 +28,7 @@ from bert_tf.serving.ask import unsuitable
 from bert_tf.types import Array, Json
 
 DEFAULT_SIGNATURE = "serving_default"
-_EXTRA = "assets.extra"
+EXTRA = "assets.extra"
 _MOST_WARM_UP_REQUESTS = 1000  # as in TF Serving
 
 
@@ -91,33 +94,32 @@ class Servable:
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(**threads))
         self._threads = concurrent.futures.ThreadPoolExecutor(options.direct_threads, name)
         try:
+            _check_files(path)
             self.card = _card(path)
             if problem := unsuitable((self.card or {}).get("instructions", [])):
                 raise invalid(problem)
-            self.signatures = self._load(path, options.tags)
+            self._graph = self._load(path, options.tags)
+            self.signatures = self._graph.signatures
             self._warm_up()
         except BaseException:
             self.close()
             raise
         self._queues = {key: queue for key in self.signatures if (queue := self._queue(key))}
 
-    def _load(self, path: str, tags: Sequence[str]) -> dict[str, meta_graph_pb2.SignatureDef]:
+    def _load(self, path: str, tags: Sequence[str]) -> loading.Loaded:
         try:
-            with self._session.graph.as_default():
-                loaded = tf.compat.v1.saved_model.load(self._session, list(tags), path)
+            return loading.load(self._session, tags, path)
         except tf.errors.OpError as error:
             raise ServingError.of(error) from error
-        except (OSError, KeyError, RuntimeError, ValueError) as error:
-            reason = f"not a SavedModel, or not copied completely: {one_line(error)}"
-            raise invalid(reason) from error
-        # Names with __ are internal, such as the op that initializes tables.
-        return {key: value for key, value in loaded.signature_def.items() if not key.startswith("__")}
+        except (DecodeError, OSError, KeyError, RuntimeError, ValueError) as error:
+            raise invalid(f"not a SavedModel, or not copied completely: {one_line(error)}") from error
 
     def _warm_up(self) -> None:
         """Runs the requests in assets.extra, each of which must succeed."""
         start = time.perf_counter()
         try:
             for signature, inputs in itertools.islice(_warm_up_requests(self.path), _MOST_WARM_UP_REQUESTS):
+                _check_names(inputs, self.signature(signature))
                 self.run(signature, inputs)
         except ServingError as error:
             raise ServingError(error.code, f"{self.path}: a warm-up request failed: {error.message}") from None
@@ -200,8 +202,8 @@ class Servable:
             raise ServingError(Code.DEADLINE_EXCEEDED, "Deadline exceeded while waiting for the model")
         signature = self.signature(signature_name)
         options = tf.compat.v1.RunOptions(timeout_in_ms=max(1, round(timeout * 1000))) if timeout else None
-        feed = {_tensor(name, signature.inputs[name]): value for name, value in inputs.items()}
-        fetches = {name: _tensor(name, signature.outputs[name]) for name in outputs or signature.outputs}
+        feed = {self._tensor(name, signature.inputs[name]): value for name, value in inputs.items()}
+        fetches = {name: self._tensor(name, signature.outputs[name]) for name in outputs or signature.outputs}
         session = self._session
         if session is None:  # unloaded, after the last client that waited for an answer
             raise ServingError(Code.UNAVAILABLE, f"Version {self.version} of {self.name} is unloaded")
@@ -210,7 +212,7 @@ class Servable:
             answers = session.run(fetches, feed, options)
         except tf.errors.OpError as error:
             raise ServingError.of(error) from error
-        except (TypeError, ValueError) as error:  # a value of another type or shape than its placeholder
+        except (TypeError, ValueError) as error:  # a value of another type than its placeholder
             raise invalid(one_line(error)) from error
         except RuntimeError as error:  # the session is closed
             raise ServingError(Code.UNAVAILABLE, one_line(error)) from error
@@ -218,18 +220,17 @@ class Servable:
         self._runtime.metrics.observe(RUNTIME_LATENCY, took, model_name=self.name, API="Predict", runtime="TF1")
         return {name: np.asarray(value) for name, value in answers.items()}
 
+    def _tensor(self, name: str, info: meta_graph_pb2.TensorInfo) -> str:
+        """The name in the session of an input or output."""
+        if not info.name:  # it has several tensors
+            raise ServingError(Code.UNIMPLEMENTED, f"{name} is ragged or sparse; only dense tensors can be served")
+        return self._graph.tensor(info.name)
+
     def close(self) -> None:
         """Frees the model's memory; requests that wait for a thread fail."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._session.close()
         self._session = None
-
-
-def _tensor(name: str, info: meta_graph_pb2.TensorInfo) -> str:
-    """The name in the graph of an input or output."""
-    if not info.name:  # it has several tensors
-        raise ServingError(Code.UNIMPLEMENTED, f"{name} is ragged or sparse; only dense tensors can be served")
-    return info.name
 
 
 def _check_names(inputs: Mapping[str, Array], signature: meta_graph_pb2.SignatureDef) -> None:
@@ -281,9 +282,19 @@ def _is_batchable(signature: meta_graph_pb2.SignatureDef, counted: Mapping[str, 
     )
 
 
+def _check_files(path: str) -> None:
+    """Raises ServingError for a file that is none, such as a named pipe: to read it could last for ever."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = os.path.join(folder, name)
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISREG(os.stat(file).st_mode):
+                    raise invalid(f"{file} is a pipe, socket or device; expected a regular file")
+
+
 def _card(path: str) -> Json | None:
     try:
-        with tf.io.gfile.GFile(os.path.join(path, _EXTRA, "model_card.json")) as file:
+        with tf.io.gfile.GFile(os.path.join(path, EXTRA, "model_card.json")) as file:
             card = json.loads(file.read())
     except (tf.errors.OpError, ValueError):
         return None
@@ -293,7 +304,7 @@ def _card(path: str) -> Json | None:
 
 def _warm_up_requests(path: str) -> Iterator[tuple[str, dict[str, Array]]]:
     """(Signature, inputs) of each record that TF Serving would run before the version is available."""
-    file = os.path.join(path, _EXTRA, "tf_serving_warmup_requests")
+    file = os.path.join(path, EXTRA, "tf_serving_warmup_requests")
     if not tf.io.gfile.exists(file):
         return
     try:

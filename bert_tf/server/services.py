@@ -192,7 +192,7 @@ def _answered_by(servable: Servable, spec: model_pb2.ModelSpec) -> model_pb2.Mod
 
 def _multi_outputs(servable: Servable, request: inference_pb2.MultiInferenceRequest) -> list[list[str]]:
     """The outputs of each task, after a check whether the tasks fit together."""
-    outputs, tensor = [], ""
+    outputs = []
     seen: set[str] = set()
     for task in request.tasks:
         spec = task.model_spec
@@ -208,8 +208,4 @@ def _multi_outputs(servable: Servable, request: inference_pb2.MultiInferenceRequ
             raise ServingError(Code.UNIMPLEMENTED, f"Unsupported signature method_name: {task.method_name}")
         unknown = "Requested signature not found in model graph"
         outputs.append(examples.outputs_of(servable.signatures, name, task.method_name, unknown))
-        found = servable.signatures[name].inputs["inputs"].name
-        if tensor not in ("", found):
-            raise invalid("Input tensor must be the same for all Signatures.")
-        tensor = found
     return outputs

@@ -67,3 +67,36 @@ def half_plus_two(folder, version=1, *, a=0.5, b=2.0):
     }
     tf.saved_model.save(model, str(path), signatures=signatures)
     return path
+
+
+def half_plus(path, b):
+    """Writes a x + b in a graph of TensorFlow 1, as the scripts of TF Serving's example models do.
+
+    `x` is an op between the parser of examples and the result, so it can be fed, and has the static shape [?, 1].
+    """
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        scale, shift = (tf.compat.v1.Variable(value, use_resource=False) for value in (0.5, b))
+        examples = tf.compat.v1.placeholder(tf.string, [None], name="tf_example")
+        parsed = tf.io.parse_example(examples, {"x": tf.io.FixedLenFeature([1], tf.float32)})
+        x = tf.identity(parsed["x"], name="x")
+        y = tf.add(scale * x, shift, name="y")
+        session.run(tf.compat.v1.global_variables_initializer())
+        info = tf.compat.v1.saved_model.build_tensor_info
+        method = "tensorflow/serving/{}".format
+        signatures = {
+            method("predict"): ({"x": x}, {"y": y}),
+            method("regress"): ({"inputs": examples}, {"outputs": y}),
+            method("classify"): ({"inputs": examples}, {"scores": y}),
+        }
+        definitions = {
+            name: tf.compat.v1.saved_model.build_signature_def(
+                *({key: info(value) for key, value in side.items()} for side in sides), name
+            )
+            for name, sides in signatures.items()
+        }
+        definitions["serving_default"] = definitions[method("predict")]
+        definitions["regress_x_to_y"] = definitions[method("regress")]
+        definitions["classify_x_to_y"] = definitions[method("classify")]
+        builder = tf.compat.v1.saved_model.Builder(str(path))
+        builder.add_meta_graph_and_variables(session, ["serve"], definitions)
+        builder.save()

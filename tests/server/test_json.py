@@ -50,6 +50,14 @@ def error_of(function, *args, **kwargs):
         ('{"instances": [-9223372036854775808]}', types_pb2.DT_INT64, np.int64([-(2**63)])),
         ('{"instances": [18446744073709551615]}', types_pb2.DT_UINT64, np.uint64([2**64 - 1])),
         ('{"instances": [100000000000000000000000]}', FLOAT, np.float32([1e23])),
+        # Rounded to the nearest float: 2**24 + 1 is between two, 1435774380 = 11217 * 128000 - 1620.
+        ('{"instances": [16777217, 1435774380]}', FLOAT, np.float32([16777216, 1435774336])),
+        ('{"instances": [9007199254740993]}', types_pb2.DT_DOUBLE, np.float64([9007199254740992])),
+        (
+            '{"instances": [1.7976931348623157e308, -1.7976931348623157e308, 3.5e38]}',
+            FLOAT,
+            np.float32([np.inf, -np.inf, np.inf]),
+        ),
         ('{"instances": ["a", "\\u00e9\\ud83d\\ude00", ""]}', STRING, ["a", "é😀", ""]),
         ('{"instances": [{"b64" : "aGVsbG8="}, "x", {"b64": "d29 ybGQ"}]}', STRING, ["hello", "x", "world"]),
         ('{"instances": [{"x": "a"}, {"x": "b"}]}', STRING, ["a", "b"]),
@@ -166,9 +174,6 @@ def test_requests_that_do_not_fit_an_input_of_integers_say_what_is_wrong(text, w
 @pytest.mark.parametrize(
     ("text", "dtype", "words"),
     [
-        ("16777217", FLOAT, "Cannot convert JSON value: 16777217 to float without loss of precision."),
-        ("1.7976931348623157e308", FLOAT, "to float without loss of precision."),
-        ("9007199254740993", types_pb2.DT_DOUBLE, "to double without loss of precision."),
         ("1e999", FLOAT, "JSON Parse error: Number too big to be stored in double."),
         ("-1e999, 1", types_pb2.DT_DOUBLE, "JSON Parse error: Number too big to be stored in double."),
         ("1" + "0" * 400, FLOAT, "JSON Parse error: Number too big to be stored in double."),
@@ -315,6 +320,11 @@ def test_examples_with_features_of_all_kinds():
     assert feature["e"].WhichOneof("kind") is None
 
 
+def test_numbers_that_float32_cannot_have_are_infinite_in_examples():
+    message = examples_of('{"examples": [{"x": [1e300, -1e300, 1.5]}]}')
+    assert list(message.example_list.examples[0].features.feature["x"].float_list.value) == [np.inf, -np.inf, 1.5]
+
+
 def test_examples_with_context():
     message = examples_of('{"context": {"c": "x"}, "examples": [{"t": "a"}, {"t": "b"}]}').example_list_with_context
     assert list(message.context.features.feature["c"].bytes_list.value) == [b"x"]
@@ -334,7 +344,6 @@ def test_examples_with_context():
         ('{"examples": [{"x": {"a": 1}}]}', "Feature: x has element with unexpected JSON type: Object"),
         ('{"examples": [{"x": 18446744073709551615}]}', "Feature: x has uint64 element. Only int64 is supported."),
         ('{"examples": [{"x": 1e999}]}', "Number too big to be stored in double."),
-        ('{"examples": [{"x": 1e300}]}', "to float without loss of precision."),
         ('{"examples": [{"\\ud800": 1}]}', "The surrogate pair in string is invalid."),
     ],
 )
