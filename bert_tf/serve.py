@@ -6,6 +6,7 @@ The flags of TF Serving's tensorflow_model_server do the same here: --model_name
 """
 
 import logging
+import math
 import os
 import re
 import signal
@@ -21,28 +22,42 @@ if os.getpid() == 1:
 
 from bert_tf.app import run
 from bert_tf.errors import ConfigError
+from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, EndpointOptions, Limits
+
+_MOST_SECONDS = 86_400
+
+
+def _integer(name: str, default: int, text: str, least: int = 0, most: int = 2**31 - 1) -> flags.FlagHolder[int]:
+    """A flag for a whole number in bounds; TensorFlow and gRPC end the process at some numbers outside of them."""
+    return flags.DEFINE_integer(name, default, text, lower_bound=least, upper_bound=most)
+
+
+def _seconds(name: str, default: float, text: str) -> flags.FlagHolder[float]:
+    """A flag for a time."""
+    holder = flags.DEFINE_float(name, default, text, lower_bound=0, upper_bound=_MOST_SECONDS)
+    # Neither bound refuses NaN.
+    flags.register_validator(holder, lambda seconds: not math.isnan(seconds), "not a number")  # type: ignore[no-untyped-call]
+    return holder
+
 
 _EXPORT_DIR = flags.DEFINE_string("export_dir", "", "Folder of an exported model, or of several.")
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all of the machine.")
-_PORT = flags.DEFINE_integer("port", 8500, "Port of gRPC; 0 for none.", lower_bound=0, upper_bound=65535)
-_REST_PORT = flags.DEFINE_integer(
-    "rest_api_port", 8501, "Port of REST and the page; 0 for none.", lower_bound=0, upper_bound=65535
-)
+_PORT = _integer("port", 8500, "Port of gRPC; 0 for none.", most=65535)
+_SOCKET = flags.DEFINE_string("grpc_socket_path", "", "Unix socket for gRPC, beside the port.")
+_REST_PORT = _integer("rest_api_port", 8501, "Port of REST and the page; 0 for none.", most=65535)
 _MODEL_NAME = flags.DEFINE_string("model_name", "default", "Name of the model in --model_base_path.")
 _MODEL_BASE_PATH = flags.DEFINE_string("model_base_path", "", "Folder with one folder per version of a model.")
 _MODEL_CONFIG_FILE = flags.DEFINE_string("model_config_file", "", "ModelServerConfig in protobuf's text format.")
-_CONFIG_POLL = flags.DEFINE_float(
-    "model_config_file_poll_wait_seconds", 0, "Interval in seconds of reading that file; 0: once.", lower_bound=0
-)
-_POLL = flags.DEFINE_float(
+_CONFIG_POLL = _seconds("model_config_file_poll_wait_seconds", 0, "Interval in seconds of reading that file; 0: once.")
+_POLL = _seconds(
     "file_system_poll_wait_seconds", 1, "Interval in seconds of looking for new versions; 0: at the start only."
 )
 _EARLY_LABELS = flags.DEFINE_bool(
     "allow_version_labels_for_unavailable_models", False, "Allow labels of versions that are not loaded."
 )
-_RETRIES = flags.DEFINE_integer("max_num_load_retries", 5, "Maximum retries of loading a version.", lower_bound=0)
-_RETRY_MICROS = flags.DEFINE_integer(
-    "load_retry_interval_micros", 60_000_000, "Interval between retries, in microseconds.", lower_bound=0
+_RETRIES = _integer("max_num_load_retries", 5, "Maximum retries of loading a version.")
+_RETRY_MICROS = _integer(
+    "load_retry_interval_micros", 60_000_000, "Interval between retries, in microseconds.", most=2**63 - 1
 )
 _BATCHING = flags.DEFINE_bool(
     "enable_batching", None, "Batch requests to all models; by default only to exports of bert_tf."
@@ -51,9 +66,10 @@ _BATCHING_FILE = flags.DEFINE_string("batching_parameters_file", "", "BatchingPa
 _MONITORING_FILE = flags.DEFINE_string(
     "monitoring_config_file", "", "MonitoringConfig in text format; by default metrics are on."
 )
-_TIMEOUT = flags.DEFINE_integer(
-    "rest_api_timeout_in_ms", 30_000, "Time limit of a request, in REST and gRPC, in milliseconds.", lower_bound=1
-)
+_TIMEOUT = _integer(
+    "rest_api_timeout_in_ms", 30_000, "Time limit of a request, in REST and gRPC, in milliseconds.",
+    least=1, most=1000 * _MOST_SECONDS,
+)  # fmt: skip
 _CORS = flags.DEFINE_bool("rest_api_enable_cors_support", False, "Allow requests from web pages of other hosts.")
 _HEALTH = flags.DEFINE_bool("enable_grpc_healthcheck_service", True, "Offer grpc.health.v1.")
 _CHANNEL_ARGUMENTS = flags.DEFINE_string("grpc_channel_arguments", "", "For the gRPC server: NAME=VALUE,NAME=VALUE.")
@@ -65,20 +81,24 @@ _TLS_KEY = flags.DEFINE_string("tls_key", "", "Private key in PEM; with --tls_ce
 _TLS_CERTIFICATE = flags.DEFINE_string("tls_certificate", "", "Certificate in PEM.")
 _TOKEN_FILE = flags.DEFINE_string("token_file", "", "File with the bearer token that clients must send.")
 _TAGS = flags.DEFINE_string("saved_model_tags", "serve", "Comma-separated tags of the graphs to load.")
-_PARALLELISM = flags.DEFINE_integer("tensorflow_session_parallelism", 0, "Threads of TensorFlow; 0: one per core.")
-_INTRA = flags.DEFINE_integer(
-    "tensorflow_intra_op_parallelism", 0, "Threads of one op; 0: one per core, or 1 if there is a core for each batch."
+_PARALLELISM = _integer(
+    "tensorflow_session_parallelism", 0, "Threads of TensorFlow; 0: one per core.", most=MOST_THREADS
 )
-_INTER = flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "Ops at the same time; 0: one per core.")
-_MEGABYTES = flags.DEFINE_integer("max_request_megabytes", 16, "Size of a request.", lower_bound=1, upper_bound=1024)
-_ROWS = flags.DEFINE_integer("max_rows", 10_000, "Maximum rows per request.", lower_bound=1)
-_TEXT_KILOBYTES = flags.DEFINE_integer("max_text_kilobytes", 1024, "Maximum size of a text.", lower_bound=1)
-_CONNECTIONS = flags.DEFINE_integer("max_connections", 1000, "Maximum open connections per port.", lower_bound=1)
+_INTRA = _integer(
+    "tensorflow_intra_op_parallelism", 0,
+    "Threads of one op; 0: one per core, or 1 if there is a core for each batch.", most=MOST_THREADS,
+)  # fmt: skip
+_INTER = _integer("tensorflow_inter_op_parallelism", 0, "Ops at the same time; 0: one per core.", most=MOST_THREADS)
+_MEGABYTES = _integer("max_request_megabytes", 16, "Size of a request.", least=1, most=1024)
+_ANSWER_MEGABYTES = _integer("max_answer_megabytes", 128, "Size of an answer.", least=1, most=1024)
+_ROWS = _integer("max_rows", 10_000, "Maximum rows per request.", least=1)
+_TEXT_KILOBYTES = _integer("max_text_kilobytes", 1024, "Maximum size of a text.", least=1, most=2**20)
+_CONNECTIONS = _integer("max_connections", 1000, "Maximum open connections per port.", least=1, most=1_000_000)
 _ACCESS_LOG = flags.DEFINE_bool("access_log", True, "Log each request as a line of JSON.")
 
 # Flags of TF Serving that have no meaning here, so that its command lines can be used.
 _IGNORED = (
-    "grpc_max_threads", "grpc_socket_path", "mixed_precision", "num_load_threads", "num_request_iterations_for_warmup",
+    "grpc_max_threads", "mixed_precision", "num_load_threads", "num_request_iterations_for_warmup",
     "num_tflite_interpreters_per_pool", "num_tflite_pools", "num_unload_threads", "per_process_gpu_memory_fraction",
     "platform_config_file", "rest_api_num_threads", "tensorflow_session_config_file", "thread_pool_factory_config_file",
 )  # fmt: skip
@@ -100,7 +120,6 @@ def main(_: list[str]) -> None:
         from bert_tf.server import config, server
         from bert_tf.server.batching import BatchingOptions
         from bert_tf.server.models import PollingOptions
-        from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, EndpointOptions, Limits
         from bert_tf.server.servable import RunOptions
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bert_tf[serving]'") from None
@@ -111,9 +130,9 @@ def main(_: list[str]) -> None:
     read_config = _config_reader()
     if not _HOST.value.strip():
         raise ConfigError("--host is empty; give an address, such as 127.0.0.1, or 0.0.0.0 for all of the machine")
-    if not _PORT.value and not _REST_PORT.value:
+    if not _PORT.value and not _REST_PORT.value and not _SOCKET.value:
         raise ConfigError("--port=0 and --rest_api_port=0: nothing to listen on; give one of them")
-    if _PORT.value == _REST_PORT.value:
+    if _PORT.value and _PORT.value == _REST_PORT.value:
         raise ConfigError(f"--port and --rest_api_port are both {_PORT.value}; give two ports")
     if bool(_TLS_KEY.value) != bool(_TLS_CERTIFICATE.value):
         raise ConfigError("--tls_key and --tls_certificate go together; give both")
@@ -124,6 +143,7 @@ def main(_: list[str]) -> None:
         tls = config.read_tls(_SSL_FILE.value)
     limits = Limits(
         request_bytes=_MEGABYTES.value * 2**20,
+        answer_bytes=_ANSWER_MEGABYTES.value * 2**20,
         rows=_ROWS.value,
         text_bytes=_TEXT_KILOBYTES.value * 1024,
         seconds=_TIMEOUT.value / 1000,
@@ -136,6 +156,7 @@ def main(_: list[str]) -> None:
         host=_HOST.value,
         grpc_port=_PORT.value,
         rest_port=_REST_PORT.value,
+        grpc_socket=_SOCKET.value,
         limits=limits,
         token=_token(),
         cors=_CORS.value,
@@ -211,7 +232,10 @@ def _channel_arguments() -> tuple[tuple[str, int | str], ...]:
         name, equals, value = part.partition("=")
         if not name or not equals:
             raise ConfigError(f"--grpc_channel_arguments: found {part!r}; expected NAME=VALUE,NAME=VALUE")
-        arguments.append((name, int(value) if re.fullmatch("-?[0-9]+", value) else value))
+        number = int(value) if re.fullmatch("-?[0-9]{1,10}", value) else None
+        if number is not None and not -(2**31) <= number < 2**31:
+            raise ConfigError(f"--grpc_channel_arguments: {name} is {number}; expected a number of 32 bits")
+        arguments.append((name, value if number is None else number))
     return tuple(arguments)
 
 

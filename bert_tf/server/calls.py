@@ -20,7 +20,7 @@ from bert_tf.server.models import Models
 from bert_tf.server.monitoring import REQUEST_COUNT, REQUEST_LATENCY, Metrics, log_access
 from bert_tf.server.options import Limits
 from bert_tf.server.servable import Servable, serialized
-from bert_tf.server.tensors import check_limits
+from bert_tf.server.tensors import check_limits, least_bytes
 from bert_tf.types import Array
 
 _T = TypeVar("_T")
@@ -88,6 +88,16 @@ async def in_thread(size: int, function: Callable[..., _T], *args: Any) -> _T:
     return await asyncio.get_running_loop().run_in_executor(_threads, function, *args)
 
 
+def check_answer(size: int, limits: Limits) -> None:
+    """Raises a ServingError if an answer of this size, in bytes, may not be sent."""
+    if size > limits.answer_bytes:
+        raise ServingError(
+            Code.RESOURCE_EXHAUSTED,
+            f"the answer has {size} bytes or more; at most {limits.answer_bytes} are allowed (--max_answer_megabytes); "
+            "ask for fewer rows at a time, or for fewer outputs",
+        )
+
+
 class Runner:
     """Answers requests, as arrays, by the models.
 
@@ -139,9 +149,15 @@ class Runner:
     async def predict(
         self, call: Call, servable: Servable, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str] = ()
     ) -> dict[str, Array]:
-        """The outputs of a signature, all if none are named."""
+        """The outputs of a signature, all if none are named.
+
+        Raises:
+            ServingError: a limit is exceeded, or as `Servable.predict`.
+        """
         call.rows = await in_thread(call.size, check_limits, inputs, self._limits)
-        return await servable.predict(signature, inputs, outputs, call.seconds_left())
+        found = await servable.predict(signature, inputs, outputs, call.seconds_left())
+        check_answer(least_bytes(found), self._limits)  # before it is converted, which takes several times its memory
+        return found
 
     async def infer(
         self,

@@ -9,7 +9,7 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import ConfigError
 from bert_tf.server.batching import BatchingOptions
-from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, Tls
+from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, Tls
 
 _Message = TypeVar("_Message", bound=message.Message)
 
@@ -134,16 +134,16 @@ def read_batching(path: str) -> BatchingOptions:
     """
     found = _read(path, _MESSAGES["bert_tf.server.BatchingParameters"]())
     options, values = BatchingOptions(), {}
-    for field, name, least in (
-        ("max_batch_size", "rows", 1),
-        ("batch_timeout_micros", "wait", 0),
-        ("max_enqueued_batches", "queued_rows", 1),
-        ("num_batch_threads", "threads", 1),
+    for field, name, least, most in (
+        ("max_batch_size", "rows", 1, 2**31 - 1),
+        ("batch_timeout_micros", "wait", 0, 60_000_000),
+        ("max_enqueued_batches", "queued_rows", 1, 2**31 - 1),
+        ("num_batch_threads", "threads", 1, MOST_THREADS),
     ):
         if found.HasField(field):
             values[name] = getattr(found, field).value
-            if values[name] < least:
-                raise ConfigError(f"{path}: {field} is {values[name]}; expected at least {least}")
+            if not least <= values[name] <= most:
+                raise ConfigError(f"{path}: {field} is {values[name]}; expected {least} to {most}")
     if "wait" in values:
         values["wait"] /= 1e6
     options = options._replace(**values)

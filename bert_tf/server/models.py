@@ -1,7 +1,8 @@
 """The served models: finds their versions, loads and unloads them, and knows which of them answers a request.
 
 A version is a folder whose name is a number. A new one is loaded and warmed up before it takes requests, and the old
-one is unloaded only then, after its last request. A version that cannot be loaded leaves the others as they are.
+one is unloaded only then, after its last request. A version that cannot be loaded leaves the others as they are. If
+the model card or the warm-up requests come, or change, after a version was loaded, it is loaded again.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 from tensorflow_serving.apis import get_model_status_pb2
@@ -20,19 +21,21 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.server.config import version_number
 from bert_tf.server.errors import Code, ServingError, invalid
-from bert_tf.server.servable import Runtime, Servable
+from bert_tf.server.servable import EXTRA, Runtime, Servable
 
 _log = logging.getLogger("bert_tf.server")
+_Files: TypeAlias = list[tuple[str, str, int, int]]  # folder, name, size and time of each
 START, LOADING, AVAILABLE, UNLOADING, END = "START", "LOADING", "AVAILABLE", "UNLOADING", "END"
 
 
 class VersionStatus(NamedTuple):
     """The state of a version, as TF Serving reports it.
 
-    Attributes:
-        version: its number.
-        state: START, LOADING, AVAILABLE, UNLOADING or END.
-        code, message: why it could not be loaded; OK and "" otherwise.
+        Attributes:
+            version: its number.
+            state: _Files: TypeAlias = list[tuple[str, str, int, int]]  # folder, name, size and time of each
+    START, LOADING, AVAILABLE, UNLOADING or END.
+            code, message: why it could not be loaded; OK and "" otherwise.
     """
 
     version: int
@@ -73,8 +76,8 @@ class _Version:
         self.status = VersionStatus(number, START)
         self.servable: Servable | None = None
         self.requests = 0
-        self.seen: object = None  # as `_files` at the last look
-        self.tried: object = None  # and at the last try to load it
+        self.seen: _Files = []  # at the last look
+        self.tried: _Files = []  # at the last try to load it
         self.tries = 0
         self.tried_at = 0.0
 
@@ -97,12 +100,16 @@ class Models:
         runtime: for their sessions.
         polling: when to look for new versions.
         early_labels: whether a label may be given to a version that is not loaded yet.
+
+    Attributes:
+        loading: whether a version is being loaded.
     """
 
     def __init__(self, runtime: Runtime, polling: PollingOptions, *, early_labels: bool = False) -> None:
         self._runtime, self._polling, self._early_labels = runtime, polling, early_labels
         self._models: dict[str, _Model] = {}
         self._configured = False
+        self.loading = False
         self._lock = asyncio.Lock()
         self._loader = concurrent.futures.ThreadPoolExecutor(1, "load")
         self._unloading: set[asyncio.Task[None]] = set()
@@ -182,8 +189,16 @@ class Models:
         """Replaces the configuration, and waits until each of its models has an available version.
 
         Raises:
-            ServingError: the configuration is invalid and nothing has changed, or a model could not be loaded.
+            ServingError: the configuration is invalid, or empty where there was one before, and nothing has changed;
+                or a model could not be loaded.
         """
+        if config.WhichOneof("config") is None:  # such as a file that is just being written
+            if not self._models:
+                return
+            raise ServingError(
+                Code.FAILED_PRECONDITION,
+                "Cannot transition to requested config. It is empty; expected a model_config_list, which may be empty",
+            )
         _check(config)
         configs = {one.name: one for one in config.model_config_list.config}
         async with self._lock:
@@ -263,13 +278,21 @@ class Models:
         model.missing = not found
         wanted = _wanted_versions(model.config.model_version_policy, found)
         for number in sorted(wanted, reverse=True):
-            version = model.versions.get(number)
-            if version is None or not version.servable:
-                version = model.versions.setdefault(number, _Version(number, found[number]))
-                files = await in_thread(None, _files, version.path)
-                settled, version.seen = at_once or version.seen == files, files
-                if settled and self._is_due(version):
+            version = model.versions.setdefault(number, _Version(number, found[number]))
+            files = await in_thread(None, _files, version.path)
+            settled, version.seen = at_once or version.seen == files, files
+            if not settled:
+                continue
+            if not version.servable:
+                if self._is_due(version):
                     await self._load(name, model, version)
+            elif version.status.state == AVAILABLE and _extra(files) not in ([], _extra(version.tried)):
+                # It was loaded without its card: not batched, and not refused on the wrong processor.
+                fresh = _Version(number, version.path)
+                fresh.seen = files
+                await self._load(name, model, fresh)
+                model.versions[number] = fresh
+                self._unload(name, version)
         self._unload_unwanted(name, model, wanted)
 
     def _is_due(self, version: _Version) -> bool:
@@ -285,6 +308,7 @@ class Models:
         version.tried, version.tries, version.tried_at = version.seen, version.tries + 1, time.monotonic()
         version.status = VersionStatus(number, LOADING)
         _log.info("%s: loading version %d from %s", name, number, version.path)
+        self.loading = True
         try:
             version.servable = await asyncio.get_running_loop().run_in_executor(
                 self._loader, Servable, name, number, version.path, self._runtime
@@ -292,10 +316,12 @@ class Models:
         except Exception as error:
             code = error.code if isinstance(error, ServingError) else Code.INTERNAL
             version.status = VersionStatus(number, END, code, str(error))
-            serving = model.available()
+            serving = [other for other in model.available() if other != number]
             rest = f"; version {serving[-1]} goes on serving" if serving else ""
             _log.error("%s: version %d cannot be loaded: %s%s", name, number, error, rest)
             return
+        finally:
+            self.loading = False
         version.status = VersionStatus(number, AVAILABLE)
         took = time.monotonic() - version.tried_at
         _log.info("%s: version %d is available after %.1f s", name, number, took)
@@ -383,8 +409,8 @@ def _versions(base_path: str) -> dict[int, str]:
     return {number: path for number, path in numbers if number is not None}
 
 
-def _files(path: str) -> object:
-    """Names, sizes and times of the files of a version."""
+def _files(path: str) -> _Files:
+    """The files of a version."""
     files = []
     for folder, _, names in tf.io.gfile.walk(path):
         for name in names:
@@ -392,3 +418,8 @@ def _files(path: str) -> object:
                 stat = tf.io.gfile.stat(os.path.join(folder, name))
                 files.append((folder, name, stat.length, stat.mtime_nsec))
     return sorted(files)
+
+
+def _extra(files: _Files) -> _Files:
+    """Those that say how to serve a version; it can be loaded without them."""
+    return [file for file in files if os.path.basename(file[0].rstrip("/")) == EXTRA]

@@ -3,21 +3,24 @@
 import hmac
 from typing import NamedTuple
 
+MOST_THREADS = 1024  # of a pool; TensorFlow's begin all at once, and with a million the process ends
 DEFAULT_PROMETHEUS_PATH = "/monitoring/prometheus/metrics"  # TF Serving's
 
 
 class Limits(NamedTuple):
-    """Limits of requests; one that exceeds them gets an error.
+    """Limits of requests and answers; a request that exceeds them gets an error.
 
     Attributes:
         request_bytes: maximum size of a body, also after decompression, or of a gRPC message.
+        answer_bytes: the same for answers.
         rows: maximum rows per request.
         text_bytes: maximum size of one string.
         seconds: time limit of a request, from its first byte to its answer; clients may set a shorter one.
-        connections: maximum number of open connections, for each of the two ports.
+        connections: maximum number of open connections, for each of the two servers.
     """
 
     request_bytes: int = 16 * 2**20
+    answer_bytes: int = 128 * 2**20
     rows: int = 10_000
     text_bytes: int = 2**20
     seconds: float = 30.0
@@ -44,7 +47,8 @@ class EndpointOptions(NamedTuple):
 
     Attributes:
         host: address to listen on.
-        grpc_port, rest_port: 0 for no such server.
+        grpc_port, rest_port: 0 for no such port.
+        grpc_socket: path of a Unix socket for gRPC; "" for none.
         limits: of requests.
         token: bearer token that clients must send; "" for none.
         cors: whether web pages of other hosts may use the REST API.
@@ -59,6 +63,7 @@ class EndpointOptions(NamedTuple):
     host: str = "127.0.0.1"
     grpc_port: int = 8500
     rest_port: int = 8501
+    grpc_socket: str = ""
     limits: Limits = Limits()
     token: str = ""
     cors: bool = False

@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bert_tf.server import examples, json_answers, json_parser, json_requests
-from bert_tf.server.calls import Call, Runner, in_thread
+from bert_tf.server.calls import Call, Runner, check_answer, in_thread
 from bert_tf.server.errors import Code, ServingError, invalid
 from bert_tf.server.models import AVAILABLE, Models, status_response
 from bert_tf.server.monitoring import Metrics
@@ -88,6 +88,10 @@ class Application:
             await send(message)
 
         request = Request(scope, receive)
+        if "content-length" in request.headers and "transfer-encoding" in request.headers:
+            # A proxy may take what follows for another request than h11, which ignores the length (RFC 9112, 6.3).
+            # uvicorn repeats this in the answer, and closes the connection.
+            scope["headers"].append((b"connection", b"close"))
         try:
             try:
                 self._check(request)
@@ -181,7 +185,9 @@ class Application:
                         work = self._predict(call, servable, document)
                     else:
                         work = self._infer(call, servable, document, method)
-                    return _answer(await _while_connected(request, work))
+                    answer = await _while_connected(request, work)
+                    check_answer(len(answer), self._limits)
+                    return _answer(answer)
         finally:
             self._buffered -= call.bytes_in
 
@@ -194,8 +200,9 @@ class Application:
     async def _read(self, request: Request, call: Call) -> bytes | bytearray:
         """The body of a request, decompressed."""
         most = self._limits.request_bytes
-        if int(request.headers.get("content-length", 0)) > most:
-            raise _too_large(request.headers["content-length"], most)
+        length = request.headers.get("content-length", "0")
+        if int(length) > most and "transfer-encoding" not in request.headers:
+            raise _too_large(length, most)
         body = bytearray()
         try:
             async with asyncio.timeout_at(call.deadline):

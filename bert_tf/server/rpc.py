@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
 
 from bert_tf.errors import ConfigError
-from bert_tf.server.calls import Call, Runner
+from bert_tf.server.calls import Call, Runner, check_answer
 from bert_tf.server.errors import Code, ServingError, invalid, one_line
 from bert_tf.server.models import Models
 from bert_tf.server.monitoring import Metrics
@@ -37,10 +37,10 @@ async def start(models: Models, metrics: Metrics, options: EndpointOptions) -> "
     Args:
         models: to serve.
         metrics: counts the requests.
-        options: address, limits, token and certificate; a port of 0 is chosen by the system.
+        options: addresses, limits, token and certificate; a port of 0 without a socket is chosen by the system.
 
     Raises:
-        ConfigError: the address cannot be listened on, or the certificate is not valid.
+        ConfigError: an address cannot be listened on, or the certificate is not valid.
     """
     limits = options.limits
     guard = _Guard(options)
@@ -82,7 +82,7 @@ class Server(NamedTuple):
 
     Args:
         server: running.
-        port: it listens on.
+        port: it listens on; 0 for only the socket.
         guard: sees its calls.
         checked: its health service, if it has one.
         following: keeps `checked` up to date.
@@ -112,26 +112,27 @@ class Server(NamedTuple):
 
 
 def _listen(server: grpc.aio.Server, options: EndpointOptions) -> int:
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    address = f"{host}:{options.grpc_port}"
     credentials, tls = None, options.tls
     if tls:
         pair, ca = (tls.key, tls.certificate), tls.client_ca or None
         credentials = grpc.ssl_server_credentials([pair], ca, require_client_auth=tls.client_required)
 
-    def add(where: str) -> int:
-        return server.add_secure_port(where, credentials) if credentials else server.add_insecure_port(where)
-
-    try:
-        return add(address)
-    except RuntimeError:
-        message = f"cannot listen on {address} for gRPC: the port is in use, or the host is not this machine; choose "
-        message += "another --port or --host"
+    def add(address: str) -> int:
         try:
-            add("127.0.0.1:0")  # because gRPC has the same error for a wrong certificate
+            return server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         except RuntimeError:
-            message = "the TLS certificate and key are not valid, or do not belong together"
-        raise ConfigError(message) from None
+            raise ConfigError(
+                f"cannot listen on {address} for gRPC: it is in use or not of this machine, or the TLS certificate is "
+                "not valid; choose another --port or --host"
+            ) from None
+
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    port = 0
+    if options.grpc_port or not options.grpc_socket:
+        port = add(f"{host}:{options.grpc_port}")
+    if options.grpc_socket:
+        add(f"unix:{urllib.parse.quote(options.grpc_socket)}")
+    return port
 
 
 def _have_descriptors() -> bool:
@@ -208,6 +209,7 @@ class _Guard(grpc.aio.ServerInterceptor):
             raw = await _read(context, call)
             call.bytes_in = call.size = len(raw)
             answer = handler.response_serializer(await handler.unary_unary(_parsed(handler, raw), call))
+            check_answer(len(answer), self._options.limits)
             call.bytes_out = len(answer)
         except ServingError as error:
             code, message = error.code, error.message

@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.server import rpc
+from bert_tf.server import addresses, rpc
 from bert_tf.server.errors import ServingError
 from bert_tf.server.models import END, Models, PollingOptions
 from bert_tf.server.monitoring import Metrics
@@ -63,18 +64,30 @@ async def _serve(read_config: Callable[[], model_server_config_pb2.ModelServerCo
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    # What is wrong with the addresses is to be known before models are loaded, which may take minutes.
     web = Web(models, metrics, endpoints) if endpoints.rest_port else None
-    grpc_server = await rpc.start(models, metrics, endpoints) if endpoints.grpc_port else None
-    if web:
-        web.start()
+    kept = addresses.bound("--port", endpoints.host, endpoints.grpc_port) if endpoints.grpc_port else None
+    if endpoints.grpc_socket:
+        addresses.check_socket_path(endpoints.grpc_socket)
+    if endpoints.tls:
+        addresses.ssl_context(endpoints.tls)
     stopping = asyncio.create_task(stop.wait())
     background: list[asyncio.Task[Any]] = [stopping]
+    ends: list[Callable[[], Coroutine[Any, Any, None]]] = []
     try:
-        # The ports are open while models are loaded, so that a probe can tell "not ready" from "not there".
         loading = asyncio.create_task(_load(models, config))
         await asyncio.wait([loading, stopping], return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             problem = await loading
+            # Only now, as in TF Serving: clients that wait for a port are answered by all models that can be loaded.
+            if kept:
+                kept.close()
+            if endpoints.grpc_port or endpoints.grpc_socket:
+                grpc_server = await rpc.start(models, metrics, endpoints)
+                ends.append(lambda: grpc_server.stop(endpoints.limits.seconds))
+            if web:
+                web.start()
+                ends.append(web.stop)
             _log.info("ready: %s", _addresses(endpoints))
             background.append(asyncio.create_task(models.poll_forever()))
             if options.config_poll_seconds:
@@ -84,11 +97,13 @@ async def _serve(read_config: Callable[[], model_server_config_pb2.ModelServerCo
     finally:
         loading.cancel()
         # Both at the same time: each stops taking requests at once, and then waits for those that run.
-        ends = [web.stop()] if web else []
-        ends += [grpc_server.stop(endpoints.limits.seconds)] if grpc_server else []
-        await asyncio.gather(*ends)
+        await asyncio.gather(*(end() for end in ends))
         for task in background:
             task.cancel()
+        if models.loading:  # TensorFlow cannot interrupt it, and nothing is lost
+            _log.info("stopped while a version was being loaded")
+            logging.shutdown()
+            os._exit(0)
         await models.close()
         runtime.close()
 
@@ -145,6 +160,8 @@ def _addresses(endpoints: EndpointOptions) -> str:
         parts.append(f"page and REST at {scheme}://{host}:{endpoints.rest_port}/")
     if endpoints.grpc_port:
         parts.append(f"gRPC at {host}:{endpoints.grpc_port}")
+    if endpoints.grpc_socket:
+        parts.append(f"gRPC at unix:{endpoints.grpc_socket}")
     return ", ".join(parts)
 
 

@@ -145,5 +145,15 @@ def check_limits(inputs: Mapping[str, Array], limits: Limits) -> int:
     return rows
 
 
+def least_bytes(outputs: Mapping[str, Array]) -> int:
+    """The least size of an answer with these outputs, as JSON or protobuf."""
+    size = 0
+    for value in outputs.values():
+        if value.dtype == object:
+            size += sum(map(len, value.flat))
+        size += value.size * (4 if value.dtype.kind == "f" else 1)  # "0.0," takes as many bytes as a float32
+    return size
+
+
 def _type_name(dtype: int) -> str:
     return types_pb2.DataType.Name(dtype) if dtype in types_pb2.DataType.values() else f"type {dtype}"

@@ -9,21 +9,17 @@ import asyncio.constants
 import asyncio.sslproto
 import contextlib
 import math
-import socket
-import ssl
 import sys
-import tempfile
 from collections.abc import Iterator
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from bert_tf.errors import ConfigError
-from bert_tf.server import json_answers
+from bert_tf.server import addresses, json_answers
 from bert_tf.server.models import Models
 from bert_tf.server.monitoring import Metrics
-from bert_tf.server.options import EndpointOptions, Limits, Tls
+from bert_tf.server.options import EndpointOptions, Limits
 from bert_tf.server.rest import Application
 
 _HEAD_SECONDS = 10.0  # to send the first lines of a request
@@ -42,12 +38,13 @@ class Web:
         ConfigError: the address cannot be listened on, or the certificate cannot be used.
 
     Attributes:
-        port: it listens on.
+        port: it listens on once it is started.
         server: uvicorn's.
     """
 
     def __init__(self, models: Models, metrics: Metrics, endpoints: EndpointOptions) -> None:
-        self._socket = _listen(endpoints.host, endpoints.rest_port)
+        self._host = endpoints.host
+        self._socket = addresses.bound("--rest_api_port", endpoints.host, endpoints.rest_port)
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             Application(models, metrics, endpoints),
@@ -62,11 +59,19 @@ class Web:
         )
         config.load()
         if endpoints.tls:
-            config.ssl = _ssl_context(endpoints.tls)
+            config.ssl = addresses.ssl_context(endpoints.tls)
         self.server = _Uvicorn(config)
 
     def start(self) -> None:
-        """Takes requests."""
+        """Takes requests.
+
+        Raises:
+            ConfigError: another server listens by now.
+        """
+        try:
+            self._socket.listen(2048)
+        except OSError as error:
+            raise addresses.refused("--rest_api_port", self._host, self.port, error) from None
         self._running = asyncio.create_task(self.server.serve([self._socket]))
 
     async def stop(self) -> None:
@@ -81,39 +86,6 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends small packets at once only if the protocol is named; else each answer waits 40 ms for the client.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(2048)  # here, because two servers may bind a port that nobody listens on
-    except OSError as error:
-        listening.close()
-        raise ConfigError(
-            f"--rest_api_port={port}: cannot listen on {host}: {error.strerror}; choose another port"
-        ) from None
-    return listening
-
-
-def _ssl_context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # Python's ssl reads certificates only from files.
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(tls.key + b"\n" + tls.certificate)
-            file.flush()
-            context.load_cert_chain(file.name, password="")  # not to be asked for on the terminal
-        if tls.client_ca:
-            context.load_verify_locations(cadata=tls.client_ca.decode())
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(f"the TLS certificate and key cannot be used: {error}") from None
-    if tls.client_required:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 # Connections

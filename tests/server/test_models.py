@@ -2,11 +2,16 @@
 
 import asyncio
 import contextlib
+import json
+import os
 import shutil
+import tempfile
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from google.protobuf import text_format
+from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.server.errors import Code, ServingError
@@ -232,5 +237,97 @@ def test_a_folder_that_disappears_for_a_moment_changes_nothing(versions, tmp_pat
             (tmp_path / "away").rename(tmp_path / "model")
             await models.poll()
             assert states(models) == {1: AVAILABLE}
+
+    run(main())
+
+
+def extra(version, name, content):
+    """Writes a file of assets.extra."""
+    (version / "assets.extra").mkdir(exist_ok=True)
+    (version / "assets.extra" / name).write_bytes(content)
+
+
+def warm_up(**inputs):
+    """A file of one warm-up request."""
+    log = prediction_log_pb2.PredictionLog()
+    for name, value in inputs.items():
+        log.predict_log.request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    with tempfile.NamedTemporaryFile() as file:
+        with tf.io.TFRecordWriter(file.name) as writer:
+            writer.write(log.SerializeToString())
+        return file.read()
+
+
+def test_a_model_card_that_comes_after_its_version_is_used_and_no_request_is_lost(versions, tmp_path):
+    copied(versions, tmp_path, 1)
+    card = {"format": "bert_tf", "signatures": {"serving_default": {"counted": {}}}}
+
+    async def main():
+        async with serving(("half", tmp_path, "")) as models:
+            with models.acquire("half") as first:
+                assert first.card is None and not first._queues
+                extra(tmp_path / "1", "model_card.json", json.dumps(card).encode())
+                while True:
+                    await models.poll()
+                    with models.acquire("half") as servable:
+                        if servable.card:
+                            break
+                assert servable.card == card and "serving_default" in servable._queues  # rows share batches
+                answer = await first.predict("", {"x": np.zeros([1], np.float32)})  # of a request that still runs
+                assert answer["y"] == 2
+            assert states(models) == {1: AVAILABLE} and await ask(models) == 2
+            for _ in range(3):
+                await models.poll()
+            with models.acquire("half") as same:
+                assert same is servable
+
+    run(main())
+
+
+def test_what_comes_after_a_version_is_checked_as_if_it_had_come_with_it(versions, tmp_path):
+    copied(versions, tmp_path, 1, 2)
+    policy = "model_version_policy { all {} }"
+
+    async def main():
+        async with serving(("half", tmp_path, policy)) as models:
+            extra(tmp_path / "2", "tf_serving_warmup_requests", warm_up(y=[1.0]))
+            await settled(models, {1: AVAILABLE, 2: END})
+            assert "a warm-up request failed" in models.status("half", 2)[0].message and await ask(models) == 2
+            extra(tmp_path / "2", "tf_serving_warmup_requests", warm_up(x=[1.0, 2.0]))
+            await settled(models, {1: AVAILABLE, 2: AVAILABLE})
+            assert await ask(models) == 3
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "name", ["saved_model.pb", "variables/variables.index", "assets.extra/model_card.json", "assets/vocab.txt"]
+)
+def test_a_named_pipe_in_a_version_is_refused_and_not_read(versions, tmp_path, name):
+    copied(versions, tmp_path, 1, 2)
+    pipe = tmp_path / "2" / name
+    pipe.parent.mkdir(exist_ok=True)
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+
+    async def main():
+        async with serving(("half", tmp_path, "model_version_policy { all {} }")) as models:
+            assert states(models) == {1: AVAILABLE, 2: END} and await ask(models) == 2
+            assert f"{pipe} is a pipe, socket or device; expected a regular file" == models.status("half", 2)[0].message
+
+    run(main())
+
+
+def test_an_empty_configuration_replaces_none(versions):
+    empty = model_server_config_pb2.ModelServerConfig()
+
+    async def main():
+        async with serving() as models:
+            await models.reload(empty)
+            assert models.names() == [] and not models.ready()
+            await models.reload(config(("half", versions, "")))
+            with pytest.raises(ServingError, match="Cannot transition to requested config") as error:
+                await models.reload(empty)
+            assert error.value.code is Code.FAILED_PRECONDITION and await ask(models) == 4
 
     run(main())

@@ -35,6 +35,7 @@ def server(start, half_plus_config):
         ("half:predict", {"instances": [1.0, 2, 5]}, {"predictions": [3.5, 4.0, 5.5]}),
         ("half:predict", {"inputs": [1.0]}, {"outputs": [3.5]}),
         ("half:predict", {"inputs": {"x": [0.2]}}, {"outputs": [3.1]}),
+        ("half:predict", {"instances": [[1.0], [2.0]]}, {"predictions": [[3.5], [4.0]]}),  # [?] is declared
         ("half/versions/1:predict", {"instances": [{"x": 1}]}, {"predictions": [2.5]}),
         ("half/labels/stable:predict", {"instances": [1]}, {"predictions": [2.5]}),
         (
@@ -112,7 +113,6 @@ def test_an_export_answers_like_its_model(start, case):
         ("half:classify", {"examples": [{}], "signature_name": "x"}, 400, "No signature was found with the name: x"),
         ("half:regress", {"examples": [{}], "signature_name": "classify_x_to_y"}, 400, "Expected one output Tensor."),
         ("half:classify", {"examples": [{}]}, 400, "No classification inputs found in SignatureDef"),
-        ("half:predict", {"inputs": [[1.0]]}, 400, "x:0"),
         ("half:predict", {"instances": [0.0] * 1001}, 400, "the request has 1001 rows; at most 1000 are allowed"),
         (
             "half:predict",

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import copy
 import http.client
 import json
 import os
@@ -19,7 +20,8 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+from absl import flags
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 
 from tests.server.saved_models import half_plus_two
 
@@ -111,9 +113,10 @@ def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what
     }
     np.testing.assert_array_equal(tf.make_ndarray(program.predict("half", x=[1.0, 4.0]).outputs["y"]), [2.5, 4.0])
 
-    file.write_text("model_config_list { config { name:")
-    time.sleep(0.5)
-    assert program.get("/v1/models/half")[0] == 200
+    for being_written in ("model_config_list { config { name:", "", "# models\n"):
+        file.write_text(being_written)
+        time.sleep(0.5)
+        assert program.get("/v1/models/half:predict", {"instances": [1.0]})[0] == 200
     file.write_text(f'model_config_list {{ config {{ name: "other" base_path: "{folder}" }} }}')
     deadline = time.monotonic() + 30
     while '"AVAILABLE"' not in program.get("/v1/models/other")[1]:
@@ -149,6 +152,7 @@ def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what
         assert also_waiting.result().outputs["count"].int_val == [3] and program.last_closes
     assert status == 0
     assert "--enable_profiler has no effect" in log and "cannot be used: " in log and "stopping" in log
+    assert log.count("the configuration cannot be used: Cannot transition to requested config. It is empty") == 1
     assert "Traceback" not in log
 
 
@@ -242,7 +246,10 @@ def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tenso
             2,
             "--rest_api_port={taken}: cannot listen on 127.0.0.1",
         ),
-        (["--export_dir={folder}", "--port={taken}"], 2, "cannot listen on 127.0.0.1:{taken} for gRPC"),
+        (["--export_dir={folder}", "--port={taken}"], 2, "--port={taken}: cannot listen on 127.0.0.1: Address already"),
+        (["--export_dir={folder}", "--grpc_socket_path={listening}"], 2, "{listening}: another server listens there"),
+        (["--export_dir={folder}", "--grpc_socket_path={short}"], 2, "{short}: this file is no socket; choose another"),
+        (["--export_dir={folder}", "--grpc_socket_path=/no/such/x"], 2, "the folder /no/such does not exist, or may"),
         (["--export_dir={folder}", "--tls_key=k"], 2, "--tls_key and --tls_certificate go together"),
         (["--export_dir={folder}", "--token_file={short}"], 2, "expected one token of at least 8"),
         (["--model_base_path={broken}"], 1, "Some models did not become available: default: not a SavedModel"),
@@ -252,8 +259,10 @@ def test_what_cannot_be_served_ends_the_program_with_one_line(programs, folder, 
     (tmp_path / "short").write_text("abc\n")
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "saved_model.pb").write_bytes(b"\xff")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        names = {name: tmp_path / name for name in ("short", "broken")}
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket(socket.AF_UNIX) as listening:
+        names = {name: tmp_path / name for name in ("short", "broken", "listening")}
+        listening.bind(str(names["listening"]))
+        listening.listen()
         names |= {"folder": folder, "taken": taken.getsockname()[1]}
         ports = [f"--port={free_port()}", f"--rest_api_port={free_port()}"]
         done = programs("serve", *ports, *(flag.format(**names) for flag in flags))
@@ -261,3 +270,70 @@ def test_what_cannot_be_served_ends_the_program_with_one_line(programs, folder, 
     lines = [line for line in done.errors.splitlines() if line.startswith("bert_tf: ")]
     assert len(lines) == 1 and message.format(**names) in lines[0]
     assert "Traceback" not in done.errors
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e400", "99999999999999999999", "", "x"])
+def test_every_flag_for_a_number_has_bounds(value):
+    """TensorFlow aborts at -3 threads and crashes at a million."""
+    from bert_tf import serve
+
+    numbers = [
+        flag
+        for flag in flags.FLAGS.flags_by_module_dict()[serve.__name__]
+        if isinstance(flag.parser, flags.IntegerParser | flags.FloatParser)
+    ]
+    assert len(numbers) == 15
+    for flag in numbers:
+        found = flags.FlagValues()
+        found[flag.name] = copy.deepcopy(flag)
+        with pytest.raises(flags.Error):
+            found(["serve", f"--{flag.name}={value}"])
+
+
+def warm_up_for_ever(version):
+    """Adds a warm-up request that counts to two thousand million."""
+    log = prediction_log_pb2.PredictionLog()
+    log.predict_log.request.CopyFrom(predicting("", "slow", steps=np.array([2_000_000_000], np.int32)))
+    (version / "assets.extra").mkdir()
+    with tf.io.TFRecordWriter(str(version / "assets.extra" / "tf_serving_warmup_requests")) as writer:
+        writer.write(log.SerializeToString())
+
+
+def test_ports_are_closed_and_sigterm_ends_the_server_while_it_loads(folder, tmp_path):
+    shutil.copytree(folder / "1", tmp_path / "half" / "1")
+    warm_up_for_ever(tmp_path / "half" / "1")
+    rest, port = free_port(), free_port()
+    flags = [f"--export_dir={tmp_path / 'half'}", f"--rest_api_port={rest}", f"--port={port}"]
+    command = [sys.executable, "-m", "bert_tf.serve", *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            for line in process.stderr:
+                if " loading version 1 " in line:
+                    break
+            time.sleep(1)
+            for closed in (rest, port):
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", closed))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+            assert "stopped while a version was being loaded" in process.stderr.read()
+        finally:
+            process.kill()
+
+
+def test_sigterm_answers_what_runs_while_a_new_version_is_loaded(started, folder, tmp_path):
+    shutil.copytree(folder / "1", tmp_path / "half" / "1")
+    program = started(f"--export_dir={tmp_path / 'half'}", "--file_system_poll_wait_seconds=0.1")
+    shutil.copytree(folder / "1", tmp_path / "2")
+    warm_up_for_ever(tmp_path / "2")
+    (tmp_path / "2").rename(tmp_path / "half" / "2")
+    for line in program.process.stderr:
+        if " loading version 2 " in line:
+            break
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        slow = {"signature_name": "slow", "instances": [100_000]}
+        running = pool.submit(program.get, "/v1/models/half:predict", slow)
+        time.sleep(0.5)
+        status, log = program.end()
+        assert json.loads(running.result()[1]) == {"predictions": [100_000]}
+    assert status == 0 and "Traceback" not in log
