@@ -25,17 +25,12 @@ from bert_tf.checkpoints import load, open_with_warnings
 from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConfig, to_dict
-from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.files import write_json
-from bert_tf.inputs.datasets.examples import (
-    Answer,
-    ChoiceExample,
-    QuestionExample,
-    TaggedExample,
-    TextExample,
-    tagged,
-)
+from bert_tf.config.values import annotations, misfit, unknown_field
+from bert_tf.errors import BertTfError, ConfigError, DataError, shown
+from bert_tf.files import cause, check_output, text_path, write_json
+from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
 from bert_tf.inputs.datasets.sources import InMemory
+from bert_tf.inputs.datasets.text_files import checked
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.report.reporter import FileReporter
 from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
@@ -64,6 +59,7 @@ from bert_tf.types import Array, Json, Metrics, StrPath, TfFunction
 
 # Lists, NumPy arrays, pandas columns or data frames, tf.data datasets, or any other iterable.
 Values: TypeAlias = Any
+_Lines: TypeAlias = list[tuple[str, Json]]  # (location, object as in JSON lines) of each example
 _Task = TypeVar("_Task", bound=Task)
 # Endings of the names in results.json that are left out of Keras' History.
 _NOT_METRICS = ("kind", "step", "phase", "mfu", "_seconds", "_per_second")
@@ -88,6 +84,7 @@ class _Model(abc.ABC, Generic[_Task]):
         self._path, self.tokenizer, self._dtype = path, tokenizer, dtype
         self._loaded: tuple[_Task, keras.Model] | None = None
         self._results: Json = {}
+        self._lacks = ""  # why the model cannot be used before `fit`, if it has a head of this kind
         if checkpoint.task and issubclass(TASKS.get(checkpoint.task["name"], Task), self._kind):
             self._load(*model_directory.task_and_model(checkpoint, path))
             self._results = model_directory.read_results(path)
@@ -99,9 +96,8 @@ class _Model(abc.ABC, Generic[_Task]):
 
     def _trained(self) -> tuple[_Task, keras.Model]:
         if self._loaded is None:
-            raise BertTfError(
-                f"{self._path}: no {self._kind.name} head; call fit first, or load a model that was fine-tuned for it"
-            )
+            lacks = self._lacks or f"no {self._kind.name} head"
+            raise BertTfError(f"{self._path}: {lacks}; call fit first, or load a model that was fine-tuned for it")
         return self._loaded
 
     @property
@@ -122,6 +118,7 @@ class _Model(abc.ABC, Generic[_Task]):
     def save(self, path: StrPath) -> None:
         """Writes the model to a directory, for `from_pretrained` and the programs of this package."""
         task, model = self._trained()
+        check_output(path, directory=True)
         model_directory.save(os.fspath(path), model, encoder_of(model), task)
         results = os.path.join(path, model_directory.RESULTS)
         if self._results:
@@ -159,10 +156,12 @@ class _FineTuned(_Model[FineTuningTask]):
     _element_rank: ClassVar[int] = 0  # of the tensors of an input in an unbatched tf.data.Dataset
 
     def __init__(self, path: str, checkpoint: Checkpoint, dtype: str, settings: Json) -> None:
-        unknown = settings.keys() - {field.name for field in dataclasses.fields(self._kind.Config)}
-        if unknown:
-            known = ", ".join(field.name for field in dataclasses.fields(self._kind.Config))
-            raise ConfigError(f"unknown setting {sorted(unknown)[0]!r}; {type(self).__name__} has {known}")
+        for name in settings.keys() - {field.name for field in dataclasses.fields(self._kind.Config)}:
+            raise ConfigError(unknown_field(self._kind.Config, name, type(self).__name__))
+        settings = {name: _plain(value) for name, value in settings.items()}
+        if "labels" in settings:
+            labels = _listed(settings["labels"], "labels")
+            settings["labels"] = tuple(str(label) if isinstance(label, int) else label for label in labels)
         super().__init__(path, checkpoint, dtype)
         config = self._kind.Config() if self._loaded is None else self.task.config
         self._config = dataclasses.replace(config, **settings).check() if settings else config
@@ -171,10 +170,14 @@ class _FineTuned(_Model[FineTuningTask]):
         limit = self.encoder.config.max_position_embeddings
         if self._config.max_length > limit:
             raise ConfigError(f"max_length is {self._config.max_length}; it must be at most the model's {limit}")
-        if self._kind.head(to_dict(self._config)) == self._kind.head(to_dict(config)):
-            self.task.config = self._config
-        else:
+        if settings.get("labels", ()) not in ((), tuple(self.task.labels)):
+            self._lacks = f"the model has the labels {', '.join(map(repr, self.task.labels))}, not those asked for"
+        elif self._kind.head(to_dict(self._config)) != self._kind.head(to_dict(config)):
+            self._lacks = "the model has another head than the one asked for"
+        if self._lacks:
             self._loaded = None  # another head must be trained first
+        else:
+            self.task.config = self._config
 
     @classmethod
     def from_pretrained(cls, path: StrPath, *, dtype: str = "float32", **settings: Any) -> Self:
@@ -225,17 +228,19 @@ class _FineTuned(_Model[FineTuningTask]):
             Keras' History: `history` maps each metric to a list with its value for every epoch, the validation metrics
             with the prefix "val_".
         """
+        if directory is not None:
+            check_output(directory, directory=True)
+        settings = _train_settings(train | {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate})
         given = {"train": self._labelled(x, y, "x")}
+        if "log_every" not in train:
+            settings.log_every = min(settings.log_every, math.ceil(len(given["train"]) / settings.batch_size))
         if validation_data is not None:
             x, y = (validation_data, None) if isinstance(validation_data, tf.data.Dataset) else _pair(validation_data)
             given["validation"] = self._labelled(x, y, "validation x")
-        per_epoch = max(1, math.ceil(len(given["train"]) / max(1, batch_size)))
-        settings: Json = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-        settings |= {"log_every": min(10, per_epoch)} | train
-        try:
-            config = FinetuneConfig(self._config, self._data(given["train"]), TrainConfig(**settings))
-        except TypeError as error:
-            raise ConfigError(f"{error}; fit takes the fields of TrainConfig") from None
+        data = self._data(given["train"])
+        if any(self._data(lines) != data for lines in given.values()):
+            raise DataError("x and validation x differ: one holds single texts and the other pairs; expected one kind")
+        config = FinetuneConfig(self._config, data, settings)
         with (
             tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder,
             forgetting_custom_gradients(),
@@ -245,7 +250,7 @@ class _FineTuned(_Model[FineTuningTask]):
             try:
                 results = finetuning.finetune(
                     config,
-                    InMemory(given),
+                    InMemory(data, self._kind.example, given),
                     self._path,
                     os.fspath(folder),
                     _strategy(),
@@ -259,13 +264,21 @@ class _FineTuned(_Model[FineTuningTask]):
 
     def predict(self, x: Values, *, batch_size: int = 32) -> list[Json]:
         """Predicts for each input a dict of plain Python values; see the class for its contents."""
-        examples = self._examples(_listed(x, "x", self._element_rank), None, "x")
-        return [self._answer(prediction) for _, prediction in self._predict(examples, batch_size)]
+        _check_batch_size(batch_size)
+        lines = self._lines(_listed(x, "x", self._element_rank), None, "x")
+        if not lines:
+            return []
+        source = InMemory(self._data(lines), self._kind.example, {"x": lines})
+        examples = list(source.examples(ReadReport(), "x", labelled=False))
+        return [self._answer(prediction) for _, prediction in self._predict(examples, _plain(batch_size))]
 
     def evaluate(self, x: Values, y: Values = None, *, batch_size: int = 32) -> Metrics:
         """Evaluates the model: loss, the task's metrics and its official metrics."""
+        _check_batch_size(batch_size)
         task, model = self._trained()
-        split = finetuning.Split(InMemory({"validation": self._labelled(x, y, "x")}), "validation")
+        lines = self._labelled(x, y, "x")
+        source = InMemory(self._data(lines), self._kind.example, {"validation": lines})
+        split = finetuning.Split(source, "validation")
         split.prepare(task)
         with forgetting_custom_gradients():
             return finetuning.Evaluation(task, model, split, batch_size, _strategy())()
@@ -274,7 +287,7 @@ class _FineTuned(_Model[FineTuningTask]):
     def _predict(self) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
         return finetuning.predictor(*self._trained(), _strategy())
 
-    def _labelled(self, x: Values, y: Values, name: str) -> list[Any]:
+    def _labelled(self, x: Values, y: Values, name: str) -> _Lines:
         """Examples with labels."""
         if isinstance(x, tf.data.Dataset) and y is None:
             pairs = _listed(x, name, self._element_rank)
@@ -289,23 +302,30 @@ class _FineTuned(_Model[FineTuningTask]):
             raise DataError(f"{name} has {len(inputs)} inputs and {len(labels)} labels; expected one label per input")
         if not inputs:
             raise DataError(f"{name} is empty; expected at least one example")
-        return self._examples(inputs, labels, name)
+        return self._lines(inputs, labels, name)
 
     def _listed_labels(self, y: Values, name: str) -> list[Any]:
         return _listed(y, f"the labels of {name}")
 
-    def _examples(self, inputs: list[Any], labels: list[Any] | None, name: str) -> list[Any]:
-        columns = itertools.repeat(None) if labels is None else labels
-        return [
-            self._example(value, label, f"{name}[{index}]", labelled=labels is not None)
-            for index, (value, label) in enumerate(zip(inputs, columns, strict=False))
-        ]
+    def _lines(self, inputs: list[Any], labels: list[Any] | None, name: str) -> _Lines:
+        lines = []
+        for index, value in enumerate(inputs):
+            location = f"{name}[{index}]"
+            line = self._input(value, location, labelled=labels is not None)
+            if labels is not None and not _missing(labels[index]):
+                line |= self._gold(labels[index], line, f"the label of {location}")
+            lines.append((location, line))
+        return lines
 
     @abc.abstractmethod
-    def _example(self, value: Any, label: Any, location: str, *, labelled: bool) -> Any:
-        """An example of the task from an input and its label."""
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        """An input as an object of JSON lines (`inputs.datasets.json_lines`), which is where its parts are checked."""
 
-    def _data(self, examples: list[Any]) -> ExampleData:
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        """The fields of JSON lines for the label of the input `line`."""
+        return {"label": label}
+
+    def _data(self, lines: _Lines) -> ExampleData:
         """Saved with the model: the format of files with such examples."""
         return self._format
 
@@ -318,26 +338,29 @@ class _FineTuned(_Model[FineTuningTask]):
 class _TextModel(_FineTuned):
     """A model of texts or pairs of texts."""
 
-    def _example(self, value: Any, label: Any, location: str, *, labelled: bool) -> TextExample:
-        texts = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, tuple | list) else ()
-        if not 1 <= len(texts) <= 2 or not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{location} is {_shown(value)}; expected a text, or a pair of texts")
-        return TextExample(location, texts, self._label(label, location) if labelled else None, location)
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        texts = tuple(value) if isinstance(value, tuple | list) else (value,)
+        if not 1 <= len(texts) <= 2 or isinstance(value, Mapping):
+            raise DataError(f"{location} is {shown(value)}; expected a text, or a pair of texts")
+        return dict(zip(("text", "second_text"), texts, strict=False))
 
-    @abc.abstractmethod
-    def _label(self, label: Any, location: str) -> Any:
-        """A label as in `TextExample`."""
+    def _lines(self, inputs: list[Any], labels: list[Any] | None, name: str) -> _Lines:
+        lines = super()._lines(inputs, labels, name)
+        for location, line in lines:
+            if ("second_text" in line) != ("second_text" in lines[0][1]):
+                raise DataError(f"{location} and {lines[0][0]}: one is a text, the other a pair; expected one kind")
+        return lines
 
-    def _data(self, examples: list[Any]) -> ExampleData:
-        second = "second_text" if len(examples[0].texts) == 2 else ""
+    def _data(self, lines: _Lines) -> ExampleData:
+        second = "second_text" if "second_text" in lines[0][1] else ""
         return ExampleData(text="text", second_text=second, label="label")
 
 
 class TextClassifier(_TextModel):
     """Classifies texts, or pairs of texts given as tuples.
 
-    Labels are strings or integers. `predict` returns the label and the probability of each label; labels that are the
-    numbers 0 to n - 1 are returned as integers.
+    Labels are strings or integers, or floats without fraction, which pandas makes of integers beside a missing value.
+    `predict` returns the label and the probability of each label, as integers if the labels were.
 
     Examples:
         >>> path = "hf://google/bert_uncased_L-2_H-128_A-2"
@@ -349,11 +372,12 @@ class TextClassifier(_TextModel):
 
     _kind = Classification
 
-    def _label(self, label: Any, location: str) -> str:
-        return _class(label, location)
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        return {"label": _integer(label)}
 
     def _answer(self, prediction: Json) -> Json:
-        if tuple(self.task.labels) != tuple(map(str, range(len(self.task.labels)))):
+        task: Any = self.task
+        if not task.has_integers:
             return super()._answer(prediction)
         shares = {int(label): share for label, share in prediction["probabilities"].items()}
         return {"label": int(prediction["label"]), "probabilities": shares}
@@ -379,13 +403,12 @@ class MultiLabelClassifier(_TextModel):
         finally:
             self._config = before
 
-    def _label(self, label: Any, location: str) -> tuple[str, ...]:
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
         if not isinstance(label, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in label):
             raise DataError(
-                f"the labels of {location} are {_shown(label)}; expected a list of strings, or all labels as a NumPy "
-                "matrix of 0 and 1"
+                f"{location} is {shown(label)}; expected a list of strings, or all labels as a NumPy matrix of 0 and 1"
             )
-        return tuple(sorted(label))
+        return {"label": sorted(label)}
 
     def _listed_labels(self, y: Values, name: str) -> list[Any]:
         columns = _columns(y)
@@ -408,11 +431,6 @@ class TextRegressor(_TextModel):
 
     _kind = Regression
 
-    def _label(self, label: Any, location: str) -> float:
-        if isinstance(label, bool) or not isinstance(label, int | float) or not math.isfinite(label):
-            raise DataError(f"the label of {location} is {_shown(label)}; expected a number")
-        return float(label)
-
 
 class TokenClassifier(_FineTuned):
     """Tags words: named entities, parts of speech.
@@ -426,15 +444,17 @@ class TokenClassifier(_FineTuned):
     _format = ExampleData(format="conll")
     _element_rank = 1
 
-    def _example(self, value: Any, label: Any, location: str, *, labelled: bool) -> TaggedExample:
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
         if isinstance(value, str) and not labelled:
-            return TaggedExample(location, value, None, None, None, None, location)
-        if not isinstance(value, list | tuple) or not all(isinstance(word, str) and word for word in value):
-            raise DataError(f"{location} is {_shown(value)}; expected a list of words")
-        if labelled and (not isinstance(label, list | tuple) or len(label) != len(value)):
-            raise DataError(f"the label of {location} is {_shown(label)}; expected {len(value)} tags, one per word")
-        tags = [_class(tag, location) for tag in label] if labelled else None
-        return tagged(location, value, tags, None, location)
+            return {"text": value}
+        if not isinstance(value, list | tuple) or not value:
+            raise DataError(f"{location} is {shown(value)}; expected a list of words")
+        return {"words": list(value)}
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        if not isinstance(label, list | tuple):
+            raise DataError(f"{location} is {shown(label)}; expected {len(line['words'])} tags, one per word")
+        return {"tags": [str(tag) if isinstance(tag, int) else tag for tag in label]}
 
 
 class QuestionAnswerer(_FineTuned):
@@ -448,35 +468,22 @@ class QuestionAnswerer(_FineTuned):
 
     _kind = QuestionAnswering
 
-    def _example(self, value: Any, label: Any, location: str, *, labelled: bool) -> QuestionExample:
-        question, context = _fields(value, ("question", "context"), location)
-        if not isinstance(question, str) or not isinstance(context, str):
-            raise DataError(f"{location} is {_shown(value)}; expected the texts question and context")
-        return QuestionExample(location, question, context, self._answers(label, context, location, labelled), location)
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        line = dict(zip(("question", "context"), _fields(value, ("question", "context"), location), strict=True))
+        return line | ({"answers": []} if labelled else {})
 
-    def _answers(self, label: Any, context: str, location: str, labelled: bool) -> tuple[Answer, ...] | None:
-        if not labelled:
-            return None
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
         if isinstance(label, Mapping):
-            texts, starts = _fields(label, ("text", "answer_start"), f"the label of {location}")
-            lists = isinstance(texts, list | tuple) and isinstance(starts, list | tuple) and len(texts) == len(starts)
-            pairs = list(zip(texts, starts, strict=True)) if lists else []
-            if not lists or not all(isinstance(text, str) and isinstance(start, int) for text, start in pairs):
-                raise DataError(f"the label of {location} is {_shown(label)}; expected lists of texts and of starts")
-            answers = [Answer(text, start) for text, start in pairs]
-        elif label is None or isinstance(label, str):
-            found = context.find(label) if label else -1
-            answers = [Answer(label, found if found >= 0 else None)] if label else []
-        else:
-            raise DataError(f"the label of {location} is {_shown(label)}; expected a text, None, or a dict as in SQuAD")
-        for text, start, _ in answers:
-            if start is not None and context[start : start + len(text)] != text:
-                raise DataError(f"the label of {location} has {text!r} at {start}, where the context has another text")
-        if not answers and not self._config.unanswerable:
-            raise DataError(f"{location} has no answer; expected one, or from_pretrained(..., unanswerable=True)")
-        return tuple(answers)
+            return {
+                "answers": {name: list(value) if isinstance(value, tuple) else value for name, value in label.items()}
+            }
+        if not isinstance(label, str):
+            raise DataError(f"{location} is {shown(label)}; expected a text, None, or a dict as in SQuAD")
+        # Its first occurrence; a text that does not occur is not at 0 either, which the reader counts.
+        start = max(0, line["context"].find(label)) if isinstance(line["context"], str) else 0
+        return {"answers": [{"text": label, "start": start}] if label else []}
 
-    def _data(self, examples: list[Any]) -> ExampleData:
+    def _data(self, lines: _Lines) -> ExampleData:
         return ExampleData(format="squad2" if self._config.unanswerable else "squad")
 
 
@@ -490,20 +497,15 @@ class MultipleChoice(_FineTuned):
     _kind = MultipleChoiceTask
     _format = ExampleData(format="choices")
 
-    def _example(self, value: Any, label: Any, location: str, *, labelled: bool) -> ChoiceExample:
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
         if isinstance(value, Mapping):
             value = {"question": ""} | dict(value)
         elif isinstance(value, list | tuple) and len(value) == 2:
             value = (value[0], "", value[1])
-        context, question, choices = _fields(value, ("context", "question", "choices"), location)
-        texts = [context, question, *choices] if isinstance(choices, list | tuple) else []
-        if len(texts) < 4 or not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{location} is {_shown(value)}; expected a context, a question and at least two choices")
-        if labelled and (type(label) is not int or label not in range(len(choices))):
-            raise DataError(
-                f"the label of {location} is {_shown(label)}; expected an index from 0 to {len(choices) - 1}"
-            )
-        return ChoiceExample(location, context, question, tuple(choices), label if labelled else None, location)
+        names = ("context", "question", "choices")
+        context, question, choices = _fields(value, names, location)
+        choices = list(choices) if isinstance(choices, tuple) else choices
+        return dict(zip(names, (context, question, choices), strict=True))
 
 
 class MaskedLM(_Model[MaskedLMTask]):
@@ -619,25 +621,60 @@ def _listed(values: Values, name: str, element_rank: int = 0) -> list[Any]:
         name: for errors.
         element_rank: of the tensors in an unbatched tf.data.Dataset.
     """
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise ConfigError(f"{name} is {_shown(values)}; expected a list")
+    if isinstance(values, set | frozenset):
+        raise ConfigError(f"{name} is {shown(values)}, and a set has no order; expected a list")
+    try:
+        iter(values)
+        is_list = not isinstance(values, str | bytes | Mapping)
+    except TypeError:  # also of arrays and tensors without dimensions
+        is_list = False
+    if not is_list:
+        raise ConfigError(f"{name} is {type(values).__name__} {shown(values)}; expected a list")
     if isinstance(values, tf.data.Dataset):
-        if values.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise ConfigError(f"{name} is an endless tf.data.Dataset; leave repeat() out")
-        ranks = [spec.shape.rank for spec in tf.nest.flatten(values.element_spec)]
-        batched = all(rank > element_rank for rank in ranks)
+        return _of_dataset(values, name, element_rank)
+    try:
+        return [_plain(value) for value in _unpacked(values)]
+    except RecursionError:
+        raise ConfigError(f"{name} has lists in lists without end; expected a list") from None
+
+
+def _of_dataset(values: tf.data.Dataset, name: str, element_rank: int) -> list[Any]:
+    if values.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ConfigError(f"{name} is an endless tf.data.Dataset; leave repeat() out")
+    ranks = [getattr(getattr(spec, "shape", None), "rank", None) for spec in tf.nest.flatten(values.element_spec)]
+    if any(rank is None for rank in ranks):
+        raise ConfigError(
+            f"{name} is a tf.data.Dataset of {values.element_spec}; expected tensors of known shape, such as "
+            "tf.TensorSpec((), tf.string)"
+        )
+    batched = all(rank > element_rank for rank in ranks if rank is not None)
+    try:
         return [_plain(value) for value in (values.unbatch() if batched else values).as_numpy_iterator()]
+    except tf.errors.OpError as error:
+        raise DataError(f"{name}: the tf.data.Dataset cannot be read: {cause(error)}") from None
+
+
+def _unpacked(values: Any) -> Any:
+    """The values that another library's container holds, as lists or scalars; anything else unchanged."""
+    if isinstance(values, tf.RaggedTensor):
+        return values.to_list()
     if hasattr(values, "to_numpy"):  # pandas
         values = values.to_numpy()
-    return [_plain(value) for value in (values.tolist() if isinstance(values, np.ndarray) else values)]
+    if isinstance(values, tf.Tensor) and hasattr(values, "numpy"):  # not in graphs
+        values = values.numpy()
+    # Otherwise they would become whole numbers: nanoseconds.
+    is_time = isinstance(values, np.generic | np.ndarray) and values.dtype.kind in "mM"
+    return values.tolist() if isinstance(values, np.generic | np.ndarray) and not is_time else values
 
 
 def _plain(value: Any) -> Any:
-    """A value of NumPy, or a container of such values, as plain Python."""
+    """A value of another library, or a container of such values, as plain Python."""
+    value = _unpacked(value)
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, np.generic | np.ndarray):
-        return _plain(value.tolist())
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value  # no text
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -661,8 +698,8 @@ def _pair(validation_data: Any) -> tuple[Values, Values]:
 
 def _absolute(path: StrPath) -> str:
     """The path, whatever the working directory becomes."""
-    path = os.fspath(path)
-    return path if path.startswith(SCHEME) else os.path.abspath(path)
+    text = text_path(path)
+    return text if text.startswith(SCHEME) else os.path.abspath(text)
 
 
 def _strategy() -> tf.distribute.Strategy:
@@ -671,20 +708,18 @@ def _strategy() -> tf.distribute.Strategy:
 
 
 def _texts(values: Values) -> list[str]:
-    texts = _listed(values, "texts")
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DataError(f"texts[{index}] is {_shown(text)}; expected a text")
-    return texts
+    return [checked(text, str, f"texts[{index}]") for index, text in enumerate(_listed(values, "texts"))]
 
 
-def _class(label: Any, location: str) -> str:
-    """A label or a tag as text."""
-    if isinstance(label, int):
-        return str(int(label))  # True is 1
-    if not isinstance(label, str):
-        raise DataError(f"the label of {location} is {_shown(label)}; expected a string or an integer")
-    return label
+def _missing(label: Any) -> bool:
+    """Whether a label is None or, as pandas marks a missing value, NaN, NA or NaT."""
+    is_nan = isinstance(label, float) and math.isnan(label)
+    return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")
+
+
+def _integer(label: Any) -> Any:
+    """True and False as 1 and 0; anything else unchanged."""
+    return int(label) if isinstance(label, bool) else label
 
 
 def _fields(value: Any, names: Sequence[str], location: str) -> list[Any]:
@@ -693,14 +728,22 @@ def _fields(value: Any, names: Sequence[str], location: str) -> list[Any]:
         return [value[name] for name in names]
     if not isinstance(value, list | tuple) or len(value) != len(names):
         raise DataError(
-            f"{location} is {_shown(value)}; expected {', '.join(names)}: a tuple, or a dict with these keys"
+            f"{location} is {shown(value)}; expected {', '.join(names)}: a tuple, or a dict with these keys"
         )
     return list(value)
 
 
-def _shown(value: Any) -> str:
-    """A short description of a value for errors."""
-    return f"{type(value).__name__} {repr(value)[:60]}"
+def _train_settings(values: Json) -> TrainConfig:
+    """The settings of a run, from the keyword arguments of `fit`."""
+    for name in values.keys() - {field.name for field in dataclasses.fields(TrainConfig)}:
+        raise ConfigError(unknown_field(TrainConfig, name, "fit"))
+    return TrainConfig(**{name: _plain(value) for name, value in values.items()}).check()
+
+
+def _check_batch_size(batch_size: int) -> None:
+    kind, rule = annotations(TrainConfig)["batch_size"]
+    if wrong := misfit(_plain(batch_size), kind, "batch_size", rule):
+        raise ConfigError(wrong)
 
 
 def _history(results: Json, epochs: float) -> keras.callbacks.History:

@@ -33,6 +33,14 @@ class DataError(BertTfError):
     """An input file is missing or does not contain what it should."""
 
 
+def shown(value: object, longest: int = 80) -> str:
+    """The beginning of a value's representation, for a message; its type if it has none."""
+    try:
+        return repr(value)[:longest]
+    except Exception:  # of a whole number with thousands of digits, or of another library's object
+        return f"<{type(value).__name__}>"
+
+
 @contextlib.contextmanager
 def of_workers() -> Iterator[None]:
     """Raises the BertTfError, or KeyboardInterrupt, of a Beam worker itself, without what the runner adds to it."""

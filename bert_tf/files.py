@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bert_tf.config.values import half_pairs, misfit
-from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.errors import BertTfError, ConfigError, DataError, shown
 from bert_tf.types import StrPath
 
 _T = TypeVar("_T")
@@ -77,6 +77,16 @@ def _existing(path: StrPath) -> str:
     return found
 
 
+def text_path(path: StrPath) -> str:
+    """The path as text; raises ConfigError for what is no path."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text or re.search("[\ud800-\udfff]", text):
+        raise ConfigError(f"the path is {shown(path)}; expected text or a pathlib.Path")
+    if not text:
+        raise ConfigError("the path is empty; give one")
+    return text
+
+
 def check_output(path: StrPath, *, directory: bool = False, new: bool = False) -> None:
     """Refuses an output that cannot be written, before the work begins; changes nothing.
 
@@ -88,9 +98,7 @@ def check_output(path: StrPath, *, directory: bool = False, new: bool = False) -
     Raises:
         ConfigError: it cannot be written.
     """
-    if not os.fspath(path):
-        raise ConfigError("the path to write to is empty; give one")
-    if "://" in os.fspath(path):
+    if "://" in text_path(path):
         raise ConfigError(f"{path}: only local files are written; choose a local path and copy the result afterwards")
     if new and os.path.lexists(path):  # true for a dangling link, too
         raise ConfigError(f"{path} already exists; choose another name or remove it")

@@ -43,16 +43,15 @@ class Classification(LabelTask):
     def head(cls, settings: Json) -> str:
         return "classification_bilstm" if settings.get("head") == "bilstm" else "classification"
 
-    def _found(self, examples: list[TextExample]) -> list[tuple[Any, str]]:
+    def _given(self, example: TextExample) -> list[Any]:
         """A list is refused, and an empty label: a forgotten cell, not a class."""
-        for example in examples:
-            if isinstance(example.label, tuple):
-                raise DataError(f"{example.location}: a list of labels; expected one, or use MultiLabelConfig")
-            if not str(example.label).strip():
-                raise DataError(
-                    f"{example.location}: the label is empty; expected a class (MultiLabelConfig reads it as no label)"
-                )
-        return [(example.label, example.location) for example in examples]
+        if isinstance(example.label, tuple):
+            raise DataError(f"{example.location}: a list of labels; expected one, or use MultiLabelConfig")
+        if not str(example.label).strip():
+            raise DataError(
+                f"{example.location}: the label is empty; expected a class (MultiLabelConfig reads it as no label)"
+            )
+        return [example.label]
 
     def _balanced(self, counts: Array, examples: int) -> Array:
         return examples / (len(counts) * counts)

@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -10,11 +11,13 @@ import numpy as np
 from bert_tf.config import ExampleData
 from bert_tf.config.tasks import LabelsConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import Labels, ReadReport, Scale, TextExample
+from bert_tf.inputs.datasets.examples import Cell, Labels, ReadReport, Scale, TextExample
 from bert_tf.tasks.texts import TextTask, write_table
 from bert_tf.types import Array, Json, Tensors, Writer
 
 _SHOWN = 5  # labels that a line names
+_INTEGER = re.compile("0|-?[1-9][0-9]{0,299}")
+_WHOLE = re.compile(rf"({_INTEGER.pattern})(\.0+)?")
 
 
 class LabelTask(TextTask):
@@ -22,19 +25,37 @@ class LabelTask(TextTask):
 
     Attributes:
         labels: in the order of the logits.
+        integers: whether the labels were whole numbers in the training data; None if that is not known.
         class_weights: of each label in the loss; () for equal ones.
         answer: name of the answer in a prediction.
     """
 
-    state = ("labels", "pair", "class_weights")
+    state = ("labels", "pair", "integers", "class_weights")
     config: LabelsConfig
+    integers: bool | None = None
     class_weights: tuple[float, ...] = ()
     example_api = "classify"
     answer: ClassVar[str]
 
     @abc.abstractmethod
-    def _found(self, examples: list[TextExample]) -> list[tuple[Any, str]]:
-        """The (label, location) of each label of each example."""
+    def _given(self, example: TextExample) -> list[Any]:
+        """The labels of an example as in the data, each once."""
+
+    def _named(self, example: TextExample) -> list[str]:
+        """The names of an example's labels."""
+        names = []
+        for label in self._given(example):
+            if isinstance(label, float):
+                raise DataError(
+                    f"{example.location}: label {label}; expected text or a whole number (other numbers are for "
+                    "RegressionConfig, in Python TextRegressor)"
+                )
+            names.append(label.partition(".")[0] if self.integers and _is_whole(label) else str(label))
+        return names
+
+    def _found(self, examples: list[TextExample]) -> list[tuple[str, str]]:
+        """The (name of the label, location) of each label of each example."""
+        return [(name, example.location) for example in examples for name in self._named(example)]
 
     @abc.abstractmethod
     def _balanced(self, counts: Array, examples: int) -> Array:
@@ -43,6 +64,7 @@ class LabelTask(TextTask):
     def fit(self, examples: list[TextExample], labels: Labels | None) -> None:
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; use RegressionConfig")
+        self.integers = _are_integers([(label, one.location) for one in examples for label in self._given(one)])
         found = self._found(examples)
         counts = collections.Counter(label for label, _ in found)
         self.labels = tuple(self.config.labels or labels or labels_of(counts, examples[0], self.data))
@@ -57,6 +79,11 @@ class LabelTask(TextTask):
             weights[occurs] = self._balanced(examples_of[occurs], len(examples))
             self.class_weights = tuple(weights.tolist())
 
+    @property
+    def has_integers(self) -> bool:
+        """Whether all labels are whole numbers, not texts that look like them."""
+        return self.integers is not False and all(_INTEGER.fullmatch(label) for label in self.labels)
+
     def _unknown(self, found: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
         """The (label, location) pairs whose label the model does not have."""
         known = set(self.labels)
@@ -67,7 +94,13 @@ class LabelTask(TextTask):
         return (*self.labels, *dict.fromkeys(label for label, _ in self._unknown(self._found(examples))))
 
     def check(self, examples: list[TextExample], read_report: ReadReport) -> None:
-        missing = self._unknown(self._found(examples))
+        found = self._found(examples)
+        missing = self._unknown(found)
+        if missing and len(missing) == len(found):
+            raise DataError(
+                f"{missing[0][1]}: label {missing[0][0]!r}; neither this label nor any other is one of the model's: "
+                f"{', '.join(map(repr, self.labels[:20]))}"
+            )
         names = list(dict.fromkeys(repr(label) for label, _ in missing))
         shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
         for _, location in missing:  # one line reports all of them
@@ -102,6 +135,23 @@ class LabelTask(TextTask):
     def _cell(self, answer: Any) -> str:
         """An answer in a TSV."""
         return answer
+
+
+def _is_whole(label: Any) -> bool:
+    """Whether a label in a table is a whole number."""
+    return isinstance(label, Cell) and _WHOLE.fullmatch(label) is not None
+
+
+def _are_integers(given: list[tuple[Any, str]]) -> bool:
+    """Whether the labels of the training data, with their locations, are whole numbers."""
+    texts = [(label, location) for label, location in given if isinstance(label, str) and not isinstance(label, Cell)]
+    for number, location in given:
+        if texts and isinstance(number, int):
+            raise DataError(
+                f"{location}: label {number} is a whole number, and label {texts[0][0]!r} of {texts[0][1]} is text; "
+                "expected all labels to be of one kind"
+            )
+    return not texts and all(_is_whole(label) for label, _ in given if isinstance(label, Cell))
 
 
 def labels_of(labels: Iterable[str], example: TextExample, data: ExampleData) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Multi-label classification of a text or a pair of texts: each label is predicted independently."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -38,14 +39,10 @@ class MultiLabel(LabelTask):
         super().fit(examples, labels)
         self.config.check_separable(self.labels)
 
-    def _found(self, examples: list[TextExample]) -> list[tuple[str, str]]:
-        return [(label, example.location) for example in examples for label in self._split(example)]
-
-    def _split(self, example: TextExample) -> list[str]:
-        """The labels of an example, each once."""
+    def _given(self, example: TextExample) -> list[Any]:
         if isinstance(example.label, str):
-            parts = (part.strip() for part in example.label.split(self.config.separator))
-            return list(dict.fromkeys(filter(None, parts)))
+            kind, parts = type(example.label), (part.strip() for part in example.label.split(self.config.separator))
+            return list(dict.fromkeys(kind(part) for part in parts if part))
         if not isinstance(example.label, tuple):
             raise DataError(f"{example.location}: label {example.label!r}; expected names, or a list of them")
         return list(dict.fromkeys(example.label))
@@ -74,7 +71,7 @@ class MultiLabel(LabelTask):
                 marks[row, [numbers[label] for label in labels]] = True
             return marks
 
-        gold = marked(map(self._split, examples), len(examples))
+        gold = marked(map(self._named, examples), len(examples))
         return np.array(names), gold, marked((one["labels"] for one in predictions), len(predictions))
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:

@@ -18,20 +18,24 @@ class Scale(NamedTuple):
 Labels: TypeAlias = tuple[str, ...] | Scale  # the classes in their order, or numbers
 
 
+class Cell(str):
+    """A label in a table, which does not tell numbers from texts; pandas writes 5 as "5.0" if a value is missing."""
+
+
 class TextExample(NamedTuple):
     """One text or a pair of texts: single-label or multi-label classification, and regression.
 
     Attributes:
         id: identifies its prediction: the id in JSON lines or in a published data set, else the row number from 0.
         texts: one or two texts.
-        label: a class, several classes between separators, or a number, as in the file; a float if the format has a
-            Scale; a tuple of classes for a list in JSON; None in a test set.
+        label: a class, several classes between separators, or a number, as in the data: a Cell if it is from a table; a
+            float if the format has a Scale; a tuple of classes for a list in JSON; None in a test set.
         location: "file:line" or the like, for errors.
     """
 
     id: str
     texts: tuple[str, ...]
-    label: str | float | tuple[str, ...] | None
+    label: str | float | tuple[str | float, ...] | None
     location: str
 
 

@@ -1,11 +1,12 @@
 """Readers of users' own examples: JSON lines, with one object per example, the same for all formats.
 
-The optional field "id" (or "guid") is text or a whole number and identifies the prediction (`text_files.identity`). "-"
-as the path is standard input.
+The optional field "id" (or "guid") is text or a whole number and identifies the prediction (`text_files.identity`).
+Every reader takes the path of a file ("-" is standard input), or its objects with their locations: so values in memory,
+which the Python API turns into such objects, are checked and repaired by the same code.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import (
@@ -17,17 +18,18 @@ from bert_tf.inputs.datasets.examples import (
     tagged,
 )
 from bert_tf.inputs.datasets.squad import answers_of, with_placed_answers
-from bert_tf.inputs.datasets.text_files import Seen, checked, field, identity, own_id, parts, read_json_lines
+from bert_tf.inputs.datasets.text_files import Seen, checked, field, identity, own_id, parts, read_json_lines, whole
 
 _Example = TypeVar("_Example", TextExample, TaggedExample, QuestionExample, ChoiceExample)
+Lines: TypeAlias = "str | Iterable[tuple[str, Any]]"  # the path of a file, or (location, object) pairs
 _TEXT = (str, int, float)  # a number is read as text
 
 
-def read_text_lines(path: str, texts: tuple[str, ...], label: str) -> Iterator[TextExample]:
+def read_text_lines(lines: Lines, texts: tuple[str, ...], label: str) -> Iterator[TextExample]:
     """Reads texts or pairs.
 
     Args:
-        path: the file.
+        lines: the file or its objects.
         texts: names of the one or two fields with the texts.
         label: name of the field with the label, or a list of labels; may be missing.
     """
@@ -36,19 +38,19 @@ def read_text_lines(path: str, texts: tuple[str, ...], label: str) -> Iterator[T
         values = tuple(str(field(record, text, _TEXT, location)) for text in texts)
         found, where = record.get(label), f"{location}: {label}"
         if isinstance(found, list):
-            return TextExample("", values, tuple(str(checked(one, _TEXT, where)) for one in found), location)
-        return TextExample("", values, None if found is None else str(checked(found, _TEXT, where)), location)
+            return TextExample("", values, tuple(whole(checked(one, _TEXT, where)) for one in found), location)
+        return TextExample("", values, None if found is None else whole(checked(found, _TEXT, where)), location)
 
-    return _read(path, example)
+    return _read(lines, example)
 
 
-def read_tagged_lines(path: str, text: str = "text") -> Iterator[TaggedExample]:
+def read_tagged_lines(lines: Lines, text: str = "text") -> Iterator[TaggedExample]:
     """Reads sentences: {"words": [...], "tags": [...]}, or {"text": "..."}, which the task splits into words.
 
     "tags" may be missing for prediction.
 
     Args:
-        path: the file.
+        lines: the file or its objects.
         text: name of the text field.
     """
 
@@ -63,16 +65,16 @@ def read_tagged_lines(path: str, text: str = "text") -> Iterator[TaggedExample]:
             raise DataError(f"{location}: {len(words)} words and {len(tags)} tags; expected one per word")
         return tagged("", words, tags, None, location)
 
-    return _read(path, example)
+    return _read(lines, example)
 
 
-def read_questions(path: str, read_report: ReadReport, *, unanswerable: bool = False) -> Iterator[QuestionExample]:
+def read_questions(lines: Lines, read_report: ReadReport, *, unanswerable: bool = False) -> Iterator[QuestionExample]:
     """Reads objects with "question" and "context" (texts) and, if known, "answers".
 
     These are read by `squad.answers_of`, and checked by `squad.with_placed_answers`.
 
     Args:
-        path: the file.
+        lines: the file or its objects.
         read_report: counts answers that were moved or have no offset.
         unanswerable: whether "answers" may be empty.
     """
@@ -82,10 +84,10 @@ def read_questions(path: str, read_report: ReadReport, *, unanswerable: bool = F
         answers = answers_of(record, location, unanswerable)
         return with_placed_answers(QuestionExample("", question, context, answers, location), read_report)
 
-    return _read(path, example)
+    return _read(lines, example)
 
 
-def read_choices(path: str) -> Iterator[ChoiceExample]:
+def read_choices(lines: Lines) -> Iterator[ChoiceExample]:
     """Reads objects with "context" (text) and "choices" (a list of at least two texts).
 
     Optional are "question" (text) and "label" (index of the correct choice, from 0).
@@ -97,24 +99,27 @@ def read_choices(path: str) -> Iterator[ChoiceExample]:
         if len(choices) < 2:
             raise DataError(f"{location}: {len(choices)} choices; expected at least two")
         question = field(record, "question", str, location) if "question" in record else ""
-        label = record.get("label")
+        label = whole(record.get("label"))
         if label is not None and not 0 <= checked(label, int, f"{location}: label") < len(choices):
             raise DataError(f"{location}: label {label}; expected the index of a choice, 0 to {len(choices) - 1}")
         return ChoiceExample("", context, question, choices, label, location)
 
-    return _read(path, example)
+    return _read(lines, example)
 
 
-def _read(path: str, example: Callable[[Any, str], _Example]) -> Iterator[_Example]:
+def _read(lines: Lines, example: Callable[[Any, str], _Example]) -> Iterator[_Example]:
     """Maps each (object, location) to an example, and sets its id."""
     seen, count = Seen(), 0
-    for number, record in read_json_lines(path):
-        location = f"{path}:{number}"
+    for location, record in _located(lines) if isinstance(lines, str) else lines:
         made = example(record, location)
         yield made._replace(id=identity(own_id(record), count, seen, location))
         count += 1
-    if not count:
-        raise DataError(f"{path}: no examples; expected at least one")
+    if not count and isinstance(lines, str):
+        raise DataError(f"{lines}: no examples; expected at least one")
+
+
+def _located(path: str) -> Iterator[tuple[str, Any]]:
+    return ((f"{path}:{number}", record) for number, record in read_json_lines(path))
 
 
 def _filled(value: Any, location: str) -> str:

@@ -1,5 +1,6 @@
 """Sources of examples for fine-tuning, evaluation and prediction: files in the supported formats, TFDS, or memory."""
 
+import abc
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,13 +36,13 @@ class Kind(NamedTuple):
     Attributes:
         gold: name of the attribute with the label; it is None in a test set.
         skip_reason: maps a labelled example to the reason why it is useless for training and evaluation, or to None.
-        lines: reader of JSON lines.
+        lines: reader of JSON lines, or of such objects in memory.
         tfds: reader of TFDS.
     """
 
     gold: str
     skip_reason: Callable[[Any], str | None]
-    lines: Callable[[File], Iterator[Any]]
+    lines: Callable[[json_lines.Lines, File], Iterator[Any]]
     tfds: Callable[[File], Iterator[Any]]
 
 
@@ -61,19 +62,19 @@ KINDS: dict[type, Kind] = {
     TextExample: Kind(
         "label",
         lambda example: EMPTY if is_blank(*example.texts) else None,
-        lambda file: json_lines.read_text_lines(file.path, texts_of(file.data), file.data.label),
+        lambda lines, file: json_lines.read_text_lines(lines, texts_of(file.data), file.data.label),
         lambda file: tfds_sets.read_tfds_texts(file.path, file.part, texts_of(file.data), file.data.label),
     ),
     TaggedExample: Kind(
         "tags",
         lambda example: EMPTY if is_blank(example.text) else None,
-        lambda file: json_lines.read_tagged_lines(file.path),
+        lambda lines, file: json_lines.read_tagged_lines(lines),
         lambda file: tfds_sets.read_tfds_tags(file.path, file.part, file.data.column or "ner"),
     ),
     QuestionExample: Kind(
         "answers",
         _question_skip_reason,
-        lambda file: json_lines.read_questions(file.path, file.read_report, unanswerable=_unanswerable(file)),
+        lambda lines, file: json_lines.read_questions(lines, file.read_report, unanswerable=_unanswerable(file)),
         lambda file: tfds_sets.read_tfds_questions(
             file.path, file.part, file.read_report, unanswerable=_unanswerable(file)
         ),
@@ -81,7 +82,7 @@ KINDS: dict[type, Kind] = {
     ChoiceExample: Kind(
         "label",
         lambda example: EMPTY if is_blank(example.context + example.question, *example.choices) else None,
-        lambda file: json_lines.read_choices(file.path),
+        lambda lines, file: json_lines.read_choices(lines),
         lambda file: tfds_sets.read_tfds_choices(file.path, file.part),
     ),
 }
@@ -100,7 +101,60 @@ def _is_lines(path: str) -> bool:
     return path == STDIN or path.lower().endswith(".jsonl")
 
 
-class Source:
+class Examples(abc.ABC):
+    """Examples by role, checked and repaired in the same way whether they are in files or in memory.
+
+    Attributes:
+        roles: those of examples with labels, for fine-tuning.
+    """
+
+    roles: tuple[str, ...]
+    _kind: Kind
+    _add_label: str  # how an example without a label gets one, for the error
+
+    @abc.abstractmethod
+    def where(self, role: str) -> str:
+        """The name of a role's examples, as errors and results show it."""
+
+    @abc.abstractmethod
+    def identity(self, role: str) -> str:
+        """A fingerprint of a role's examples."""
+
+    @abc.abstractmethod
+    def labels(self) -> Labels | None:
+        """The classes in their order, or a Scale; None if only the examples have them."""
+
+    @abc.abstractmethod
+    def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
+        """Streams all examples of a role."""
+
+    def examples(self, read_report: ReadReport, role: str, *, labelled: bool = True) -> Iterator[Any]:
+        """Streams the examples.
+
+        Args:
+            read_report: counts examples that were skipped or changed.
+            role: one of `ROLES`, or the name of another part in the format or in TFDS.
+            labelled: True for training and evaluation: every example must have a label, and examples with an empty
+                text are skipped and counted. False for prediction: all examples are yielded.
+
+        Yields:
+            Examples of the task's class.
+        """
+        gold = self._kind.gold
+        for example in self._read(read_report, role):
+            if not labelled:
+                yield example
+                continue
+            if getattr(example, gold) is None:
+                what = f"no {gold}, which training and evaluation need"
+                raise DataError(f"{example.location}: {what}; {self._add_label.format(gold)}")
+            if reason := self._kind.skip_reason(example):
+                read_report.add(reason, example.location)
+            else:
+                yield example
+
+
+class Source(Examples):
     """The examples that an ExampleData selects.
 
     Args:
@@ -108,9 +162,6 @@ class Source:
         path: --data_dir: a folder, a single file, or "-" for JSON lines on standard input; "" for data from TFDS. A
             single file takes precedence over the file names and the source in `data`.
         example: the task's class of examples, such as TextExample.
-
-    Attributes:
-        roles: those of examples with labels, for fine-tuning.
     """
 
     roles = ROLES[:2]
@@ -122,6 +173,8 @@ class Source:
         if data.format not in FORMATS:
             raise ConfigError(f"data.format {data.format!r} is unknown; choose one of {', '.join(FORMATS)}")
         self._format = FORMATS[data.format]
+        column = f"set data.label (now {data.label!r}) to its column"
+        self._add_label = (column if example is TextExample else "add its {}") + ", or use predict"
         self._folder = path
         self._file = path if path == STDIN or os.path.isfile(path) else ""
         # A single file is read even if the model was trained on TFDS.
@@ -150,7 +203,7 @@ class Source:
         return named or self._format.parts[ROLES.index(role)]
 
     def where(self, role: str) -> str:
-        """Returns the path of a part's file, or "tfds:NAME:SPLIT", as errors and results show it."""
+        """Returns the path of a part's file, or "tfds:NAME:SPLIT"."""
         if self._file:
             return self._file
         part = self.part(role)
@@ -187,39 +240,12 @@ class Source:
             return tfds_sets.tfds_labels(self._set, self._data.label) if self._example is TextExample else None
         return self._format.labels_in(self.where("train")) if self._format.labels_in else self._format.labels or None
 
-    def examples(self, read_report: ReadReport, role: str, *, labelled: bool = True) -> Iterator[Any]:
-        """Streams the examples.
-
-        Args:
-            read_report: counts examples that were skipped or changed.
-            role: one of `ROLES`, or the name of another part in the format or in TFDS.
-            labelled: True for training and evaluation: every example must have a label, and examples with an empty
-                text are skipped and counted. False for prediction: all examples are yielded.
-
-        Yields:
-            Examples of the task's class.
-        """
-        gold = self._kind.gold
-        for example in self._read(read_report, role):
-            if not labelled:
-                yield example
-                continue
-            if getattr(example, gold) is None:
-                column = f"set data.label (now {self._data.label!r}) to its column"
-                remedy = column if self._example is TextExample else f"add its {gold}"
-                what = f"no {gold}, which training and evaluation need"
-                raise DataError(f"{example.location}: {what}; {remedy}, or use predict")
-            if reason := self._kind.skip_reason(example):
-                read_report.add(reason, example.location)
-            else:
-                yield example
-
     def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
         file = File(self._set or self.where(role), self.part(role), self._data, read_report)
         if self._set:
             return self._kind.tfds(file)
         if _is_lines(file.path):
-            return self._kind.lines(file)
+            return self._kind.lines(file.path, file)
         for name in ("text", "second_text", "label", "column"):
             value = getattr(self._data, name)
             if name not in self._format.settings and value != getattr(ExampleData, name):
@@ -230,31 +256,28 @@ class Source:
         return self._format.examples(file)
 
 
-class InMemory:
-    """Labelled examples by role; used in the same way as `Source`.
+class InMemory(Examples):
+    """Values in memory, as the objects that JSON lines have.
 
     Args:
-        examples: "train" and, if there are any, "validation" -> examples with labels.
+        data: names the fields of texts, and says whether questions may be unanswerable.
+        example: the task's class of examples.
+        lines: role -> (location, object) pairs.
     """
 
-    def __init__(self, examples: Mapping[str, Sequence[Any]]) -> None:
-        self.roles, self._examples = tuple(examples), examples
+    _add_label = "give one, or leave the example out"
+
+    def __init__(self, data: ExampleData, example: type, lines: Mapping[str, Sequence[tuple[str, Any]]]) -> None:
+        self.roles, self._data, self._kind, self._lines = tuple(lines), data, KINDS[example], lines
 
     def where(self, role: str) -> str:
-        """The name of the examples in messages."""
         return f"{role} examples"
 
     def identity(self, role: str) -> str:
-        """A fingerprint of the examples."""
-        return digest(self._examples[role])
+        return digest(list(self._read(ReadReport(), role)))
 
     def labels(self) -> None:
         """None: only the examples have labels."""
 
-    def examples(self, read_report: ReadReport, role: str) -> Iterator[Any]:
-        """Streams the examples, without useless ones, which are counted."""
-        for example in self._examples[role]:
-            if reason := KINDS[type(example)].skip_reason(example):
-                read_report.add(reason, example.location)
-            else:
-                yield example
+    def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
+        return self._kind.lines(self._lines[role], File("", role, self._data, read_report))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.datasets.examples import Labels, ReadReport, Scale, TextExample
+from bert_tf.inputs.datasets.examples import Cell, Labels, ReadReport, Scale, TextExample
 from bert_tf.inputs.datasets.text_files import Seen, checked, field, parts, read_csv, read_json, read_lines, read_tsv
 
 
@@ -121,7 +121,7 @@ def read_rows(
                 continue
             raise DataError(f"{location}: {len(fields)} columns; expected {len(columns)}: {', '.join(columns[:20])}")
         identity = str(row) if id_at is None else seen.add(fields[id_at], location)
-        label = None if label_at is None else read_label(fields[label_at], labels, location)
+        label = None if label_at is None else read_label(Cell(fields[label_at]), labels, location)
         yield TextExample(identity, tuple(fields[index] for index in texts), label, location)
     if row < 0:
         raise DataError(f"{path}: no rows below the header; expected at least one")

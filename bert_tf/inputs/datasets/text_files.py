@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from bert_tf.errors import DataError
+from bert_tf.errors import DataError, shown
 from bert_tf.files import parse_json
 from bert_tf.text.encoding import decode
 
@@ -116,8 +116,9 @@ def checked(value: Any, kind: type[_T] | tuple[type[_T], ...], location: str) ->
     unfit = isinstance(value, bool)
     # JSON has neither, but Python's json writes a missing text as NaN.
     unfit |= isinstance(value, float) and not math.isfinite(value)
+    unfit |= isinstance(value, int) and abs(value) > sys.float_info.max
     if unfit or not isinstance(value, wanted):
-        raise DataError(f"{location}: {json.dumps(value)[:60]}; expected {_KINDS[kind]}")
+        raise DataError(f"{location}: {_in_json(value)}; expected {_KINDS[kind]}")
     if isinstance(value, str):
         # JSON can write half of a surrogate pair, but neither UTF-8 nor a string tensor can.
         try:
@@ -125,6 +126,21 @@ def checked(value: Any, kind: type[_T] | tuple[type[_T], ...], location: str) ->
         except UnicodeEncodeError:
             raise DataError(f"{location}: has half of a surrogate pair; remove it") from None
     return value
+
+
+def whole(value: Any) -> Any:
+    """A float without fraction as a whole number, anything else unchanged.
+
+    A column of pandas holds whole numbers as floats if a value is missing.
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _in_json(value: Any) -> str:
+    try:
+        return json.dumps(value)[:60]
+    except Exception:  # in memory there are values that JSON does not have
+        return f"{type(value).__name__} {shown(value, 60)}"
 
 
 def parts(record: Any, name: str, location: str) -> Iterator[tuple[Any, str]]:

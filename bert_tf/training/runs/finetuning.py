@@ -14,7 +14,7 @@ from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.corpus.shards import settings_of
 from bert_tf.inputs.datasets.examples import ReadReport
-from bert_tf.inputs.datasets.sources import InMemory, Source
+from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
 from bert_tf.inputs.identity import weights_identity
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
@@ -59,7 +59,7 @@ def finetune(
     """
     expect(config, FinetuneConfig)
     config.check()
-    source = source_of(config, data) if isinstance(data, str) else data
+    source: Examples = source_of(config, data) if isinstance(data, str) else data
     if config.train.phases:
         raise ConfigError("train.phases is set, but only pre-training has phases; leave it out")
     if config.search or config.train.seeds > 1:
@@ -201,7 +201,7 @@ class Split:
 
     columns: Tensors
 
-    def __init__(self, source: Source | InMemory, role: str) -> None:
+    def __init__(self, source: Examples, role: str) -> None:
         self.where, self.read_report = source.where(role), ReadReport()
         self.examples = list(source.examples(self.read_report, role))
         if not self.examples:
