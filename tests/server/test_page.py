@@ -485,6 +485,73 @@ def test_a_narrow_dark_korean_page_needs_no_scrolling_to_the_side(browser, serve
         assert page.errors == []
 
 
+# Text nodes of numbers that are on several lines.
+BROKEN = r"""() => {
+    const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+    const broken = [];
+    while (walker.nextNode()) {
+        const node = walker.currentNode, range = document.createRange();
+        range.selectNodeContents(node);
+        const lines = new Set([...range.getClientRects()].map(({ top }) => Math.round(top)));
+        if (/^\s*[-\d.–]+( %)?\s*$/.test(node.data) && lines.size > 1) broken.push(node.data);
+    }
+    return broken;
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", ["en-US", "ko-KR"])
+@pytest.mark.parametrize("model", ["sentences", "words", "pairs", "tags"])
+def test_a_phone_shows_numbers_in_one_line_all_tabs_and_no_keys(browser, server, model, locale):
+    context = browser.new_context(locale=locale, viewport={"width": 360, "height": 780}, has_touch=True)
+    with contextlib.closing(context):
+        page = Page(context, server)
+        page.open(model)
+        is_korean = re.search("[가-힣]", page.tab.input_value("#field-text-0")) is not None
+        assert is_korean == (locale == "ko-KR")  # the first example is in the reader's language
+        page.ask()
+        for name in page.tabs():
+            page.show(name)
+            if name == "tokens":
+                page.tab.click("#panel summary")
+            assert page.tab.evaluate(BROKEN) == []
+            words = page.tab.inner_text("body")
+            assert not re.search(r"Ctrl|Enter|Tab\b|arrow|화살표", words)
+            boxes = [one.bounding_box() for one in page.tab.query_selector_all("[role=tab]")]
+            assert all(box["x"] >= 0 and box["x"] + box["width"] <= 360 for box in boxes)
+        assert page.tab.evaluate("document.documentElement.scrollWidth") == 360 and page.errors == []
+
+
+@pytest.mark.slow
+def test_a_model_that_is_still_loading_is_waited_for_and_others_can_be_chosen(browser, tmp_path):
+    half_plus_two(tmp_path / "half")
+    half_plus_two(tmp_path / "late")
+    (tmp_path / "late" / "1").rename(tmp_path / "1")
+    file = tmp_path / "models.config"
+    models = " ".join(f'config {{ name: "{name}" base_path: "{tmp_path / name}" }}' for name in ("half", "late"))
+    file.write_text(f"model_config_list {{ {models} }}")
+    server = Program(f"--model_config_file={file}", "--file_system_poll_wait_seconds=0.1", "--noaccess_log")
+    context = browser.new_context(locale="en-US")
+    with contextlib.closing(context):
+        try:
+            tabs = [Page(context, server).tab for _ in range(3)]
+            for tab, name in zip(tabs, ("late", "late", "none"), strict=True):
+                tab.goto(f"http://127.0.0.1:{server.rest}/#{name}")
+                tab.wait_for_selector("#error:not([hidden])")
+            waiting, impatient, wrong = tabs
+            assert waiting.text_content("#error").startswith("late is still loading.")
+            assert not waiting.is_visible("#workspace")
+            impatient.select_option("#model", "half")
+            impatient.wait_for_selector("#workspace:not([hidden])")
+            assert impatient.text_content("#name") == "half" and not impatient.is_visible("#error")
+            assert wrong.text_content("#error").startswith("The server no longer has this model or version: none.")
+            (tmp_path / "1").rename(tmp_path / "late" / "1")
+            waiting.wait_for_selector("#workspace:not([hidden])")
+            assert waiting.text_content("#name") == "late" and not waiting.is_visible("#error")
+        finally:
+            server.end()
+
+
 @pytest.mark.slow
 def test_the_page_asks_for_a_token_and_says_when_the_server_is_gone(browser, tmp_path):
     half_plus_two(tmp_path / "models/half")

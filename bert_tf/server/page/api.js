@@ -14,7 +14,7 @@ const KEYS = {
   403: "refused",
   404: "notServed",
   413: "tooLarge",
-  429: "busy",
+  429: "tooLarge", // the answer would be
   503: "busy",
   504: "slow",
 };

@@ -12,7 +12,8 @@ import { sequencesOf, tokenView } from "./tokens.js";
 const TABS = ["tokens", "heads", "layers", "request"];
 const WITHOUT_ATTENTION = ["vectors", "unknown"]; // tasks whose exports cannot have it
 const state = {
-  models: [],
+  models: [], // that answer
+  loading: [], // names of those that may soon
   model: null,
   task: "unknown",
   version: "", // "" for the newest
@@ -33,8 +34,10 @@ const newest = (model) => Math.max(...available(model));
 async function refresh() {
   const { models } = await call("page/models.json");
   state.models = models.filter((model) => available(model).length);
-  if (models.some((model) => !available(model).length && model.versions[0]?.state !== "END"))
-    setTimeout(loadModels, 3000);
+  state.loading = models
+    .filter((model) => !available(model).length && model.versions[0]?.state !== "END")
+    .map(({ name }) => name);
+  if (state.loading.length) setTimeout(loadModels, 3000);
   if (!state.models.length) {
     throw new Failure(models.length ? "loading" : "noModel", { models: models.map(({ name }) => name).join(", ") });
   }
@@ -45,9 +48,25 @@ async function loadModels() {
   if (state.model) return refresh().then(renderHeader, () => {}); // in the background: the next question shows errors
   await guarded(async () => {
     await refresh();
-    const wanted = decodeURIComponent(location.hash.slice(1));
-    await choose(state.models.find(({ name }) => name === wanted) ?? state.models[0]);
+    const wanted = wantedName();
+    const found = state.models.find(({ name }) => name === wanted);
+    if (state.loading.includes(wanted)) {
+      fill("model", [["", ""], ...state.models.map(({ name }) => [name, name])], "");
+      throw new Failure("loadingOne", { name: wanted });
+    }
+    await choose(found ?? state.models[0]);
+    if (wanted && !found) throw new Failure("notServed", { message: wanted });
   });
+}
+
+/** The model that the address of the page names; "" for none. */
+function wantedName() {
+  const name = location.hash.slice(1);
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return name;
+  }
 }
 
 async function choose(model) {

@@ -80,7 +80,7 @@ export function table(names, rows) {
           element(
             "tr",
             {},
-            row.map((cell) => element("td", {}, cell)),
+            row.map((cell) => element("td", { className: /^[-–\d., %]+$/.test(cell) ? "number" : "" }, cell)),
           ),
         ),
       ),

@@ -1,5 +1,7 @@
 /** Examples for each kind of model, in English and Korean: values of the fields, by name. */
 
+import { currentLanguage } from "./i18n.js";
+
 const SENTENCES = [
   { text: "The food was not good at all." },
   { text: "An unforgettable film, and I cannot recommend it enough." },
@@ -55,7 +57,11 @@ const EXAMPLES = {
   ],
 };
 
-/** Examples of a model that takes these inputs. */
+const isKorean = (example) => /\p{Script=Hangul}/u.test(JSON.stringify(example));
+
+/** Examples of a model that takes these inputs; those in the reader's language come first. */
 export function examplesOf(task, inputs) {
-  return EXAMPLES[task] ?? (inputs.includes("second_text") ? PAIRS : SENTENCES);
+  const all = EXAMPLES[task] ?? (inputs.includes("second_text") ? PAIRS : SENTENCES);
+  const mine = (example) => isKorean(example) === (currentLanguage() === "ko");
+  return [...all.filter(mine), ...all.filter((example) => !mine(example))];
 }

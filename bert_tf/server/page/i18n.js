@@ -3,9 +3,10 @@
 const TEXTS = {
   en: {
     language: "한국어", model: "Model", version: "Version", newest: "newest ({version})", ask: "Ask", answer: "Answer", copy: "Copy",
-    copied: "Copied.", copyByHand: "Selected: copy it with Ctrl+C.", remove: "Remove", add: "Add another", examples: "Examples",
+    copied: "Copied.", copyByHand: "Selected: copy it with Ctrl+C.", copyByHand_touch: "Selected: copy it.", remove: "Remove", add: "Add another", examples: "Examples",
     token: "Access token", useToken: "Use", waiting: "Waiting for the answer …", empty: "Ask to see an answer here.",
     loading: "No model is ready yet: {models}. This page looks again every three seconds.",
+    loadingOne: "{name} is still loading. This page shows it as soon as it is ready; the list above has the other models.",
     noModel: "The server has no model. Give it one: python -m bert_tf.serve --model_name=NAME --model_base_path=FOLDER.",
     measured: "{ms} ms round trip · {name}, version {version}",
     field_text: "Text", field_second_text: "Second text", field_question: "Question", field_context: "Context",
@@ -38,8 +39,10 @@ const TEXTS = {
     cutTokens: "The first {shown} of {all} tokens are drawn.", strongest: "Darkest line: {weight}.",
     attentionWarning: "Attention shows from where a layer takes information. It does not explain the answer: other attention can give the same answer (Jain and Wallace, 2019; Wiegreffe and Pinter, 2019). To see what a token does to the answer, mask it.",
     keys: "Left and right arrow: head. Up and down: layer. Click a token to keep it, Ctrl+click to add a head.",
+    keys_touch: "Tap a token to keep it, and again to let it go.",
     modelKeys: "Rows are layers, columns heads. Arrow keys move, Enter opens a head.",
-    pointAt: "Point at a token, or go to it with Tab.", attendsTo: "{token} attends to", attendedBy: "{token} gets attention from",
+    modelKeys_touch: "Rows are layers, columns heads. Tap a head to open it.",
+    pointAt: "Point at a token, or go to it with Tab.", pointAt_touch: "Tap a token.", attendsTo: "{token} attends to", attendedBy: "{token} gets attention from",
     maskIt: "Mask {token}: what changes?", masked: "With [MASK] instead of {token} (position {position})", before: "before", after: "after",
     nothingChanges: "No answer changes noticeably.", firstWindow: "Both columns are computed for the tokens shown here.", cell: "Layer {layer}, head {head}",
     gone: "The server does not answer. Check that it is still running (python -m bert_tf.serve), then ask again.",
@@ -54,9 +57,10 @@ const TEXTS = {
   },
   ko: {
     language: "English", model: "모델", version: "버전", newest: "최신 ({version})", ask: "물어보기", answer: "답", copy: "복사",
-    copied: "복사했습니다.", copyByHand: "선택했습니다. Ctrl+C로 복사하세요.", remove: "지우기", add: "하나 더", examples: "예문",
+    copied: "복사했습니다.", copyByHand: "선택했습니다. Ctrl+C로 복사하세요.", copyByHand_touch: "선택했습니다. 복사하세요.", remove: "지우기", add: "하나 더", examples: "예문",
     token: "접근 토큰", useToken: "사용", waiting: "답을 기다리는 중 …", empty: "물어보면 여기에 답이 나옵니다.",
     loading: "아직 준비된 모델이 없습니다: {models}. 3초마다 다시 확인합니다.",
+    loadingOne: "{name} 모델은 아직 준비 중입니다. 준비되는 대로 보여 줍니다. 다른 모델은 위 목록에서 고르세요.",
     noModel: "서버에 모델이 없습니다. python -m bert_tf.serve --model_name=이름 --model_base_path=폴더 로 모델을 지정하세요.",
     measured: "왕복 {ms} ms · {name}, 버전 {version}",
     field_text: "텍스트", field_second_text: "둘째 텍스트", field_question: "질문", field_context: "본문",
@@ -89,8 +93,10 @@ const TEXTS = {
     cutTokens: "토큰 {all}개 가운데 처음 {shown}개만 그렸습니다.", strongest: "가장 진한 선: {weight}.",
     attentionWarning: "어텐션은 층이 어디에서 정보를 가져오는지 보여 줄 뿐, 답을 설명하지 않습니다. 어텐션이 달라도 답은 같을 수 있습니다(Jain and Wallace, 2019; Wiegreffe and Pinter, 2019). 토큰이 답에 미치는 영향은 그 토큰을 가려서 확인하세요.",
     keys: "왼쪽과 오른쪽 화살표: 헤드. 위와 아래: 층. 토큰을 누르면 고정되고, Ctrl+클릭으로 헤드를 추가합니다.",
+    keys_touch: "토큰을 누르면 고정되고, 다시 누르면 풀립니다.",
     modelKeys: "행은 층, 열은 헤드입니다. 화살표로 움직이고 Enter로 헤드를 엽니다.",
-    pointAt: "토큰을 가리키거나 Tab으로 옮겨 가세요.", attendsTo: "{token}이(가) 주목하는 토큰", attendedBy: "{token}에 주목하는 토큰",
+    modelKeys_touch: "행은 층, 열은 헤드입니다. 헤드를 누르면 열립니다.",
+    pointAt: "토큰을 가리키거나 Tab으로 옮겨 가세요.", pointAt_touch: "토큰을 눌러 보세요.", attendsTo: "{token}이(가) 주목하는 토큰", attendedBy: "{token}에 주목하는 토큰",
     maskIt: "{token}을(를) 가리면 무엇이 달라질까?", masked: "{token} 자리에 [MASK]를 넣은 결과 (위치 {position})", before: "전", after: "후",
     nothingChanges: "눈에 띄게 달라지는 답이 없습니다.", firstWindow: "두 열 모두 여기 보이는 토큰으로 계산했습니다.", cell: "{layer}층, 헤드 {head}",
     gone: "서버가 응답하지 않습니다. 서버(python -m bert_tf.serve)가 켜져 있는지 확인하고 다시 물어보세요.",
@@ -115,9 +121,13 @@ export function switchLanguage() {
   localStorage.setItem("language", language);
 }
 
-/** The sentence of a key with its {values} filled in. */
-export const t = (key, values = {}) =>
-  (TEXTS[language][key] ?? key).replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+const touch = matchMedia("(hover: none)");
+
+/** The sentence of a key with its {values} filled in; on touch screens that of KEY_touch, which names no keyboard. */
+export function t(key, values = {}) {
+  const found = (touch.matches && TEXTS[language][`${key}_touch`]) || (TEXTS[language][key] ?? key);
+  return found.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+}
 
 /** The sentence of an error: that of a Failure (api.js), or that the page is wrong. */
 export const sentence = (error) => t(error.key ?? "broken", error.values ?? { message: error.message });
