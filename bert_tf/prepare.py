@@ -7,12 +7,15 @@ An Apache Beam pipeline. Arguments after a lone -- are passed on to Beam:
 from absl import flags
 
 from bert_tf.app import run
+from bert_tf.config import PretrainingData
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output
+from bert_tf.inputs.corpus.corpus import Corpus
+from bert_tf.inputs.corpus.pretraining import pair_warning
 from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_files, find_files
 from bert_tf.locks import locked
 from bert_tf.quiet import hide_beam_warnings
-from bert_tf.text import read_vocabulary
+from bert_tf.text import Tokenizer
 
 _INPUT = flags.DEFINE_string(
     "input", None, "Text files, plain or .gz: names or glob patterns, separated by commas.", required=True
@@ -49,12 +52,17 @@ def main(argv: list[str]) -> None:
         check_output(_OUTPUT.value, directory=True)
     files = find_files(_INPUT.value.split(","))
     check_text_files(files)
-    tokenizer_config = {
-        "lower_case": _LOWER_CASE.value,
-        "strip_accents": _STRIP_ACCENTS.value,
-        "split_cjk": _SPLIT_CJK.value,
-    }
-    planned = plan(files, _LAYOUT.value, read_vocabulary(_VOCAB.value), tokenizer_config, _SHARDS.value)
+    tokenizer = Tokenizer(
+        _VOCAB.value,
+        lower_case=_LOWER_CASE.value,
+        strip_accents=_STRIP_ACCENTS.value,
+        split_cjk=_SPLIT_CJK.value,
+    )
+    # With the longest sequences of BERT, and without the limit that `prepare` checks itself.
+    data = PretrainingData(_LAYOUT.value, max_length=512, max_bad_share=1.0)
+    if warning := pair_warning(Corpus(files, tokenizer, data)):
+        print(f"{_INPUT.value}: {warning}")
+    planned = plan(files, _LAYOUT.value, tokenizer.vocab, tokenizer.get_config(), _SHARDS.value)
     with locked(_OUTPUT.value):
         description = prepare(planned, _OUTPUT.value, options, _MAX_BAD_SHARE.value)
     counts = ", ".join(f"{name} {value:,}" for name, value in description["counts"].items())

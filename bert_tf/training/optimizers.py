@@ -178,7 +178,9 @@ class RAdam(Optimizer):
         first, second = self._corrections(count)
         longest = 2.0 / (1.0 - self._beta_2) - 1.0
         length = self._average_length(count, longest)
-        known = length > 5.0  # the paper's 4 leaves a factor near infinity possible; its authors' program has 5
+        # As in PyTorch; 5 or more in the authors' program (github.com/LiyuanLucasLiu/RAdam, radam.py). Algorithm 2 of
+        # the paper has 4: with beta_2 0.999 the fifth update would be adaptive, too.
+        known = length > 5.0
         length = tf.where(known, length, 5.0)  # below 4 the radicand is negative
         rectification = tf.sqrt(
             (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)

@@ -2,12 +2,17 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.types import Tensors
 
 _LARGEST_INT32 = 2**31 - 1
+# Documents and tokens that are read to see whether pairs can be made of the corpus: a second at most.
+_SAMPLED_DOCUMENTS, _SAMPLED_TOKENS = 1000, 100_000
+# Shares of the sample from which on a line says so.
+_MOST_SINGLE, _MOST_CUT = 0.5, 0.1
 
 
 def check_documents(documents: tf.data.Dataset, pairs: str = "nsp") -> None:
@@ -26,6 +31,34 @@ def check_documents(documents: tf.data.Dataset, pairs: str = "nsp") -> None:
             ' separate documents by blank lines, set the layout to "documents" if each line is a document, or set'
             " data.pairs=sop or none"
         )
+
+
+def unfit_for_pairs(documents: tf.data.Dataset, max_tokens: int) -> str:
+    """Says in a few words why the pairs of a corpus will be bad; "" if they will not. Reads its first documents.
+
+    A document of one sentence has no second segment, so it always gets one of another document, and a model that always
+    answers so is right. Sentences that are longer than a pair lose the rest.
+
+    Args:
+        documents: Dataset of blocks of documents, RaggedTensors [num_documents, None, None].
+        max_tokens: as for `sentence_pairs`.
+    """
+    count = single = tokens = lost = 0
+    for block in documents:
+        lengths = block.values.row_lengths().numpy()
+        sentences = tf.math.segment_sum(tf.cast(lengths > 0, tf.int32), block.value_rowids())
+        count += int(tf.math.count_nonzero(sentences))
+        single += int(tf.math.count_nonzero(sentences == 1))
+        tokens += int(lengths.sum())
+        lost += int(np.maximum(lengths - max_tokens, 0).sum())
+        if count >= _SAMPLED_DOCUMENTS or tokens >= _SAMPLED_TOKENS:
+            break
+    problems = []
+    if single > _MOST_SINGLE * count:
+        problems.append(f"{single / count:.0%} have a single sentence, so that their pairs always have label 1")
+    if lost > _MOST_CUT * tokens:
+        problems.append(f"{lost / tokens:.0%} of the tokens are beyond the {max_tokens} of a pair and cut off")
+    return f"of the first {count:,} documents, {' and '.join(problems)}" if problems else ""
 
 
 def sentence_pairs(
@@ -89,9 +122,10 @@ def full_sentences(
 
     Liu et al., 2019 (arXiv:1907.11692), section 4.2: sentences are added one after the other while they fit, with an
     extra separator between documents. A sentence of more than `max_tokens` tokens is cut into parts of that length.
-    Documents are shuffled within their group before they are joined, so that every epoch has new sequences, and a
-    group's sequences come in random order. The last sequence of a group continues with the next group's text, so only
-    the very last sequence can be short for lack of text.
+    Documents are shuffled within their group before they are joined, and a group's sequences come in random order. The
+    last sequence of a group continues with the next group's text, so only the very last sequence can be short for lack
+    of text. Inside of long documents most sequences are the same in every epoch, because sequences that begin at
+    different sentences soon end at the same one; with `cut` they are not.
 
     With `cut`, every sequence but the last one has `max_tokens` tokens: a sentence that does not fit is cut where the
     sequence ends and continues in another one, as with `--sample-break-mode none` of RoBERTa's own program, fairseq.

@@ -11,7 +11,13 @@ from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.batching import batch_by_length
 from bert_tf.inputs.corpus.corpus import TOO_BAD, Corpus
-from bert_tf.inputs.corpus.documents import check_documents, full_sentences, in_batches, sentence_pairs
+from bert_tf.inputs.corpus.documents import (
+    check_documents,
+    full_sentences,
+    in_batches,
+    sentence_pairs,
+    unfit_for_pairs,
+)
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
 from bert_tf.inputs.corpus.service import OUT_OF_ORDER
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
@@ -34,6 +40,21 @@ def check_corpus(corpus: Corpus) -> None:
     corpus.check()
     with reading(", ".join(corpus.files)):
         check_documents(corpus.documents([0, 0], per_block=2), corpus.data.pairs)
+
+
+def pair_warning(corpus: Corpus) -> str:
+    """A line for the user if most pairs of the corpus will be bad, with the ways out; else "". Reads a sample."""
+    if corpus.data.pairs == "none":
+        return ""
+    with reading(", ".join(corpus.files)):
+        problem = unfit_for_pairs(corpus.documents([0, 0], per_block=8), _pair_tokens(corpus.data))
+    if not problem:
+        return ""
+    ways = "train without pairs (data.pairs=none)"
+    if corpus.data.layout == "sentences":
+        layout = "the layout documents (data.layout, or --layout of prepare), which splits it into sentences"
+        ways = f"if each line is a whole document, use {layout}; otherwise {ways}"
+    return f"{problem}; {ways}"
 
 
 @contextlib.contextmanager
@@ -142,12 +163,16 @@ def _sequences(corpus: Corpus, file_seed: tf.Tensor, seed: tf.Tensor, batch_size
         groups = sentence_pairs(
             documents,
             seed,
-            max_tokens=data.max_length - 3,  # [CLS] first [SEP] second [SEP]
+            max_tokens=_pair_tokens(data),
             short_sequence_rate=data.short_sequence_rate,
             group_size=data.group_size,
             swap=data.pairs == "sop",
         )
     return in_batches(groups, batch_size, tokenizer.cls_id, tokenizer.sep_id)
+
+
+def _pair_tokens(data: PretrainingData) -> int:
+    return data.max_length - 3  # [CLS] first [SEP] second [SEP]
 
 
 def _rows(pools: tf.data.Dataset, seed: tf.Tensor, data: PretrainingData) -> tf.data.Dataset:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
-from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
+from bert_tf.inputs.corpus.pretraining import check_corpus, pair_warning, pretraining_dataset, reading
 from bert_tf.inputs.corpus.service import through_service
 from bert_tf.inputs.corpus.shards import settings_of
 from bert_tf.inputs.identity import check_unchanged, corpus_identity
@@ -25,6 +25,7 @@ from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.dry_run import rows_per_epoch
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.speed import row_flops
+from bert_tf.training.strategy import is_chief
 from bert_tf.types import Json, Metrics
 
 # Pairs of validation text per evaluation during pre-training; always the same ones.
@@ -77,6 +78,8 @@ def pretrain(
     corpus = Corpus(files, tokenizer, config.data)
     for one in (files, validation) if validation else (files,):
         check_corpus(corpus._replace(files=one))
+    if (warning := pair_warning(corpus._replace(data=phases[0][0]))) and is_chief(strategy):
+        print(f"{config.input}: {warning}")
     identity = {"input": corpus_identity(files), "tokenizer": settings_of(tokenizer)["fingerprint"]}
     if validation:
         identity["validation"] = corpus_identity(validation)

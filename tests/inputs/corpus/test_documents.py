@@ -1,5 +1,6 @@
 import functools
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -7,7 +8,13 @@ import tensorflow as tf
 from scipy import stats
 
 from bert_tf.errors import DataError
-from bert_tf.inputs.corpus.documents import check_documents, full_sentences, in_batches, sentence_pairs
+from bert_tf.inputs.corpus.documents import (
+    check_documents,
+    full_sentences,
+    in_batches,
+    sentence_pairs,
+    unfit_for_pairs,
+)
 from tests.inputs.original import join, pairs_in, reference_pairs
 
 MAX_TOKENS = 29
@@ -246,6 +253,36 @@ def test_two_documents_are_enough_or_one_if_no_other_is_needed():
     check_documents(blocks([[[1]], [[2]]]))
     for pairs in ("sop", "none"):
         check_documents(blocks([[[1]]]), pairs)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([[3, 4]] * 3, ""),
+        ([[3, 4], [5]], ""),  # half of them
+        (
+            [[3, 4], [5], [0, 6]],
+            "of the first 3 documents, 67% have a single sentence, so that their pairs always have",
+        ),
+        (
+            [[12], [30]],
+            "100% have a single sentence, .* and 52% of the tokens are beyond the 10 of a pair and cut off$",
+        ),
+        ([[11, 10]], ""),  # one of 21 tokens
+        (
+            [[3, 20, 3]] * 2000,
+            "of the first 1,000 documents, 38% of the tokens are beyond the 10 of a pair and cut off$",
+        ),
+    ],
+)
+def test_documents_that_make_bad_pairs_are_described(lengths, expected):
+    found = unfit_for_pairs(blocks(numbered_documents(lengths)), max_tokens=10)
+    assert re.search(expected, found) if expected else found == ""
+
+
+def test_pairs_of_documents_of_one_sentence_are_all_random():
+    pairs = pairs_of(numbered_documents([[9]] * 50), runs=2)
+    assert len(pairs) >= 100 and {label for _, _, label in pairs} == {1}
 
 
 def test_swapped_pairs_are_two_adjacent_segments_in_the_wrong_order():

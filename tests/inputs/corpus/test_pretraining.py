@@ -9,7 +9,7 @@ from scipy import stats
 from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset
+from bert_tf.inputs.corpus.pretraining import check_corpus, pair_warning, pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -217,6 +217,23 @@ def test_a_corpus_of_one_sentence_is_refused_before_training(tmp_path):
         check_corpus(Corpus([str(path)], Tokenizer(SPECIALS), PretrainingData()))
 
 
+def test_a_corpus_of_one_line_documents_gets_a_line_with_both_ways_out(corpus, tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("\n\n".join(f"w{k} w{k + 1}. w{k + 2}" for k in range(0, 90, 3)))
+    warnings = [
+        pair_warning(Corpus([str(path)], corpus[1], PretrainingData(**fields)))
+        for fields in ({}, {"pairs": "sop"}, {"layout": "documents"}, {"pairs": "none"})
+    ]
+    line = "of the first 30 documents, 100% have a single sentence, so that their pairs always have label 1; "
+    for warning in warnings[:2]:
+        assert warning.startswith(line) and "data.layout" in warning and "data.pairs=none" in warning
+    assert warnings[2:] == ["", ""]  # two sentences each, and no pairs
+    assert pair_warning(Corpus(*corpus, PretrainingData())) == ""
+    path.write_text("\n".join(f"w{k}" for k in range(30)))
+    one_sentence = pair_warning(Corpus([str(path)], corpus[1], PretrainingData(layout="documents")))
+    assert one_sentence == line + "train without pairs (data.pairs=none)"
+
+
 def test_an_empty_file_among_others_is_named(tmp_path, corpus):
     path = tmp_path / "empty.txt"
     path.touch()
@@ -243,6 +260,20 @@ def test_full_sentences_have_no_labels_and_a_separator_between_documents(corpus)
             words += part.tolist()
         between += len(parts) - 1
     assert sorted(words) == list(range(WORDS)) and between > 20
+
+
+def test_full_sentences_largely_repeat_in_the_next_epoch_with_new_masks_but_packed_ones_do_not(corpus):
+    shares = {}
+    for pack in (False, True):
+        first, second = epochs_of(corpus, 0, 1, pairs="none", pack=pack, max_length=12, max_predictions=2)
+        masks = dict(zip(map(bytes, unmasked(first)), rows_of(first, "masked_lm_positions").tolist(), strict=True))
+        both = [masks.get(bytes(row)) for row in unmasked(second)]
+        shares[pack] = np.mean([mask is not None for mask in both])
+        same = [
+            mask == new for mask, new in zip(both, rows_of(second, "masked_lm_positions").tolist(), strict=True) if mask
+        ]
+        assert np.mean(same) < 0.25
+    assert shares[False] > 0.6 > 0.2 > shares[True]
 
 
 @pytest.mark.parametrize(
