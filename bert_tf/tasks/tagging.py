@@ -35,6 +35,7 @@ from bert_tf.tasks.tags import (
     respelt,
     scheme_of,
     scored,
+    tagged_characters,
     tags_of,
     words_of,
     write_columns,
@@ -49,6 +50,7 @@ LOOK_LIKE_ENTITIES = (
     "scored as plain tags, without spans and F1: tags that look like entities, but in an unknown spelling; write "
     "B-TYPE, I-TYPE and O"
 )
+_ENTITY = ("entity", "label", "start", "end", "score")  # columns of the answers
 # Sentences per batch when checking for words without wordpieces.
 _CHECKED = 1024
 
@@ -57,7 +59,8 @@ class Tagging(FineTuningTask):
     """Tagging of words or characters.
 
     A word is learned and predicted at its first wordpiece, as in the paper. If the data tags characters (KLUE), each
-    piece is a unit with the tag of its first character, and predictions are mapped back to the characters.
+    piece is a unit with the tag of its first character, and answers are mapped back to the characters, which then are
+    the words of a text.
 
     Attributes:
         labels: in the order of the logits: the tags of the training examples, the most frequent first, completed by all
@@ -76,7 +79,7 @@ class Tagging(FineTuningTask):
     windows = True
     counted = types.MappingProxyType({
         "word_count": ("word", "tag", "word_start", "word_end", "word_score"),
-        "entity_count": ("entity", "label", "start", "end", "score"),
+        "entity_count": _ENTITY,
     })  # fmt: skip
     metric_names = ("accuracy",)
 
@@ -154,7 +157,7 @@ class Tagging(FineTuningTask):
 
     def _groups(self, examples: list[TaggedExample]) -> list[list[TaggedExample]]:
         """The examples that are read together, in order."""
-        if self.config.context == "sentence":
+        if self.config.context == "sentence" or self.unit == "characters":  # whose data marks no documents
             return [[example] for example in examples]
         return [list(group) for _, group in itertools.groupby(examples, document_of)]
 
@@ -265,10 +268,11 @@ class Tagging(FineTuningTask):
         """The words and the entities of each text.
 
         Returns:
-            RaggedTensors [texts, words]: word, tag string; word_start, word_end int32, character offsets in the text;
-            word_score float32, the tag's probability. A task with entities also returns [texts, entities]: entity,
-            label string; start, end int32; score float32, the mean of the words' scores. Entities are read as conlleval
-            does.
+            RaggedTensors [texts, words], or [texts, characters] if these are the unit: word, tag string; word_start,
+            word_end int32, character offsets in the text; word_score float32, the tag's probability, 0 for a word or
+            character without wordpieces. A task with entities also returns [texts, entities]: entity, label string;
+            start, end int32; score float32, the mean of the words' or wordpieces' scores. Entities are read as
+            conlleval does.
         """
         texts = columns["text"]
         indices = tf.where(decoded["word"] > 0)
@@ -277,19 +281,18 @@ class Tagging(FineTuningTask):
         words = {name: tf.gather_nd(value, indices) for name, value in decoded.items()}
         if self.unit == "words" and "word_starts" in columns:
             row, words = self._all_words(columns, row, words)
-        parts = spans(texts, row, words["start"], words["end"])
-        values = {
-            "word": parts["text"],
-            "tag": tf.gather(tf.constant(self.labels), words["label"]),
-            "word_start": parts["start"],
-            "word_end": parts["end"],
-            "word_score": words["score"],
-        }
-        answers = {name: _of_texts(value, row, texts) for name, value in values.items()}
+        answers: Tensors = {}
         if self.scheme:
-            entities, row = entity_spans(texts, row, words, self.labels)
-            answers |= {name: _of_texts(value, row, texts) for name, value in entities.items()}
-        return answers
+            entities, of_entity = entity_spans(texts, row, words, self.labels)
+            answers = {name: _of_texts(value, of_entity, texts) for name, value in entities.items()}
+        if self.unit == "characters":
+            words, row = tagged_characters(texts, row, words, self.labels, self._default_tag)
+        else:
+            words["tag"] = tf.gather(tf.constant(self.labels), words["label"])
+        parts = spans(texts, row, words["start"], words["end"])
+        values = {"word": parts["text"], "word_start": parts["start"], "word_end": parts["end"]}
+        values |= {"tag": words["tag"], "word_score": words["score"]}
+        return answers | {name: _of_texts(value, row, texts) for name, value in values.items()}
 
     def _all_words(self, columns: Tensors, row: tf.Tensor, words: Tensors) -> tuple[tf.Tensor, Tensors]:
         """Adds the given words without wordpieces, whose characters are all deleted, to `row` and `words`."""
@@ -318,8 +321,12 @@ class Tagging(FineTuningTask):
         groups = self._groups(split_texts(self.tokenizer, self.unit, examples))
         columns = (answers[name] for name in ("word_start", "word_end", "tag", "word_score"))
         predictions = []
-        for group, starts, ends, tags, scores in zip(groups, *columns, strict=True):
+        for number, (group, starts, ends, tags, scores) in enumerate(zip(groups, *columns, strict=True)):
             units = list(zip(starts.tolist(), ends.tolist(), strings(tags), scores.tolist(), strict=True))
+            if self.unit == "characters":
+                found = {name: answers[name][number] for name in _ENTITY} if self.scheme else {}
+                predictions.append(self._prediction_of_characters(group[0], units, found))
+                continue
             first, offset = 0, 0
             for example in group:
                 past = offset + len(example.text)
@@ -332,12 +339,9 @@ class Tagging(FineTuningTask):
         return predictions
 
     def _prediction(self, example: TaggedExample, units: list[Unit]) -> Json:
-        """The prediction of a sentence from its units."""
-        is_words = self.unit == "words"
-        tags = [tag for _, _, tag, _ in units] if is_words else onto_characters(units, len(example.text))
-        prediction: Json = {"id": example.id, "text": example.text, "words": list(words_of(example)), "tags": tags}
-        if is_words:
-            prediction["scores"] = [score for *_, score in units]
+        """The prediction of a sentence from its words."""
+        prediction: Json = {"id": example.id, "text": example.text, "words": list(words_of(example))}
+        prediction |= {"tags": [tag for _, _, tag, _ in units], "scores": [score for *_, score in units]}
         if self.scheme:
             prediction["spans"] = [
                 {
@@ -347,7 +351,28 @@ class Tagging(FineTuningTask):
                     "end": units[end - 1][1],
                     "score": float(np.mean([score for *_, score in units[start:end]])),
                 }
-                for start, end, kind in metrics.entities([tag for _, _, tag, _ in units])
+                for start, end, kind in metrics.entities(prediction["tags"])
+            ]
+        return prediction
+
+    def _prediction_of_characters(self, example: TaggedExample, units: list[Unit], found: dict[str, Array]) -> Json:
+        """The prediction of a text whose characters are tagged.
+
+        Args:
+            example: the text.
+            units: its characters.
+            found: its entities, which only the graph knows: their scores are means over wordpieces.
+        """
+        tags, scores = onto_characters(units, len(example.text), self._default_tag)
+        prediction: Json = {"id": example.id, "text": example.text, "words": list(example.text)}
+        prediction |= {"tags": tags, "scores": scores}
+        if self.scheme:
+            columns = (
+                strings(value) if name in ("entity", "label") else value.tolist() for name, value in found.items()
+            )
+            prediction["spans"] = [
+                {"text": text, "label": kind, "start": start, "end": end, "score": score}
+                for text, kind, start, end, score in zip(*columns, strict=True)
             ]
         return prediction
 

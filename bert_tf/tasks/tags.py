@@ -142,20 +142,70 @@ def scored(example: TaggedExample, tags: Sequence[str], unit: str) -> list[str]:
     return [tag for word, tag in zip(words_of(example), tags, strict=True) if unit == "words" or word.strip()]
 
 
-def onto_characters(units: Iterable[Unit], length: int) -> list[str]:
-    """Tags of `length` characters from those of wordpieces, as KLUE's authors map them.
+def onto_characters(units: Iterable[Unit], length: int, outside: str = "O") -> tuple[list[str], list[float]]:
+    """Tags and scores of `length` characters from those of wordpieces, as KLUE's authors map them.
 
     The first character of a piece gets its tag, the others the I- tag of its entity, as does white space between two
-    pieces of one entity.
+    pieces of one entity. All other characters are `outside`. Characters without a piece have a score of 0.
     """
-    tags, last, reached = ["O"] * length, "O", 0
-    for start, end, tag, _ in units:
+    tags, scores, last, reached = [outside] * length, [0.0] * length, outside, 0
+    for start, end, tag, score in units:
         inside = f"I-{tag[2:]}" if tag.startswith("B-") else tag
         if tag.startswith("I-") and last[2:] == tag[2:]:
             tags[reached:start] = [tag] * (start - reached)
         tags[start:end] = [tag, *[inside] * (end - start - 1)]
+        scores[start:end] = [score] * (end - start)
         last, reached = tag, end
-    return tags
+    return tags, scores
+
+
+def tagged_characters(
+    texts: tf.Tensor, row: tf.Tensor, pieces: Tensors, labels: Sequence[str], outside: str
+) -> tuple[Tensors, tf.Tensor]:
+    """As `onto_characters`, in graph code.
+
+    Args:
+        texts: string [texts].
+        row: int64 [pieces], the text of each wordpiece, ascending.
+        pieces: start, end int32 [pieces], byte offsets in the text; label int32 [pieces], index into `labels`; score
+            float32 [pieces].
+        labels: such as B-PER and O.
+        outside: tag of characters that no piece covers.
+
+    Returns:
+        (start, end int32 [characters], byte offsets; tag string [characters]; score float32 [characters]), and row
+        int64 [characters], the text of each character.
+    """
+    lengths = tf.strings.length(texts)
+    begins = tf.cumsum(lengths, exclusive=True)
+    _, offsets = tf.strings.unicode_decode_with_offsets(texts, "UTF-8")
+    rows = offsets.value_rowids()
+    start = tf.cast(offsets.values, tf.int32)
+    at = start + tf.gather(begins, rows)  # in all texts, one after the other
+    end = tf.concat([at, [tf.reduce_sum(lengths)]], 0)[1:] - tf.gather(begins, rows)
+
+    def padded(values: tf.Tensor, value: int) -> tf.Tensor:
+        """With a piece of no text before the first one and another after the last."""
+        return tf.pad(values, [[1, 1]], constant_values=tf.constant(value, values.dtype))
+
+    of_text = tf.gather(begins, row)
+    first, past = (padded(of_text + pieces[name], -1) for name in ("start", "end"))
+    # The last piece that begins at or before the character, and the one after it.
+    last = tf.searchsorted(first[:-1], at, side="right") - 1
+    following = last + 1
+    covered = at < tf.gather(past, last)
+    text_of, label = padded(row, -1), padded(pieces["label"], 0)
+    kinds = sorted({tag[2:] for tag in labels})
+    kind = tf.gather(tf.constant([kinds.index(tag[2:]) for tag in labels]), label)
+    continues = tf.gather(tf.constant([tag.startswith("I-") for tag in labels]), label)
+    same = (tf.gather(kind, last) == tf.gather(kind, following)) & tf.gather(continues, following)
+    between = same & (tf.gather(text_of, last) == tf.gather(text_of, following))
+    own = tf.gather(tf.constant(labels), label)
+    inside = tf.gather(tf.constant([f"I-{tag[2:]}" if tag.startswith("B-") else tag for tag in labels]), label)
+    of_piece = tf.where(at == tf.gather(first, last), tf.gather(own, last), tf.gather(inside, last))
+    tags = tf.where(covered, of_piece, tf.where(between, tf.gather(own, following), outside))
+    score = tf.where(covered, tf.gather(padded(pieces["score"], 0), last), 0.0)
+    return {"start": start, "end": end, "tag": tags, "score": score}, rows
 
 
 def entity_spans(texts: tf.Tensor, row: tf.Tensor, words: Tensors, labels: Sequence[str]) -> tuple[Tensors, tf.Tensor]:

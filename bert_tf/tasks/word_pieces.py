@@ -20,12 +20,13 @@ def check_unit(example: TaggedExample, unit: str) -> None:
     if unit == "characters" and example.words != tuple(example.text):
         raise DataError(
             f"{example.location}: {len(example.words)} words of {len(example.text)} characters, but the model tags "
-            'characters; give the text alone, as {"text": "..."}, or data that tags them (data.format=klue/ner)'
+            'characters; give the whole text (in JSON lines: {"text": "..."}), or data that tags them '
+            "(data.format=klue/ner)"
         )
     if unit == "words" and adjoin(example):
         raise DataError(
-            f"{example.location}: characters, but the model tags words; give data that tags words, or the text alone, "
-            'as {"text": "..."}'
+            f"{example.location}: characters, but the model tags words; give data that tags words, or the whole text "
+            '(in JSON lines: {"text": "..."})'
         )
 
 

@@ -84,12 +84,15 @@ def test_entities_equal_those_of_predict_with_offsets_into_the_text(both_answers
     assert found > 300
 
 
-def test_words_and_tags_equal_those_of_predict(both_answers, texts):
-    for text, prediction, answer in zip(texts, *both_answers["words"], strict=True):
+@pytest.mark.parametrize("unit", ["words", "characters"])
+def test_words_or_characters_and_their_tags_equal_those_of_predict(both_answers, texts, unit):
+    for text, prediction, answer in zip(texts, *both_answers[unit], strict=True):
         assert (answer["word"], answer["tag"]) == (prediction["words"], prediction["tags"])
         places = zip(answer["word_start"], answer["word_end"], strict=True)
         assert [text[start:end] for start, end in places] == answer["word"]
-    tags = [tag for answer in both_answers["words"][1] for tag in answer["tag"]]
+        np.testing.assert_allclose(answer["word_score"], prediction["scores"], atol=1e-5)
+        assert unit == "words" or answer["word"] == list(text)
+    tags = [tag for answer in both_answers[unit][1] for tag in answer["tag"]]
     assert len(set(tags)) > 3  # the model's answers depend on the word
 
 

@@ -1,5 +1,6 @@
 """Tagging: targets and answers of wordpieces, windows, documents, schemes, and mapping of answers to the text."""
 
+import itertools
 import json
 import re
 import shutil
@@ -19,7 +20,14 @@ from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics import tagging as metrics
 from bert_tf.tasks.tagging import LOOK_LIKE_ENTITIES, RESPELT, Tagging, TaggingConfig
-from bert_tf.tasks.tags import are_entities, learned, look_like_entities, scheme_of
+from bert_tf.tasks.tags import (
+    are_entities,
+    learned,
+    look_like_entities,
+    onto_characters,
+    scheme_of,
+    tagged_characters,
+)
 from bert_tf.text import Tokenizer
 from tests import packages
 from tests.model.small import PIECES
@@ -221,6 +229,44 @@ def test_wordpieces_have_the_target_of_their_first_character_and_tag_all_of_them
     assert prediction["tags"] == list(example.tags)
     assert [(span["text"], span["label"]) for span in prediction["spans"]] == [("서울시 청", "OG"), ("김철수", "PS")]
     assert [text.decode() for text in merged["entity"].to_list()[0]] == ["서울시 청", "김철수"]
+    # Every character has the score of its piece; the second space has no piece, and the first is inside an entity.
+    assert [score > 0 for score in prediction["scores"]] == [character != " " for character in example.text]
+    served = [[value.decode() for value in merged[name].to_list()[0]] for name in ("word", "tag")]
+    assert served == [list(example.text), list(example.tags)]
+    assert merged["word_start"].to_list() == [[*range(10)]] and merged["word_end"].to_list() == [[*range(1, 11)]]
+
+
+def test_served_characters_have_the_tags_that_python_maps_onto_them():
+    labels, rng = ("O", "B-X", "I-X", "B-Y", "I-Y"), np.random.default_rng(0)
+    texts = ["", *("".join(rng.choice(list("aé가😀 "), length)) for length in rng.integers(1, 12, 60)), "", "a"]
+    pieces, rows, expected = [], [], []
+    for row, text in enumerate(texts):
+        cuts = np.unique(rng.integers(0, len(text) + 1, rng.integers(0, 8)))
+        units = [
+            (int(start), int(end), int(rng.integers(5)), float(np.float32(rng.random())))
+            for start, end in itertools.pairwise(cuts)
+            if rng.random() < 0.7
+        ]
+        units = units if row % 3 else [unit for unit in units if unit[0]]
+        expected.append(
+            onto_characters([(start, end, labels[tag], score) for start, end, tag, score in units], len(text), "O")
+        )
+        pieces += [(len(text[:start].encode()), len(text[:end].encode()), *others) for start, end, *others in units]
+        rows += [row] * len(units)
+    start, end, label, score = zip(*pieces, strict=True)
+    columns = {"start": start, "end": end, "label": label}
+    columns = {name: tf.constant(value, tf.int32) for name, value in columns.items()} | {"score": tf.constant(score)}
+    for chosen in (slice(None), slice(0, 0)):
+        kept = {name: value[chosen] for name, value in columns.items()}
+        found, row = tagged_characters(tf.constant(texts), tf.constant(rows, tf.int64)[chosen], kept, labels, "O")
+        tags = tf.RaggedTensor.from_value_rowids(found["tag"], row, nrows=len(texts)).to_list()
+        scores = tf.RaggedTensor.from_value_rowids(found["score"], row, nrows=len(texts)).to_list()
+        answers = expected if kept["start"].shape[0] else [onto_characters([], len(text)) for text in texts]
+        assert [[tag.decode() for tag in one] for one in tags] == [tags for tags, _ in answers]
+        assert scores == [scores for _, scores in answers]
+        sizes = [len(character.encode()) for text in texts for character in text]
+        assert (found["end"] - found["start"]).numpy().tolist() == sizes
+    assert {tag for tags, _ in expected for tag in tags} == set(labels)
 
 
 def test_an_unknown_tag_in_an_evaluation_file_of_klue_counts_as_an_error(tokenizer):
@@ -238,6 +284,20 @@ def test_characters_can_only_be_tagged_in_bio(tokenizer, scheme):
         Tagging.create(tokenizer, TaggingConfig(scheme=scheme), ExampleData(), examples, None)
 
 
+def test_json_lines_of_texts_with_a_tag_per_character_are_those_of_klue(tmp_path):
+    rows = [("서울 시", "B-LC I-LC O O"), ("김", "B-PS")]
+    klue = "".join(
+        f"## {index}\t{text}\n" + "".join(f"{one}\t{tag}\n" for one, tag in zip(text, tags.split(), strict=True)) + "\n"
+        for index, (text, tags) in enumerate(rows)
+    )
+    (tmp_path / "a.tsv").write_text(klue)
+    lines = "".join(json.dumps({"text": text, "tags": tags.split()}) + "\n" for text, tags in rows)
+    (tmp_path / "a.jsonl").write_text(lines)
+    read = (read_klue_ner(str(tmp_path / "a.tsv")), read_tagged_lines(str(tmp_path / "a.jsonl")))
+    ours, klues = ([example._replace(location="") for example in examples] for examples in read)
+    assert ours == klues
+
+
 def test_words_are_refused_by_a_model_of_characters_and_characters_by_one_of_words(tokenizer, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "이순신 장군"}\n{"words": ["가"]}\n{"words": ["이순신", "장군"]}\n')
@@ -246,7 +306,7 @@ def test_words_are_refused_by_a_model_of_characters_and_characters_by_one_of_wor
     predictions, _ = answer(by_characters, [text, single], lambda ids: np.ones_like(ids))
     assert [len(prediction["tags"]) for prediction in predictions] == [6, 1]
     with pytest.raises(
-        DataError, match=r"a\.jsonl:3: 2 words of 6 characters, but the model tags characters; give the t"
+        DataError, match=r"a\.jsonl:3: 2 words of 6 characters, but the model tags characters; give the w"
     ):
         by_characters.to_tensors([text, words], labelled=False)
     characters = characters_of("이순신 장군", "B-X I-X I-X O O O")
@@ -565,6 +625,7 @@ def test_training_on_sentences_without_tags_is_refused_with_their_location(tmp_p
     "line, message",
     [
         ('{"words": ["a"], "tags": []}', "1 words and 0 tags; expected one per word"),
+        ('{"text": "a b", "tags": ["O", "O"]}', "3 characters and 2 tags; expected one per character"),
         ('{"words": ["a", " "]}', "words: ' '; expected text"),
         ('{"words": [1]}', "words: 1; expected text"),
         ('{"sentence": "a"}', "no field 'words'; the fields are 'sentence'"),

@@ -45,9 +45,9 @@ def read_text_lines(lines: Lines, texts: tuple[str, ...], label: str) -> Iterato
 
 
 def read_tagged_lines(lines: Lines, text: str = "text") -> Iterator[TaggedExample]:
-    """Reads sentences: {"words": [...], "tags": [...]}, or {"text": "..."}, which the task splits into words.
+    """Reads sentences: {"words": [...], "tags": [...]}, or {"text": "...", "tags": [...]} with a tag per character.
 
-    "tags" may be missing for prediction.
+    "tags" may be missing for prediction. The task then splits a text into its own units.
 
     Args:
         lines: the file or its objects.
@@ -56,14 +56,18 @@ def read_tagged_lines(lines: Lines, text: str = "text") -> Iterator[TaggedExampl
 
     def example(record: Any, location: str) -> TaggedExample:
         if isinstance(record, dict) and "words" not in record and text in record:
-            return TaggedExample("", field(record, text, str, location), None, None, None, None, location)
-        words = [_filled(word, f"{location}: words") for word in field(record, "words", list, location)]
-        if record.get("tags") is None:
-            return tagged("", words, None, None, location)
+            words, unit, joiner = list(field(record, text, str, location)), "character", ""
+            if record.get("tags") is None:
+                return TaggedExample("", "".join(words), None, None, None, None, location)
+        else:
+            words, unit, joiner = field(record, "words", list, location), "word", " "
+            words = [_filled(word, f"{location}: words") for word in words]
+            if record.get("tags") is None:
+                return tagged("", words, None, None, location)
         tags = [_filled(tag, f"{location}: tags").strip() for tag in field(record, "tags", list, location)]
         if len(words) != len(tags):
-            raise DataError(f"{location}: {len(words)} words and {len(tags)} tags; expected one per word")
-        return tagged("", words, tags, None, location)
+            raise DataError(f"{location}: {len(words)} {unit}s and {len(tags)} tags; expected one per {unit}")
+        return tagged("", words, tags, None, location, joiner=joiner)
 
     return _read(lines, example)
 
