@@ -4,7 +4,7 @@ from absl import flags
 
 from bert_tf.app import run
 from bert_tf.bundled import config, write_english_vocabulary
-from bert_tf.files import bundled, check_output
+from bert_tf.files import bundled, check_output, check_own_directory
 from bert_tf.locks import locked
 from bert_tf.report.reporter import FileReporter
 from bert_tf.training import strategy
@@ -23,6 +23,7 @@ _SMOKE = flags.DEFINE_bool("smoke", False, "Run only a few steps each: checks th
 def main(_: list[str]) -> None:
     output = _OUTPUT_DIR.value
     check_output(output, directory=True)
+    check_own_directory(output, ["*/seed_0/pretrained/run.json"], "ablation study")
     recipe = Recipe(
         config("pretrain/tiny.py"),
         config("finetune/reviews_tiny.py"),

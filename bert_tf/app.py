@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -110,13 +110,17 @@ def _fail(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def checked_extension(path: str) -> str:
+def checked_extension(path: str, inputs: Iterable[str] = ()) -> str:
     """Refuses an output file that cannot be written, before the work begins; returns the extension of its name.
 
     For a pipe or device whose name has none, that is .jsonl. If the output is standard output, whatever else the
     program prints goes to standard error.
+
+    Args:
+        path: of the output.
+        inputs: as for `check_output`.
     """
-    check_output(path)
+    check_output(path, inputs=inputs)
     if is_stdout(path):
         sys.stdout = sys.stderr
     return os.path.splitext(path)[1] or (".jsonl" if is_stream(path) else "")

@@ -5,7 +5,7 @@ import os
 from absl import flags
 
 from bert_tf.app import data_flags, dtype_flag, run, strategy_flags
-from bert_tf.checkpoints.directory import load_fine_tuned
+from bert_tf.checkpoints.directory import files_of, load_fine_tuned
 from bert_tf.files import check_output, write_json
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import metrics_line
@@ -26,13 +26,15 @@ _STRATEGY = strategy_flags()
 
 
 def main(_: list[str]) -> None:
-    check_output(_OUTPUT.value, directory=True)
+    check_output(_OUTPUT.value, directory=True, inputs=files_of(_MODEL_DIR.value))
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(_MODEL_DIR.value)
         dtype = precision.infer_in(_DTYPE.value, model)
     task.data = _DATA(task.data)
-    split = finetuning.Split(Source(task.data, _DATA_DIR.value, task.example), _SPLIT.value)
+    source = Source(task.data, _DATA_DIR.value, task.example)
+    check_output(_OUTPUT.value, directory=True, inputs=source.files(_SPLIT.value))
+    split = finetuning.Split(source, _SPLIT.value)
     split.prepare(task)
     evaluation = finetuning.Evaluation(task, model, split, _BATCH_SIZE.value, devices)
     metrics = evaluation()

@@ -11,6 +11,7 @@ from absl import flags
 
 from bert_tf.app import checked_extension, dtype_flag, run
 from bert_tf.checkpoints import load
+from bert_tf.checkpoints.directory import files_of
 from bert_tf.config import FeatureConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import check_output, replacing
@@ -67,7 +68,7 @@ def main(_: list[str]) -> None:
         raise ConfigError("nothing to do: give --input and --output, or --export_dir")
     if export_dir and (source or output):
         raise ConfigError("--export_dir writes a SavedModel and reads no texts; leave --input and --output out")
-    ending = checked_extension(output) if output else ""
+    ending = checked_extension(output, [source, *files_of(_INIT.value)]) if output else ""
     if output and ending not in WRITERS:
         raise ConfigError(f"--output={output}: unknown extension; choose one of {', '.join(WRITERS)}")
     if export_dir:

@@ -11,7 +11,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,16 +87,18 @@ def text_path(path: StrPath) -> str:
     return text
 
 
-def check_output(path: StrPath, *, directory: bool = False, new: bool = False) -> None:
-    """Refuses an output that cannot be written, before the work begins; changes nothing.
+def check_output(path: StrPath, *, directory: bool = False, new: bool = False, inputs: Iterable[StrPath] = ()) -> None:
+    """Refuses an output that cannot be written or would replace an input, before the work begins; changes nothing.
 
     Args:
         path: a local file, or a directory to write files into.
         directory: whether it is a directory.
         new: whether it must not exist yet.
+        inputs: files that are read, or that belong to them, under any of their names: links are followed. The output
+            must not be one of these, nor a directory that holds one.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: it cannot be written, or is an input.
     """
     if "://" in text_path(path):
         raise ConfigError(f"{path}: only local files are written; choose a local path and copy the result afterwards")
@@ -113,11 +115,39 @@ def check_output(path: StrPath, *, directory: bool = False, new: bool = False) -
             return
         with contextlib.suppress(FileNotFoundError):
             os.stat(path)  # a name that is too long, a link to itself, a file as a parent
+            for one in inputs:
+                if _is_input(path, one, directory=directory):
+                    what = "holds" if directory else "is"
+                    raise ConfigError(f"{path} {what} the input {one}, which could be replaced; choose another path")
         # Only a try shows whether a file system, its quota and the permissions allow it.
         with tempfile.TemporaryFile(dir=_existing(path if directory else os.path.dirname(os.path.realpath(path)))):
             pass
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}; choose another path") from None
+
+
+def _is_input(path: StrPath, file: StrPath, *, directory: bool) -> bool:
+    """Whether an existing output is this file, or the directory in which it is."""
+    with contextlib.suppress(OSError):
+        return os.path.samefile(path, os.path.dirname(os.path.abspath(file)) if directory else file)
+    return False
+
+
+def check_own_directory(path: StrPath, signs: Iterable[str], what: str) -> None:
+    """Refuses a directory with files of somebody else, among which there may be some with the names of ours.
+
+    Args:
+        path: need not exist.
+        signs: patterns of files in it, one of which shows that the directory is ours.
+        what: what a directory of ours holds: "model".
+
+    Raises:
+        ConfigError: it has files, but none of the signs; hidden ones do not count.
+    """
+    found = sorted(name for name in os.listdir(path) if not name.startswith(".")) if os.path.isdir(path) else []
+    if found and not any(glob.glob(os.path.join(glob.escape(os.fspath(path)), sign)) for sign in signs):
+        raise ConfigError(f"{path} is not empty (it holds {found[0]!r}) and has no {what} of bert_tf; choose another "
+                          "directory")  # fmt: skip
 
 
 def require_space(directory: StrPath, needed: float, what: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from absl import flags
 
 from bert_tf.app import checked_extension, run
+from bert_tf.files import check_output
 from bert_tf.inputs.corpus.readers import check_text_files, find_files
 from bert_tf.progress import bar
 from bert_tf.text import learn_vocabulary, write_vocabulary
@@ -32,6 +33,7 @@ def _read(paths: list[str]) -> Iterator[bytes]:
 def main(_: list[str]) -> None:
     checked_extension(_OUTPUT.value)
     paths = find_files(_INPUT.value.split(","))
+    check_output(_OUTPUT.value, inputs=paths)
     check_text_files(paths)
     pieces = learn_vocabulary(
         _read(paths), _SIZE.value, _LOWER_CASE.value, _STRIP_ACCENTS.value, split_cjk=_SPLIT_CJK.value

@@ -11,9 +11,9 @@ from typing import Any
 from absl import flags
 
 from bert_tf.app import checked_extension, data_flags, dtype_flag, run, strategy_flags
-from bert_tf.checkpoints.directory import load_fine_tuned
+from bert_tf.checkpoints.directory import files_of, load_fine_tuned
 from bert_tf.errors import ConfigError
-from bert_tf.files import replacing
+from bert_tf.files import check_output, replacing
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import Counted
@@ -97,7 +97,7 @@ def _checked_export_dir(way: str) -> str:
 
 
 def _predict(model_dir: str) -> None:
-    ending = checked_extension(_OUTPUT.value)
+    ending = checked_extension(_OUTPUT.value, files_of(model_dir))
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(model_dir)
@@ -123,6 +123,7 @@ def _write(
             f"--output={_OUTPUT.value}: unknown extension; a {task.name} model writes {', '.join(writers)}"
         )
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
+    check_output(_OUTPUT.value, inputs=source.files(_SPLIT.value))
     predictions = Counted(predicting(source.examples(read_report, _SPLIT.value, labelled=False)))
     with replacing(_OUTPUT.value, adding=ending == ".zip") as temporary:
         note = writers[ending](temporary, predictions)

@@ -18,7 +18,7 @@ from bert_tf.app import run
 from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.config import FinetuneConfig, PretrainConfig
 from bert_tf.errors import DataError
-from bert_tf.files import bundled, check_output, write_json, write_text
+from bert_tf.files import bundled, check_output, check_own_directory, write_json, write_text
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.locks import locked
 from bert_tf.report.pages import quickstart_page
@@ -56,6 +56,7 @@ _BLANKS = (
 
 def main(_: list[str]) -> None:
     check_output(_OUTPUT_DIR.value, directory=True)
+    check_own_directory(_OUTPUT_DIR.value, ["tiny/run.json"], "quick start")
     with locked(_OUTPUT_DIR.value):
         _quickstart(_OUTPUT_DIR.value)
 

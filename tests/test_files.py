@@ -21,6 +21,7 @@ from bert_tf.files import (
     bundled,
     cause,
     check_output,
+    check_own_directory,
     nan_for_null,
     numbers_of,
     parse_json,
@@ -391,6 +392,61 @@ def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path, monkey
     with pytest.raises(ConfigError, match="is not a directory" if path == "loop" and directory else message):
         check_output(path, directory=directory)
     assert names(tmp_path) == ["file", "loop"]
+
+
+# A name of the input data/texts.txt -> (output, whether it is a directory).
+SAME = {
+    "the same name": ("data/texts.txt", False),
+    "another way": ("data/../data/texts.txt", False),
+    "a link": ("link.txt", False),
+    "a hard link": ("hard.txt", False),
+    "a link to the directory": ("linked/texts.txt", False),
+    "its directory": ("data", True),
+    "its directory, by a link": ("linked", True),
+}
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("data/texts.txt")
+    path.parent.mkdir()
+    path.write_text("a")
+    Path("link.txt").symlink_to(path)
+    Path("hard.txt").hardlink_to(path)
+    Path("linked").symlink_to("data")
+    return path
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_an_output_that_is_an_input_under_any_name_is_refused(texts, case):
+    output, directory = SAME[case]
+    with pytest.raises(ConfigError, match=rf"^{output} (is|holds) the input data/texts.txt, which could be replaced"):
+        check_output(output, directory=directory, inputs=["-", "none.txt", texts])
+    if not directory:  # the other way round
+        with pytest.raises(ConfigError):
+            check_output(texts, inputs=[output])
+
+
+def test_an_output_beside_its_input_is_accepted(texts):
+    for output in ("data/labels.txt", "texts.txt", "link.txt.new", "/dev/null"):
+        check_output(output, inputs=[texts, "/dev/null"])
+    for output in (".", "data/new", "new"):
+        check_output(output, directory=True, inputs=[texts])
+
+
+def test_a_directory_with_files_of_somebody_else_is_refused(tmp_path):
+    folder = tmp_path / "a"
+    check_own_directory(folder, ["run.json"], "model")
+    folder.mkdir()
+    (folder / ".hidden").write_text("")
+    check_own_directory(folder, ["run.json"], "model")
+    (folder / "notes.txt").write_text("")
+    with pytest.raises(ConfigError, match=r"a is not empty \(it holds 'notes.txt'\) and has no model of bert_tf"):
+        check_own_directory(folder, ["run.json"], "model")
+    (folder / "part").mkdir()
+    (folder / "part/run.json").write_text("")
+    check_own_directory(folder, ["*/run.json"], "model")
 
 
 def test_outputs_that_can_be_written_are_accepted_and_not_made(tmp_path):

@@ -284,6 +284,42 @@ def test_a_missing_config_file_and_a_missing_flag_are_one_line_errors(programs, 
     assert done.status == 2 and "model_dir" in done.error_line
 
 
+INPUTS = {
+    "predict": ("predict", "--model_dir={0}/finetuned --data_dir={0}/heldout.tsv --output={0}/heldout.tsv"),
+    "predict, by a link": ("predict", "--model_dir={0}/finetuned --data_dir={0}/heldout.tsv --output={0}/link.tsv"),
+    "predict, another split": ("predict", "--model_dir={0}/finetuned --data_dir={0} --output={0}/train.tsv"),
+    "learn_vocab": ("learn_vocab", "--input={0}/h*.txt,{0}/corpus.txt --output={0}/corpus.txt"),
+    "evaluate": ("evaluate", "--model_dir={0}/finetuned --data_dir={0} --output={0}/finetuned"),
+    "evaluate, the data": ("evaluate", "--model_dir={0}/finetuned --data_dir={0}/heldout.tsv --output={0}"),
+    "extract": ("extract", "--init={0}/finetuned --text=sentence --input={0}/lines.jsonl --output={0}/lines.jsonl"),
+    "extract, the run": (
+        "extract", "--init={0}/finetuned --text=sentence --input={0}/lines.jsonl --output={0}/finetuned/history.jsonl"
+    ),
+    "prepare": ("prepare", "--input={0}/corpus.txt --vocab={0}/vocab.txt --output={0}"),
+    "export": ("export", "--model_dir={0}/finetuned --export_dir={0}/finetuned"),
+    "convert": ("convert", "--input={0}/finetuned --format=bert_tf --output={0}/finetuned"),
+    "finetune": (
+        "finetune", "--config={0}/finetune.py --data_dir={0} --init={0}/pretrained --model_dir={0}/pretrained"
+    ),
+    "pretrain": ("pretrain", "--config={0}/pretrain.py --model_dir={0}"),
+    "quickstart": ("quickstart", "--output_dir={0}"),
+    "ablate": ("ablate", "--output_dir={0}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_a_program_does_not_write_over_what_it_reads_or_into_the_folders_of_others(programs, folder, finetuned, case):
+    (folder / "lines.jsonl").write_text('{"sentence": "a"}\n')
+    (folder / "link.tsv").unlink(missing_ok=True)
+    (folder / "link.tsv").symlink_to(folder / "heldout.tsv")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    name, arguments = INPUTS[case]
+    done = programs(name, *arguments.format(folder).split())
+    assert done.status == 2, done.errors
+    assert "choose another" in done.error_line or "expected one for versions alone" in done.error_line
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
 def test_help_lists_the_common_flags_of_all_programs(programs):
     shown = programs("predict", "--help").output
     assert all(f"\n  --{name}:" in shown for name in ("output", "strategy", "tpu", "data"))

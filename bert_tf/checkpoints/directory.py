@@ -21,7 +21,7 @@ from bert_tf.config import BertConfig, RunRecord, to_dict
 from bert_tf.config.data import TokenizerSettings
 from bert_tf.config.values import Rule, restored
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import checked, read_json, write_json
+from bert_tf.files import check_output, check_own_directory, checked, read_json, write_json
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import HEADS, ON_POOLED
 from bert_tf.tasks import TASKS, FineTuningTask
@@ -33,6 +33,11 @@ FORMAT = "bert_tf"
 VERSION = 1
 _STEP = "step"
 RESULTS = "results.json"  # the metrics of a run, beside its model
+# What may be in the directory of a model, and of its run.
+FILES = (
+    *("config.json", "model.safetensors", "vocab.txt", "optimizer.safetensors", "conversion.json"),
+    *("run.json", "history.jsonl", RESULTS),
+)
 
 
 class _Origin(TypedDict, total=False):
@@ -208,7 +213,12 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
         model: the result of `task.build(encoder)`.
         encoder: its encoder, for the config.
         task: its task, for settings and tokenizer.
+
+    Raises:
+        ConfigError: the directory has files, but neither a model of ours nor the run of one.
     """
+    check_output(path, directory=True)
+    check_own_directory(path, ["run.json", "config.json"] if _is_ours(path) else ["run.json"], "model")
     checkpoint = Checkpoint(
         config=encoder.config,
         tensors={variable.path: tensor_of_variable(variable) for variable in model.weights},
@@ -217,6 +227,18 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
         tokenizer_settings=task.tokenizer.get_config(),
     )
     write(checkpoint, path)
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        return recognises(path)
+    except DataError:  # a config.json of another kind, or a damaged one
+        return False
+
+
+def files_of(path: str) -> list[str]:
+    """Paths of the files that a model directory has of its model and its run."""
+    return [file for file in (os.path.join(path, name) for name in FILES) if os.path.exists(file)]
 
 
 def read_results(folder: str) -> Json:

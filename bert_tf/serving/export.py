@@ -221,6 +221,11 @@ def _next_version(directory: str) -> str:
         raise ConfigError(
             f"--export_dir={directory} is a SavedModel itself; expected a folder with one folder per version"
         )
+    if model := next((name for name in ("run.json", "config.json") if name in os.listdir(directory)), None):
+        raise ConfigError(
+            f"--export_dir={directory} is the folder of a model (it holds {model}); expected one for versions alone, "
+            f"such as {os.path.join(directory, 'served')}"
+        )
     # As TF Serving reads them: 007 counts, digits of other scripts do not.
     versions = [found for found in os.listdir(directory) if re.fullmatch("[0-9]+", found)]
     for found in versions:

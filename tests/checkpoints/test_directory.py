@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 import bert_tf
 from bert_tf.checkpoints import directory
 from bert_tf.config import ExampleData, to_dict
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
@@ -28,6 +28,24 @@ def make(name, **config):
         config, labels = ClassificationConfig(max_length=21), ("no", "ja", "vielleicht é")
         task = Classification(tokenizer, config, ExampleData(text="a"), labels=labels, pair=True)
     return task, randomize(task.build(encoder)), encoder
+
+
+OTHERS = {
+    "a folder of data": {"train.tsv": "a"},
+    "a model of another library": {"config.json": '{"model_type": "bert"}', "model.safetensors": "w"},
+    "a config of another program": {"config.json": "port = 80"},
+    "TF 1's files": {"bert_config.json": "{}", "vocab.txt": "a"},
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_folder_with_files_of_somebody_else_stays_as_it_is(tmp_path, case):
+    for name, content in OTHERS[case].items():
+        (tmp_path / name).write_text(content)
+    task, model, encoder = make("classification")
+    with pytest.raises(ConfigError, match=r"is not empty .* and has no model of bert_tf; choose another directory"):
+        directory.save(str(tmp_path), model, encoder, task)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == OTHERS[case]
 
 
 @pytest.fixture(params=["pretraining", "classification"])

@@ -224,6 +224,13 @@ class Source(Examples):
         others = "".join(f", nor {os.path.relpath(path, self._folder)}" for path in paths[1:])
         raise DataError(f"{paths[0]}: no such file{others}; {self._folder} has {listed or 'no files'}; {remedy}")
 
+    def files(self, role: str) -> list[str]:
+        """Returns the paths of the files of all parts, and of another one; none for TFDS and standard input."""
+        if self._set or self._file:
+            return [] if self._set or self._file == STDIN else [self._file]
+        parts = dict.fromkeys(map(self.part, (*ROLES, role)))
+        return [path for part in parts for path in self._format.paths(self._folder, part) if os.path.exists(path)]
+
     def identity(self, role: str) -> str:
         """Returns a fingerprint of the examples: a digest of the file and, if needed, its split; for TFDS the name."""
         where = self.where(role)

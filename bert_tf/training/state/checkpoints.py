@@ -3,6 +3,7 @@
 import concurrent.futures
 import glob
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,7 @@ from bert_tf.files import cause, numbers_of, replacing, write_text
 from bert_tf.progress import log
 
 _NAME = "step"
+_FILE = re.compile(rf"{_NAME}-\d+\.(index|data-\d+-of-\d+)")
 
 
 class Checkpoints:
@@ -87,8 +89,11 @@ class Checkpoints:
                 such as an old one that was copied over it, counts as unreadable.
 
         Raises:
-            BertTfError: there are checkpoints, but all are unreadable.
+            BertTfError: there are checkpoints, but all are unreadable; or a directory has the name of one.
         """
+        for file in self._files():
+            if os.path.isdir(file):
+                raise BertTfError(f"{file} is a directory, but has the name of a file of a checkpoint; move it away")
         checkpoint, paths = tf.train.Checkpoint(**self._variables), self._complete()
         for path in reversed(paths):
             try:
@@ -177,6 +182,11 @@ class Checkpoints:
         """Paths of the complete checkpoints without extensions, oldest first."""
         return [self._path(step) for step in numbers_of(self._directory, f"{_NAME}-", ".index")]
 
+    def _files(self) -> list[str]:
+        """Paths of the files of all checkpoints, complete or not; those with other names are not ours."""
+        found = glob.glob(os.path.join(glob.escape(self._directory), f"{_NAME}-*"))
+        return [file for file in found if _FILE.fullmatch(os.path.basename(file))]
+
     def _path(self, step: int) -> str:
         return os.path.join(self._directory, f"{_NAME}-{step}")
 
@@ -188,8 +198,7 @@ class Checkpoints:
     def _keep_only(self, paths: Sequence[str]) -> None:
         """Removes all files of other checkpoints."""
         names = {os.path.basename(path) for path in paths}
-        found = glob.glob(os.path.join(glob.escape(self._directory), f"{_NAME}-*"))
-        for file in sorted(found, reverse=True):  # an index first
+        for file in sorted(self._files(), reverse=True):  # an index first
             if os.path.basename(file).split(".")[0] not in names:
                 os.remove(file)
 

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from bert_tf.checkpoints.directory import read_run
+from bert_tf.checkpoints.directory import FILES, read_run
 from bert_tf.errors import ConfigError
-from bert_tf.files import leftovers, remove_leftovers, write_json
+from bert_tf.files import check_output, leftovers, remove_leftovers, write_json
 from bert_tf.locks import LOCK
+from bert_tf.training.reporter import CURVES, PAGE
 from bert_tf.types import Json
 
 # Settings that may change when a run resumes: weights, losses and the order of the data stay bit for bit the same. Any
@@ -78,6 +79,7 @@ class RunManifest:
 
     Raises:
         AnotherRunError: the directory holds other files, or a run with a different result.
+        ConfigError: a file that the run will write would replace a directory, or the reverse.
     """
 
     def __init__(self, directory: str, run: Json, accept: bool = False) -> None:
@@ -110,6 +112,11 @@ class RunManifest:
                     f"{directory} belongs to another run ({shown})",
                     "choose another --model_dir, or accept the changes with --accept_config_change",
                 )
+        # Before the run, not when it is over.
+        for name in (*FILES, CURVES, PAGE):
+            check_output(os.path.join(directory, name))
+        for name in ("checkpoints", "tensorboard"):
+            check_output(os.path.join(directory, name), directory=True)
 
     def write(self, step: int) -> None:
         """Writes run.json again once it is certain that the run can resume from `step`, with the changes at this step.
@@ -134,11 +141,8 @@ class RunManifest:
 
 
 def _has_progress(directory: str) -> bool:
-    """Whether there are results to lose: checkpoints, or, for several runs, one with checkpoints or a finished one.
-
-    Checkpoints of a finished run are removed.
-    """
-    signs = ("checkpoints", "*/checkpoints", "*/results.json")
+    """Whether there are results to lose: checkpoints or a model, or, for several runs, those of one of them."""
+    signs = ("checkpoints", "config.json", "*/checkpoints", "*/results.json")
     return any(glob.glob(os.path.join(glob.escape(directory), sign)) for sign in signs)
 
 

@@ -237,9 +237,8 @@ def test_an_error_of_a_write_is_raised_once_by_the_next_call(tmp_path, monkeypat
 
 def test_leftovers_of_a_killed_write_are_removed_by_the_next_process_that_saves(tmp_path):
     saved(tmp_path, [10, 20])
-    half = tmp_path / "step-30_temp"
-    half.mkdir()
-    (half / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"half")
+    half = tmp_path / "step-30.data-00000-of-00001"
+    half.write_bytes(b"half")
     (tmp_path / "step-25.data-00000-of-00001").write_bytes(b"no index yet")
     (tmp_path / "input-0-20.index").write_bytes(b"of somebody else")
     assert restored(tmp_path) == (20.0, [])
@@ -247,6 +246,25 @@ def test_leftovers_of_a_killed_write_are_removed_by_the_next_process_that_saves(
     saved(tmp_path, [40], keep=3)
     names = {path.name.split(".")[0] for path in tmp_path.iterdir()}
     assert names == {"checkpoint", "step-10", "step-20", "step-40", "input-0-20"}
+
+
+def test_files_and_directories_of_other_names_stay(tmp_path):
+    saved(tmp_path, [10])
+    (tmp_path / "step-99").mkdir()
+    others = ["step-5", "step-10-copy.index", "step-best.index", "step-5.txt"]
+    for name in others:
+        (tmp_path / name).write_text(name)
+    saved(tmp_path, [20], keep=1)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "checkpoint", "step-20.index", "step-20.data-00000-of-00001", "step-99", *others
+    }  # fmt: skip
+
+
+def test_a_directory_with_the_name_of_a_checkpoint_is_an_error_at_the_start(tmp_path):
+    saved(tmp_path, [10])
+    (tmp_path / "step-99.index").mkdir()
+    with pytest.raises(BertTfError, match=r"step-99.index is a directory, but .*; move it away"):
+        restored(tmp_path)
 
 
 def test_on_a_full_disk_the_previous_checkpoint_is_kept(small_disk, fill):

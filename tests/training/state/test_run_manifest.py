@@ -164,6 +164,25 @@ def test_partial_files_of_a_killed_run_are_removed(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
+@pytest.mark.parametrize("name", ["results.json", "curves.png", "history.jsonl", "tensorboard", "checkpoints"])
+def test_a_place_that_the_run_could_not_write_is_named_before_it_starts(tmp_path, name):
+    RunManifest(str(tmp_path), RUN).write(0)
+    if "." in name:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("")
+    with pytest.raises(ConfigError, match=rf"{name} is (not )?a directory"):
+        RunManifest(str(tmp_path), RUN)
+
+
+def test_a_model_whose_checkpoints_were_removed_is_not_replaced_by_another_run(tmp_path):
+    RunManifest(str(tmp_path), RUN).write(0)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="belongs to another run"):
+        RunManifest(str(tmp_path), other(seed=1))
+    RunManifest(str(tmp_path), RUN)
+
+
 def test_a_directory_with_other_files_is_refused_and_not_changed(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ConfigError, match=r"not empty \(it holds 'thesis.tex'\)"):
