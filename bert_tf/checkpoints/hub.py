@@ -1,5 +1,6 @@
 """Downloads of models from the Hugging Face Hub by name: hf://OWNER/NAME, or hf://OWNER/NAME@REVISION."""
 
+import os
 import re
 from collections.abc import Collection
 from types import ModuleType
@@ -47,7 +48,7 @@ def fetch(name: str, allow_pickle: bool = False) -> str:
         raise ConfigError(f"{name}: models of the Hub need huggingface_hub: pip install 'bert_tf[hub]'") from None
     repo_id, revision = match["repo_id"], match["revision"]
     # The second is imported there from the HTTP library of its version.
-    failures: tuple[type[Exception], ...] = (OSError, errors.HTTPError)  # type: ignore[attr-defined]
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, errors.HTTPError)  # type: ignore[attr-defined]
     try:
         # A dry run first: the files on the Hub decide which to download.
         listed = snapshot_download(
@@ -79,7 +80,7 @@ def _choose(files: Collection[str], name: str, allow_pickle: bool) -> tuple[str,
 
 def _cached(name: str, repo_id: str, revision: str | None, cause: BaseException | None) -> str:
     """The cached copy; `cause` is the reason why the Hub was not reached."""
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import constants, errors, snapshot_download
 
     try:
         # Pickled weights are not required: without allow_pickle, a cache that lacks them is complete.
@@ -88,6 +89,9 @@ def _cached(name: str, repo_id: str, revision: str | None, cause: BaseException 
         )
     except errors.LocalEntryNotFoundError:
         raise DataError(f"{name}: {_why(repo_id, cause, errors)}") from None
+    except (OSError, ValueError) as error:  # such as a name in it that is not UTF-8
+        folder = os.path.join(constants.HF_HUB_CACHE, f"models--{repo_id.replace('/', '--')}")
+        raise DataError(f"{name}: its copy in the cache, {folder}, is damaged ({_line(error)}); remove it") from None
     logging.warning("%s: using the cached copy, as the Hub was not reached (%s): %s", name, _line(cause), path)
     return path
 

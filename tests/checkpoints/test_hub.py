@@ -292,6 +292,25 @@ def test_a_cache_filled_by_huggingface_hub_is_read_offline(tmp_path, model):
         assert ask("hf://us/tagged")["error"].startswith(expected)
 
 
+DAMAGED = {"not UTF-8": b"\xff" * 40, "nothing": b"", "zero bytes": bytes(40), "another path": b"../../x"}
+
+
+def test_a_damaged_cache_is_one_line_with_its_folder(tmp_path, model):
+    lay_out(tmp_path, "us/ours", model)
+    reference = tmp_path / "models--us--ours/refs/main"
+    with asking(tmp_path, HF_HUB_OFFLINE="1") as ask:
+        for case, content in DAMAGED.items():
+            reference.write_bytes(content)
+            error = ask("hf://us/ours", opened=True)["error"]
+            assert error.startswith("DataError: "), case
+            assert "\n" not in error
+            if case == "not UTF-8":
+                assert f"its copy in the cache, {tmp_path}/models--us--ours, is damaged (" in error
+        reference.unlink()
+        reference.mkdir()
+        assert ask("hf://us/ours")["error"].startswith("DataError: hf://us/ours: ")
+
+
 @pytest.mark.parametrize(
     "name", ["hf://", "hf://bert", "hf://a/b/c", "hf://a/b@", "hf:///b", "hf://a/../../etc", "hf://a b/c"]
 )

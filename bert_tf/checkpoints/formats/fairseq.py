@@ -95,7 +95,9 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     tensors = read_mapped(table, shapes, store, file)
     unused_tensors = _unused_tensors(store, names_of(table, shapes), tensors["embeddings/word_embeddings"], root, file)
     unused_tensors |= {
-        name: "belongs to the training run, not to the model" for name in saved if name not in ("model", "args", "cfg")
+        str(name): "belongs to the training run, not to the model"
+        for name in saved
+        if name not in ("model", "args", "cfg")
     }
     why = _not_text(symbols, pieces)
     return Checkpoint(

@@ -12,6 +12,8 @@ from bert_tf.types import Array
 _DTYPES = (
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
+_CONTAINERS = (dict, list, tuple, set, frozenset, argparse.Namespace)
+_DEEPEST = 100  # levels of nesting; the state of a training has less than ten
 
 
 def check_allowed(file: str, allow_pickle: bool) -> None:
@@ -61,7 +63,9 @@ def open_nested(file: str) -> Any:
         )
     try:
         with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=_can_be_mapped(file))
+            value = torch.load(file, map_location="cpu", weights_only=True, mmap=_can_be_mapped(file))
+            _check_nesting(value)
+            return value
     except Exception as error:  # the instructions of a damaged or hostile file can fail in any way
         cause = error.__context__ or error  # PyTorch wraps it in paragraphs of advice to trust the file
         text = getattr(cause, "strerror", None) or str(cause).strip() or type(cause).__name__
@@ -69,6 +73,20 @@ def open_nested(file: str) -> Any:
         raise DataError(
             f"{file} cannot be read: {reason[:200]}; expected a file of torch.save with tensors and plain containers"
         ) from None
+
+
+def _check_nesting(value: object) -> None:
+    """Raises ValueError for containers so deep, as keys too, that Python could not print or compare them."""
+    seen, level = set[int](), [value]
+    for _ in range(_DEEPEST):
+        containers = [one for one in level if isinstance(one, _CONTAINERS) and id(one) not in seen]
+        seen.update(map(id, containers))
+        level = []
+        for one in containers:
+            parts = vars(one) if isinstance(one, argparse.Namespace) else one
+            level += [*parts, *parts.values()] if isinstance(parts, dict) else parts
+    if level:
+        raise ValueError(f"containers are nested more than {_DEEPEST} levels deep")
 
 
 def tensors_of(value: object, file: str) -> dict[str, Tensor]:

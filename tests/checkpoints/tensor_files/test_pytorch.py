@@ -2,12 +2,14 @@
 
 import argparse
 import collections
+import contextlib
 import operator
 import os
 import pickle
 import struct
 import subprocess
 import sys
+import types
 import zipfile
 
 import ml_dtypes
@@ -30,6 +32,33 @@ def test_without_pytorch_the_error_says_what_to_install(monkeypatch):
         ConfigError, match=r"x\.bin: PyTorch .*: pip install 'bert_tf\[torch\]'; its CPU wheels suffice"
     ):
         open_pickled("x.bin")
+
+
+def deep(levels, kind):
+    value = kind()
+    for _ in range(levels):
+        value = kind([value]) if kind is not dict else {"x": value}
+    return value
+
+
+DEEP = {
+    "lists": deep(3000, list),
+    "dicts": {"model": deep(3000, dict)},
+    "a key": {deep(3000, tuple): 1.0},
+    "keys in a setting": {"args": argparse.Namespace(x={deep(3000, tuple): 1.0})},
+}
+
+
+@pytest.mark.parametrize("case", DEEP)
+def test_containers_nested_too_deeply_are_one_line(monkeypatch, case):
+    loader = types.SimpleNamespace(safe_globals=lambda _: contextlib.nullcontext())
+    monkeypatch.setitem(
+        sys.modules,
+        "torch",
+        types.SimpleNamespace(__version__="2.10", serialization=loader, load=lambda *_, **__: DEEP[case]),
+    )
+    with pytest.raises(DataError, match=r"x\.bin cannot be read: containers are nested more than 100 levels deep; exp"):
+        open_nested("x.bin")
 
 
 @pytest.fixture
