@@ -87,7 +87,11 @@ def instructions() -> list[str]:
 
 
 def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]:
-    """Runs an encoder in float32 on batches of features and returns the ranges of each block."""
+    """Runs an encoder in float32 on batches of features and returns the ranges of each block.
+
+    Raises:
+        NotServable: it computes NaN or infinity.
+    """
     found: dict[int, list[dict[str, Array]]] = {}
     for features in batches:
         tokens = features["input_mask"].numpy().reshape(-1) > 0
@@ -101,10 +105,13 @@ def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]
             for block in blocks(encoder):
                 for layer in products(block).values():
                     del layer.__dict__["product"]
-    return [
+    ranges = [
         Largest(**{name: np.max([one[name] for one in batches], 0) for name in Largest._fields})
         for batches in found.values()
     ]
+    if not all(np.isfinite(part).all() for one in ranges for part in one):
+        raise NotServable("int8: the model itself computes NaN or infinity; check its training; nothing was exported")
+    return ranges
 
 
 def _observed(layer: Dense, largest: dict[str, Array], name: str, tokens: Array, rows: tf.Tensor) -> tf.Tensor:
@@ -335,7 +342,7 @@ def _terms(largest: Array, limit: float) -> Array:
     """Number of additional terms of each channel: an odd one ends 2 below a multiple, where GELU is almost x."""
     rising = np.ceil(largest / limit) - 1
     ends_early = (rising % 2 == 1) & (largest > (rising + 1) * limit - 2)
-    return np.maximum(rising + ends_early, 0).astype(int)
+    return np.clip(rising + ends_early, 0, 2**31).astype(int)  # a whole number even for weights of 1e30
 
 
 class Lookup:

@@ -11,6 +11,7 @@ import tensorflow as tf
 import bert_tf.serving.optimize
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError
+from bert_tf.model.encoder import encoder_of
 from bert_tf.serving import ask, int8
 from bert_tf.serving.export import export
 from bert_tf.serving.session import NotServable
@@ -101,6 +102,23 @@ def test_clipped_channels_are_continued_by_others(rng):
     # GELU is 0.05 less than x at 2, where the last term of a channel may end.
     assert np.abs(found - expected).max() < 0.05 * np.abs(output_kernel).max()
     assert np.abs(np.minimum(activations, wider.limit) @ output_kernel - expected).max() > 10
+
+
+def test_a_channel_of_any_size_takes_no_negative_number_of_others(rng):
+    kernel, bias, output = rng.normal(size=(3, 96)), rng.normal(size=96), rng.normal(size=(96, 2))
+    for size in (1e20, 1e30):
+        largest = rng.uniform(1, 3, 96) * size
+        wider = int8.continued(kernel, bias, output, largest)
+        assert wider.limit >= largest.max() / 3 and wider.kernel.shape == (3, 96 + 16)
+
+
+@kernels
+def test_a_model_that_computes_infinity_is_named_before_its_export(tmp_path):
+    task, model = make("single")
+    kernel = int8.blocks(encoder_of(model))[0].attention.qkv.kernel
+    kernel.assign(kernel * 1e30)
+    with pytest.raises(NotServable, match="int8: the model itself computes NaN or infinity; check its training"):
+        export(task, model, str(tmp_path / "model"), check=False, optimize="int8")
 
 
 def test_smoothing_makes_channels_alike_and_at_most_1(rng):
