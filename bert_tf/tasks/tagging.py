@@ -45,7 +45,7 @@ from bert_tf.text.packing import pack
 from bert_tf.text.words import given_words, spans
 from bert_tf.types import Array, Json, Metrics, Tensors, TfFunction, Writer
 
-RESPELT = "read as B-TYPE, I-TYPE or O: entity tag in another spelling"
+RESPELT = "read as B-TYPE, I-TYPE and O: sentence with entity tags in another spelling"
 LOOK_LIKE_ENTITIES = (
     "scored as plain tags, without spans and F1: tags that look like entities, but in an unknown spelling; write "
     "B-TYPE, I-TYPE and O"
@@ -182,12 +182,12 @@ class Tagging(FineTuningTask):
         if not self.scheme and look_like_entities(known):
             read_report.add(LOOK_LIKE_ENTITIES, examples[0].location)
         for example in examples:
-            written = tags_of(example)
-            usual_tags = respelt(written) if scheme else written
-            for tag, usual, repaired in zip(written, usual_tags, learned(example, scheme), strict=True):
-                if tag != usual:
-                    read_report.add(RESPELT, example.location)
-                if usual != repaired:
+            written = list(tags_of(example))
+            usual = respelt(written) if scheme else written
+            if usual != written:
+                read_report.add(RESPELT, example.location)
+            for tag, repaired in zip(usual, learned(example, scheme), strict=True):
+                if tag != repaired:
                     read_report.add("repaired: tag of a broken entity sequence", example.location)
             for tag in learned(example, self.scheme):
                 if tag not in known:

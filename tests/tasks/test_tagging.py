@@ -485,7 +485,7 @@ def test_entity_tags_are_learned_and_scored_whatever_their_spelling(tokenizer, o
     assert task.baseline(train)["recall"] < 1 and "f1" in task.baseline(train)
     read_report = ReadReport()
     task.check(train, read_report)
-    assert read_report.counts == ({} if written == tags else {RESPELT: sum(map(str.__ne__, tags, written))})
+    assert read_report.counts == ({} if written == tags else {RESPELT: 1})
 
 
 def test_bilou_and_bmewo_are_bioes(tokenizer):
@@ -499,7 +499,7 @@ def test_an_untyped_i_continues_the_entity_before_it_and_is_o_without_one(tokeni
     task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None)
     task.check(train, read_report)
     assert learned(train[0], task.scheme) == ["B-DT", "I-DT", "O", "O", "B-PS"]
-    assert read_report.counts == {RESPELT: 3, "repaired: tag of a broken entity sequence": 1}
+    assert read_report.counts == {RESPELT: 1, "repaired: tag of a broken entity sequence": 1}
 
 
 def test_the_labels_of_a_converted_model_are_understood_in_any_spelling(tokenizer):

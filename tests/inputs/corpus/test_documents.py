@@ -276,7 +276,8 @@ def test_two_documents_are_enough_or_one_if_no_other_is_needed():
     ],
 )
 def test_documents_that_make_bad_pairs_are_described(lengths, expected):
-    found = unfit_for_pairs(blocks(numbered_documents(lengths)), max_tokens=10)
+    documents = tf.data.Dataset.from_tensor_slices(ragged(numbered_documents(lengths))).batch(100)
+    found = unfit_for_pairs(documents, max_tokens=10)
     assert re.search(expected, found) if expected else found == ""
 
 
