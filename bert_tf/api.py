@@ -461,9 +461,9 @@ class QuestionAnswerer(_FineTuned):
     """Answers questions with a part of a text, as in SQuAD.
 
     An input is a pair (question, context) or a dict with these keys. A label is the answer: a text, of which the first
-    occurrence in the context counts; a dict of the lists `text` and `answer_start`, as in SQuAD; or None for a question
-    without an answer (with the setting unanswerable=True). `predict` returns the answer, its start and end in
-    characters of the context, its probability, and the best candidates as `nbest`.
+    occurrence in the context counts; a list of dicts with `text` and `answer_start`, or a dict with a list of each, as
+    in SQuAD; or None for a question without an answer (with the setting unanswerable=True). `predict` returns the
+    answer, its start and end in characters of the context, its probability, and the best candidates as `nbest`.
     """
 
     _kind = QuestionAnswering
@@ -477,8 +477,10 @@ class QuestionAnswerer(_FineTuned):
             return {
                 "answers": {name: list(value) if isinstance(value, tuple) else value for name, value in label.items()}
             }
+        if isinstance(label, list | tuple):
+            return {"answers": list(label)}
         if not isinstance(label, str):
-            raise DataError(f"{location} is {shown(label)}; expected a text, None, or a dict as in SQuAD")
+            raise DataError(f"{location} is {shown(label)}; expected a text, None, or a dict or list as in SQuAD")
         # Its first occurrence; a text that does not occur is not at 0 either, which the reader counts.
         start = max(0, line["context"].find(label)) if isinstance(line["context"], str) else 0
         return {"answers": [{"text": label, "start": start}] if label else []}

@@ -201,6 +201,25 @@ def _check(kind, predictions, x):
             assert len(prediction["probabilities"]) == len(value[1])
 
 
+def test_answers_in_every_shape_are_repaired_and_counted_as_those_of_files(pretrained, capsys):
+    labels = [
+        "a  b",
+        "a b",  # one space instead of two
+        {"text": ["a  b"], "answer_start": [4]},
+        {"text": np.array(["a  b"]), "answer_start": np.array([3])},  # off by one
+        [{"text": "a b", "answer_start": 4.0}],
+        ({"text": "a  b", "start": 4},),
+        {"text": ["z"], "answer_start": [4]},
+    ]
+    answerer = bert_tf.QuestionAnswerer.from_pretrained(pretrained, max_length=LENGTH, stride=8, max_question_length=8)
+    answerer.fit([("b?", "the a  b c")] * len(labels), labels, **SETTINGS | {"epochs": 1})
+    lines = {
+        line.partition(":")[0]: line for line in capsys.readouterr().out.replace("train examples: ", "").split("\n")
+    }
+    assert lines["matched"].endswith(": 2 (x[1], x[4])") and lines["moved"].endswith(": 1 (x[3])")
+    assert lines["without offset"].endswith(": 1 (x[6])") and lines["left out of the loss"].endswith(": 1 (x[6])")
+
+
 def test_masked_lm_fills_each_mask_with_the_models_predictions(pretrained):
     model = bert_tf.MaskedLM.from_pretrained(pretrained)
     texts = ["the [MASK] good [MASK]", "good", "a [MASK]"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport, is_blank
-from bert_tf.inputs.datasets.text_files import Seen, checked, field, identity, own_id, parts, read_json
+from bert_tf.inputs.datasets.text_files import Seen, checked, field, identity, own_id, parts, read_json, whole
 
 MOVED = "moved: answer text found at another offset"
 MATCHED = "matched: answer text found in its context with other white space, invisible characters or Unicode form"
@@ -95,14 +95,17 @@ def answers_of(record: Any, location: str, unanswerable: bool) -> tuple[Answer, 
 def _listed(given: Any, record: Any, location: str) -> Iterator[Answer]:
     if not isinstance(given, dict):
         for answer, where in parts(record, "answers", location):
-            yield Answer(field(answer, "text", str, where), field(answer, _start_of(answer), int, where))
+            name = _start_of(answer)
+            if isinstance(answer, dict) and name in answer:
+                answer = answer | {name: whole(answer[name])}
+            yield Answer(field(answer, "text", str, where), field(answer, name, int, where))
         return
     where = f"{location}: answers"
     texts, starts = (list(parts(given, name, where)) for name in ("text", _start_of(given)))
     if len(texts) != len(starts):
         raise DataError(f"{where}: {len(texts)} texts and {len(starts)} starts; expected one start per text")
     for (text, text_location), (start, start_location) in zip(texts, starts, strict=True):
-        yield Answer(checked(text, str, text_location), checked(start, int, start_location))
+        yield Answer(checked(text, str, text_location), checked(whole(start), int, start_location))
 
 
 def _start_of(answer: Any) -> str:

@@ -144,6 +144,7 @@ SHAPES = [
     [{"text": "dog", "start": DOG}, {"text": "cat", "start": 4}],
     {"text": ["dog", "cat"], "answer_start": [DOG, 4]},
     {"text": ["dog", "cat"], "start": [DOG, 4]},
+    [{"text": "dog", "answer_start": float(DOG)}, {"text": "cat", "start": 4.0}],
 ]
 
 
