@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from bert_tf.checkpoints import load
     from bert_tf.config import BertConfig
+    from bert_tf.inputs.datasets.sources import read
     from bert_tf.model.encoder import BertEncoder
     from bert_tf.model.heads import BertPretrainer
     from bert_tf.text.tokenizer import Tokenizer
@@ -38,6 +39,7 @@ __all__ = [
     "TokenClassifier",
     "Tokenizer",
     "load",
+    "read",
 ]
 # The others are in bert_tf.api.
 _MODULES = {
@@ -46,6 +48,7 @@ _MODULES = {
     "BertPretrainer": "bert_tf.model.heads",
     "Tokenizer": "bert_tf.text.tokenizer",
     "load": "bert_tf.checkpoints",
+    "read": "bert_tf.inputs.datasets.sources",
 }
 
 

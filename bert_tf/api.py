@@ -29,7 +29,8 @@ from bert_tf.config.values import annotations, misfit, unknown_field
 from bert_tf.errors import BertTfError, ConfigError, DataError, shown
 from bert_tf.files import cause, check_output, text_path, write_json
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
-from bert_tf.inputs.datasets.sources import InMemory
+from bert_tf.inputs.datasets.formats import FORMATS
+from bert_tf.inputs.datasets.sources import Data, InMemory
 from bert_tf.inputs.datasets.text_files import checked
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.report.reporter import FileReporter
@@ -147,7 +148,7 @@ class _FineTuned(_Model[FineTuningTask]):
     """Base class of the models for fine-tuning tasks.
 
     `x` and `y` are lists, NumPy arrays, pandas columns, or other iterables of equal length; or `x` alone is a
-    tf.data.Dataset of (input, label) pairs.
+    tf.data.Dataset of (input, label) pairs, or what `bert_tf.read` returns.
     """
 
     _kind: ClassVar[type[FineTuningTask]]
@@ -215,7 +216,7 @@ class _FineTuned(_Model[FineTuningTask]):
         Args:
             x: inputs; see the class.
             y: their labels.
-            validation_data: (x, y) or a tf.data.Dataset; evaluated after every epoch.
+            validation_data: (x, y), or what `x` alone can be; evaluated after every epoch.
             epochs: passes over the data.
             batch_size: examples per update.
             learning_rate: peak of the schedule.
@@ -235,10 +236,12 @@ class _FineTuned(_Model[FineTuningTask]):
         if "log_every" not in train:
             settings.log_every = min(settings.log_every, math.ceil(len(given["train"]) / settings.batch_size))
         if validation_data is not None:
-            x, y = (validation_data, None) if isinstance(validation_data, tf.data.Dataset) else _pair(validation_data)
+            alone = isinstance(validation_data, tf.data.Dataset | Data)
+            x, y = (validation_data, None) if alone else _pair(validation_data)
             given["validation"] = self._labelled(x, y, "validation x")
         data = self._data(given["train"])
-        if any(self._data(lines) != data for lines in given.values()):
+        values = (one for one in given.values() if not isinstance(one, Data))
+        if not isinstance(given["train"], Data) and any(self._data(one) != data for one in values):
             raise DataError("x and validation x differ: one holds single texts and the other pairs; expected one kind")
         config = FinetuneConfig(self._config, data, settings)
         with (
@@ -265,10 +268,10 @@ class _FineTuned(_Model[FineTuningTask]):
     def predict(self, x: Values, *, batch_size: int = 32) -> list[Json]:
         """Predicts for each input a dict of plain Python values; see the class for its contents."""
         _check_batch_size(batch_size)
-        lines = self._lines(_listed(x, "x", self._element_rank), None, "x")
-        if not lines:
+        given = self._read(x) if isinstance(x, Data) else self._lines(_listed(x, "x", self._element_rank), None, "x")
+        if not given:
             return []
-        source = InMemory(self._data(lines), self._kind.example, {"x": lines})
+        source = InMemory(self._data(given), self._kind.example, {"x": given})
         examples = list(source.examples(ReadReport(), "x", labelled=False))
         return [self._answer(prediction) for _, prediction in self._predict(examples, _plain(batch_size))]
 
@@ -276,8 +279,8 @@ class _FineTuned(_Model[FineTuningTask]):
         """Evaluates the model: loss, the task's metrics and its official metrics."""
         _check_batch_size(batch_size)
         task, model = self._trained()
-        lines = self._labelled(x, y, "x")
-        source = InMemory(self._data(lines), self._kind.example, {"validation": lines})
+        given = self._labelled(x, y, "x")
+        source = InMemory(self._data(given), self._kind.example, {"validation": given})
         split = finetuning.Split(source, "validation")
         split.prepare(task)
         with forgetting_custom_gradients():
@@ -287,8 +290,10 @@ class _FineTuned(_Model[FineTuningTask]):
     def _predict(self) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
         return finetuning.predictor(*self._trained(), _strategy())
 
-    def _labelled(self, x: Values, y: Values, name: str) -> _Lines:
+    def _labelled(self, x: Values, y: Values, name: str) -> "_Lines | Data":
         """Examples with labels."""
+        if isinstance(x, Data) and y is None:
+            return self._read(x)
         if isinstance(x, tf.data.Dataset) and y is None:
             pairs = _listed(x, name, self._element_rank)
             if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
@@ -303,6 +308,16 @@ class _FineTuned(_Model[FineTuningTask]):
         if not inputs:
             raise DataError(f"{name} is empty; expected at least one example")
         return self._lines(inputs, labels, name)
+
+    def _read(self, data: Data) -> Data:
+        """The data, if its examples are of this kind."""
+        if data.examples and not isinstance(data.examples[0], self._kind.example):
+            fitting = ", ".join(name for name, form in FORMATS.items() if form.example is self._kind.example)
+            raise ConfigError(
+                f"{data.where} was read as {data.format.format!r}, which is for another class than "
+                f"{type(self).__name__}; for this one: {fitting}"
+            )
+        return data
 
     def _listed_labels(self, y: Values, name: str) -> list[Any]:
         return _listed(y, f"the labels of {name}")
@@ -325,8 +340,12 @@ class _FineTuned(_Model[FineTuningTask]):
         """The fields of JSON lines for the label of the input `line`."""
         return {"label": label}
 
-    def _data(self, lines: _Lines) -> ExampleData:
+    def _data(self, given: "_Lines | Data") -> ExampleData:
         """Saved with the model: the format of files with such examples."""
+        return given.format if isinstance(given, Data) else self._format_of(given)
+
+    def _format_of(self, lines: _Lines) -> ExampleData:
+        """The format of files with such examples."""
         return self._format
 
     def _answer(self, prediction: Json) -> Json:
@@ -351,7 +370,7 @@ class _TextModel(_FineTuned):
                 raise DataError(f"{location} and {lines[0][0]}: one is a text, the other a pair; expected one kind")
         return lines
 
-    def _data(self, lines: _Lines) -> ExampleData:
+    def _format_of(self, lines: _Lines) -> ExampleData:
         second = "second_text" if "second_text" in lines[0][1] else ""
         return ExampleData(text="text", second_text=second, label="label")
 
@@ -433,28 +452,33 @@ class TextRegressor(_TextModel):
 
 
 class TokenClassifier(_FineTuned):
-    """Tags words: named entities, parts of speech.
+    """Tags words, or characters: named entities, parts of speech.
 
-    An input is a list of words; `predict` also takes a text, which it splits into words. A label is a list of tags, one
-    per word; tags such as B-PER and I-PER form entities. `predict` returns text, words, tags, a score per word and, for
+    An input is a list of words, and its label a list of tags, one per word. Or an input is a text, and its label has a
+    tag for each character, spaces included, as in KLUE's named entities. Tags such as B-PER and I-PER form entities. A
+    model of words splits a text, for which `predict` has no words, into words, a model of characters into characters.
+    `predict` returns text, words (or characters), tags, scores, one each, 0 where there is no wordpiece, and, for
     entities, spans: text, label, start and end in characters of the text, and score.
     """
 
     _kind = Tagging
-    _format = ExampleData(format="conll")
     _element_rank = 1
 
     def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
-        if isinstance(value, str) and not labelled:
+        if isinstance(value, str):
             return {"text": value}
         if not isinstance(value, list | tuple) or not value:
-            raise DataError(f"{location} is {shown(value)}; expected a list of words")
+            raise DataError(f"{location} is {shown(value)}; expected a list of words, or a text")
         return {"words": list(value)}
 
     def _gold(self, label: Any, line: Json, location: str) -> Json:
         if not isinstance(label, list | tuple):
-            raise DataError(f"{location} is {shown(label)}; expected {len(line['words'])} tags, one per word")
+            unit, parts = ("character", line["text"]) if "text" in line else ("word", line["words"])
+            raise DataError(f"{location} is {shown(label)}; expected {len(parts)} tags, one per {unit}")
         return {"tags": [str(tag) if isinstance(tag, int) else tag for tag in label]}
+
+    def _format_of(self, lines: _Lines) -> ExampleData:
+        return ExampleData(format="klue/ner" if any("text" in line for _, line in lines) else "conll")
 
 
 class QuestionAnswerer(_FineTuned):
@@ -485,7 +509,7 @@ class QuestionAnswerer(_FineTuned):
         start = max(0, line["context"].find(label)) if isinstance(line["context"], str) else 0
         return {"answers": [{"text": label, "start": start}] if label else []}
 
-    def _data(self, lines: _Lines) -> ExampleData:
+    def _format_of(self, lines: _Lines) -> ExampleData:
         return ExampleData(format="squad2" if self._config.unanswerable else "squad")
 
 

@@ -11,12 +11,14 @@ import tensorflow as tf
 import bert_tf
 from bert_tf import api
 from bert_tf.checkpoints import directory
-from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TrainConfig
+from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.inputs.datasets.conll import read_klue_ner
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs import finetuning
+from tests import packages
 from tests.model import numpy_bert
-from tests.model.small import multiplies_bfloat16, randomize
+from tests.model.small import multiplies_bfloat16, randomize, small_config
 from tests.serving.kinds import LENGTH, VOCABULARY, _encoder
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -60,6 +62,80 @@ def test_fit_gives_the_weights_and_metrics_of_finetune_on_the_same_rows(fitted, 
     assert history.history["val_loss"] == [row["loss"] for row in evaluations]
     metrics = classifier.evaluate(np.array(TEXTS[3:7]), LABELS[3:7], batch_size=4)
     assert metrics == {name: results["final"][name] for name in metrics}
+
+
+def test_fit_reads_a_file_as_finetune_does(pretrained, tmp_path):
+    """The labels of GLUE in its own order, in a folder and in files."""
+    rows = "".join(f"{text}\t{len(text) % 2}\n" for text in TEXTS)
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
+    train, dev = bert_tf.read("glue/sst2", tmp_path), bert_tf.read("glue/sst2", tmp_path / "dev.tsv")
+    settings = {**SETTINGS, "epochs": 1}
+    data, train_config = ExampleData(format="glue/sst2"), TrainConfig(**settings)
+    config = FinetuneConfig(ClassificationConfig(max_length=LENGTH), data, train_config)
+    results = finetuning.finetune(config, str(tmp_path), pretrained, str(tmp_path / "run"), STRATEGY)
+    classifier = bert_tf.TextClassifier.from_pretrained(pretrained, max_length=LENGTH)
+    history = classifier.fit(train, validation_data=dev, **settings)
+    assert history.history["val_score"] == [row["score"] for row in results["evaluations"]]
+    classifier.save(tmp_path / "saved")
+    for file in (
+        "model.safetensors",
+        "config.json",
+    ):  # with the format, so that `evaluate` reads the same kind of files
+        assert (tmp_path / "saved" / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
+    assert classifier.evaluate(dev, batch_size=4)["score"] == results["final"]["score"]
+    assert classifier.predict(dev) == classifier.predict(dev.x)
+    with pytest.raises(
+        ConfigError, match=r"read as 'glue/sst2', which is for another class than TokenClassifier; for th"
+    ):
+        bert_tf.TokenClassifier.from_pretrained(pretrained).fit(train)
+
+
+def test_a_tagger_of_klues_characters_is_that_of_finetune(tmp_path):
+    """Real named entities; the vocabulary is their characters."""
+    whole = packages.shared("korean/klue/klue-ner-v1.1_dev.tsv").read_text(encoding="utf-8")
+    sentences = whole.split("\n\n")
+    for part, count in (("train", 64), ("dev", 16)):
+        path = tmp_path / f"klue-ner-v1.1_{part}.tsv"
+        path.write_text("\n\n".join(sentences[:count]) + "\n\n", encoding="utf-8")
+    examples = list(read_klue_ner(str(tmp_path / "klue-ner-v1.1_train.tsv")))
+    letters = sorted({letter for example in examples for letter in example.text if letter.strip()})
+    tokenizer = bert_tf.Tokenizer(
+        [*VOCABULARY[:5], *letters, *(f"##{letter}" for letter in letters)], lower_case=False, split_cjk=False
+    )
+    shape = small_config(vocab_size=tokenizer.vocab_size, max_position_embeddings=LENGTH, num_layers=1)
+    encoder = bert_tf.BertEncoder(shape)
+    task = MaskedLM(tokenizer, LENGTH)
+    directory.save(str(tmp_path / "init"), randomize(task.build(encoder)), encoder, task)
+
+    train, dev = (bert_tf.read("klue/ner", tmp_path, split) for split in ("train", "validation"))
+    assert [(example.text, example.tags) for example in examples] == list(
+        zip(train.x, map(tuple, train.y), strict=True)
+    )
+    assert list(train.examples) == examples and len(dev) == 16 and any(tag != "O" for tag in dev.y[0])
+    settings = {**SETTINGS, "epochs": 1, "batch_size": 16}
+    config = FinetuneConfig(TaggingConfig(max_length=LENGTH), ExampleData(format="klue/ner"), TrainConfig(**settings))
+    results = finetuning.finetune(config, str(tmp_path), str(tmp_path / "init"), str(tmp_path / "run"), STRATEGY)
+    expected = {name: value for name, value in results["final"].items() if "macro_f1" in name or name == "accuracy"}
+    assert len(expected) == 3
+    for x, y, validation in ((train, None, dev), (train.x, train.y, (dev.x, dev.y))):
+        tagger = bert_tf.TokenClassifier.from_pretrained(tmp_path / "init", max_length=LENGTH)
+        tagger.fit(x, y, validation_data=validation, **settings)
+        tagger.save(tmp_path / "saved")
+        for file in ("model.safetensors", "config.json"):
+            assert (tmp_path / "saved" / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
+        metrics = tagger.evaluate(validation) if y is None else tagger.evaluate(*validation)
+        assert {name: metrics[name] for name in expected} == expected
+    # A run of the program, asked in Python: a tag and a score for each character, none for spaces.
+    (prediction,) = bert_tf.TokenClassifier.from_pretrained(tmp_path / "run").predict(dev.x[:1])
+    assert prediction["words"] == list(dev.x[0]) and len(prediction["tags"]) == len(dev.x[0])
+    assert [score > 0 for score in prediction["scores"]] == [letter != " " for letter in dev.x[0]]
+    with pytest.raises(
+        DataError, match=r"^x\[0\]: \d+ words of \d+ characters, but the model tags characters; give the w"
+    ):
+        tagger.predict([dev.x[0].split()])
+    with pytest.raises(DataError, match=r"x\[0\]: 2 characters and 1 tags; expected one per character"):
+        tagger.fit(["가나"], [["O"]])
 
 
 def test_a_label_that_the_classifier_does_not_have_counts_as_an_error(fitted, capsys):

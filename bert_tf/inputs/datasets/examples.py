@@ -137,6 +137,12 @@ class ReadReport:
         if len(self.locations[reason]) < _LISTED:
             self.locations[reason].append(location)
 
+    def merge(self, other: "ReadReport") -> None:
+        """Adds the counts of another report."""
+        self.counts.update(other.counts)
+        for reason, locations in other.locations.items():
+            self.locations[reason] = (self.locations[reason] + locations)[:_LISTED]
+
     def lines(self) -> list[str]:
         """One line per reason, most frequent first: the reason, its count and its first locations."""
         lines = []

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import text_path
 from bert_tf.inputs.corpus.shards import digest
 from bert_tf.inputs.datasets import json_lines, tfds_sets
 from bert_tf.inputs.datasets.examples import (
@@ -21,6 +22,7 @@ from bert_tf.inputs.datasets.examples import (
 from bert_tf.inputs.datasets.formats import FORMATS, File, texts_of
 from bert_tf.inputs.datasets.text_files import STDIN
 from bert_tf.inputs.identity import file_identity
+from bert_tf.types import StrPath
 
 TFDS = "tfds:"
 EMPTY = "skipped: empty text"
@@ -38,12 +40,14 @@ class Kind(NamedTuple):
         skip_reason: maps a labelled example to the reason why it is useless for training and evaluation, or to None.
         lines: reader of JSON lines, or of such objects in memory.
         tfds: reader of TFDS.
+        values: maps an example to its input and its label as the Python API takes them.
     """
 
     gold: str
     skip_reason: Callable[[Any], str | None]
     lines: Callable[[json_lines.Lines, File], Iterator[Any]]
     tfds: Callable[[File], Iterator[Any]]
+    values: Callable[[Any], tuple[Any, Any]]
 
 
 def _unanswerable(file: File) -> bool:
@@ -58,18 +62,39 @@ def _question_skip_reason(example: QuestionExample) -> str | None:
     return None
 
 
+def _text_values(example: TextExample) -> tuple[Any, Any]:
+    return example.texts if len(example.texts) > 1 else example.texts[0], example.label
+
+
+def _tagged_values(example: TaggedExample) -> tuple[Any, Any]:
+    units = None if example.words == tuple(example.text) else example.words
+    return list(units) if units else example.text, None if example.tags is None else list(example.tags)
+
+
+def _question_values(example: QuestionExample) -> tuple[Any, Any]:
+    texts = [answer.text for answer in example.answers or ()]
+    starts = [answer.start or 0 for answer in example.answers or ()]  # 0: elsewhere in the context, or not in it
+    return (example.question, example.context), {"text": texts, "answer_start": starts} if texts else None
+
+
+def _choice_values(example: ChoiceExample) -> tuple[Any, Any]:
+    return (example.context, example.question, list(example.choices)), example.label
+
+
 KINDS: dict[type, Kind] = {
     TextExample: Kind(
         "label",
         lambda example: EMPTY if is_blank(*example.texts) else None,
         lambda lines, file: json_lines.read_text_lines(lines, texts_of(file.data), file.data.label),
         lambda file: tfds_sets.read_tfds_texts(file.path, file.part, texts_of(file.data), file.data.label),
+        _text_values,
     ),
     TaggedExample: Kind(
         "tags",
         lambda example: EMPTY if is_blank(example.text) else None,
         lambda lines, file: json_lines.read_tagged_lines(lines),
         lambda file: tfds_sets.read_tfds_tags(file.path, file.part, file.data.column or "ner"),
+        _tagged_values,
     ),
     QuestionExample: Kind(
         "answers",
@@ -78,12 +103,14 @@ KINDS: dict[type, Kind] = {
         lambda file: tfds_sets.read_tfds_questions(
             file.path, file.part, file.read_report, unanswerable=_unanswerable(file)
         ),
+        _question_values,
     ),
     ChoiceExample: Kind(
         "label",
         lambda example: EMPTY if is_blank(example.context + example.question, *example.choices) else None,
         lambda lines, file: json_lines.read_choices(lines),
         lambda file: tfds_sets.read_tfds_choices(file.path, file.part),
+        _choice_values,
     ),
 }
 
@@ -162,12 +189,15 @@ class Source(Examples):
         path: --data_dir: a folder, a single file, or "-" for JSON lines on standard input; "" for data from TFDS. A
             single file takes precedence over the file names and the source in `data`.
         example: the task's class of examples, such as TextExample.
+
+    Attributes:
+        data: as given.
     """
 
     roles = ROLES[:2]
 
     def __init__(self, data: ExampleData, path: str, example: type) -> None:
-        self._data, self._example, self._kind = data.check(), example, KINDS[example]
+        self.data, self._example, self._kind = data.check(), example, KINDS[example]
         if data.source and not data.source.startswith(TFDS):
             raise ConfigError(f"data.source is {data.source!r}; expected tfds:NAME, or nothing for files of --data_dir")
         if data.format not in FORMATS:
@@ -197,7 +227,7 @@ class Source(Examples):
         """Returns the file name or split for one of `ROLES`, from the config or else the format; others unchanged."""
         if role not in ROLES:
             return role
-        named = getattr(self._data, role)
+        named = getattr(self.data, role)
         if self._set:
             return named or tfds_sets.tfds_splits(self._set)[ROLES.index(role)]
         return named or self._format.parts[ROLES.index(role)]
@@ -208,7 +238,7 @@ class Source(Examples):
             return self._file
         part = self.part(role)
         if self._set:
-            return f"{self._data.source}:{part}"
+            return f"{self.data.source}:{part}"
         paths = self._format.paths(self._folder, part)
         path = next(filter(os.path.exists, paths), None)
         if path:
@@ -218,7 +248,7 @@ class Source(Examples):
         if self._format.labels_in:  # all parts are in a single file
             remedy = "pass the file itself as --data_dir"
         elif role in ROLES:
-            remedy = f"set data.{role} to the file's name"
+            remedy = f"pass the file itself, or set data.{role} to its name"
         else:
             remedy = f"name a file, or one of {', '.join(dict.fromkeys((*ROLES, *self._format.files)))}"
         others = "".join(f", nor {os.path.relpath(path, self._folder)}" for path in paths[1:])
@@ -244,47 +274,115 @@ class Source(Examples):
     def labels(self) -> Labels | None:
         """Returns the classes in their order, or a Scale; None if only the examples have them."""
         if self._set:
-            return tfds_sets.tfds_labels(self._set, self._data.label) if self._example is TextExample else None
+            return tfds_sets.tfds_labels(self._set, self.data.label) if self._example is TextExample else None
         return self._format.labels_in(self.where("train")) if self._format.labels_in else self._format.labels or None
 
     def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
-        file = File(self._set or self.where(role), self.part(role), self._data, read_report)
+        file = File(self._set or self.where(role), self.part(role), self.data, read_report)
         if self._set:
             return self._kind.tfds(file)
         if _is_lines(file.path):
             return self._kind.lines(file.path, file)
         for name in ("text", "second_text", "label", "column"):
-            value = getattr(self._data, name)
+            value = getattr(self.data, name)
             if name not in self._format.settings and value != getattr(ExampleData, name):
                 raise ConfigError(
-                    f"data.{name} is {value!r}, but data.format {self._data.format} has its own columns; leave "
+                    f"data.{name} is {value!r}, but data.format {self.data.format} has its own columns; leave "
                     f"data.{name} out"
                 )
         return self._format.examples(file)
 
 
+class Data:
+    """Examples that `read` has read; `fit`, `evaluate` and `predict` take it in place of inputs and labels.
+
+    Attributes:
+        format: its settings, which are saved with a model that is trained on it.
+        where: the path.
+        examples: as the programs read them, named tuples of `inputs.datasets.examples`.
+        labels: the classes in their order, or a Scale; None if only the examples have them.
+        read_report: counts examples that were changed.
+        x: the inputs, in plain Python.
+        y: their labels, each None if there is none.
+    """
+
+    def __init__(self, source: Source, split: str) -> None:
+        self.format, self.where, self.labels = source.data, source.where(split), source.labels()
+        self.read_report = ReadReport()
+        self.examples = list(source.examples(self.read_report, split, labelled=False))
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} examples of {self.where}>"
+
+    @property
+    def x(self) -> list[Any]:
+        return [KINDS[type(example)].values(example)[0] for example in self.examples]
+
+    @property
+    def y(self) -> list[Any]:
+        return [KINDS[type(example)].values(example)[1] for example in self.examples]
+
+
+def read(
+    format: str,  # as in data.format
+    path: StrPath,
+    split: str = "train",
+    *,
+    text: str = "sentence",
+    second_text: str = "",
+    label: str = "label",
+    column: str = "",
+) -> Data:
+    """Reads examples from a file in any format of the programs, for the classes of the Python API.
+
+    Args:
+        format: such as "klue/ner" or "table"; a key of `inputs.datasets.formats.FORMATS`.
+        path: the file, or the folder that holds the format's files.
+        split: "train", "validation" or "test", or the name of a file in the folder.
+        text, second_text, label: names of the columns of a table.
+        column: for tagged words, the column of the tags.
+
+    Examples:
+        >>> data = bert_tf.read("klue/ner", "klue-ner-v1.1_dev.tsv")
+        >>> tagger.evaluate(data)
+        >>> data.x[0], data.y[0]
+    """
+    settings = ExampleData(format=format, text=text, second_text=second_text, label=label, column=column)
+    form = FORMATS.get(settings.check().format)  # an unknown one is refused by Source
+    return Data(Source(settings, text_path(path), form.example if form else TextExample), split)
+
+
 class InMemory(Examples):
-    """Values in memory, as the objects that JSON lines have.
+    """Examples in memory: values, as the objects that JSON lines have, or what `read` has read.
 
     Args:
         data: names the fields of texts, and says whether questions may be unanswerable.
         example: the task's class of examples.
-        lines: role -> (location, object) pairs.
+        given: role -> (location, object) pairs, or Data.
     """
 
     _add_label = "give one, or leave the example out"
 
-    def __init__(self, data: ExampleData, example: type, lines: Mapping[str, Sequence[tuple[str, Any]]]) -> None:
-        self.roles, self._data, self._kind, self._lines = tuple(lines), data, KINDS[example], lines
+    def __init__(self, data: ExampleData, example: type, given: Mapping[str, Sequence[tuple[str, Any]] | Data]) -> None:
+        self.roles, self._data, self._kind, self._given = tuple(given), data, KINDS[example], given
 
     def where(self, role: str) -> str:
-        return f"{role} examples"
+        given = self._given[role]
+        return given.where if isinstance(given, Data) else f"{role} examples"
 
     def identity(self, role: str) -> str:
         return digest(list(self._read(ReadReport(), role)))
 
-    def labels(self) -> None:
-        """None: only the examples have labels."""
+    def labels(self) -> Labels | None:
+        given = self._given[self.roles[0]]
+        return given.labels if isinstance(given, Data) else None
 
     def _read(self, read_report: ReadReport, role: str) -> Iterator[Any]:
-        return self._kind.lines(self._lines[role], File("", role, self._data, read_report))
+        given = self._given[role]
+        if isinstance(given, Data):
+            read_report.merge(given.read_report)
+            return iter(given.examples)
+        return self._kind.lines(given, File("", role, self._data, read_report))

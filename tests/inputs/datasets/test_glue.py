@@ -178,6 +178,8 @@ def test_errors_list_all_names_of_a_missing_file_and_all_known_splits(tmp_path):
     with pytest.raises(DataError) as raised:
         glue_file("mrpc", tmp_path, "validation")
     names = f"{tmp_path}/dev.tsv: no such file, nor msr-para-val.tsv, nor MRPC/dev.tsv, nor MRPC/msr-para-val.tsv; "
-    assert str(raised.value) == f"{names}{tmp_path} has no files; set data.validation to the file's name"
+    assert (
+        str(raised.value) == f"{names}{tmp_path} has no files; pass the file itself, or set data.validation to its name"
+    )
     with pytest.raises(DataError, match=r"name a file, or one of train, validation, test, dev_matched, dev_mismatched"):
         glue_file("mnli", tmp_path, "dev")

@@ -7,6 +7,7 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inputs.datasets import sources
 from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, ReadReport, TaggedExample, TextExample
 from bert_tf.inputs.datasets.sources import Source
 
@@ -155,7 +156,7 @@ def test_a_column_that_the_format_would_not_read_is_refused(write, fields):
 @pytest.mark.parametrize(
     "role, remedy",
     [
-        ("validation", "set data.validation to the file's name"),
+        ("validation", "pass the file itself, or set data.validation to its name"),
         ("other.txt", "name a file, or one of train, validation, test"),
     ],
 )
@@ -198,3 +199,56 @@ def test_a_file_is_read_in_the_given_format_whatever_the_model_was_trained_on(wr
     assert found.where("test") == path and found.identity("test") != path and found.labels() is None
     asked_of = Source(ExampleData(source=source), write("a.jsonl", lines({"text": "a"})), TaggedExample)
     assert [example.text for example in asked_of.examples(ReadReport(), "test", labelled=False)] == ["a"]
+
+
+SQUAD = {
+    "context": "b c b",
+    "qas": [
+        {"id": "1", "question": "a?", "answers": [{"text": "c", "answer_start": 2}]},
+        {"id": "2", "question": "d?", "answers": []},
+    ],
+}
+# For each kind of example: format, file, its content; inputs and labels as the Python API takes them.
+VALUES = {
+    "text": ("table", "a.tsv", "sentence\tlabel\na b\tgood\nc\tbad\n", ["a b", "c"], ["good", "bad"]),
+    "pairs": ("korsts", "a.tsv", "sentence1\tsentence2\tscore\na\tb\t2.5\n", [("a", "b")], [2.5]),
+    "without labels": ("table", "a.jsonl", '{"sentence": "a"}\n', ["a"], [None]),
+    "words": ("conll", "a.txt", "a O\nb B-X\n\nc O\n", [["a", "b"], "c"], [["O", "B-X"], ["O"]]),
+    "characters": ("klue/ner", "a.tsv", "## 0\ta b\na\tO\n \tO\nb\tB-X\n\n", ["a b"], [["O", "O", "B-X"]]),
+    "a text alone": ("conll", "a.jsonl", '{"text": "a b"}\n', ["a b"], [None]),
+    "questions": (
+        "squad2",
+        "a.json",
+        json.dumps({"data": [{"paragraphs": [SQUAD]}]}),
+        [("a?", "b c b"), ("d?", "b c b")],
+        [{"text": ["c"], "answer_start": [2]}, None],
+    ),
+    "choices": (
+        "choices",
+        "a.jsonl",
+        '{"context": "a", "choices": ["b", "c"], "label": 1}\n',
+        [("a", "", ["b", "c"])],
+        [1],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_read_gives_inputs_and_labels_in_plain_python(write, case):
+    form, file, content, x, y = VALUES[case]
+    data = sources.read(form, write(file, content))
+    assert (data.x, data.y, len(data)) == (x, y, len(x))
+    assert data.format.format == form and data.where.endswith(file)
+
+
+def test_read_finds_the_file_of_a_split_in_a_folder(write, tmp_path):
+    write("train.tsv", "text\tstars\na\t5\n")
+    write("dev.tsv", "text\tstars\nb\t4\n")
+    for split, x in (("train", ["a"]), ("validation", ["b"]), ("dev.tsv", ["b"])):
+        assert sources.read("table", tmp_path, split, text="text", label="stars").x == x
+    with pytest.raises(
+        DataError, match=r"test\.tsv: no such file; .* has dev\.tsv, train\.tsv; pass the file itself, or"
+    ):
+        sources.read("table", tmp_path, "test")
+    with pytest.raises(ConfigError, match=r"^data\.format 'klue/nre' is unknown; choose one of "):
+        sources.read("klue/nre", tmp_path)
