@@ -166,22 +166,24 @@ def _fields(text: str) -> list[str]:
 
 
 def _layout(path: str) -> tuple[bool, bool]:
-    """Whether a file has tabs, and whether the first of its columns counts the words of each sentence.
+    """Whether a file has tabs, and whether the first of its columns counts the words.
 
-    That column is the first of at least three, and rises by one or (for the parts of a word) stays the same.
+    That column is the first of at least three, and within a sentence it rises by one or, for the parts of a word, stays
+    the same.
     """
     lines = [text for _, text in itertools.islice(read_lines(path), _PEEKED)]
-    has_tabs, last, highest = any("\t" in text for text in lines), 0, 0
+    has_tabs, last, rises = any("\t" in text for text in lines), None, False
     for text in lines:
         fields = [] if has_tabs and "\t" not in text else _fields(text)
-        if len(fields) < 3:
-            last = 0
+        if len(fields) < 3:  # between sentences
+            last = None
             continue
-        if not re.fullmatch(r"[0-9]{1,6}", fields[0]) or int(fields[0]) - last not in (0, 1):
+        number = int(fields[0]) if re.fullmatch(r"[0-9]{1,9}", fields[0]) else None
+        if number is None or (last is not None and number - last not in (0, 1)):
             return has_tabs, False
-        last = int(fields[0])
-        highest = max(highest, last)
-    return has_tabs, highest > 1
+        rises |= last is not None and number > last
+        last = number
+    return has_tabs, rises
 
 
 def _read(

@@ -106,6 +106,7 @@ KMOU = (
         ),
         ("1\t비토리오\tPER_B\n2\t양일\tDAT_B\n3\t만에\t-\n", [("비토리오", "양일", "만에")], [("PER_B", "DAT_B", "-")]),
         ("1 a O\n\n1 b O\n2 c B-X\n", [("a",), ("b", "c")], [("O",), ("O", "B-X")]),
+        ("0 a O\n\n1 b O\n2 c B-X\n", [("a",), ("b", "c")], [("O",), ("O", "B-X")]),  # through the whole file
         # Numbers that do not count the words, or that are the words themselves, are words.
         ("1 CD O\n3 CD O\n", [("1", "3")], [("O", "O")]),
         ("1 O\n2 O\n", [("1", "2")], [("O", "O")]),
