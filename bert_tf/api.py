@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from bert_tf import quiet
 from bert_tf.checkpoints import directory as model_directory
-from bert_tf.checkpoints import load, open_with_warnings
+from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConfig, to_dict
@@ -34,7 +34,7 @@ from bert_tf.inputs.datasets.sources import Data, InMemory
 from bert_tf.inputs.datasets.text_files import checked
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.report.reporter import FileReporter
-from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
+from bert_tf.serving.embeddings import Embedder, open_embedder
 from bert_tf.serving.export import Exported, export, export_run, on_cpu
 from bert_tf.serving.extraction import extract
 from bert_tf.tasks import TASKS
@@ -586,57 +586,92 @@ class SentenceEncoder:
         tokenizer: its tokenizer.
     """
 
-    def __init__(self, path: str, config: EmbeddingConfig, dtype: str) -> None:
+    def __init__(self, path: str, settings: Json, dtype: str) -> None:
         check_inference_dtype(dtype)
-        self._path, self._config = path, config
-        self._embedder = self._open()
+        self._path, self._settings = path, settings
+        self._embedder = open_embedder(path, **settings)
+        self._with_prompt: dict[str, Embedder] = {}
         infer_in(dtype, self._embedder.model)
-        self.encoder, self.tokenizer = encoder_of(self._embedder.model), self._embedder.tokenizer
+        self.encoder, self.tokenizer = self._embedder.encoder, self._embedder.tokenizer
 
     @classmethod
     def from_pretrained(
         cls,
         path: StrPath,
         *,
-        pool: str = "mean",
-        layers: Sequence[int] = (-1,),
-        max_length: int = 0,
+        pool: str | None = None,
+        layers: Sequence[int] | None = None,
+        max_length: int | None = None,
+        long_texts: str | None = None,
         dtype: str = "float32",
     ) -> Self:
         """Opens a model.
 
+        A sentence encoder as sentence-transformers publishes it (modules.json) computes the vectors that it was trained
+        for: pooling, dense layers, normalization, its maximum length and its prompts are read with it. What is given
+        here replaces these settings; for other models, the defaults are those in parentheses.
+
         Args:
             path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME".
-            pool: how the vectors of tokens are pooled: "mean", "cls" or "max".
-            layers: the layers whose states are summed; 0 for the embeddings, -1 for the last layer.
-            max_length: tokens per window of a long text; 0 for the model's maximum.
+            pool: how the vectors of tokens are pooled: "mean" (default), "cls", "max", "mean_sqrt_len", "weightedmean"
+                or "lasttoken", or several joined by "+"; see `bert_tf.config.EmbeddingConfig`.
+            layers: the layers whose states are summed; 0 for the embeddings, -1 for the last layer (default).
+            max_length: tokens per text or window; 0 for the model's maximum (default).
+            long_texts: "window" (default) averages over windows of a longer text, "head" cuts it.
             dtype: as for `TextClassifier.from_pretrained`.
         """
-        return cls(_absolute(path), EmbeddingConfig("sentence", pool, FeatureConfig(tuple(layers)), max_length), dtype)
+        settings: Json = {"pool": pool, "max_length": max_length, "long_texts": long_texts}
+        settings["features"] = None if layers is None else FeatureConfig(tuple(layers))
+        return cls(_absolute(path), {name: value for name, value in settings.items() if value is not None}, dtype)
 
-    def _open(self) -> Embedder:
-        encoder, tokenizer = load(self._path)
-        if tokenizer is None:
-            raise DataError(f"{self._path}: {_NO_VOCABULARY}")
-        return Embedder(encoder, tokenizer, self._config)
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that the model was published with, by name."""
+        return dict(self._embedder.config.prompts)
 
-    def encode(self, texts: Values, *, batch_size: int = 32) -> Array:
+    def encode(self, texts: Values, *, prompt_name: str | None = None, batch_size: int = 32) -> Array:
         """Computes vectors, in batches of texts of similar length.
+
+        Args:
+            texts: the texts.
+            prompt_name: the one of `prompts` to put in front of each text; None for the model's default, "" for none.
+            batch_size: texts per batch.
 
         Returns:
             float32 [texts, size].
         """
+        embedder = self._prompted(prompt_name)
         examples = [
             TaggedExample(str(index), text, None, None, None, None, f"texts[{index}]")
             for index, text in enumerate(_texts(texts))
         ]
-        vectors = [values["vector"] for _, values in extract(self._embedder, examples, batch_size, progress=False)]
-        return np.stack(vectors) if vectors else np.zeros([0, self._embedder.model.output_shape[-1]], np.float32)
+        vectors = [values["vector"] for _, values in extract(embedder, examples, batch_size, progress=False)]
+        return np.stack(vectors) if vectors else np.zeros([0, embedder.size], np.float32)
 
-    def export(self, path: StrPath, *, check: bool = True, optimize: str = "none") -> Exported:
-        """Exports a SavedModel that takes text and returns vectors; arguments as for `TextClassifier.export`."""
+    def _prompted(self, prompt_name: str | None) -> Embedder:
+        if prompt_name is None:
+            return self._embedder
+        if prompt_name not in self._with_prompt:
+            self._with_prompt[prompt_name] = self._embedder.with_prompt(prompt_name)
+        return self._with_prompt[prompt_name]
+
+    def save(self, path: StrPath) -> None:
+        """Writes the model with its settings to a directory, for `from_pretrained` and the programs of this package."""
+        model_directory.write(self._embedder.checkpoint(), os.fspath(path))
+
+    def export(
+        self, path: StrPath, *, prompt_name: str | None = None, check: bool = True, optimize: str = "none"
+    ) -> Exported:
+        """Exports a SavedModel that takes text and returns vectors.
+
+        Args:
+            path, check, optimize: as for `TextClassifier.export`.
+            prompt_name: as for `encode`; the SavedModel puts this one in front of every text.
+        """
         with on_cpu():  # an export is compared with the model on the CPU
-            embedder = self._open()
+            embedder = open_embedder(self._path, **self._settings)
+        if prompt_name is not None:
+            embedder = embedder.with_prompt(prompt_name)
         return export(embedder, embedder.model, os.fspath(path), check=check, optimize=optimize)
 
 

@@ -5,18 +5,18 @@ With --export_dir=DIR instead of --input and --output, exports a SavedModel that
 
 import contextlib
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from absl import flags
+from absl import flags, logging
 
 from bert_tf.app import checked_extension, dtype_flag, run
-from bert_tf.checkpoints import load
 from bert_tf.checkpoints.directory import files_of
 from bert_tf.config import FeatureConfig
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.config.embeddings import POOLS
+from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing
 from bert_tf.progress import Counted
-from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
+from bert_tf.serving.embeddings import open_embedder
 from bert_tf.serving.export import export, on_cpu, summary
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
 from bert_tf.serving.session import TOLERANCES
@@ -40,19 +40,25 @@ _TEXT = flags.DEFINE_string(
     "text", "text", "Column or JSON field with the text. JSON lines may have a list `words` instead."
 )
 _PER = flags.DEFINE_enum("per", "sentence", list(POOLS), "Unit that gets one vector.")
-_POOL = flags.DEFINE_enum(
+_POOL = flags.DEFINE_string(
     "pool",
-    "",
-    ["", "mean", "cls", "max", "first"],
-    "How token vectors are pooled: mean, cls or max per sentence; first, mean or max per word.",
+    None,
+    f"How token vectors are pooled: {', '.join(POOLS['sentence'])} per sentence, or several joined by +; "
+    f"{', '.join(POOLS['word'])} per word.",
 )
 _LAYERS = flags.DEFINE_list(
-    "layers", ["-1"], "Layer numbers: 0 for the embeddings, 1 for the first layer, -1 for the last, ..."
+    "layers", [], "Layer numbers: 0 for the embeddings, 1 for the first layer, -1 for the last (default), ..."
 )
 _COMBINE = flags.DEFINE_enum("combine", "sum", ["sum", "concat"], "How several layers are combined.")
 _WEIGHTS = flags.DEFINE_list("weights", [], "Weights of the layers in a sum; empty for 1 each.")
 _MAX_LENGTH = flags.DEFINE_integer(
-    "max_length", 0, "Tokens per window; 0 for the model's maximum.", lower_bound=0, upper_bound=1_000_000
+    "max_length", None, "Tokens per text or window; 0 for the model's maximum.", lower_bound=0, upper_bound=1_000_000
+)
+_LONG_TEXTS = flags.DEFINE_enum(
+    "long_texts", None, ["window", "head"], "Whether longer texts are split into windows or cut; per sentence."
+)
+_PROMPT_NAME = flags.DEFINE_string(
+    "prompt_name", None, "The prompt to put in front of each text, of those the model was published with; per sentence."
 )
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", 32, "Texts per batch, fewer if they are long.", lower_bound=1, upper_bound=10_000_000
@@ -77,14 +83,11 @@ def main(_: list[str]) -> None:
             raise ConfigError(f"--dtype={_DTYPE.value} is for vectors that are written; for an export use --optimize")
     elif _OPTIMIZE.value != "none":
         raise ConfigError(f"--optimize={_OPTIMIZE.value} is for exports; give --export_dir, too, or leave it out")
-    layers, weights = _numbers("layers", _LAYERS.value, int), _numbers("weights", _WEIGHTS.value, float)
-    features = FeatureConfig(layers, _COMBINE.value, weights)
-    config = EmbeddingConfig(_PER.value, _POOL.value, features, _MAX_LENGTH.value)
     with on_cpu() if export_dir else contextlib.nullcontext():  # an export is compared with the model on the CPU
-        encoder, tokenizer = load(_INIT.value)
-    if tokenizer is None:
-        raise DataError(f"{_INIT.value}: no WordPiece vocabulary to tokenize text with; expected a model with one")
-    embedder = Embedder(encoder, tokenizer, config)
+        embedder = open_embedder(_INIT.value, _PER.value, **_settings())
+    unused = ", ".join(name for name, prompt in embedder.config.prompts.items() if prompt)
+    if _PROMPT_NAME.value is None and unused and not embedder.config.prompt_name:
+        logging.warning("%s has the prompts %s, and none is used; --prompt_name chooses one", _INIT.value, unused)
     if export_dir:
         note_slow(_OPTIMIZE.value)
         exported = export(embedder, embedder.model, export_dir, check=_CHECK.value, optimize=_OPTIMIZE.value)
@@ -95,6 +98,16 @@ def main(_: list[str]) -> None:
         embedded = Counted(extract(embedder, read_texts(source, _TEXT.value), _BATCH_SIZE.value))
         WRITERS[ending](temporary, embedded)
     print(f"{output}: vectors of {embedded.count:,} texts")
+
+
+def _settings() -> dict[str, Any]:
+    """The fields of EmbeddingConfig that flags set; what the model was published with holds for the others."""
+    given = {"pool": _POOL, "max_length": _MAX_LENGTH, "long_texts": _LONG_TEXTS, "prompt_name": _PROMPT_NAME}
+    settings: dict[str, Any] = {name: flag.value for name, flag in given.items() if flag.value is not None}
+    if _LAYERS.value or _WEIGHTS.value or _COMBINE.value != "sum":
+        layers, weights = _numbers("layers", _LAYERS.value or ["-1"], int), _numbers("weights", _WEIGHTS.value, float)
+        settings["features"] = FeatureConfig(layers, _COMBINE.value, weights)
+    return settings
 
 
 def _numbers(name: str, values: Sequence[str], kind: type[_Number]) -> tuple[_Number, ...]:

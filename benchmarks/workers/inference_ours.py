@@ -20,8 +20,9 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     import tensorflow as tf
 
     import bert_tf
+    from bert_tf.config import EmbeddingConfig
     from bert_tf.model.inference import infer
-    from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
+    from bert_tf.serving.embeddings import Embedder
     from bert_tf.text.tokenizer import Tokenizer
     from bert_tf.training.precision import infer_in
 

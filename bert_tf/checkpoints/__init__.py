@@ -10,6 +10,10 @@ from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.text import Tokenizer
 
+# Warnings of a Checkpoint that begin so are about what changes its answers: a guess that may be wrong, or something
+# beside it that is not used.
+_SHOWN = ("head:", "labels:", "tokenizer:", "unread:", "vectors:")
+
 
 def load(
     path: str | os.PathLike[str], *, pooler: bool | None = None, dtype: str | None = None, allow_pickle: bool = False
@@ -44,13 +48,22 @@ def load_model(
     return checkpoint.model(dtype), checkpoint.tokenizer(), checkpoint.labels
 
 
-def open_with_warnings(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Checkpoint:
-    """As `formats.open_checkpoint`; also logs what was guessed or not used."""
+def open_with_warnings(
+    path: str | os.PathLike[str], *, allow_pickle: bool = False, vectors: bool = False
+) -> Checkpoint:
+    """As `formats.open_checkpoint`; also logs what was guessed or not used.
+
+    Args:
+        path, allow_pickle: as for `load`.
+        vectors: whether the layers for vectors of sentences are used.
+    """
     checkpoint = open_checkpoint(path, allow_pickle=allow_pickle)
     for note in checkpoint.warnings:
-        # A wrong guess of these makes answers meaningless.
-        log = logging.warning if note.startswith(("head:", "labels:")) else logging.info
+        log = logging.warning if note.startswith(_SHOWN) else logging.info
         log("%s: %s", path, note)
-    if checkpoint.unused_tensors:
-        logging.warning("%s: tensors not used: %s", path, ", ".join(checkpoint.unused_tensors))
+    unused = list(checkpoint.unused_tensors)
+    if checkpoint.vectors and not vectors:
+        unused += [checkpoint.tensors[name].source for name in checkpoint.vectors.shapes(checkpoint.config.hidden_size)]
+    if unused:
+        logging.warning("%s: tensors not used: %s", path, ", ".join(unused))
     return checkpoint

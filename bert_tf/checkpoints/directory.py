@@ -17,7 +17,11 @@ from bert_tf.checkpoints.tensor import Tensor, number, tensor_of, tensor_of_vari
 from bert_tf.checkpoints.tensor_files.bundles import listed, open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, first_names, read_mapped
+<<<<<<< HEAD
 from bert_tf.config import BertConfig, RunRecord, to_dict
+=======
+from bert_tf.config import BertConfig, EmbeddingConfig, RunRecord, run_with_new_names, to_dict
+>>>>>>> caae57f (Compute the vectors that a sentence encoder was published for)
 from bert_tf.config.data import TokenizerSettings
 from bert_tf.config.values import Rule, restored
 from bert_tf.errors import ConfigError, DataError
@@ -55,6 +59,7 @@ class _Description(TypedDict):
     model: Json
     tokenizer: Json
     task: TaskDescription | None
+    vectors: NotRequired[Json]
     origin: NotRequired[_Origin]
 
 
@@ -168,6 +173,7 @@ def description(checkpoint: Checkpoint) -> Json:
         "model": to_dict(checkpoint.config),
         "tokenizer": checkpoint.tokenizer_settings,
         "task": checkpoint.task,
+        **({"vectors": to_dict(checkpoint.vectors)} if checkpoint.vectors else {}),
     } | ({"origin": checkpoint.source_metadata} if checkpoint.source_metadata else {})
 
 
@@ -181,6 +187,7 @@ def from_description(config: Mapping[str, Any], location: str) -> Checkpoint:
     try:
         model = restored(BertConfig, described["model"], "model").check()
         restored(TokenizerSettings, described["tokenizer"], "tokenizer")
+        vectors = restored(EmbeddingConfig, described["vectors"], "vectors").check() if "vectors" in described else None
         if task and task["name"] in TASKS:
             TASKS[task["name"]].arguments(task["settings"])
     except ConfigError as error:
@@ -201,6 +208,7 @@ def from_description(config: Mapping[str, Any], location: str) -> Checkpoint:
         tensors={},
         task=dict(task) if task else None,
         tokenizer_settings=described["tokenizer"],
+        vectors=vectors,
         source_metadata=dict(described.get("origin", {})),
     )
 
@@ -260,7 +268,8 @@ def load_task(path: str) -> tuple[Task, keras.Model]:
 def task_and_model(checkpoint: Checkpoint, path: str) -> tuple[Task, keras.Model]:
     """The task of a checkpoint and its model; `path` is its name in errors."""
     if not checkpoint.task:
-        raise DataError(f"{path}: an encoder without a task; fine-tune it: python -m bert_tf.finetune")
+        vectors = f", or export its vectors: python -m bert_tf.extract --init={path}" if checkpoint.vectors else ""
+        raise DataError(f"{path}: an encoder without a task; fine-tune it: python -m bert_tf.finetune{vectors}")
     name = checkpoint.task["name"]
     if name not in TASKS:
         raise DataError(f"{path}: unknown task {name!r}; this version has {', '.join(TASKS)}")

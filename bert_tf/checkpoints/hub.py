@@ -12,18 +12,34 @@ from bert_tf.errors import ConfigError, DataError
 
 SCHEME = "hf://"
 _NAME = re.compile(r"hf://(?P<repo_id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?", re.ASCII)
-# The files that the formats read: a repository may hold the same weights for other libraries too.
-_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "bert_model.ckpt.*")
-_PICKLED = ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json")
-_OTHERS = (
-    "config.json",
-    "bert_config.json",
-    "vocab.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "added_tokens.json",
-    "special_tokens_map.json",
+
+
+# The files that the formats read: a repository may hold the same weights for other libraries too. Those of an encoder
+# are at the top or, with a modules.json, perhaps in its first folder; the next folders have the other modules.
+_FOLDERS = ("", "0_*/")
+_WEIGHTS, _PICKLED, _OTHERS = (
+    tuple(f"{folder}{name}" for folder in _FOLDERS for name in names)
+    for names in (
+        ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "bert_model.ckpt.*"),
+        ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"),
+        (
+            "config.json",
+            "bert_config.json",
+            "vocab.txt",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "added_tokens.json",
+            "special_tokens_map.json",
+            "adapter_config.json",
+            "sentence_*_config.json",
+            "modules.json",
+            "config_sentence_transformers.json",
+            "[1-9]_*/config.json",
+            "[1-9]_*/model.safetensors",
+        ),
+    )
 )
+_PICKLED_MODULES = ("[1-9]_*/pytorch_model.bin",)
 
 
 def fetch(name: str, allow_pickle: bool = False) -> str:
@@ -70,12 +86,14 @@ def fetch(name: str, allow_pickle: bool = False) -> str:
 
 def _choose(files: Collection[str], name: str, allow_pickle: bool) -> tuple[str, ...]:
     """Patterns of the weight files to download."""
+    others = _PICKLED_MODULES if allow_pickle else ()
+    files = [file for file in files if not re.match("[1-9]_", file)]
     if any(file.endswith((".safetensors", ".index")) for file in files):
-        return _WEIGHTS
+        return *_WEIGHTS, *others
     if not any(file.endswith(".bin") for file in files):
         raise DataError(f"{name}: no weights that bert_tf reads; expected model.safetensors in the repository")
     check_allowed(f"{name}, pytorch_model.bin", allow_pickle)
-    return _PICKLED
+    return *_PICKLED, *others
 
 
 def _cached(name: str, repo_id: str, revision: str | None, cause: BaseException | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from bert_tf.checkpoints.tensor import Tensor, as_dtype
-from bert_tf.config import BertConfig, FeatureConfig, from_dict
+from bert_tf.config import BertConfig, EmbeddingConfig, FeatureConfig, from_dict
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
@@ -63,6 +63,8 @@ class Checkpoint:
         task: {"name", "settings"} as in saved models; None for a bare encoder.
         pieces: the vocabulary by id; None if it is not a WordPiece vocabulary.
         tokenizer_settings: keyword arguments of `Tokenizer`.
+        vectors: how vectors of sentences are computed, if it was published for them; their layers are in `tensors`.
+        no_vectors: the reason why what it was published for cannot be computed here; "" if it can.
         slots: Adam's moments under "PATH/m" and "PATH/v"; empty if the checkpoint has none.
         step: number of updates done, if known.
         unused_tensors: names of the tensors that were not read, each with the reason.
@@ -76,6 +78,8 @@ class Checkpoint:
     task: Json | None = None
     pieces: list[str] | None = None
     tokenizer_settings: Json = dataclasses.field(default_factory=dict)
+    vectors: EmbeddingConfig | None = None
+    no_vectors: str = ""
     slots: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     step: int | None = None
     unused_tensors: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -97,8 +101,9 @@ class Checkpoint:
         return Tokenizer(self.pieces, **self.tokenizer_settings) if self.pieces else None
 
     def shapes(self) -> Shapes:
-        """Shapes of the model's variables by path."""
-        return variable_shapes(self.config, *self._head())
+        """Shapes of the model's variables by path, those of `vectors` included."""
+        shapes = variable_shapes(self.config, *self._head())
+        return {**shapes, **self.vectors.shapes(self.config.hidden_size)} if self.vectors else shapes
 
     def encoder(self, *, pooler: bool | None = None, dtype: str | None = None) -> BertEncoder:
         """The encoder with these weights; arguments as in `bert_tf.load`."""

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import bert_tf
 from bert_tf.checkpoints.formats import format_of, open_checkpoint
+from bert_tf.checkpoints.formats.sentence_modules import encoder_folder
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.errors import DataError
 from bert_tf.files import bundled
@@ -126,7 +127,7 @@ def _run(path: str, checkpoint: Checkpoint, features: dict[str, Array]) -> tuple
     masked = {POSITIONS: np.tile(np.arange(1, 3, dtype=np.int32), (len(features["input_mask"]), 1))}
     reader = format_of(path)
     if reader and reader.FORMAT == "huggingface" and all(map(importlib.util.find_spec, ("torch", "transformers"))):
-        return _with_transformers(path, checkpoint, features | masked)
+        return _with_transformers(encoder_folder(path), checkpoint, features | masked)
     if os.path.exists(os.path.join(path, "saved_model.pb")):
         return f"the SavedModel (TensorFlow {tf.__version__})", _with_saved_model(path, features, masked)
     return f"{_OURS}{bert_tf.__version__}", _with_bert_tf(checkpoint, features, masked)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated, Any, Self, TypedDict
 
 from bert_tf.config.data import ExampleData, PretrainingData, TokenizerConfig
+from bert_tf.config.embeddings import DenseConfig, EmbeddingConfig
 from bert_tf.config.model import BertConfig, FeatureConfig
 from bert_tf.config.tasks import (
     ClassificationConfig,
@@ -19,7 +20,8 @@ from bert_tf.config.values import check_fields, from_dict, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.types import Json
 
-__all__ = ["BertConfig", "ClassificationConfig", "ExampleData", "FeatureConfig", "FinetuneConfig", "GridConfig"]
+__all__ = ["BertConfig", "ClassificationConfig", "DenseConfig", "EmbeddingConfig", "ExampleData", "FeatureConfig"]
+__all__ += ["FinetuneConfig", "GridConfig"]
 __all__ += ["MultiLabelConfig", "MultipleChoiceConfig", "PhaseConfig", "PretrainConfig", "PretrainingData"]
 __all__ += ["QuestionAnsweringConfig", "RegressionConfig", "TaggingConfig", "TokenizerConfig", "TrainConfig"]
 __all__ += ["from_dict", "to_dict"]

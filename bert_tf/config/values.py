@@ -245,6 +245,13 @@ def from_dict(cls: type[_Config], values: Mapping[str, Any], where: str = "") ->
         kind = fields[name].type
         if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
             value = from_dict(kind, value, _path(where, name))
+        elif typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
+            part: Any = typing.get_args(kind)[0]
+            nested = dataclasses.is_dataclass(part)
+            value = tuple(
+                from_dict(part, one, f"{_path(where, name)}[{number}]") if nested and isinstance(one, dict) else one
+                for number, one in enumerate(value)
+            )
         arguments[name] = value
     return cls(**arguments)
 

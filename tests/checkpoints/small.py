@@ -41,6 +41,7 @@ def assert_same(one, other):
     """Two Checkpoints hold the same model, bit for bit."""
     assert one.config == other.config
     assert (one.head, one.labels) == (other.head, other.labels)
+    assert one.vectors == other.vectors
     assert one.tensors.keys() == other.tensors.keys()
     for path, tensor in one.tensors.items():
         assert other.tensors[path].dtype == tensor.dtype, path

@@ -87,7 +87,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if parts[:2] == ["api", "models"]:
             self.describe("/".join(parts[2:4]), *parts[4:6])
         else:
-            self.give("/".join(parts[:2]), *parts[3:5])
+            self.give("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
 
     do_HEAD = do_GET
 
@@ -159,6 +159,14 @@ def server(model):
             "model-00001-of-00002.safetensors": b"1",
             "model-00002-of-00002.safetensors": b"2",
         },
+        "them/sentences": {
+            "modules.json": b"[]",
+            "0_Transformer/config.json": b"{}",
+            "0_Transformer/model.safetensors": b"x",
+            "1_Pooling/config.json": b"{}",
+            "2_Dense/pytorch_model.bin": b"pickled",
+            "onnx/config.json": b"{}",
+        },
         "them/lost": {"config.json": b"{}", "model.safetensors": b"x"},
         "them/flax": {"config.json": b"{}", "flax_model.msgpack": b"x"},
     }
@@ -228,6 +236,14 @@ def test_pickled_weights_are_downloaded_on_request_and_only_if_there_are_no_othe
     assert names_in(online("hf://them/pickled", True)) == ["config.json", "pytorch_model.bin", "vocab.txt"]
     for allow_pickle in (False, True):
         assert names_in(online("hf://them/both", allow_pickle)) == ["config.json", "model.safetensors", "vocab.txt"]
+
+
+def test_the_modules_of_a_sentence_encoder_are_downloaded_with_it(online):
+    for allow_pickle in (False, True):
+        path = Path(online("hf://them/sentences", allow_pickle)["path"])
+        found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+        encoder = {"0_Transformer/config.json", "0_Transformer/model.safetensors", "1_Pooling/config.json"}
+        assert found == {"modules.json", *encoder} | ({"2_Dense/pytorch_model.bin"} if allow_pickle else set())
 
 
 def test_shards_are_downloaded_with_their_index(online):

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
-from bert_tf.config import FeatureConfig
-from bert_tf.serving.embeddings import Embedder, EmbeddingConfig
+from bert_tf.config import EmbeddingConfig, FeatureConfig
+from bert_tf.serving.embeddings import Embedder
 from bert_tf.serving.export import export
 from bert_tf.serving.samples import request_of, sample_requests
 from bert_tf.tasks.classification import Classification, ClassificationConfig

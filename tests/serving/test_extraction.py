@@ -11,14 +11,15 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
-from bert_tf.config import FeatureConfig
+from bert_tf.config import EmbeddingConfig, FeatureConfig
+from bert_tf.config.embeddings import POOLS
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import TaggedExample, tagged
 from bert_tf.inputs.datasets.tagged import word_columns
 from bert_tf.model import chunks
 from bert_tf.serving import ask
 from bert_tf.serving.check import check_ops
-from bert_tf.serving.embeddings import POOLS, Embedder, EmbeddingConfig
+from bert_tf.serving.embeddings import Embedder
 from bert_tf.serving.export import export
 from bert_tf.serving.extraction import WRITERS, extract, read_texts
 from bert_tf.tasks.pretraining import Pretraining

@@ -130,6 +130,14 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
             f"model.type_vocab_size is 0, and google-research/bert always adds a type embedding{ELSEWHERE}"
         )
     table, tensors = weight_map(config), checkpoint.tensors | checkpoint.slots
+    if checkpoint.vectors and checkpoint.vectors.dense:
+        layers = checkpoint.vectors.shapes(config.hidden_size)
+        checkpoint.unused_tensors |= dict.fromkeys(layers, "google-research/bert's format has no layers for vectors")
+        checkpoint.warnings.append(
+            "vectors: how those of sentences are computed is not written, as it has a dense layer"
+        )
+        checkpoint.vectors = None
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in layers}
     table |= _slot_map(table)
     store = write_mapped(table, tensors)
     if not config.pooler:

@@ -11,12 +11,14 @@ import numpy as np
 from bert_tf.checkpoints import directory
 from bert_tf.checkpoints.formats import huggingface_config as configs
 from bert_tf.checkpoints.formats import huggingface_tokenizer as tokenizers
+from bert_tf.checkpoints.formats import sentence_modules
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.checkpoints.tensor import Tensor, tensor_of
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.checkpoints.tensor_files.safetensors import open_sharded, open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import PYTORCH, WeightMap, expand, first_names, names_of, read_mapped, write_mapped
 from bert_tf.config import BertConfig
+from bert_tf.config.embeddings import VECTORS
 from bert_tf.errors import DataError
 from bert_tf.files import read_json, write_json
 from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
@@ -57,8 +59,10 @@ _TWO_LAYERS = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"
 
 
 def recognises(path: str) -> bool:
-    """Whether `path` is a directory in this format."""
-    return os.path.exists(os.path.join(path, "config.json")) and not directory.recognises(path)
+    """Whether `path` is a directory in this format, or one whose modules.json names such a directory in it."""
+    return os.path.exists(
+        os.path.join(sentence_modules.encoder_folder(path), "config.json")
+    ) and not directory.recognises(path)
 
 
 def read(path: str, allow_pickle: bool = False) -> Checkpoint:
@@ -73,6 +77,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         none is named, it has the head that the tensors look like, or else no head. Tensors without a place in it are
         in `unused_tensors`.
     """
+    root, path = path, sentence_modules.encoder_folder(path)
     file = os.path.join(path, "config.json")
     settings: Json = {**read_json(file, configs.Settings)}
     config = configs.read_config(settings, file)
@@ -85,6 +90,9 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         # RoBERTa's tokenizer is hardly ever WordPiece, so it may be missing; for BERT, the file was forgotten.
         required=not roberta and not configs.lacks_tokenizer(settings),
     )
+    if sentence_modules.lower_cases(root) and not tokenizer_settings.get("lower_case", True):
+        tokenizer_settings |= {"lower_case": True, "strip_accents": bool(tokenizer_settings["strip_accents"])}
+        warnings.append("tokenizer: texts are lower-cased, as do_lower_case beside modules.json says, for all uses")
     limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
     max_length = limit if type(limit) is int and 0 < limit < positions else positions
     weights, tensors = _open(path, allow_pickle)
@@ -103,11 +111,20 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
         head, model = None, _read_model(settings, file, config, None, store, weights, max_length)
     if guess:
         warnings.append(f"head: {guess}; {found}")
+    try:
+        vectors, layers = sentence_modules.read(root, config, max_length, allow_pickle) or (None, {})
+        no_vectors = ""
+    except DataError as error:
+        vectors, layers, no_vectors = None, {}, str(error)
+        warnings.append(f"vectors: what the model was published for is left out: {error}")
     if foreign:
         why = f"{'another part of ' if head else ''}the head of {foreign}, which bert_tf does not have"
         model.unused_tensors = dict.fromkeys(model.unused_tensors, why)
     return dataclasses.replace(
         model,
+        tensors=model.tensors | layers,
+        vectors=vectors,
+        no_vectors=no_vectors,
         pieces=pieces,
         tokenizer_settings=tokenizer_settings,
         warnings=warnings + model.warnings,
@@ -181,7 +198,9 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     """
     model_type = configs.model_type_for(checkpoint)
     roberta, config, head = configs.is_roberta(model_type), checkpoint.config, checkpoint.head
-    tensors, table = dict(checkpoint.tensors), weight_map(config, head, roberta)
+    names = sentence_modules.write(path, checkpoint)
+    tensors = {name: one for name, one in checkpoint.tensors.items() if not name.startswith(VECTORS)}
+    table = weight_map(config, head, roberta)
     if head and head not in ON_POOLED:
         poolers = [name for name in tensors if name.startswith("pooler/")]
         checkpoint.unused_tensors |= {name: f"Transformers' class for {head} has no pooler" for name in poolers}
@@ -215,7 +234,8 @@ def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
         )
     settings = configs.to_settings(checkpoint, model_type, source_metadata.get("config", {}))
     write_json(os.path.join(path, "config.json"), settings)
-    return {name: " + ".join(map(full_name, table[name].names)) for name in tensors if name in checkpoint.tensors}
+    ours = [name for name in tensors if name in checkpoint.tensors]
+    return {name: " + ".join(map(full_name, table[name].names)) for name in ours} | names
 
 
 def weight_map(config: BertConfig, head: str | None = None, roberta: bool = False) -> WeightMap:

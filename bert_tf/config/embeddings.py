@@ -1,0 +1,112 @@
+"""EmbeddingConfig: which vectors of a text are computed, and how a sentence gets one from its tokens."""
+
+import dataclasses
+from typing import Self
+
+from bert_tf.config.model import FeatureConfig
+from bert_tf.config.values import check_fields, setting
+from bert_tf.errors import ConfigError
+from bert_tf.types import Shapes
+
+# The unit that gets a vector -> the ways to pool token vectors, the default first.
+POOLS: dict[str, tuple[str, ...]] = {
+    "sentence": ("mean", "cls", "max", "mean_sqrt_len", "weightedmean", "lasttoken"),
+    "word": ("first", "mean", "max"),
+    "token": ("",),
+}
+
+VECTORS = "vectors/"  # the start of the paths of the variables below
+
+
+@dataclasses.dataclass
+class DenseConfig:
+    """A dense layer on the vector of a sentence.
+
+    Attributes:
+        units: size of its output.
+        activation: "linear", "tanh", "relu", "sigmoid" or "erf_gelu".
+        bias: whether it adds a bias.
+    """
+
+    units: int = setting(1, at_least=1, at_most=1_000_000)
+    activation: str = setting("linear", choices=("linear", "tanh", "relu", "sigmoid", "erf_gelu"))
+    bias: bool = True
+
+
+@dataclasses.dataclass
+class EmbeddingConfig:
+    """Selects which vectors to compute.
+
+    All attributes from `long_texts` on are for vectors of sentences.
+
+    Attributes:
+        per: unit that gets one vector: "sentence" (the whole text), "word" or "token".
+        pool: how token vectors are pooled. For sentences "mean" (over all tokens, [CLS] and [SEP] included), "cls",
+            "max", "mean_sqrt_len" (the sum, divided by the square root of the number of tokens), "weightedmean" (token
+            i has weight i, from 1), "lasttoken" ([SEP]), or several joined by "+", whose vectors are concatenated; for
+            words "first" (the first wordpiece, as in the paper's tagger), "mean" or "max"; "" for the first of these.
+        features: the layers that make up a token's vector.
+        max_length: tokens per window, special tokens included; 0 for the model's maximum.
+        long_texts: how to handle longer texts. "window" splits them into overlapping windows; each token's vector comes
+            from the window where it has the most context. "head" keeps the first `max_length` tokens.
+        prompts: texts that can be put in front of each text, by name.
+        prompt_name: the one in use; "" for none.
+        include_prompt: whether the tokens of the prompt are pooled, too; if not, neither is [CLS].
+        dense: layers that follow pooling.
+        normalize: whether vectors get length 1.
+    """
+
+    per: str = "sentence"
+    pool: str = ""
+    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
+    max_length: int = setting(0, at_least=0, at_most=1_000_000)
+    long_texts: str = setting("window", choices=("window", "head"))
+    prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    prompt_name: str = ""
+    include_prompt: bool = True
+    dense: tuple[DenseConfig, ...] = ()
+    normalize: bool = False
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """The ways to pool, one or several."""
+        return tuple((self.pool or POOLS[self.per][0]).split("+"))
+
+    @property
+    def prompt(self) -> str:
+        """The text in front of each text."""
+        return self.prompts[self.prompt_name] if self.prompt_name else ""
+
+    def check(self) -> Self:
+        """Raises ConfigError for invalid values and combinations."""
+        check_fields(self)
+        if self.per not in POOLS:
+            raise ConfigError(f"per {self.per!r} is unknown; choose one of {', '.join(POOLS)}")
+        choices, several = POOLS[self.per], self.per == "sentence"
+        if not set(self.pools) <= set(choices) or len(self.pools) > (len(choices) if several else 1):
+            advice = f"choose one of {', '.join(choices)}" + (", or several joined by +" if several else "")
+            if self.per == "token":
+                advice = "leave it out, because token vectors are not pooled"
+            raise ConfigError(f"pool {self.pool!r} does not apply to per {self.per!r}; {advice}")
+        if self.per != "sentence" and self.long_texts != "window":
+            raise ConfigError(f"long_texts {self.long_texts!r} is for vectors of sentences; leave it out")
+        if self.prompt_name and self.prompt_name not in self.prompts:
+            known = f"choose one of {', '.join(self.prompts)}" if self.prompts else "the model has none: leave it out"
+            raise ConfigError(f"prompt_name {self.prompt_name!r} is unknown; {known}")
+        if not self.include_prompt and self.long_texts != "head":
+            raise ConfigError(
+                "this model does not pool its prompt, which needs long_texts 'head'; leave long_texts out"
+            )
+        for number, layer in enumerate(self.dense):
+            check_fields(layer, f"dense[{number}]")
+        return self
+
+    def shapes(self, hidden: int) -> Shapes:
+        """Shapes of the variables of `dense` by path, for an encoder of this hidden size."""
+        width, shapes = len(self.pools) * self.features.width * hidden, dict[str, tuple[int, ...]]()
+        for number, layer in enumerate(self.dense):
+            shapes[f"{VECTORS}dense_{number}/kernel"] = (width, layer.units)
+            if layer.bias:
+                shapes[f"{VECTORS}dense_{number}/bias"] = (layer.units,)
+            width = layer.units
+        return shapes
