@@ -657,7 +657,7 @@ class SentenceEncoder:
 
     def save(self, path: StrPath) -> None:
         """Writes the model with its settings to a directory, for `from_pretrained` and the programs of this package."""
-        model_directory.write(self._embedder.checkpoint(), os.fspath(path))
+        model_directory.save_checkpoint(self._embedder.checkpoint(), os.fspath(path))
 
     def export(
         self, path: StrPath, *, prompt_name: str | None = None, check: bool = True, optimize: str = "none"

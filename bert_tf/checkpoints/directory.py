@@ -17,11 +17,7 @@ from bert_tf.checkpoints.tensor import Tensor, number, tensor_of, tensor_of_vari
 from bert_tf.checkpoints.tensor_files.bundles import listed, open_bundle
 from bert_tf.checkpoints.tensor_files.safetensors import open_tensors, write_tensors
 from bert_tf.checkpoints.weight_map import TensorMapping, first_names, read_mapped
-<<<<<<< HEAD
-from bert_tf.config import BertConfig, RunRecord, to_dict
-=======
-from bert_tf.config import BertConfig, EmbeddingConfig, RunRecord, run_with_new_names, to_dict
->>>>>>> caae57f (Compute the vectors that a sentence encoder was published for)
+from bert_tf.config import BertConfig, EmbeddingConfig, RunRecord, to_dict
 from bert_tf.config.data import TokenizerSettings
 from bert_tf.config.values import Rule, restored
 from bert_tf.errors import ConfigError, DataError
@@ -223,10 +219,8 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
         task: its task, for settings and tokenizer.
 
     Raises:
-        ConfigError: the directory has files, but neither a model of ours nor the run of one.
+        ConfigError: as for `save_checkpoint`.
     """
-    check_output(path, directory=True)
-    check_own_directory(path, ["run.json", "config.json"] if _is_ours(path) else ["run.json"], "model")
     checkpoint = Checkpoint(
         config=encoder.config,
         tensors={variable.path: tensor_of_variable(variable) for variable in model.weights},
@@ -234,6 +228,17 @@ def save(path: str, model: keras.Model, encoder: BertEncoder, task: Task) -> Non
         pieces=task.tokenizer.vocab,
         tokenizer_settings=task.tokenizer.get_config(),
     )
+    save_checkpoint(checkpoint, path)
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: str) -> None:
+    """As `write`, for a directory that a user names.
+
+    Raises:
+        ConfigError: the directory has files, but neither a model of ours nor the run of one.
+    """
+    check_output(path, directory=True)
+    check_own_directory(path, ["run.json", "config.json"] if _is_ours(path) else ["run.json"], "model")
     write(checkpoint, path)
 
 

@@ -185,6 +185,8 @@ def test_saved_and_converted_models_compute_the_same_vectors(publish, tmp_path):
     expected, saved = vectors(path), str(tmp_path / "saved")
     bert_tf.SentenceEncoder.from_pretrained(path).save(saved)
     np.testing.assert_array_equal(vectors(saved), expected)
+    with pytest.raises(ConfigError, match="published"):  # the files of another program are not replaced
+        bert_tf.SentenceEncoder.from_pretrained(path).save(path)
     for source, format in ((path, "bert_tf"), (saved, "huggingface")):
         report = convert(source, format, str(tmp_path / format))
         assert not report["unused_tensors"], format
