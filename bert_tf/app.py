@@ -4,6 +4,7 @@ import atexit
 import dataclasses
 import gc
 import importlib.machinery
+import math
 import os
 import re
 import sys
@@ -30,6 +31,8 @@ def _report_interrupt(kind: type[BaseException], error: BaseException, trace: Tr
     else:
         sys.__excepthook__(kind, error, trace)
 
+
+_LONGEST_NAME = 100  # of a flag
 
 flags.disclaim_key_flags()  # flags defined here are listed by the --help of the program that asks for them
 sys.excepthook = _report_interrupt
@@ -66,6 +69,8 @@ def run(main: Callable[[list[str]], None], *, arguments: bool = False) -> None:
             _fail(f"not enough memory: {error}", 1)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
+        except UnicodeEncodeError as error:
+            _fail(f"{error.object[:80]!a}: not UTF-8; rename the file, or correct the text", 1)
         except Exception as error:
             found = system_error(error)
             if not found and not isinstance(error, SYSTEM_ERRORS):
@@ -81,9 +86,14 @@ def _parse(argv: list[str]) -> list[str]:
     # A shell replaces ~ only at the start of a word and leaves --output=~/x to the program.
     argv = [re.sub(r"^(--?[\w.]+=)~(?=/|$)", lambda flag: flag[1] + home, argument) for argument in argv]
     try:
+        for argument in argv:  # which absl would compare with each flag, in quadratic time
+            if re.match(rf"--?\w{{{_LONGEST_NAME}}}", argument):
+                raise ConfigError(f"{argument[:40]}...: no flag has such a name; --help lists the flags")
         rest = flags.FLAGS(argv)
         for name in flags.FLAGS:
-            _ = flags.FLAGS[name].value
+            value = flags.FLAGS[name].value
+            if isinstance(value, float) and not math.isfinite(value):  # NaN is within any bounds of absl
+                raise ConfigError(f"--{name}={value}: expected a finite number")
         return rest
     except BertTfError as error:  # of a flag, or raised by the config file itself
         _fail(str(error) if str(error).startswith("--") else f"--config: {error}", error.exit_status)
@@ -209,7 +219,8 @@ def _inside(path: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename == path:
         lines = [error.lineno or 1]
     if not lines:  # the file could not be read, or has no get_config
-        return f"{path or repr(path)}: {error.strerror if isinstance(error, OSError) else error}"
+        reason = error.strerror if isinstance(error, OSError) else _message(error)
+        return f"{path or repr(path)}: {reason or type(error).__name__}"
     reason = _wrong_field(error)
     if not isinstance(error, BertTfError) and reason == _message(error):
         reason = f"{type(error).__name__}: {reason}".removesuffix(": ")
@@ -217,13 +228,13 @@ def _inside(path: str, error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, SyntaxError):
-        return error.msg  # without the name of the file
-    if isinstance(error, KeyError) and error.args:
-        return str(error.args[0])  # without quotes
     try:
+        if isinstance(error, SyntaxError):
+            return str(error.msg or "")  # without the name of the file
+        if isinstance(error, KeyError) and error.args:
+            return str(error.args[0])  # without quotes
         return str(error)
-    except Exception:  # of an exception that a config file defines
+    except Exception:  # of a class that a config file defines
         return ""
 
 

@@ -24,6 +24,7 @@ _RANDOM = 8  # characters that tempfile.mkdtemp puts between prefix and suffix
 _A_DAY = 24 * 60 * 60.0
 _PARTIAL = ".partial"  # suffix of the temporary names
 _NAME_BYTES = 200  # of a name in a temporary name; file systems allow 255 for all of it
+_MESSAGE = 20_000  # characters of a message of TensorFlow
 _DESCRIPTOR = re.compile(r"/dev/std(out|err)|(?:/dev|/proc/self)/fd/(\d+)")
 _CODES = {os.strerror(code): code for code in errno.errorcode}
 # "FILE; No space left on device", at the start of a line or after the name of a graph node.
@@ -34,8 +35,13 @@ def system_error(error: Exception) -> OSError | None:
     """The error of the operating system that an OSError or one of TensorFlow's errors reports; None for others."""
     if isinstance(error, OSError):
         return error
-    found = _TENSORFLOW.search(getattr(error, "message", ""))
+    found = _TENSORFLOW.search(_message(error))
     return OSError(_CODES[found[2]], found[2], found[1]) if found else None
+
+
+def _message(error: Exception, otherwise: str = "") -> str:
+    """The message of one of TensorFlow's errors, but not all of a long one: searches in it take quadratic time."""
+    return getattr(error, "message", otherwise)[:_MESSAGE]
 
 
 def cause(error: Exception) -> str:
@@ -43,7 +49,7 @@ def cause(error: Exception) -> str:
     found = system_error(error)
     if found:
         return found.strerror or str(found)
-    text = re.sub(r"\{\{.*?\}\} ?", "", getattr(error, "message", str(error)).split("[[")[0])
+    text = re.sub(r"\{\{.*?\}\} ?", "", _message(error, str(error)).split("[[")[0])
     return " ".join(text.partition(" [Op:")[0].strip().splitlines()[-1:])[:300]
 
 

@@ -58,6 +58,11 @@ CASES = {
     ),
     "TensorFlow, damaged": (tf.errors.DataLossError(None, None, "corrupted"), 1, "corrupted"),
     "Ctrl-C": (KeyboardInterrupt(), 130, "interrupted"),
+    "a name of bytes": (
+        UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
+        1,
+        "'a\\udcff': not UTF-8; rename the file, or correct the text",
+    ),
 }
 
 
@@ -92,6 +97,19 @@ def test_an_argument_that_is_not_a_flag_is_named(monkeypatch, capsys):
     status, line = outcome(monkeypatch, capsys, argv=("program", "train.txt"))
     assert status == 2
     assert line == "bert_tf: error: unexpected argument 'train.txt': all arguments are flags, --name=value\n"
+
+
+def test_nan_and_names_of_any_length_are_refused_as_flags(monkeypatch, capsys):
+    monkeypatch.setattr(app.flags, "FLAGS", values := flags.FlagValues())
+    flags.DEFINE_float("share", 0.1, "", lower_bound=0.0, upper_bound=1.0, flag_values=values)
+    expected = {
+        "--share=nan": "--share=nan: expected a finite number",
+        "--" + "x" * 100_000: f"--{'x' * 38}...: no flag has such a name; --help lists the flags",
+    }
+    for flag, line in expected.items():
+        with pytest.raises(SystemExit, match="2"):
+            app._parse(["program", flag])
+        assert capsys.readouterr().err == f"bert_tf: error: {line}\n"
 
 
 def test_a_tilde_in_a_flag_is_the_home_directory(monkeypatch):
@@ -143,6 +161,9 @@ CONFIG_ERRORS = {
     "import sys\nsys.exit(3)": "2: SystemExit: 3",
     "class Own(BaseException): pass\nraise Own('a')": "2: Own: a",
     "raise GeneratorExit": "1: GeneratorExit",
+    "raise SyntaxError": "1: SyntaxError",
+    "class Own:\n  def __str__(self): return 1 / 0\nraise KeyError(Own())": "3: KeyError",
+    "get_config = 1": " 'int' object is not callable",
     "class Own(Exception):\n  def __str__(self): return 1 / 0\nraise Own": "3: Own",
     "class Own:\n  def __repr__(self): return 1 / 0\ndef get_config(): return Own()": " get_config() returned a Own",
     "x = 1": " module 'config_file' has no attribute 'get_config'",

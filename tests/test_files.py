@@ -363,6 +363,12 @@ def test_a_full_disk_that_tensorflow_reports_is_an_error_of_the_final_file(tmp_p
         assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("text", ["{{" * 500_000, "{{" + "}} " * 300_000, "; " * 500_000])
+def test_a_message_of_any_length_is_searched_in_no_time(text):
+    error = tf.errors.UnknownError(None, None, text)  # minutes, if all of it were searched
+    assert len(cause(error)) <= 300
+
+
 def test_the_cause_of_an_error_has_no_names_of_graph_nodes():
     text = f"{NODE}corrupted record at 12 [Op:RestoreV2] name: "
     assert cause(tf.errors.DataLossError(None, None, text)) == "corrupted record at 12"
