@@ -262,9 +262,16 @@ def data_flags() -> Callable[[ExampleData], ExampleData]:
     except ConfigError as error:
         _fail(str(error), 2)
     config_flags.DEFINE_config_dataclass(
-        "data", ExampleData(), "Overrides the description of the data that the model was fine-tuned on."
+        "data",
+        ExampleData(),
+        "Overrides the description of the data that the model was fine-tuned on.",
+        parse_fn=_refuse,
     )
     return lambda data: dataclasses.replace(data, **config_flags.get_override_values(flags.FLAGS["data"]))
+
+
+def _refuse(_: object) -> NoReturn:
+    raise ConfigError(f"--data: expected one of its fields, such as --data.{_first_field(ExampleData())}")
 
 
 def accept_config_change_flag() -> flags.FlagHolder[bool]:

@@ -134,6 +134,8 @@ def test_files_with_another_layout_are_evaluated_with_flags_for_the_differences(
     assert measured["accuracy"] == pytest.approx(expected["accuracy"], abs=1e-6)
     done = programs("evaluate", *files, "--data.column_of_text=review")
     assert done.status == 2 and "--data.column_of_text: ExampleData has no field 'column_of_text'" in done.error_line
+    done = programs("evaluate", *files, "--data=x")
+    assert done.status == 2 and done.error_line.endswith("--data: expected one of its fields, such as --data.source")
 
 
 def read(path):

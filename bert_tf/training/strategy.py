@@ -7,6 +7,7 @@ import os
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
+from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError
 
 # The most cores that compute parts of a batch: the gradients of each part take as much memory as the model.
@@ -46,7 +47,14 @@ def _created(name: str, tpu: str) -> tf.distribute.Strategy:
     if name == "mirrored":
         return tf.distribute.MirroredStrategy([device.name for device in _best_devices()])
     if name == "multi_worker":
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        except (ValueError, TypeError, AttributeError, LookupError, tf.errors.OpError) as error:
+            found = shown(os.environ.get("TF_CONFIG", ""))
+            raise ConfigError(
+                f"--strategy=multi_worker: the environment variable TF_CONFIG is {found}, which lists no workers: "
+                f"{error}"
+            ) from None
     if name == "tpu":
         try:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu or "local")

@@ -127,6 +127,18 @@ def test_strategies_by_name_use_the_available_devices(name):
     assert is_chief(strategy)
 
 
+TASKS = ('{"type": "worker", "index": 5}', '{"type": "boss", "index": 0}', '{"type": "worker", "index": "x"}', "3")
+CLUSTERS = [f'{{"cluster": {{"worker": ["localhost:1"]}}, "task": {task}}}' for task in TASKS]
+
+
+@pytest.mark.parametrize("value", ["", "x", '{"cluster": 1}', '{"cluster": {"worker": ["localhost:1"]}}', *CLUSTERS])
+def test_a_wrong_list_of_workers_is_one_line(monkeypatch, value):
+    monkeypatch.setenv("TF_CONFIG", value)
+    with pytest.raises(ConfigError, match=r"TF_CONFIG is '.*, which lists no workers: ") as caught:
+        create("multi_worker")
+    assert value[:20] in str(caught.value)
+
+
 def test_the_error_for_an_unknown_strategy_lists_the_known_ones():
     with pytest.raises(ConfigError, match=r"--strategy=mirorred is unknown; choose one of auto, one_device, mirrored"):
         create("mirorred")
