@@ -1,5 +1,7 @@
 """Refuses files that are no UTF-8 text, with one line that names the position, what was found and what to do."""
 
+import re
+
 from bert_tf.errors import DataError
 
 SAMPLE_BYTES = 1 << 20  # enough to tell text from other files
@@ -11,6 +13,7 @@ _MARKS = {  # UTF-32 first: the mark of UTF-16 is its beginning
 }
 _CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\t\n\v\f\r\x1b"))  # hardly any in text, whatever its encoding
 _MAX_CONTROLS, _MAX_ZEROS = 0.01, 3  # their share; a stray zero in a short text
+_ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, in Python's "surrogateescape"
 # One wrong byte in a thousand is an odd quotation mark of a web page; more is another encoding.
 _MAX_BAD_SHARE = 1e-3
 
@@ -73,7 +76,13 @@ def _not_utf8(data: bytes, at: int, path: str, line: int, offset: int = 0) -> Da
     sample = data[:SAMPLE_BYTES]
     if len(sample) - len(sample.translate(None, _CONTROLS)) > _MAX_CONTROLS * len(sample):
         return DataError(f"{found}, and control characters show binary data, expected UTF-8 text; name only text files")
+    text = sample.decode("utf-8", errors="surrogateescape")
+    wrong = len(_ESCAPED.findall(text))
+    if len(text) - wrong > len(text.encode("ascii", "ignore")) + wrong:  # iconv would garble all that is right
+        return DataError(
+            f"{found}, but most of the text is; correct this place, or remove such bytes: iconv -c -f UTF-8"
+        )
     return DataError(
-        f"{found}; convert the file from its encoding: iconv -f CP949 -t UTF-8 (Korean) or iconv -f CP1252 -t UTF-8 "
-        "(Western)"
+        f"{found}; if all of the file has another encoding, convert it: iconv -f CP949 -t UTF-8 (Korean) or iconv -f "
+        "CP1252 -t UTF-8 (Western); if only this place is wrong, correct it"
     )

@@ -18,7 +18,7 @@ _STRAY = 0.001
 def read_vocabulary(path: StrPath) -> list[str]:
     """Reads a vocabulary file (UTF-8) in the format of google-research/bert.
 
-    Lines end in LF or CRLF. Blank lines at the end are ignored; other blank lines keep their id.
+    Lines end in LF or CRLF. Blank lines at the end are ignored; other blank lines keep their id, and no text has it.
 
     Returns:
         The pieces by id, checked by `check_vocabulary`.
@@ -56,23 +56,28 @@ def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> N
         source: where they come from, for error messages.
 
     Raises:
-        DataError: no pieces, a special token missing, a duplicate, or a piece that is too long or contains NUL or a
-            line end.
+        DataError: no pieces, a special token missing, a duplicate that is not blank, or a piece that is too long or
+            contains NUL or a line end.
     """
     if not pieces:
         raise DataError(f"{source} is empty; expected one piece per line")
     lines: dict[str, int] = {}
     for line, piece in enumerate(pieces, start=1):
-        if piece in lines:
+        if piece in lines and piece.strip():
+            # A removed line would shift the ids of all later ones.
+            first = lines[piece]
             raise DataError(
-                f"{source}, line {line}: the piece {piece!r} is already on line {lines[piece]}; remove one of the two"
+                f"{source}, line {line}: the piece {piece!r} is already on line {first}; empty line {first}, but keep "
+                "it: the last of them counts in google-research/bert, and line numbers are ids"
             )
         if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
             raise DataError(
                 f"{source}, line {line}: more than {MAX_PIECE_BYTES} bytes; expected a vocabulary, one piece per line"
             )
         if "\0" in piece or "\n" in piece or piece.endswith("\r"):
-            raise DataError(f"{source}, line {line}: NUL or a line end in the piece {piece!r}; remove it")
+            raise DataError(
+                f"{source}, line {line}: NUL or a line end in the piece {piece!r}; empty the line, but keep it"
+            )
         lines[piece] = line
     missing = [piece for piece in SPECIAL_PIECES if piece not in lines]
     if missing:
@@ -93,11 +98,12 @@ def check_size(pieces: Sequence[str], expected: int, source: str = "the vocabula
     missing = expected - len(pieces)
     if not missing:
         return
-    advice = "use the vocab.txt that came with the checkpoint"
-    if missing > 0:  # often the table has rows of padding, as hardware prefers multiples of 8
+    advice = "use the vocab.txt that came with the checkpoint, with all of its lines, as their numbers are the ids"
+    # Tables are padded as hardware prefers. Elsewhere, new lines at the end would only hide that one is missing above.
+    if missing > 0 and expected % 8 == 0:
         advice += (
-            f"; if it is, and the checkpoint's embedding table was only padded, append {missing} lines to vocab.txt, "
-            f"[padding0] to [padding{missing - 1}]"
+            "; if it is that, and the checkpoint's embedding table was padded to a multiple of 8, append "
+            f"{missing} lines to vocab.txt, [padding0] to [padding{missing - 1}]"
         )
     raise DataError(f"{source} has {len(pieces)} pieces, but the checkpoint was trained with {expected}; {advice}")
 

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_tf.checkpoints import directory
+from bert_tf.checkpoints import directory, open_with_warnings
 from bert_tf.checkpoints.formats import google, huggingface, open_checkpoint
 from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.errors import ConfigError, DataError
@@ -130,3 +130,16 @@ def test_a_weight_out_of_range_of_the_models_dtype_is_named():
     checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e300), "pooler/bias")
     with pytest.raises(DataError, match=r"pooler/bias holds 1e\+300, too large for float32"):
         checkpoint.encoder()
+
+
+@pytest.mark.parametrize("format", [google, directory])
+def test_a_file_of_another_program_that_is_not_read_has_a_line(tmp_path, caplog, format):
+    format.write(small_checkpoint()[0], str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    open_with_warnings(tmp_path)
+    for line in (
+        "adapter_config.json holds an adapter, which is",
+        "tokenizer_config.json holds settings of a tokenizer",
+    ):
+        assert f"unread: {line}" in caplog.text

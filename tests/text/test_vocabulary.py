@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bert_tf.errors import DataError
-from bert_tf.text import read_vocabulary, write_vocabulary
+from bert_tf.text import Tokenizer, read_vocabulary, write_vocabulary
 from bert_tf.text.vocabulary import check_size, check_vocabulary
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -65,8 +65,35 @@ def test_a_vocabulary_of_another_size_than_the_checkpoint_is_refused():
     check_size(SPECIALS, 5)
     with pytest.raises(DataError, match=r"a\.txt has 5 pieces, but the checkpoint was trained with 30522"):
         check_size(SPECIALS, 30522, "a.txt")
-    with pytest.raises(DataError, match=r"came with the checkpoint$"):
+    with pytest.raises(DataError, match=r"their numbers are the ids$"):
         check_size(SPECIALS, 4)
+
+
+def load_vocab(path):
+    """google-research/bert's reader (tokenization.py): piece -> id."""
+    with open(path, encoding="utf-8") as file:
+        return {line.strip(): number for number, line in enumerate(file)}
+
+
+def test_the_advice_for_a_duplicate_keeps_every_id_of_the_original_reader(tmp_path):
+    path, lines = tmp_path / "vocab.txt", [*SPECIALS, "a", "b", "a", "", "c", "", "d"]
+    path.write_text("\n".join(lines))
+    with pytest.raises(DataError, match="line 8: the piece 'a' is already on line 6; empty line 6, but keep it"):
+        read_vocabulary(path)
+    expected = load_vocab(path)
+    lines[5] = ""
+    path.write_text("\n".join(lines))
+    pieces, tokenizer = read_vocabulary(path), Tokenizer(str(path))  # with several blank lines
+    assert {piece: number for number, piece in enumerate(pieces) if piece} == {p: n for p, n in expected.items() if p}
+    assert tokenizer.tokenize(["a b c d"]).to_list() == [[expected[piece] for piece in "abcd"]]
+    assert Tokenizer(pieces).vocab == pieces
+
+
+def test_lines_are_only_appended_to_a_table_that_may_be_padded():
+    for size, padded in ((30522, False), (30528, True)):
+        with pytest.raises(DataError) as refused:
+            check_size([f"a{number}" for number in range(size - 1)], size)
+        assert ("append 1 lines" in str(refused.value)) == padded
 
 
 def test_the_advice_for_a_padded_table_makes_the_vocabulary_match(tmp_path):

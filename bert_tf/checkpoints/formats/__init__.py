@@ -13,6 +13,7 @@ class ReadableFormat(Protocol):
     """A module that reads a format."""
 
     FORMAT: str
+    BESIDE: tuple[str, ...]  # the names in `_BESIDE` that it reads
 
     def recognises(self, path: str) -> bool:
         """Whether `path`, a directory, file or prefix of files, is of this format."""
@@ -30,6 +31,16 @@ class WritableFormat(Protocol):
         """Writes a checkpoint into an empty directory; returns the foreign name of each variable, by path."""
 
 
+# Files beside the weights that change what other programs compute with a model -> what is in them.
+_BESIDE = {
+    "adapter_config.json": "an adapter, which is not applied: merge it into the model with peft (merge_and_unload)",
+    "modules.json": "modules of sentence-transformers, which are not applied",
+    "tokenizer_config.json": "settings of a tokenizer, which are not applied",
+    "special_tokens_map.json": "names of special tokens, which are not applied",
+    "added_tokens.json": "more tokens, which texts do not get",
+    "tokenizer.json": "a tokenizer, which is not the one that is used",
+}
+
 _READERS: tuple[ReadableFormat, ...] = (directory, fairseq, model_garden, google, huggingface)
 
 
@@ -44,7 +55,12 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
     reader = format_of(path)
     if not reader:
         raise DataError(f"{path}: {_unrecognised(path)}")
-    return reader.read(path, allow_pickle)
+    checkpoint = reader.read(path, allow_pickle)
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    for name, what in _BESIDE.items():
+        if name not in reader.BESIDE and os.path.exists(os.path.join(folder, name)):
+            checkpoint.warnings.append(f"unread: {name} holds {what}")
+    return checkpoint
 
 
 def format_of(path: str) -> ReadableFormat | None:

@@ -41,8 +41,8 @@ def read_description(settings: Json, file: str) -> Checkpoint:
     for field, value in _settings(described.config).items():
         if settings.get(field) != value:
             raise DataError(
-                f"{file}: {field} is {settings.get(field)!r}, but the part {OURS!r} makes it {value!r}; change both, "
-                "or remove that part"
+                f"{file}: {field} is {settings.get(field)!r}, but the part {OURS!r} makes it {value!r}; restore "
+                "the one that was edited, or change both"
             )
     return described
 
@@ -99,7 +99,10 @@ def _gelu(meta: str) -> tuple[str, str]:
         try:
             nodes = tf.compat.v1.MetaGraphDef.FromString(file.read()).graph_def.node
         except DecodeError:
-            raise DataError(f"{meta}: not a graph, or truncated; remove it: the weights do not need it") from None
+            raise DataError(
+                f"{meta}: not a graph, or truncated; copy it again: it tells which "
+                "gelu the model has, which is taken to be by tanh without it"
+            ) from None
     erf = any(node.op in ("Erf", "Erfc") for node in nodes if "/intermediate/" in node.name)
     kind = "erf" if erf else "tanh"
     return f"{kind}_gelu", f"gelu: computed by {kind}, as in {meta}"

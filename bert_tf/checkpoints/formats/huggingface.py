@@ -25,6 +25,13 @@ from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
 from bert_tf.types import Json
 
 FORMAT = "huggingface"
+BESIDE: tuple[str, ...] = (
+    "modules.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.json",
+)
 
 # An unknown tensor here would change what the encoder computes; all others belong to heads.
 _ENCODER = re.compile(r"(embeddings|encoder)\.")
@@ -93,6 +100,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     if sentence_modules.lower_cases(root) and not tokenizer_settings.get("lower_case", True):
         tokenizer_settings |= {"lower_case": True, "strip_accents": bool(tokenizer_settings["strip_accents"])}
         warnings.append("tokenizer: texts are lower-cased, as do_lower_case beside modules.json says, for all uses")
+    warnings += configs.unread(settings)
     limit, positions = tokenizer_config.get("model_max_length"), config.max_position_embeddings
     max_length = limit if type(limit) is int and 0 < limit < positions else positions
     weights, tensors = _open(path, allow_pickle)
@@ -282,8 +290,11 @@ def _plain(tensors: Mapping[str, Tensor], prefix: str, file: str) -> dict[str, T
     for name, tensor in tensors.items():
         plain = name.removeprefix(prefix)
         plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        if plain in store:
-            raise DataError(f"{file}: {store[plain].source} and {name} name the same tensor; remove one of them")
+        if plain in store and not _equal(store[plain], tensor):
+            raise DataError(
+                f"{file}: {store[plain].source} and {name} name the same tensor and differ; expected one: "
+                "use the file that the training wrote"
+            )
         store[plain] = tensor
     return store
 
@@ -302,9 +313,13 @@ def _check_copies(copies: Mapping[str, str], store: Mapping[str, Tensor], file: 
         if copy_name not in store:
             continue
         copy, original = store[copy_name], store[original_name]
-        if copy.shape != original.shape or not np.array_equal(copy.read(), original.read(), equal_nan=True):
+        if not _equal(copy, original):
             raise DataError(
                 f"{file}: {copy.source} is not equal to {original.source}; expected tied output embeddings: a model "
                 "trained without them cannot be read"
             )
         warnings.append(f"{copy.source} is a copy of {original.source}")
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and np.array_equal(one.read(), other.read(), equal_nan=True)

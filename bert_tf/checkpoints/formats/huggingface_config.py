@@ -110,6 +110,15 @@ def read_config(settings: Json, file: str) -> BertConfig:
     return dataclasses.replace(config, position_offset=offset, max_position_embeddings=rows - offset)
 
 
+def unread(settings: Json) -> list[str]:
+    """Warnings about settings in config.json that change what Transformers computes, and are not applied."""
+    found = {
+        "quantization_config": "would make Transformers quantize the weights; they are used as they are stored",
+        "auto_map": "names code of the model's own, which is not run",
+    }
+    return [f"unread: {name} in config.json {what}" for name, what in found.items() if settings.get(name)]
+
+
 def read_head(settings: Json, names: Collection[str], warnings: list[str]) -> tuple[str | None, str | None, str | None]:
     """Finds the head of the model.
 

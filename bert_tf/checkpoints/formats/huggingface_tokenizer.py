@@ -59,6 +59,7 @@ class _Library(TypedDict, total=False):
     normalizer: _Normalizer | None
     pre_tokenizer: Json | None
     added_tokens: list[_AddedToken] | None
+    post_processor: Json | None
 
 
 def read_config(path: str) -> Json:
@@ -100,7 +101,7 @@ def read_tokenizer(
     bare = name.removesuffix("Fast") if name else None
     reason = _foreign(path, library, bare, os.path.exists(vocab))
     if reason:
-        return None, {}, [f"no tokenizer: {reason}; the ids must come from the model's own tokenizer"]
+        return None, {}, [f"tokenizer: none, as {reason}; the ids must come from the model's own tokenizer"]
     warnings: list[str] = []
     pieces, source = None, vocab
     if os.path.exists(vocab):
@@ -110,20 +111,26 @@ def read_tokenizer(
         differ = pieces is not None and pieces[: len(listed)] != listed
         if differ:
             warnings.append(
-                "vocab.txt and tokenizer.json hold different pieces: tokenizer.json is used, as in Transformers"
+                "tokenizer: vocab.txt and tokenizer.json hold different pieces; tokenizer.json is used, as in "
+                "Transformers"
             )
         if pieces is None or differ:
             pieces, source = listed, fast
     if pieces is None:
         if required:
             raise DataError(f"{path}: neither vocab.txt nor tokenizer.json; download the one of this model")
-        return None, {}, ["no tokenizer: the directory has none; the ids must come from the model's own tokenizer"]
+        return (
+            None,
+            {},
+            ["tokenizer: none, as the directory has none; the ids must come from the model's own tokenizer"],
+        )
     added = _append_added(pieces, path, config, library)
     if added:
         warnings.append(
-            f"added tokens are appended to the vocabulary ({', '.join(added[:10])}) and matched in texts as ordinary "
-            "pieces, not before everything else"
+            f"tokenizer: added tokens are appended to the vocabulary ({', '.join(added[:10])}) and matched in texts as "
+            "ordinary pieces, not before everything else"
         )
+    warnings += _unread(path, config, library)
     check_vocabulary(pieces, source)
     check_size(pieces, vocab_size, source)
     settings = {ours: config.get(theirs, default) for ours, (theirs, _, default) in _SETTINGS.items()}
@@ -172,6 +179,12 @@ def _append_added(pieces: list[str], path: str, config: Json, library: Json | No
     file = os.path.join(path, "added_tokens.json")
     if os.path.exists(file):
         added |= {number: token for token, number in read_json(file, dict[str, int]).items()}
+    for number, token in added.items():
+        if token in SPECIAL_PIECES and number < len(pieces) and pieces[number] != token:
+            raise DataError(
+                f"{path}: {token} has the id {number} beside the vocabulary, and in it that of {pieces[number]!r}; "
+                "expected the vocabulary of this model, with all of its lines, as their numbers are the ids"
+            )
     new = {number: token for number, token in sorted(added.items()) if number >= len(pieces)}
     if list(new) != list(range(len(pieces), len(pieces) + len(new))):
         raise DataError(
@@ -180,6 +193,44 @@ def _append_added(pieces: list[str], path: str, config: Json, library: Json | No
         )
     pieces += new.values()
     return list(new.values())
+
+
+def _unread(path: str, config: Json, library: Json | None) -> list[str]:
+    """Warnings about what makes other tokens in Transformers, and is not applied."""
+    file = os.path.join(path, "special_tokens_map.json")
+    named = {"special_tokens_map.json": read_json(file, Json) if os.path.exists(file) else {}}
+    named["tokenizer_config.json"] = config
+    warnings = []
+    for source, names in named.items():
+        for name, piece in zip(_SPECIAL_NAMES, SPECIAL_PIECES, strict=True):
+            token = names.get(name, piece)
+            token = token.get("content", piece) if isinstance(token, dict) else token
+            if token not in (piece, None):
+                warnings.append(f"tokenizer: {name} is {token!r} in {source}, which is not applied: it is {piece} here")
+    if config.get("do_basic_tokenize") is False:
+        warnings.append("tokenizer: do_basic_tokenize is false in tokenizer_config.json, which is not applied")
+    if config.get("never_split"):
+        warnings.append("tokenizer: never_split in tokenizer_config.json is not applied")
+    if library and (library["normalizer"].get("clean_text") is False):
+        warnings.append("tokenizer: clean_text is false in tokenizer.json, which is not applied")
+    template = (library or {}).get("post_processor")
+    if template and not _is_template_of_bert(template):
+        warnings.append("tokenizer: the post_processor of tokenizer.json is not applied; a text is [CLS] text [SEP]")
+    return warnings
+
+
+def _is_template_of_bert(processor: Json) -> bool:
+    """Whether a post_processor of tokenizer.json makes [CLS] text [SEP]."""
+    if processor.get("type") == "BertProcessing":
+        return True
+    single = processor.get("single")
+    parts = (
+        [next(iter(part.items())) for part in single if isinstance(part, dict) and part]
+        if isinstance(single, list)
+        else []
+    )
+    ids = [(kind, value.get("id")) for kind, value in parts if isinstance(value, dict)]
+    return ids == [("SpecialToken", "[CLS]"), ("Sequence", "A"), ("SpecialToken", "[SEP]")]
 
 
 def _settled(config: Json, normalizer: Json, generic: bool, warnings: list[str]) -> Json:
@@ -191,10 +242,11 @@ def _settled(config: Json, normalizer: Json, generic: bool, warnings: list[str])
     library = {ours: normalizer.get(theirs, default) for ours, (_, theirs, default) in _SETTINGS.items()}
     used, file = (library, "tokenizer.json") if generic else (config, "tokenizer_config.json (or its defaults)")
     for name, value in config.items():
-        if library[name] != value:
+        default = {"strip_accents": (config["lower_case"], library["lower_case"])}.get(name, (None, None))
+        if (default[0] if value is None else value) != (default[1] if library[name] is None else library[name]):
             warnings.append(
-                f"{name} is {value} in tokenizer_config.json and {library[name]} in tokenizer.json: {file} is "
-                "used, as in Transformers"
+                f"tokenizer: {name} is {value} in tokenizer_config.json and {library[name]} in tokenizer.json: {file} "
+                "is used, as in Transformers"
             )
     return used
 

@@ -120,7 +120,8 @@ def prepare(planned: Json, output: str, options: PipelineOptions | None = None, 
     if counts["not_utf8"] > max_bad_share * counts["sentences_read"]:
         raise DataError(
             f"{counts['not_utf8']} of {counts['sentences_read']} sentences are not UTF-8; expected at most "
-            f"{max_bad_share:.3%}; convert the files (iconv -f CP949 -t UTF-8) or raise --max_bad_share"
+            f"{max_bad_share:.3%}; convert the files of another encoding (iconv -f CP949 -t UTF-8), and no others, or "
+            "raise --max_bad_share"
         )
     tokenizer = Tokenizer(planned["pieces"], **planned["tokenizer_config"])
     description = {

@@ -108,7 +108,7 @@ class Checkpoints:
         if paths:
             raise BertTfError(
                 f"{self._directory}: no checkpoint can be read; if settings of the model or the optimizer have "
-                "changed, set them back; else remove the directory to start again"
+                "changed, set them back; else move the directory away to start again"
             )
         return None
 

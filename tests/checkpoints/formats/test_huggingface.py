@@ -642,10 +642,12 @@ def test_weights_of_another_library_are_named(tmp_path, tensors, name):
         bert_tf.load(path)
 
 
-def test_one_tensor_under_two_names_is_refused(tmp_path, tensors):
-    twice = tensors | {"embeddings.LayerNorm.gamma": tensors["embeddings.LayerNorm.weight"]}
-    with pytest.raises(DataError, match="name the same tensor"):
-        bert_tf.load(write(tmp_path, twice))
+def test_one_tensor_under_two_names_is_refused_only_if_the_two_differ(tmp_path, tensors):
+    name = "embeddings.LayerNorm"
+    encoder, _ = bert_tf.load(write(tmp_path, tensors | {f"{name}.gamma": tensors[f"{name}.weight"]}))
+    assert_holds(encoder, tensors)
+    with pytest.raises(DataError, match="name the same tensor and differ"):
+        bert_tf.load(write(tmp_path, tensors | {f"{name}.gamma": tensors[f"{name}.weight"] + 1}))
 
 
 def test_unused_settings_are_written_back(tmp_path, tensors):
@@ -763,7 +765,10 @@ def test_if_the_files_disagree_the_class_decides_as_in_transformers(tmp_path, te
     tokenizer_config(tmp_path, do_lower_case=True, **({"tokenizer_class": name} if name else {}))
     checkpoint = huggingface.read(path)
     assert checkpoint.tokenizer_settings["lower_case"] == lower_case
-    assert any(note.startswith("lower_case is True in tokenizer_config.json and False") for note in checkpoint.warnings)
+    assert any(
+        note.startswith("tokenizer: lower_case is True in tokenizer_config.json and False")
+        for note in checkpoint.warnings
+    )
 
 
 def test_tokenizer_json_is_preferred_to_vocab_txt(tmp_path, tensors):
@@ -862,3 +867,67 @@ def test_of_many_missing_tensors_the_first_are_named(tmp_path, tensors):
     with pytest.raises(DataError, match=r"missing encoder.layer.*and [0-9]+ more") as caught:
         bert_tf.load(path)
     assert len(str(caught.value)) < 1000
+
+
+LIBRARY = {
+    "model": {"type": "WordPiece", "vocab": {piece: number for number, piece in enumerate(PIECES)}},
+    "normalizer": {"type": "BertNormalizer", "lowercase": True},
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+}
+
+
+@pytest.mark.parametrize(
+    "file, content, line",
+    [
+        ("adapter_config.json", {"peft_type": "LORA"}, "unread: adapter_config.json holds an adapter, which is not"),
+        ("config.json", CONFIG | {"quantization_config": {"bits": 8}}, "unread: quantization_config in config.json"),
+        ("config.json", CONFIG | {"auto_map": {"AutoModel": "a.B"}}, "unread: auto_map in config.json names code"),
+        ("special_tokens_map.json", {"cls_token": "the"}, "tokenizer: cls_token is 'the' in special_tokens_map.json"),
+        ("tokenizer_config.json", {"sep_token": {"content": "a"}}, "tokenizer: sep_token is 'a' in tokenizer_config"),
+        (
+            "tokenizer_config.json",
+            {"do_basic_tokenize": False},
+            "tokenizer: do_basic_tokenize is false in tokenizer_con",
+        ),
+        ("tokenizer_config.json", {"never_split": ["a-b"]}, "tokenizer: never_split in tokenizer_config.json is not"),
+        ("tokenizer.json", LIBRARY | {"post_processor": {"type": "ByteLevel"}}, "tokenizer: the post_processor of tok"),
+        (
+            "tokenizer.json",
+            LIBRARY | {"normalizer": LIBRARY["normalizer"] | {"clean_text": False}},
+            "tokenizer: clean_text is false in tokenizer.json",
+        ),
+        ("added_tokens.json", {"[X]": len(PIECES)}, "tokenizer: added tokens are appended to the vocabulary ([X])"),
+    ],
+)
+def test_a_file_that_changes_the_result_and_is_not_applied_has_a_line(tmp_path, tensors, caplog, file, content, line):
+    extra = file == "added_tokens.json"
+    words = "embeddings.word_embeddings.weight"
+    if extra:
+        tensors = tensors | {words: np.pad(tensors[words], [(0, 1), (0, 0)])}
+    path = write(tmp_path, tensors, vocab_size=len(PIECES) + extra)
+    (tmp_path / file).write_text(json.dumps(content))
+    bert_tf.load(path)
+    assert line in caplog.text
+
+
+def test_files_that_say_the_same_as_the_vocabulary_have_no_line(tmp_path, tensors, caplog):
+    path = write(tmp_path, tensors)
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), PIECES[:5], strict=True))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, "do_basic_tokenize": True}))
+    ends = [{"SpecialToken": {"id": piece}} for piece in ("[CLS]", "[SEP]")]
+    template = {"type": "TemplateProcessing", "single": [ends[0], {"Sequence": {"id": "A"}}, ends[1]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(LIBRARY | {"post_processor": template}))
+    bert_tf.load(path)
+    assert caplog.text == ""
+
+
+def test_a_vocabulary_whose_special_tokens_have_moved_is_refused(tmp_path, tensors):
+    decoder = {str(number): {"content": piece} for number, piece in enumerate(PIECES[:5])}
+    moved = ["0", *PIECES[:-1]]
+    path = write(tmp_path, tensors, pieces=moved)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    with pytest.raises(
+        DataError, match=r"\[PAD\] has the id 0 beside the vocabulary, and in it that of '0'; expected the"
+    ):
+        bert_tf.load(path)

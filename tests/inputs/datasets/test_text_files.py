@@ -9,6 +9,7 @@ import pytest
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.text_files import Seen, field, read_csv, read_json, read_json_lines, read_lines
+from bert_tf.text.encoding import decode
 from tests.inputs.datasets.reading import read
 
 # Each with a small valid file.
@@ -41,8 +42,14 @@ def test_text_that_is_not_utf8_is_reported_with_its_line(write, name):
     content = READERS[name].encode()
     lines = content.count(b"\n")
     path = write("file", content + "보다".encode("cp949"))
-    with pytest.raises(DataError, match=rf"^{path}:{lines + 1}: byte {len(content)}: 0xba is not UTF-8; convert"):
+    with pytest.raises(DataError, match=rf"^{path}:{lines + 1}: byte {len(content)}: 0xba is not UTF-8[;,]"):
         read(name, path)
+
+
+def test_a_wrong_byte_in_utf8_text_is_to_be_corrected_and_not_the_encoding_of_the_file():
+    with pytest.raises(DataError, match=r"a:2: byte 17: 0xff is not UTF-8, but most of the text is") as refused:
+        decode("한국어 문장\n".encode() + b"\xff\n", "a")
+    assert "CP949" not in str(refused.value)  # would garble all the rest
 
 
 @pytest.mark.parametrize("content, message", [

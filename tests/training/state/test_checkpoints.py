@@ -125,7 +125,7 @@ def test_the_error_for_no_readable_checkpoint_says_what_to_do(tmp_path):
     saved(tmp_path, [10, 20])
     for step in (10, 20):
         os.truncate(data_file(tmp_path, step), 3)
-    with pytest.raises(BertTfError, match=r"no checkpoint can be read; .*remove the directory") as caught:
+    with pytest.raises(BertTfError, match=r"no checkpoint can be read; .*move the directory away") as caught:
         restored(tmp_path)
     assert "\n" not in str(caught.value)
 
