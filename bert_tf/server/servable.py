@@ -265,7 +265,7 @@ def _is_batchable(signature: meta_graph_pb2.SignatureDef, counted: Mapping[str, 
 
     Args:
         signature: of the model.
-        counted: as in the model card; None if there is none, or an older one.
+        counted: as in the model card; None if there is none.
     """
     infos = [*signature.inputs.values(), *signature.outputs.values()]
     if any(not info.name or info.tensor_shape.unknown_rank or not info.tensor_shape.dim for info in infos):

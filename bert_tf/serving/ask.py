@@ -101,8 +101,8 @@ class Answerer(abc.ABC):
     def __init__(self, signatures: Mapping[str, Mapping[str, int]]) -> None:
         self.signatures = {name: dict(sorted(inputs.items())) for name, inputs in signatures.items()}
         ranks = self.signatures[DEFAULT]
-        self.optional = {"question"} if "choices" in ranks else set()
-        self.ranks = ranks | dict.fromkeys(self.optional, 1)  # older exports have no such input; see `run`
+        self.optional = {"question"} & ranks.keys() if "choices" in ranks else set()
+        self.ranks = ranks
 
     def form(self, names: Collection[str]) -> tuple[str, dict[str, int]]:
         """The signature for a question with these names, and the ranks of its inputs."""
@@ -127,11 +127,6 @@ class Answerer(abc.ABC):
         if not isinstance(signature_name, str) or signature_name not in self.signatures:
             raise ValueError(f"no signature {signature_name!r}; the model has {', '.join(sorted(self.signatures))}")
         names = self.signatures[signature_name].keys()
-        if "question" in inputs and names == {"choices", "context"}:
-            # An export in which the question was a part of the context.
-            pairs = zip(*(_texts(name, inputs.get(name)) for name in ("context", "question")), strict=True)
-            context = [b" ".join(filter(None, pair)) for pair in pairs]
-            inputs = {name: value for name, value in inputs.items() if name != "question"} | {"context": context}
         if inputs.keys() != names:
             raise ValueError(
                 f"inputs named {', '.join(sorted(map(repr, inputs))) or 'nothing'}; the signature {signature_name!r} "
@@ -446,15 +441,6 @@ def _received(value: Any, dtype: str) -> Any:
             return base64.b64decode(value["b64"], validate=True)
         return value.encode("utf-8", "surrogateescape")
     return ctypes.c_float(value).value if dtype == "DT_FLOAT" else value
-
-
-def _texts(name: str, values: Any) -> list[bytes]:
-    """A column of texts, from JSON or an array."""
-    try:
-        return [value if isinstance(value, bytes) else decoded(value, "O") for value in values]
-    except (TypeError, ValueError):
-        message = f"{name!r} is {_shown(values)}; expected a list of string values, one for each row"
-        raise ValueError(message) from None
 
 
 def _array(name: str, value: Any, info: Any) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ from tests.serving.servers import sending, serving
 INPUTS = {
     "one": {"text": 1},
     "pair": {"text": 1, "second_text": 1},
-    "choices": {"context": 1, "choices": 2},  # as in exports without questions
+    "choices": {"context": 1, "choices": 2},
     "asked choices": {"context": 1, "choices": 2, "question": 1},
     "tagger": {"text": 1},
     "nan": {"text": 1},
@@ -87,15 +87,10 @@ def test_inputs_are_passed_by_name_and_lists_element_by_element(run_ask, models)
     assert (answer["joined"], answer["choices"]) == ("a|x,y", ["x", "y"])
 
 
-def test_a_question_about_choices_may_be_left_out_and_older_exports_read_it_after_the_context(run_ask, models):
+def test_a_question_about_choices_may_be_left_out(run_ask, models):
     lines = b'{"context": "a b", "choices": ["c"], "question": "d?"}\n{"context": "a b", "choices": ["c"]}\n'
     asked = run_ask(models["asked choices"], given=lines)
     assert [answer["joined"] for answer in asked] == ["a b|c|d?", "a b|c|"]
-    older = run_ask(models["choices"], given=lines)
-    assert [answer["joined"] for answer in older] == ["a b d?|c", "a b|c"]
-    body = {"inputs": {"context": ["a", ""], "choices": [["c"], ["e"]], "question": ["d?", "f?"]}}
-    (answer,) = run_ask(models["choices"], given=json.dumps(body).encode())
-    assert answer["outputs"]["joined"] == ["a d?|c", "f?|e"]
 
 
 def test_words_are_not_split_again(run_ask, models):
@@ -179,7 +174,7 @@ WRONG = {
     ),
     "an empty list": (["choices"], b'{"context": "a", "choices": []}\n', 1, "line 1: 'choices' is []; expected a list"),
     "a question that is no text": (
-        ["choices"],
+        ["asked choices"],
         b'{"context": "a", "choices": ["b"], "question": null}\n',
         1,
         "line 1: 'question' is null; expected one text",
@@ -237,7 +232,6 @@ ASKED = {
     "texts": ("one", ["a b", "가"], b""),
     "values by name": ("choices", ["--choices=x", "--context=a", "--choices=y"], b""),
     "words": ("tagger", ["--words=st.", "--words=louis"], b""),
-    "a question for an older export": ("choices", [], b'{"context": "a b", "choices": ["c"], "question": "d?"}\n'),
     "lines and bodies": (
         "pair",
         [],
