@@ -6,7 +6,6 @@ runs these blocks of a page, one after the other in one process, and writes thei
 """
 
 import io
-import itertools
 import json
 import re
 import sys
@@ -38,15 +37,15 @@ def difference(printed, documented):
     White space is ignored, floats may differ a little, and "..." stands for any number of tokens.
     """
     tokens = [*_TOKEN.findall(printed), "nothing"]
-    documented = [*_TOKEN.findall(documented), "nothing"]
-    for expected, following in itertools.pairwise([*documented, ""]):
-        if expected == "...":
-            while tokens[0] not in (following, "nothing"):
+    expected = [*_TOKEN.findall(documented), "nothing"]
+    for number, token in enumerate(expected):
+        if token == "...":  # up to the next two tokens, such as "/" and a name
+            while len(tokens) > 1 and tokens[:2] != expected[number + 1 : number + 3]:
                 tokens.pop(0)
-        elif tokens[0] == expected or _is_near(tokens[0], expected):
+        elif tokens[0] == token or _is_near(tokens[0], token):
             tokens.pop(0)
         else:
-            return f"{expected!r} is documented, {tokens[0]!r} was printed"
+            return f"{token!r} is documented, {tokens[0]!r} was printed"
     return None
 
 
