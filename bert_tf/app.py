@@ -92,7 +92,8 @@ def _parse(argv: list[str]) -> list[str]:
         rest = flags.FLAGS(argv)
         for name in flags.FLAGS:
             value = flags.FLAGS[name].value
-            if isinstance(value, float) and not math.isfinite(value):  # NaN is within any bounds of absl
+            # NaN is within any bounds of absl; those of a config are checked with the rest of it.
+            if isinstance(value, float) and "." not in name and not math.isfinite(value):
                 raise ConfigError(f"--{name}={value}: expected a finite number")
         return rest
     except BertTfError as error:  # of a flag, or raised by the config file itself

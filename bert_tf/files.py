@@ -265,8 +265,9 @@ def numbers_of(directory: StrPath, before: str, after: str) -> list[int]:
 
 
 def leftovers(directory: StrPath) -> list[str]:
-    """What processes killed inside `replacing` left in a directory; empty if there is no directory."""
-    return glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}"))
+    """The folders that processes killed inside `replacing` left in a directory; empty if there is no directory."""
+    found = glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}"))
+    return [path for path in found if os.path.isdir(path)]
 
 
 def remove_leftovers(directory: StrPath) -> None:

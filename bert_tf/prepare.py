@@ -48,8 +48,11 @@ def main(argv: list[str]) -> None:
         raise ConfigError(f"Apache Beam is not installed ({error}); pip install 'bert_tf[beam]'") from None
 
     options = pipeline_options(argv[1:], _RUNNER.value if _RUNNER.present else None)
+    local = "://" not in _OUTPUT.value
+    if local:
+        check_output(_OUTPUT.value, directory=True)
     files = find_files(_INPUT.value.split(","))
-    if "://" not in _OUTPUT.value:
+    if local:
         check_output(_OUTPUT.value, directory=True, inputs=[*files, _VOCAB.value])
     check_text_files(files)
     tokenizer = Tokenizer(

@@ -251,8 +251,11 @@ def _clear(output: str, plan_digest: str, count: int) -> None:
     if tf.io.gfile.exists(path) and read_json(path, Description)["plan"] != plan_digest:
         raise ConfigError(f"{output} has a corpus of other files or settings; choose another --output or remove it")
     for name in tf.io.gfile.listdir(output):
-        shard = re.fullmatch(rf"\d{{5}}-of-(\d{{5}})({ENDING}|\.json)", name)
-        if name.endswith(PARTIAL) or (shard and int(shard[1]) != count):
+        # Not any name that ends like ours, such as that of a download.
+        own = re.fullmatch(
+            rf"(?:\d{{5}}-of-(\d{{5}})(?:{ENDING}|\.json)|{re.escape(DESCRIPTION)})(\.\w+{PARTIAL})?", name
+        )
+        if own and (own[2] or (own[1] and int(own[1]) != count)):
             tf.io.gfile.remove(os.path.join(output, name))
 
 

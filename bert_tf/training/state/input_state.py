@@ -94,4 +94,5 @@ class InputState:
         """Removes files by their names."""
         with contextlib.suppress(FileNotFoundError):
             for name in filter(is_obsolete, os.listdir(self._directory)):
-                os.remove(os.path.join(self._directory, name))
+                if os.path.isfile(path := os.path.join(self._directory, name)):
+                    os.remove(path)

@@ -223,10 +223,12 @@ def test_a_second_call_keeps_complete_shards_and_writes_the_others_again(tmp_pat
     for name in ("00001-of-00002.tfrecord", "corpus.json"):
         (output / name).unlink()
     (output / "00001-of-00002.tfrecord.abc.part").write_bytes(b"half")
+    (output / "download.part").write_bytes(b"of somebody else")
     (output / "00001-of-00007.tfrecord").write_bytes(b"of an earlier attempt")
     with pytest.raises(DataError, match="never finished"):
         find_corpus(str(output))
     assert prepared(files, output) == before
+    content["download.part"] = b"of somebody else"
     assert {path.name: path.read_bytes() for path in output.iterdir()} == content
     assert (output / "00000-of-00002.tfrecord").stat().st_mtime_ns == kept
     with pytest.raises(ConfigError, match="other files or settings"):

@@ -107,7 +107,7 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_best_weights(tmp_path, un
         killed.start()
     assert killed.trained.step in (6, 9)
 
-    (tmp_path / "checkpoints/.best-6.safetensors.x.partial").touch()
+    (tmp_path / "checkpoints/.best-6.safetensors.x.partial").mkdir()
     again = Run(tmp_path, weights=99)
     history = again.start()
     assert min(again.seen) == 6  # from the checkpoint of step 5
