@@ -79,10 +79,11 @@ def _check_nesting(value: object) -> None:
     """Raises ValueError for containers so deep, as keys too, that Python could not print or compare them."""
     seen, level = set[int](), [value]
     for _ in range(_DEEPEST):
-        containers = [one for one in level if isinstance(one, _CONTAINERS) and id(one) not in seen]
-        seen.update(map(id, containers))
+        # Each once: a small file may name the same one in many places.
+        containers = {id(one): one for one in level if isinstance(one, _CONTAINERS) and id(one) not in seen}
+        seen.update(containers)
         level = []
-        for one in containers:
+        for one in containers.values():
             parts = vars(one) if isinstance(one, argparse.Namespace) else one
             level += [*parts, *parts.values()] if isinstance(parts, dict) else parts
     if level:

@@ -46,7 +46,7 @@ class DivergedError(BertTfError):
     def __init__(self, found: str, results: Json) -> None:
         super().__init__(
             f"the training has diverged: {found}; no model was written; check the labels, or lower "
-            "train.learning_rate, and start again in another --model_dir"
+            "train.learning_rate, and start again in another directory"
         )
         self.results = results
 

@@ -45,6 +45,7 @@ DEEP = {
     "lists": deep(3000, list),
     "dicts": {"model": deep(3000, dict)},
     "a key": {deep(3000, tuple): 1.0},
+    "each ten times": deep(3000, lambda inner=(): list(inner) * 10),
     "keys in a setting": {"args": argparse.Namespace(x={deep(3000, tuple): 1.0})},
 }
 
