@@ -264,16 +264,11 @@ def numbers_of(directory: StrPath, before: str, after: str) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def leftovers(directory: StrPath) -> list[str]:
-    """The folders that processes killed inside `replacing` left in a directory; empty if there is no directory."""
-    found = glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}"))
-    return [path for path in found if os.path.isdir(path)]
-
-
 def remove_leftovers(directory: StrPath) -> None:
-    """Removes all `leftovers`."""
-    for path in leftovers(directory):
-        shutil.rmtree(path)
+    """Removes the folders that processes killed inside `replacing` left in a directory, which need not exist."""
+    for path in glob.glob(os.path.join(glob.escape(os.fspath(directory)), f".*{_PARTIAL}")):
+        if os.path.isdir(path):
+            shutil.rmtree(path)
 
 
 @contextlib.contextmanager

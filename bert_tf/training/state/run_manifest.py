@@ -9,8 +9,7 @@ from typing import Any
 
 from bert_tf.checkpoints.directory import FILES, read_run
 from bert_tf.errors import ConfigError
-from bert_tf.files import check_output, leftovers, remove_leftovers, write_json
-from bert_tf.locks import LOCK
+from bert_tf.files import check_output, remove_leftovers, write_json
 from bert_tf.training.reporter import CURVES, PAGE
 from bert_tf.types import Json
 
@@ -88,9 +87,9 @@ class RunManifest:
         self._history: list[Json] = []
         self._changes: dict[str, list[Any]] = {}
         if not os.path.exists(self._path):
-            found = set(os.listdir(directory)) if os.path.isdir(directory) else set()
-            # A run that was killed while it wrote run.json may start again.
-            found -= {LOCK, *(os.path.basename(path) for path in leftovers(directory))}
+            names = os.listdir(directory) if os.path.isdir(directory) else []
+            # Without hidden ones: the lock, and what a run that was killed while it wrote run.json has left.
+            found = [name for name in names if not name.startswith(".")]
             if found:
                 raise AnotherRunError(
                     f"{directory} is not empty (it holds {min(found)!r}) and has no run of bert_tf",
