@@ -10,7 +10,7 @@ from typing import IO
 from bert_tf.errors import ConfigError
 from bert_tf.types import StrPath
 
-_LOCK = ".lock"  # the file in a locked directory
+LOCK = ".lock"  # the file in a locked directory
 _held: set[IO[str]] = set()
 # A forked process shares the locks, and would keep them if this one were killed.
 os.register_at_fork(after_in_child=lambda: [file.close() for file in _held])
@@ -26,7 +26,7 @@ def locked(directory: StrPath) -> Iterator[None]:
     Raises:
         ConfigError: another process is in such a block.
     """
-    path = os.path.join(directory, _LOCK)
+    path = os.path.join(directory, LOCK)
     if "://" in path:
         yield
         return
