@@ -261,13 +261,16 @@ class Embedder:
             vector = pooled[pool]
             if pool != "max":
                 of = pooled[f"{pool}/of"]
-                vector = tf.math.divide_no_nan(vector, tf.sqrt(of) if pool == "mean_sqrt_len" else of)
+                if pool == "mean_sqrt_len":
+                    vector *= tf.math.rsqrt(tf.maximum(of, 1.0))
+                else:
+                    vector = tf.math.divide_no_nan(vector, of)
             vectors.append(vector)
         vector = tf.concat(vectors, 1)
         for layer in self._dense:
             vector = layer(vector)
-        if self.config.normalize:  # with the smallest length of PyTorch's normalize
-            vector /= tf.maximum(tf.norm(vector, axis=1, keepdims=True), 1e-12)
+        if self.config.normalize:  # a length counts as 1e-12 at least, as in PyTorch's normalize
+            vector *= tf.math.rsqrt(tf.maximum(tf.reduce_sum(tf.square(vector), 1, keepdims=True), 1e-24))
         return vector
 
     def _word_vectors(self, vectors: tf.Tensor, word: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import bert_tf
@@ -16,6 +17,7 @@ from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.formats import huggingface
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.serving import ask
+from bert_tf.serving.check import check_ops
 from tests import packages
 from tests.checkpoints.small import small_checkpoint
 
@@ -195,12 +197,25 @@ def test_saved_and_converted_models_compute_the_same_vectors(publish, tmp_path):
     assert "vectors: how those of sentences are computed is not written, as it has a dense layer" in report["warnings"]
 
 
-def test_an_export_computes_the_published_vectors_from_text_and_from_ids(publish, tmp_path):
-    path = publish(**EVERYTHING)
-    sentences = bert_tf.SentenceEncoder.from_pretrained(path)
-    expected, served = sentences.encode(TEXTS), ask.Model(sentences.export(tmp_path / "served", check=False).path)
+OTHERS = {
+    "pools": ["cls", "mean_sqrt_len", "weightedmean", "lasttoken"], "pooling": {"include_prompt": False},
+    "dense": [(6, f"torch.nn.modules.activation.{name}", False) for name in ("GELU", "ReLU", "Sigmoid")],
+    "library": EVERYTHING["library"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [EVERYTHING, OTHERS], ids=["everything", "others"])
+def test_an_export_computes_the_published_vectors_from_text_and_from_ids(publish, tmp_path, settings):
+    sentences = bert_tf.SentenceEncoder.from_pretrained(publish(**settings))
+    path = sentences.export(tmp_path / "served", check=False).path
+    check_ops(path)
+    expected, served = sentences.encode(TEXTS), ask.Model(path)
+    signature = tf.saved_model.load(path).signatures["tokens"]
+    length = settings.get("encoder", {}).get("max_seq_length", 24)
     for text, vector in zip(TEXTS, expected, strict=True):
         close(served.ask({"text": text})["vector"], vector)
+        ids = sentences.tokenizer.encode(["the " + text], max_length=length)
+        close(signature(**ids)["vector"][0], vector)
 
 
 def test_the_program_uses_the_published_settings_and_names_unused_prompts(programs, publish, tmp_path):
