@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, FeatureConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.model.inference import inference_scope, skips_padding
+from bert_tf.model.inference import inferred, skips_padding
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock, flattened, initializer, read_config, unflattened
 from bert_tf.model.layouts import Tokens
 from bert_tf.model.normalization import LayerNorm
@@ -80,12 +80,15 @@ def attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Ten
     Returns:
         float32 [batch, layers, heads, length, length]: the last dimension sums to 1 over the attended tokens.
     """
-    with inference_scope():
-        outputs = encoder(features, training=False)
-        inputs = [outputs["embedding_output"], *outputs["encoder_outputs"][:-1]]  # of each layer
-        bias = encoder.get_layer("attention_bias")(features["input_mask"])
-        layers = (encoder.get_layer(f"layer_{number}") for number in range(len(inputs)))
-        return tf.stack([layer.attention_probabilities(x, bias) for layer, x in zip(layers, inputs, strict=True)], 1)
+    return inferred(_attention_probabilities, encoder, features)
+
+
+def _attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Tensor:
+    outputs = encoder(features, training=False)
+    inputs = [outputs["embedding_output"], *outputs["encoder_outputs"][:-1]]  # of each layer
+    bias = encoder.get_layer("attention_bias")(features["input_mask"])
+    layers = (encoder.get_layer(f"layer_{number}") for number in range(len(inputs)))
+    return tf.stack([layer.attention_probabilities(x, bias) for layer, x in zip(layers, inputs, strict=True)], 1)
 
 
 class FunctionalModel(keras.Model):

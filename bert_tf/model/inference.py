@@ -2,8 +2,8 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
@@ -30,10 +30,54 @@ def inference_scope(*, skip_padding: bool = True) -> Iterator[None]:
         _state.active, _state.skips_padding = outer
 
 
+class Inference(NamedTuple):
+    """A call of a model, as a function of its features; equal calls compute the same.
+
+    Attributes:
+        function: called with the model and the features.
+        model: whose layers `function` calls.
+        skip_padding: as for `inference_scope`.
+    """
+
+    function: Callable[[keras.Model, Tensors], Any]
+    model: keras.Model
+    skip_padding: bool
+
+    def __call__(self, features: Tensors) -> Any:
+        with inference_scope(skip_padding=self.skip_padding):
+            return self.function(self.model, features)
+
+
+Choice: TypeAlias = Callable[[Inference, Tensors], Any]
+
+
+@contextlib.contextmanager
+def choice_scope(choice: Choice) -> Iterator[None]:
+    """Inside, `choice(inference, features)` computes what `inference(features)` would: it chooses how."""
+    outer = getattr(_state, "choice", None)
+    _state.choice = choice
+    try:
+        yield
+    finally:
+        _state.choice = outer
+
+
 def infer(model: keras.Model, features: Tensors, *, skip_padding: bool = True) -> Any:
     """`model(features, training=False)` in an `inference_scope`."""
-    with inference_scope(skip_padding=skip_padding):
-        return model(features, training=False)
+    return inferred(_called, model, features, skip_padding=skip_padding)
+
+
+def inferred(
+    function: Callable[[keras.Model, Tensors], Any], model: keras.Model, features: Tensors, *, skip_padding: bool = True
+) -> Any:
+    """`function(model, features)` in an `inference_scope`; in a `choice_scope` as that says."""
+    inference = Inference(function, model, skip_padding)
+    choice = getattr(_state, "choice", None)
+    return choice(inference, features) if choice else inference(features)
+
+
+def _called(model: keras.Model, features: Tensors) -> Any:
+    return model(features, training=False)
 
 
 def skips_padding() -> bool:

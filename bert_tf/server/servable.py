@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import json
+import logging
 import os
 import stat
 import time
@@ -24,8 +25,10 @@ from bert_tf.server.batching import BatchingOptions, Queue
 from bert_tf.server.errors import Code, ServingError, invalid, one_line
 from bert_tf.server.monitoring import RUNTIME_LATENCY, WARMUP_LATENCY, Metrics
 from bert_tf.server.tensors import objects
-from bert_tf.serving.ask import unsuitable
+from bert_tf.serving.ask import slower, unsuitable, ways_of
 from bert_tf.types import Array, Json
+
+_log = logging.getLogger("bert_tf.server")
 
 DEFAULT_SIGNATURE = "serving_default"
 EXTRA = "assets.extra"
@@ -96,8 +99,11 @@ class Servable:
         try:
             _check_files(path)
             self.card = _card(path)
-            if problem := unsuitable((self.card or {}).get("instructions", [])):
+            ways = ways_of(self.card)
+            if problem := unsuitable(ways):
                 raise invalid(problem)
+            if note := slower(ways):
+                _log.warning("%s: version %d %s", name, version, note)
             self._graph = self._load(path, options.tags)
             self.signatures = self._graph.signatures
             self._warm_up()

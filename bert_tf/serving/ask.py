@@ -46,8 +46,8 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 if TYPE_CHECKING:  # imported only where a model in a folder needs them, because that takes seconds
     import numpy as np
@@ -58,6 +58,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 DEFAULT, WORDS = "serving_default", "words"
+CPUINFO = "/proc/cpuinfo"
 TOKEN = "BERT_TF_TOKEN"
 _URL = re.compile(
     r"(?P<server>https?://[^/?#]+(?:/[^/?#:]+)*)(?P<model>/v1/models/[^/?#:]+)(/versions/\d+|/labels/[^/?#:]+)?"
@@ -81,6 +82,18 @@ class ServerError(OSError):
     def __init__(self, message: str, is_temporary: bool = False) -> None:
         super().__init__(message)
         self.is_temporary = is_temporary
+
+
+class Way(TypedDict):
+    """A way in which an export can compute, as in its model card.
+
+    Attributes:
+        computes: description.
+        instructions: groups of instruction sets, in /proc/cpuinfo's names; it needs one of each group.
+    """
+
+    computes: str
+    instructions: list[list[str]]
 
 
 class Answerer(abc.ABC):
@@ -186,8 +199,11 @@ class Model(Answerer):
     """
 
     def __init__(self, path: str) -> None:
-        if problem := unsuitable(_instructions(path)):
+        ways = _ways(path)
+        if problem := unsuitable(ways):
             raise ValueError(f"{path}: {problem}")
+        if note := slower(ways):
+            print(f"ask.py: {note}", file=sys.stderr)
         tf = _tensorflow()
         tf.compat.v1.logging.set_verbosity("ERROR")  # that this loader is deprecated in Python does not concern users
         self._session = tf.compat.v1.Session(graph=tf.Graph())
@@ -362,7 +378,8 @@ def open_model(name: str) -> Answerer:
     return RemoteModel(name) if re.match("https?://", name) else Model(name)
 
 
-# Value of ONEDNN_MAX_CPU_ISA -> beginnings of the instruction sets, in /proc/cpuinfo's names, that it forbids.
+# oneDNN's environment variable; its value -> beginnings of the instruction sets, in /proc/cpuinfo's names, that it forbids.
+_LIMIT = "ONEDNN_MAX_CPU_ISA"
 _UNUSED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sse41", "avx", "avx2"), ("avx512", "avx_vnni", "amx")),
     **dict.fromkeys(("avx2_vnni", "avx2_vnni_2"), ("avx512", "amx")),
@@ -371,41 +388,75 @@ _UNUSED: dict[str, tuple[str, ...]] = {
 }
 
 
-def processor_flags() -> frozenset[str]:
-    """Names of the instruction sets that TensorFlow's kernels may use here; empty where they are not known."""
+def _all_flags() -> frozenset[str]:
+    """Names of the instruction sets that the processor has; empty where they are not known."""
     try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        with open(CPUINFO, encoding="utf-8", errors="replace") as file:
             found = re.search(r"^flags\s*:(.*)$", file.read(), re.MULTILINE)
     except OSError:
         return frozenset()
-    unused = _UNUSED.get(os.environ.get("ONEDNN_MAX_CPU_ISA", "").lower(), ())
-    return frozenset(name for name in (found[1].split() if found else ()) if not name.startswith(unused))
+    return frozenset(found[1].split() if found else ())
 
 
-def unsuitable(instructions: Collection[str]) -> str:
-    """Why this processor cannot run a model that takes one of these instruction sets; "" if it can.
+def processor_flags() -> frozenset[str]:
+    """Names of the instruction sets that TensorFlow's kernels may use here; empty where they are not known."""
+    unused = _UNUSED.get(os.environ.get(_LIMIT, "").lower(), ())
+    return frozenset(name for name in _all_flags() if not name.startswith(unused))
+
+
+def _chosen(ways: Sequence[Way], flags: Collection[str]) -> Way | None:
+    """The first way for whose instruction sets these flags suffice: it is the one that the graph chooses."""
+    return next((way for way in ways if all(not set(group).isdisjoint(flags) for group in way["instructions"])), None)
+
+
+def ways_of(card: Any) -> list[Way]:
+    """The ways in which an exported version can compute, the fastest first, by its model card; [] for only one."""
+    if not isinstance(card, dict) or card.get("format") != "bert_tf":  # others mean something else by the word
+        return []
+    if needed := card.get("instructions"):  # written when a version had one way, for the processors of its export
+        return [{"computes": "", "instructions": [needed]}]
+    return card.get("ways") or []
+
+
+def unsuitable(ways: Sequence[Way]) -> str:
+    """Why a version that computes in these ways would fail here; "" if it works.
 
     TensorFlow does not look: without AVX-512, its kernel for bfloat16 ends the process, and without int8 dot products,
     the one for int8 returns wrong numbers.
     """
-    found = processor_flags()
-    if not instructions or not found or found & set(instructions):
+    here, usable = _chosen(ways, _all_flags()), _chosen(ways, processor_flags())
+    if not ways or (here is not None and here == usable) or not _all_flags():
         return ""
+    if here is None:
+        return (
+            f"made for processors with {' or '.join(ways[0]['instructions'][0])}, which this one lacks; export the "
+            "model again"
+        )
     return (
-        f"made for processors with {' or '.join(instructions)}, which this one lacks; export the model here, or with "
-        "--optimize=none"
+        f"{_LIMIT}={os.environ.get(_LIMIT)} forbids instruction sets that the processor has and the graph would use "
+        f"({_needed(here)}); unset it"
     )
 
 
-def _instructions(path: str) -> list[str]:
-    """Instruction sets, one of which the exported version needs, by its model card."""
+def slower(ways: Sequence[Way]) -> str:
+    """A line for people if a version takes another way here than its fastest; else ""."""
+    way = _chosen(ways, _all_flags())
+    if way is None or way == ways[0]:
+        return ""
+    return f"computes {way['computes']}, slower: faster ways need a processor with {_needed(ways[0])}"
+
+
+def _needed(way: Way) -> str:
+    return " and ".join(" or ".join(group) for group in way["instructions"])
+
+
+def _ways(path: str) -> list[Way]:
+    """`ways_of` a version in a folder."""
     try:
         with open(os.path.join(path, "assets.extra", "model_card.json"), encoding="utf-8") as file:
-            card = json.load(file)
+            return ways_of(json.load(file))
     except (OSError, ValueError):
         return []
-    ours = isinstance(card, dict) and card.get("format") == "bert_tf"  # others mean something else by the word
-    return card.get("instructions") or [] if ours else []
 
 
 @functools.cache

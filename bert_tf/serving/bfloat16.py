@@ -30,7 +30,7 @@ def replacements(block: TransformerBlock) -> Iterator[tuple[Any, dict[str, objec
         (block.output_projection, "", tf.float32),
     ):
         yield layer, {"product": _Product(layer, name, dtype), "activation": kernels.unchanged, "autocast": False}
-    yield block.attention, {"softmax": functools.partial(_softmax, block.attention)}
+    yield block.attention, {"softmax": functools.partial(softmax, block.attention)}
 
 
 class _Product:
@@ -43,23 +43,14 @@ class _Product:
         self._name, self._dtype = name, dtype
 
     def __call__(self, rows: tf.Tensor) -> tf.Tensor:
-        function = kernels.multiply if _uses_kernels() else multiply_anywhere
+        function = kernels.multiply if kernels.are_used("bfloat16") else multiply_anywhere
         kernel, bias = map(tf.convert_to_tensor, (self._kernel, self._bias))
         return tf.cast(function(tf.cast(rows, tf.bfloat16), kernel, bias, self._name), self._dtype)
 
 
-def _softmax(layer: SelfAttention, scores: tf.Tensor) -> tf.Tensor:
+def softmax(layer: SelfAttention, scores: tf.Tensor) -> tf.Tensor:
     """`SelfAttention.softmax`; bfloat16 if it is oneDNN's."""
-    return kernels.softmax(scores) if _uses_kernels() else SelfAttention.softmax(layer, scores)
-
-
-def _uses_kernels() -> bool:
-    return kernels.has_bfloat16() and not tf.executing_eagerly()
-
-
-def instructions() -> list[str]:
-    """The instruction sets, in /proc/cpuinfo's names, one of which an export from here needs; [] if it needs none."""
-    return [kernels.AVX512] if kernels.has_bfloat16() else []
+    return kernels.softmax(scores) if kernels.are_used("bfloat16") else SelfAttention.softmax(layer, scores)
 
 
 def multiply_anywhere(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> tf.Tensor:

@@ -109,9 +109,10 @@ def write_card(
         requests: those of the kind "short" become the card's examples.
         answers: the export's answer to each request, as from TF Serving's REST API; None if the export was not checked.
         results: the training's results.json; {} if there is none.
-        export: what is known of the export: `checked`, the summary of the check, "" if there was none; `approximation`,
-            how far an optimized export is from the model, "" for one that computes the same; `instructions`, the
-            instruction sets of x86, one of which it needs; `skips_padding`, whether only tokens are computed, so that
+        export: what is known of the export: `checked`, the summary of the check, "" if there was none; `tf_serving`,
+            the oldest version that has its ops, "" if not known; `approximation`, how far an optimized export is from
+            the model, "" for one that computes the same; `ways`, descriptions of the ways to compute of which the graph
+            chooses one by the processor, [] for only one; `skips_padding`, whether only tokens are computed, so that
             batches may contain texts of different lengths.
     """
     extra = os.path.join(path, EXTRA)
@@ -124,7 +125,7 @@ def write_card(
         "tokenizer": task.tokenizer.get_config(),
         "mask_id": task.tokenizer.mask_id,  # for clients of the signature `tokens` that hide a token
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES}
-        | {"python": platform.python_version(), "unicode": unicodedata.unidata_version, "tf_serving": ">=2.12.1"},
+        | {"python": platform.python_version(), "unicode": unicodedata.unidata_version},
         "training": _training(results),
         "signatures": {
             # How wide attention is depends on the other rows, and no count says it for several sequences per example.

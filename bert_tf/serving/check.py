@@ -14,30 +14,44 @@ from bert_tf.serving.session import EXACT, NotServable
 from bert_tf.types import Array, Json
 
 
-def check_ops(path: str) -> tuple[int, str]:
+def check_ops(path: str) -> int:
     """Checks that TF Serving can run the graph of a version.
 
     Args:
         path: directory of the version.
 
     Returns:
-        The number of op types in the graph, and the oldest version of TF Serving that has them all.
+        The number of op types in the graph.
 
     Raises:
         NotServable: the graph has an op that TF Serving may lack, or a function that must be compiled by XLA.
     """
+    ops, must_compile = _ops(path)
+    if unknown := sorted(ops - SERVED_OPS - OPS_SINCE_2_17):
+        raise NotServable(f"the graph has ops that TF Serving may lack: {', '.join(unknown)}; expected only ops in "
+                          "bert_tf/serving/ops.py, which TF Serving 2.12.1 and newer have")  # fmt: skip
+    if must_compile:
+        raise NotServable("the graph has a function that must be compiled by XLA, which a server may not support")
+    return len(ops)
+
+
+def oldest_server(path: str) -> str:
+    """The oldest version of TF Serving that has all ops in the graph of a version; "" if that is not known."""
+    ops, _ = _ops(path)
+    if ops - SERVED_OPS - OPS_SINCE_2_17:
+        return ""
+    return "2.17.0" if ops & OPS_SINCE_2_17 else "2.12.1"
+
+
+def _ops(path: str) -> tuple[set[str], bool]:
+    """The op types in the graph of a version, and whether a function in it must be compiled by XLA."""
     with open(os.path.join(path, "saved_model.pb"), "rb") as file:
         graphs = [meta.graph_def for meta in saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs]
     functions = {function.signature.name: function for graph in graphs for function in graph.library.function}
     nodes = [node for graph in graphs for node in graph.node]
     nodes += [node for function in functions.values() for node in function.node_def]
-    ops = {node.op for node in nodes} - functions.keys()
-    if unknown := sorted(ops - SERVED_OPS - OPS_SINCE_2_17):
-        raise NotServable(f"the graph has ops that TF Serving may lack: {', '.join(unknown)}; expected only ops in "
-                          "bert_tf/serving/ops.py, which TF Serving 2.12.1 and newer have")  # fmt: skip
-    if any(holder.attr["_XlaMustCompile"].b for holder in (*nodes, *functions.values())):
-        raise NotServable("the graph has a function that must be compiled by XLA, which a server may not support")
-    return len(ops), "2.17.0" if ops & OPS_SINCE_2_17 else "2.12.1"
+    must_compile = any(holder.attr["_XlaMustCompile"].b for holder in (*nodes, *functions.values()))
+    return {node.op for node in nodes} - functions.keys(), must_compile
 
 
 def rest_body(request: Request) -> Json:

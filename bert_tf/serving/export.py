@@ -16,9 +16,9 @@ from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.model.encoder import encoder_of
 from bert_tf.serving.card import CARD, EXTRA, write_card, write_operations
-from bert_tf.serving.check import check_ops, compare, rest_body
+from bert_tf.serving.check import check_ops, compare, oldest_server, rest_body
 from bert_tf.serving.embeddings import Embedder
-from bert_tf.serving.optimize import instructions, optimized
+from bert_tf.serving.optimize import optimized
 from bert_tf.serving.samples import Request, sample_requests
 from bert_tf.serving.session import TOLERANCES, NotServable, Session
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
@@ -122,29 +122,27 @@ def export(
     require_space(path, 4 * model.count_params(), "the SavedModel")
     with (
         Session() if check is True else contextlib.nullcontext(check) as session,
-        optimized(encoder_of(model), optimize, task.tokenizer) as approximation,
+        optimized(encoder_of(model), optimize, task.tokenizer) as optimization,
         replacing_directory(path) as temporary,
     ):
         signatures = {key: function.get_concrete_function() for key, function in functions.items()}
         requests = sample_requests(task, signatures)
-        _save(signatures, temporary)
+        _save(signatures, [optimization.choice.table] if optimization.choice else [], temporary)
         write_operations(temporary, name, requests)
         answers: Sequence[Json | None] = [None] * len(requests)
         checked = ""
         if session:
             answers, checked = _checked(session, temporary, signatures, requests, TOLERANCES[optimize])
-        needed = instructions(optimize)
         described = {
             "checked": checked,
-            "approximation": approximation,
-            "instructions": needed,
+            "tf_serving": oldest_server(temporary),
+            "approximation": optimization.approximation,
+            "ways": [way.described() for way in optimization.ways],
             "skips_padding": encoder_of(model).can_skip_padding and not lstms,  # which compute padding like tokens
         }
         write_card(temporary, name, task, signatures, requests, answers, results or {}, described)
-    if checked and approximation:
-        checked += f"; {approximation}"
-    if checked and needed:
-        checked += f"; for x86 processors with {' or '.join(needed)}"
+    if checked and optimization.approximation:
+        checked += f"; {optimization.approximation}"
     return Exported(path, task.name, tuple(signatures), checked)
 
 
@@ -160,8 +158,9 @@ def summary(exported: Exported) -> str:
     return f"{exported.path}: {exported.task} SavedModel with the signatures {names}\n{checked}"
 
 
-def _save(signatures: dict[str, Any], path: str) -> None:
+def _save(signatures: dict[str, Any], resources: list[Any], path: str) -> None:
     module = tf.Module()
+    module.resources = resources
     # Not the model: a Keras variable that a tf.Module reaches is saved as a second variable. A session would restore
     # that one, while the signatures read the first.
     used = {id(variable): variable for traced in signatures.values() for variable in traced.graph.variables}
@@ -182,13 +181,13 @@ def _checked(
             expected = [request.answered(signatures) for request in requests]
             answers = asked.result()
         largest = compare(requests, expected, answers, tolerance)
-        ops, oldest = check_ops(path)
+        ops = check_ops(path)
     except NotServable as error:
         raise NotServable(f"{error}; nothing was exported (--nocheck exports it anyway)") from None
     alike = f"numbers to {largest:.0e}" if largest else "bit for bit"
     return answers, (
         f"{len(requests)} requests to {len(signatures)} signatures, answered by a session in a new process as by the "
-        f"model ({alike}); {ops} op types, all in TF Serving since {oldest}"
+        f"model ({alike}); {ops} op types, all in TF Serving since {oldest_server(path)}"
     )
 
 

@@ -10,7 +10,8 @@ for all would leave these few bits. So
   constants are in the weights of the values;
 - channels of the intermediate layer that exceed the range are continued in additional channels (`continued`).
 
-The products of the attention, which have no weights, are in bfloat16 where the processor has it.
+The products of the attention, which have no weights, are in bfloat16 where the processor has it. Where it has no dot
+products of int8, TensorFlow's usual operations compute the same products of the same numbers in float32.
 """
 
 import functools
@@ -20,16 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
-from bert_tf.serving import kernels
-from bert_tf.serving.ask import processor_flags
+from bert_tf.serving import bfloat16, kernels
 from bert_tf.serving.session import NotServable
 from bert_tf.types import Array, Tensors
 
-# Instruction sets, in /proc/cpuinfo's names: with dot products of int8 in AVX-512 and elsewhere, and with bfloat16.
-_AVX512_INT8, _OTHER_INT8, _BFLOAT16 = ["avx512_vnni", "amx_int8"], ["avx_vnni"], ["avx512_bf16", "amx_bf16"]
 # Channels of an input are divided by (largest value)^0.8 / (largest weight)^0.2: between "all channels alike", which
 # makes the weights uneven, and no change, which leaves the channels uneven.
 _SMOOTHING = 0.8
@@ -49,41 +48,16 @@ class Largest(NamedTuple):
 
 
 def require_kernels() -> None:
-    """Raises NotServable if TensorFlow or the processor cannot multiply in int8 exactly."""
-    # All at the limit: without the instructions of VNNI, sums of two products would be clipped to 16 bits.
-    rows, kernel, bias = np.full([16, 64], 127, np.int8), np.ones([64, 16], np.float32), np.zeros(16, np.float32)
-    graph = tf.Graph()
+    """Raises NotServable if TensorFlow has no kernels for int8."""
     try:
-        with graph.as_default(), tf.device("/CPU:0"):
-            product = Product(kernel, bias, limit=1.0)
-            result = product.multiply(tf.bitcast(tf.constant(rows), tf.qint8))
-        with tf.compat.v1.Session(graph=graph) as session:
-            session.run([variable.initializer for variable in product.variables])
-            found = session.run(result)
-    except tf.errors.OpError as error:
+        with tf.Graph().as_default(), kernels.used({"int8"}):
+            product = Product(np.ones([64, 16], np.float32), np.zeros(16, np.float32), limit=1.0)
+            product.multiply(quantize(tf.ones([16, 64])))
+    except (tf.errors.OpError, ValueError):
         raise NotServable(
-            f"int8: this TensorFlow has no int8 products for this processor ({type(error).__name__}); it needs "
-            "TensorFlow 2.17 or newer on x86; use --optimize=bfloat16 or none"
+            "int8: this TensorFlow has no int8 products; expected TensorFlow 2.17 or newer on x86; use "
+            "--optimize=bfloat16 or none"
         ) from None
-    if not np.allclose(found, 64, rtol=1e-4):
-        raise NotServable(
-            "int8: this processor has no int8 dot products (AVX512-VNNI, AVX-VNNI or AMX-INT8), and without them sums "
-            "are clipped; use --optimize=none"
-        )
-
-
-@functools.cache
-def attends_in_bfloat16() -> bool:
-    """Whether the attention multiplies in bfloat16: on processors with instructions for it."""
-    return kernels.has_bfloat16() and not processor_flags().isdisjoint(_BFLOAT16)
-
-
-def instructions() -> list[str]:
-    """The instruction sets, in /proc/cpuinfo's names, one of which an export from here needs.
-
-    With AVX-512 alone, oneDNN computes bfloat16 by float32; without it, TensorFlow ends the process.
-    """
-    return _AVX512_INT8 if attends_in_bfloat16() else [*_AVX512_INT8, *_OTHER_INT8]
 
 
 def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]:
@@ -144,10 +118,8 @@ def replacements(block: TransformerBlock, largest: Largest) -> Iterator[tuple[An
     kernel, bias = kernel.copy(), bias.copy()
     kernel[:, -size:] /= divisors
     bias[-size:] /= divisors
-    dtype = tf.bfloat16 if attends_in_bfloat16() else tf.float32
-    yield qkv, {"product": _smoothed(kernel, bias, smoothing(largest.qkv, kernel), dtype=dtype)}
-    if dtype == tf.bfloat16:
-        yield block.attention, {"softmax": kernels.softmax}
+    yield qkv, {"product": _smoothed(kernel, bias, smoothing(largest.qkv, kernel), for_attention=True)}
+    yield block.attention, {"softmax": functools.partial(bfloat16.softmax, block.attention)}
     product = Product(
         attention_output.kernel.numpy() * divisors[:, np.newaxis], attention_output.bias.numpy(), limit=1.0
     )
@@ -182,9 +154,9 @@ class Product:
         bias: [outputs].
         limit: the value of the input that is 127, or, with `offset`, the difference of the values that are 255 and 0.
         offset: the value of 0, if the input is quint8 instead of qint8: a number, or one per input.
-        activation: fused activation, "" for none.
-        bounds: smallest and largest value of a quint8 output; None for one of `dtype`.
-        dtype: float32 or bfloat16.
+        activation: name of the activation, "" for none.
+        bounds: smallest and largest value of a quint8 output; None for one that is not rounded.
+        for_attention: whether that is bfloat16 where kernels for bfloat16 are used; else float32.
     """
 
     def __init__(
@@ -196,7 +168,7 @@ class Product:
         offset: float | Array | None = None,
         activation: str = "",
         bounds: tuple[float, float] | None = None,
-        dtype: tf.DType = tf.float32,
+        for_attention: bool = False,
     ) -> None:
         weights, largest = quantized(kernel)
         if offset is not None:
@@ -206,25 +178,49 @@ class Product:
         self._weights, self._bias = variable(weights), variable(bias.astype(np.float32))
         self._ranges = variable(np.stack([-largest, largest]))  # of the weights' columns
         self.variables = [self._weights, self._bias, self._ranges]
-        self._activation, self._bounds, self._dtype = activation, bounds, dtype
+        self._activation, self._bounds, self._for_attention = activation, bounds, for_attention
         # The kernel takes the larger of both as the range. It recognises a primitive with scales of other weights by
         # their address and these two numbers, so the smaller one differs between weights.
         share = np.float32(int(np.abs(weights.astype(np.int64)).sum()) % 65521 / 65536)
         self._range = (-limit * float(share), limit)
 
     def multiply(self, rows: tf.Tensor, added: tf.Tensor | None = None) -> tf.Tensor:
-        """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of `dtype`, or quint8 if there are bounds.
+        """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of float32 or bfloat16, or quint8 if there are bounds.
 
         Args:
             rows: the inputs.
             added: float32 [rows, outputs], to which to add the product, which then is float32.
         """
+        return self._by_kernel(rows, added) if kernels.are_used("int8") else self._anywhere(rows, added)
+
+    def _anywhere(self, rows: tf.Tensor, added: tf.Tensor | None) -> tf.Tensor:
+        """`multiply` in TensorFlow's usual operations: the same numbers, multiplied in float32."""
+        stored, steps = (tf.uint8, 255) if rows.dtype == tf.quint8 else (tf.int8, 127)
+        inputs, weights = (
+            tf.cast(value, tf.float32)
+            for value in (tf.bitcast(rows, stored), tf.convert_to_tensor(self._weights))
+        )
+        scales = tf.convert_to_tensor(self._ranges)[1] * (self._range[1] / (steps * 127))
+        outputs = tf.matmul(inputs, weights) * scales + tf.convert_to_tensor(self._bias)
+        if self._activation:
+            outputs = without_gradient(activation(self._activation))(outputs)
+        if self._bounds is None:
+            return outputs if added is None else added + outputs
+        lowest, highest = self._bounds
+        outputs = tf.round((tf.clip_by_value(outputs, lowest, highest) - lowest) * (255 / (highest - lowest)))
+        return tf.bitcast(tf.cast(outputs, tf.uint8), tf.quint8)
+
+    def _by_kernel(self, rows: tf.Tensor, added: tf.Tensor | None) -> tf.Tensor:
+        attends = self._for_attention and kernels.are_used("bfloat16")
         inputs = [rows, tf.bitcast(tf.convert_to_tensor(self._weights), tf.qint8), tf.convert_to_tensor(self._bias)]
         inputs += [] if added is None else [added]
         inputs += [*map(tf.constant, self._range), *tf.unstack(tf.convert_to_tensor(self._ranges))]
-        outputs = [self._dtype] if self._bounds is None else [tf.quint8, tf.float32, tf.float32]
+        outputs = [tf.bfloat16 if attends else tf.float32]
+        outputs = outputs if self._bounds is None else [tf.quint8, tf.float32, tf.float32]
         inputs += map(tf.constant, self._bounds or ())
-        fused = ["BiasAdd", *filter(None, [self._activation, "" if added is None else "Add"])]
+        fused = ["BiasAdd"]
+        fused += [kernels.ACTIVATIONS[self._activation][0]] if self._activation else []
+        fused += [] if added is None else ["Add"]
         fused.append("Dequantize" if self._bounds is None else "Requantize")
         attributes = {
             "Tdevice_inputs": _types(tensor.dtype for tensor in inputs),
@@ -278,7 +274,8 @@ def _smoothed(kernel: Array, bias: Array, divisors: Array, **options: Any) -> Ca
 def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[Dense, dict[str, object]]]:
     """The layers of a feed-forward network, and their attributes: the activations are int8 between the products."""
     first, second = block.intermediate, block.output_projection
-    name, lowest = kernels.ACTIVATIONS[block.config.activation]
+    name = block.config.activation
+    _, lowest = kernels.ACTIVATIONS[name]
     wider = continued(first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), largest.output * _MARGIN)
     divisors = smoothing(largest.intermediate, wider.kernel)
     bounds = (lowest, wider.limit)

@@ -3,7 +3,10 @@
 Here they are asked for by name: a product can be told that its weights stay, and the softmax takes scores in bfloat16.
 """
 
+import contextlib
 import functools
+import threading
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -12,8 +15,10 @@ from bert_tf.model.fusion import only_cpus
 from bert_tf.serving.ask import processor_flags
 
 _Value = tf.compat.v1.AttrValue
-# Instructions, in /proc/cpuinfo's name, without which the kernels for bfloat16 end the process.
-AVX512 = "avx512f"
+_state = threading.local()
+# An instruction set, in /proc/cpuinfo's name, without which the kernels for bfloat16 end the process. With AVX-512
+# alone, in the form that it has since Skylake, they compute by float32.
+AVX512 = "avx512bw"
 # Activation -> its name in the kernels, and its minimum.
 ACTIVATIONS = {
     "tanh_gelu": ("GeluApproximate", -0.1701),
@@ -22,18 +27,34 @@ ACTIVATIONS = {
 }
 
 
+@contextlib.contextmanager
+def used(names: Collection[str]) -> Iterator[None]:
+    """What is traced inside uses the kernels for these number formats, whatever this processor has."""
+    outer = getattr(_state, "names", None)
+    _state.names = names
+    try:
+        yield
+    finally:
+        _state.names = outer
+
+
+def are_used(name: str) -> bool:
+    """Whether to use the kernels for a number format; outside of `used` if they run here, but not eagerly."""
+    names = getattr(_state, "names", None)
+    if names is None:
+        return name == "bfloat16" and not tf.executing_eagerly() and AVX512 in processor_flags() and has_bfloat16()
+    return name in names
+
+
 @functools.cache
 def has_bfloat16() -> bool:
-    """Whether there are kernels for bfloat16: not if there are GPUs or TPUs, which have none like them."""
-    if AVX512 not in processor_flags() or not only_cpus():
+    """Whether TensorFlow has kernels for bfloat16: not if there are GPUs or TPUs, which have none like them."""
+    if not only_cpus():
         return False
-    graph = tf.Graph()
     try:
-        with graph.as_default():
+        with tf.Graph().as_default():
             rows, kernel, bias = (tf.ones(shape, tf.bfloat16) for shape in ([16, 32], [32, 16], [16]))
-            result = softmax(multiply(rows, kernel, bias, ""))
-        with tf.compat.v1.Session(graph=graph) as session:
-            session.run(result)
+            softmax(multiply(rows, kernel, bias, ""))
     except (tf.errors.OpError, ValueError):  # not part of this build of TensorFlow
         return False
     return True

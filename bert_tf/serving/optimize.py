@@ -8,16 +8,18 @@ import contextlib
 import functools
 import gzip
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.errors import ConfigError
 from bert_tf.files import bundled
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.inference import infer
+from bert_tf.model.inference import choice_scope, infer
 from bert_tf.model.layers import Embeddings
-from bert_tf.serving import bfloat16, int8
+from bert_tf.serving import ask, bfloat16, int8, kernels
+from bert_tf.serving.processors import WAYS, ProcessorChoice, Way
 from bert_tf.serving.samples import SENTENCES
 from bert_tf.serving.session import TOLERANCES, NotServable
 from bert_tf.text.packing import dense_features, pack
@@ -27,8 +29,22 @@ from bert_tf.types import Array, Tensors
 _Replacement: TypeAlias = tuple[Any, dict[str, object]]
 
 
+class Optimization(NamedTuple):
+    """What an export in the scope of `optimized` computes.
+
+    Attributes:
+        approximation: how far it is from float32, as text; "" for the mode "none".
+        ways: to compute it, of which the graph chooses one by the processor; () if there is no choice.
+        choice: of one of the ways; None if there is none.
+    """
+
+    approximation: str = ""
+    ways: tuple[Way, ...] = ()
+    choice: ProcessorChoice | None = None
+
+
 @contextlib.contextmanager
-def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator[str]:
+def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator[Optimization]:
     """Scope in which `encoder` computes as it does in an export of this mode.
 
     In bfloat16 are the word embedding, the weights of all dense layers except the pooler and the head, their products,
@@ -39,35 +55,43 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
         mode: a key of `TOLERANCES`.
         tokenizer: makes the inputs on which the encoder is compared with itself in float32.
 
-    Yields:
-        The result of the comparison, as text; "" for "none".
-
     Raises:
-        NotServable: the encoder differs too much from float32.
+        ConfigError: the processor is not to use what the export would use here.
+        NotServable: the encoder differs too much from float32, or TensorFlow has no kernels for int8.
     """
     if mode == "none":
-        yield ""
+        yield Optimization()
         return
+    if mode == "int8":
+        int8.require_kernels()
+    # Of bfloat16, GPUs compute TensorFlow's usual operations fastest.
+    ways = WAYS[mode] if mode == "int8" or kernels.has_bfloat16() else ()
+    if problem := ask.unsuitable([way.described() for way in ways]):
+        raise ConfigError(problem)
     features = tokenizer.encode(SENTENCES, max_length=encoder.config.max_position_embeddings)
     expected = _states(encoder, features)
     if mode == "int8":
-        int8.require_kernels()
         replacements = functools.partial(_in_int8, encoder, int8.calibrate(encoder, _calibration(encoder, tokenizer)))
     else:
         replacements = functools.partial(_in_bfloat16, encoder)
     kept: list[int] = []  # numbers of the blocks that stay in float32
     while True:
-        with contextlib.ExitStack() as replaced:
+        with contextlib.ExitStack() as scope:
             for layer, values in replacements(kept):
-                replaced.enter_context(_replaced(layer, values))
+                scope.enter_context(_replaced(layer, values))
+            choice = ProcessorChoice(mode, ways) if ways else None
+            if choice:
+                scope.enter_context(choice_scope(choice))
             differences = np.sqrt(
                 np.square(_states(encoder, features) - expected).sum((1, 2)) / np.square(expected).sum((1, 2))
             )
             if differences[-1] <= TOLERANCES[mode]:
                 within = f", with the layers {', '.join(map(str, sorted(kept)))} in float32" if kept else ""
-                yield (
+                yield Optimization(
                     f"{mode}: the last layer differs by {differences[-1]:.1e} from float32 (root mean square, relative)"
-                    f"{within}"
+                    f"{within}",
+                    ways,
+                    choice,
                 )
                 return
         added = np.diff(differences[:-1], prepend=0)
@@ -90,11 +114,6 @@ def to_bfloat16(encoder: BertEncoder) -> None:
     """
     for layer, values in _in_bfloat16(encoder, ()):
         layer.__dict__.update(values)
-
-
-def instructions(mode: str) -> list[str]:
-    """Instruction sets of x86, in /proc/cpuinfo's names, one of which an export of this mode needs; [] for any."""
-    return {"none": list[str], "bfloat16": bfloat16.instructions, "int8": int8.instructions}[mode]()
 
 
 def _calibration(encoder: BertEncoder, tokenizer: Tokenizer) -> Iterator[Tensors]:
