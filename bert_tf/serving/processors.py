@@ -93,11 +93,14 @@ class ProcessorChoice:
         """The ways from `index` on, one operation of the graph; traced once for all signatures of a model."""
         if (inference, index) not in self._others:
             specs = {tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inference.model.inputs}
+
+            def compute(features: Tensors) -> Any:
+                # While TensorFlow optimizes a function, it does not know with what shapes it is called.
+                known = {name: tf.ensure_shape(features[name], spec.shape) for name, spec in specs.items()}
+                return self._computed(inference, known, index)
+
             self._others[inference, index] = tf.function(
-                lambda features: self._computed(inference, features, index),
-                input_signature=[specs],
-                autograph=False,
-                experimental_attributes={"_noinline": True},
+                compute, input_signature=[specs], autograph=False, experimental_attributes={"_noinline": True}
             )
         return self._others[inference, index]
 
