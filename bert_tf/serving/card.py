@@ -26,6 +26,7 @@ from bert_tf.config.data import TokenizerSettings
 from bert_tf.config.values import restored
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import bundled, read_json, write_json, write_text
+from bert_tf.serving.ask import needed
 from bert_tf.serving.check import rest_body
 from bert_tf.serving.embeddings import Embedder
 from bert_tf.serving.samples import WARM_UP, Request
@@ -228,6 +229,7 @@ def page(card: Json) -> str:
     )
     templates.filters |= {
         "json": lambda value: json.dumps(value, ensure_ascii=False),
+        "needed": needed,
         "repr": repr,
         "shell": shlex.quote,
     }

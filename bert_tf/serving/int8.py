@@ -197,8 +197,7 @@ class Product:
         """`multiply` in TensorFlow's usual operations: the same numbers, multiplied in float32."""
         stored, steps = (tf.uint8, 255) if rows.dtype == tf.quint8 else (tf.int8, 127)
         inputs, weights = (
-            tf.cast(value, tf.float32)
-            for value in (tf.bitcast(rows, stored), tf.convert_to_tensor(self._weights))
+            tf.cast(value, tf.float32) for value in (tf.bitcast(rows, stored), tf.convert_to_tensor(self._weights))
         )
         scales = tf.convert_to_tensor(self._ranges)[1] * (self._range[1] / (steps * 127))
         outputs = tf.matmul(inputs, weights) * scales + tf.convert_to_tensor(self._bias)

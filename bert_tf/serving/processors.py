@@ -5,7 +5,6 @@ one without int8 dot products. So an optimized export has a graph for each kind 
 and takes one when it is loaded: the initializer of a table reads the instruction sets in /proc/cpuinfo.
 """
 
-import functools
 import re
 from typing import Any, NamedTuple
 

@@ -9,6 +9,8 @@ import sys
 import tempfile
 
 import numpy as np
+import pytest
+import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import bert_tf.serving.ask
@@ -52,12 +54,25 @@ class Sessions:
         return [json.loads(line) for line in self._output]
 
 
-def by_c_api(cases, python=sys.executable):
+def python(version):
+    """The Python of an environment with another TensorFlow; skips the test if there is none."""
+    name = f"BERT_TF_TEST_TF_{version.replace('.', '_')}_PYTHON"
+    if tf.__version__.startswith(f"{version}."):
+        return sys.executable
+    if name not in os.environ:
+        pytest.skip(f"needs a Python with TensorFlow {version} and its TF Text in {name}; make test-all has one")
+    return os.environ[name]
+
+
+def by_c_api(cases, python=sys.executable, *, emulator=(), environment=None, log=None):
     """Queries models through the C API of the TensorFlow installed for a Python, without importing it.
 
     Args:
         cases: list of (path of a version's folder, list of Request).
         python: an executable.
+        emulator: command that runs the executable.
+        environment: variables, added to those of this process.
+        log: list that gets the lines on standard error.
 
     Returns:
         list of lists of answers: {"outputs": dict name -> array} or {"error": [code, message]}.
@@ -65,13 +80,17 @@ def by_c_api(cases, python=sys.executable):
     site = _run([python, "-I", "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], "")[0]
     program = str(pathlib.Path(__file__).with_name("c_api.py"))
     lines = "".join(json.dumps(_fed(path, one)) + "\n" for path, requests in cases for one in requests)
-    answers = iter([_fetched(json.loads(line)) for line in _run([python, "-I", program, site], lines)])
+    command = [*emulator, os.path.realpath(python) if emulator else python, "-I", program, site]
+    answers = iter([_fetched(json.loads(line)) for line in _run(command, lines, environment, log)])
     return [[next(answers) for _ in requests] for _, requests in cases]
 
 
-def _run(command, lines):
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, cwd="/", env=os.environ)
+def _run(command, lines, environment=None, log=None):
+    environment = os.environ | (environment or {})
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, cwd="/", env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
+    if log is not None:
+        log += done.stderr.splitlines()
     return done.stdout.splitlines()
 
 

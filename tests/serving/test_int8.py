@@ -1,4 +1,4 @@
-"""Products in int8: the kernel's arithmetic against NumPy, channels that are continued, and exports."""
+"""Products in int8: their arithmetic, by each way to compute them, against NumPy; continued channels; and exports."""
 
 import json
 import os
@@ -12,15 +12,16 @@ import bert_tf.serving.optimize
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
-from bert_tf.serving import ask, int8
+from bert_tf.serving import ask, int8, kernels
 from bert_tf.serving.export import export
+from bert_tf.serving.processors import WAYS
 from bert_tf.serving.session import NotServable
 from tests.model.small import randomize, small_config
 from tests.serving.exports import LENGTH, VOCABULARY, classifier
 from tests.serving.test_export import make
 
 
-def multiplies_int8():
+def has_int8_products():
     try:
         int8.require_kernels()
     except NotServable:
@@ -28,7 +29,18 @@ def multiplies_int8():
     return True
 
 
-kernels = pytest.mark.skipif(not multiplies_int8(), reason="no int8 products on this processor")
+exports_int8 = pytest.mark.skipif(not has_int8_products(), reason="TensorFlow has no int8 products here")
+
+
+@pytest.fixture(params=WAYS["int8"], ids=lambda way: way.computes)
+def way(request):
+    """Each way to compute in int8 that this processor has."""
+    if not all(set(group) & ask.processor_flags() for group in request.param.instructions) or (
+        request.param.kernels and not has_int8_products()
+    ):
+        pytest.skip(f"no {request.param.computes.removeprefix('by ')} on this processor")
+    with kernels.used(request.param.kernels):
+        yield request.param
 
 
 def in_graph(compute, *inputs):
@@ -56,9 +68,8 @@ def rounded(kernel):
     return np.round(kernel / step) * step
 
 
-@kernels
 @pytest.mark.parametrize("rows", [1, 7, 130])
-def test_a_product_equals_that_of_the_rounded_numbers(rows, layer, rng):
+def test_a_product_equals_that_of_the_rounded_numbers(rows, way, layer, rng):
     kernel, bias = layer
     inputs = rng.uniform(-1.2, 1.2, [rows, 64]).astype("f")
     product = int8.Product(kernel, bias, limit=1.0)
@@ -68,17 +79,16 @@ def test_a_product_equals_that_of_the_rounded_numbers(rows, layer, rng):
     added = rng.normal(size=found.shape).astype("f")
     found = in_graph(lambda x, added: product.multiply(int8.quantize(x), added), inputs, added)
     np.testing.assert_allclose(found, added + expected, rtol=1e-5, atol=1e-4)
-    if int8.attends_in_bfloat16():
-        product = int8.Product(kernel, bias, limit=1.0, dtype=tf.bfloat16)
-        found = in_graph(lambda x: product.multiply(int8.quantize(x)), inputs)
-        np.testing.assert_allclose(found.astype("f"), expected, rtol=2**-8, atol=1e-4)
+    product = int8.Product(kernel, bias, limit=1.0, for_attention=True)
+    found = in_graph(lambda x: product.multiply(int8.quantize(x)), inputs)
+    assert (found.dtype == np.float32) == ("bfloat16" not in way.kernels)
+    np.testing.assert_allclose(found.astype("f"), expected, rtol=2**-8, atol=1e-4)
 
 
-@kernels
-def test_gelu_in_the_kernel_is_rounded_to_steps_between_its_bounds_and_read_with_them(layer, rng):
+def test_gelu_is_rounded_to_steps_between_its_bounds_and_read_with_them(way, layer, rng):
     kernel, bias = layer
     kernel, inputs = kernel / 10, np.round(rng.uniform(-1, 1, [9, 64]) * 127).astype("f") / 127
-    first = int8.Product(kernel, bias, limit=1.0, activation="GeluApproximate", bounds=(-0.1701, 3.0))
+    first = int8.Product(kernel, bias, limit=1.0, activation="tanh_gelu", bounds=(-0.1701, 3.0))
     second = int8.Product(kernel.T, np.ones(64, "f"), limit=3.1701, offset=-0.1701)
     steps = in_graph(lambda x: tf.bitcast(first.multiply(int8.quantize(x)), tf.uint8), inputs)
     activations = gelu(inputs @ rounded(kernel) + bias)
@@ -112,7 +122,7 @@ def test_a_channel_of_any_size_takes_no_negative_number_of_others(rng):
         assert wider.limit >= largest.max() / 3 and wider.kernel.shape == (3, 96 + 16)
 
 
-@kernels
+@exports_int8
 def test_a_model_that_computes_infinity_is_named_before_its_export(tmp_path):
     task, model = make("single")
     kernel = int8.blocks(encoder_of(model))[0].attention.qkv.kernel
@@ -138,7 +148,7 @@ def test_the_words_are_rounded_by_row():
     assert np.abs(found - table[ids]).max() > 0
 
 
-@kernels
+@exports_int8
 def test_an_export_in_int8_is_smaller_and_answers_nearly_the_same(tmp_path):
     task, model = make("single")
     exported = export(task, model, str(tmp_path / "int8"), attention=True, optimize="int8")
@@ -154,23 +164,25 @@ def test_an_export_in_int8_is_smaller_and_answers_nearly_the_same(tmp_path):
     assert sizes[0] < 0.6 * sizes[1]
     card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
     assert card["approximation"].startswith("int8: the last layer differs by ")
-    assert set(card["instructions"]) & ask.processor_flags()
-    assert exported.checked.endswith(f"; for x86 processors with {' or '.join(card['instructions'])}")
-    assert ("avx_vnni" in card["instructions"]) != int8.attends_in_bfloat16()
+    assert card["tf_serving"] == "2.17.0"
+    page = pathlib.Path(exported.path, "assets.extra/README.md").read_text()
+    assert "It runs on TF Serving 2.17.0 or newer." in page
+    assert "| (avx512_vnni or amx_int8) and (avx512_bf16 or amx_bf16) | by kernels for int8 and bfloat16 |" in page
+    assert "| any | by TensorFlow's usual operations, in float32 |" in page
     alone = ask.Model(exported.path).run({"text": texts[:1]})["probabilities"]
     np.testing.assert_allclose(alone, found[:1], atol=1e-5)  # whatever else is in the request
 
 
-@kernels
+@exports_int8
 def test_layers_stay_in_float32_until_the_answers_are_near_enough(tmp_path, monkeypatch):
     task = classifier()
     encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH))
     model = randomize(task.build(encoder), scale=0.5)
-    with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as text:
-        difference = float(text.split("differs by ")[1].split()[0])
+    with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as made:
+        difference = float(made.approximation.split("differs by ")[1].split()[0])
     monkeypatch.setitem(bert_tf.serving.session.TOLERANCES, "int8", 0.9 * difference)
-    with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as text:
-        assert "in float32" in text.split("relative)")[1]
+    with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as made:
+        assert "in float32" in made.approximation.split("relative)")[1]
     monkeypatch.setitem(bert_tf.serving.session.TOLERANCES, "int8", 1e-7)
     with pytest.raises(NotServable, match=r"^int8: the last layer differs by .*; nothing was exported"):
         export(task, model, str(tmp_path), optimize="int8")
