@@ -1,5 +1,7 @@
 """The signatures other than serving_default: attention against NumPy, token ids against texts."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +12,7 @@ from bert_tf.tasks.signatures import attention_signature, padded, unpadded
 from bert_tf.text import Tokenizer
 from tests.model.numpy_bert import softmax
 from tests.model.small import PIECES, randomize, small_config
+from tests.serving import kinds
 
 TEXTS, OTHERS = ["the good b!", "", "É a"], ["c. d", "the", "x " * 40]
 
@@ -99,3 +102,22 @@ def test_the_padding_of_a_server_is_removed():
     assert again.keys() == answers.keys()
     assert [row.tolist() for row in again["word"]] == ragged.to_list()
     assert [row.tolist() for row in again["score"]] == [[0.5], [], [0.0, 0.25, 0.0]]
+
+
+@pytest.mark.parametrize("task", ["classification", "cosine", "tagging", "questions"])
+def test_a_users_pipeline_traces_a_task_without_a_warning_of_autograph(task, caplog):
+    makers = {
+        "classification": kinds._classification,
+        "cosine": functools.partial(kinds._regression, head="cosine"),
+        "tagging": functools.partial(kinds._tagging, "characters"),
+        "questions": kinds._questions,
+    }
+    made = makers[task]()
+    columns = {spec.name: tf.constant(["the good a b", "b"]) for spec in made.inputs()}
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        batches = tf.data.Dataset.from_tensors(columns).map(lambda batch: made.pad(made.preprocess(batch)))
+        assert next(iter(batches))["input_word_ids"].shape[0] == 2
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert not [message for message in caplog.messages if "AutoGraph" in message]
