@@ -229,9 +229,9 @@ def page(card: Json) -> str:
     )
     templates.filters |= {
         "json": lambda value: json.dumps(value, ensure_ascii=False),
-        "needed": needed,
         "repr": repr,
         "shell": shlex.quote,
     }
+    templates.filters["needed"] = needed
     inputs = next(row["request"]["inputs"] for row in card["examples"] if row["request"]["signature_name"] == DEFAULT)
     return templates.get_template("card.md.j2").render(card=card, inputs=inputs, longest=_LONGEST_ANSWER, file=CARD)
