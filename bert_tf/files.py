@@ -86,8 +86,10 @@ def _existing(path: StrPath) -> str:
 def text_path(path: StrPath) -> str:
     """The path as text; raises ConfigError for what is no path."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or "\0" in text or re.search("[\ud800-\udfff]", text):
+    if not isinstance(text, str) or "\0" in text:
         raise ConfigError(f"the path is {shown(path)}; expected text or a pathlib.Path")
+    if re.search("[\ud800-\udfff]", text):
+        raise ConfigError(f"the path {text!a} is not UTF-8; expected one that is, as TensorFlow's are")
     if not text:
         raise ConfigError("the path is empty; give one")
     return text
