@@ -5,6 +5,7 @@ tensors are named by the paths of the Keras variables. optimizer.safetensors is 
 slots.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -149,16 +150,23 @@ def _in_run(name: str) -> str:
 def write(checkpoint: Checkpoint, path: str) -> dict[str, str]:
     """Writes a Checkpoint into the directory `path`; config.json comes last, so a directory that has it is complete.
 
+    Files of an earlier model in this directory that the present one lacks are removed: they would be read as its own.
+
     Returns:
         The name in the file of each variable and slot, by path: here the path itself.
     """
     os.makedirs(path, exist_ok=True)
     write_tensors(os.path.join(path, "model.safetensors"), checkpoint.tensors)
-    if checkpoint.slots or checkpoint.step is not None:
+    has_optimizer = bool(checkpoint.slots) or checkpoint.step is not None
+    if has_optimizer:
         step = {} if checkpoint.step is None else {_STEP: tensor_of(np.array([checkpoint.step]), _STEP)}
         write_tensors(os.path.join(path, "optimizer.safetensors"), checkpoint.slots | step)
     if checkpoint.pieces:
         write_vocabulary(os.path.join(path, "vocab.txt"), checkpoint.pieces)
+    written = {"optimizer.safetensors": has_optimizer, "vocab.txt": bool(checkpoint.pieces), "conversion.json": False}
+    for name in (name for name, is_written in written.items() if not is_written):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(path, name))
     write_json(os.path.join(path, "config.json"), {"format": FORMAT} | description(checkpoint))
     return {name: name for name in [*checkpoint.tensors, *checkpoint.slots]}
 

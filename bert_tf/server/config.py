@@ -91,8 +91,8 @@ def models_in(folder: str) -> model_server_config_pb2.ModelServerConfig:
         version = version_number(name)
         if version is None:
             raise ConfigError(
-                f"--export_dir={folder} is a SavedModel whose folder is not named by a number; move it to "
-                f"{folder}/1 and pass {folder}"
+                f"--export_dir={folder} is a SavedModel whose folder is not named by a number; move what is in it to a "
+                f"new folder {folder}/1 and pass {folder}"
             )
         config = one_model(os.path.basename(parent), parent)
         policy = config.model_config_list.config[0].model_version_policy

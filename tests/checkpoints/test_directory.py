@@ -98,6 +98,14 @@ def test_saving_again_replaces_the_model(saved):
     assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
 
 
+def test_files_of_an_earlier_model_do_not_stay_beside_the_next(saved):
+    path, task, model, encoder = saved
+    for name in ("optimizer.safetensors", "conversion.json"):
+        (path / name).write_text("of a converted model")
+    directory.save(str(path), model, encoder, task)
+    assert {file.name for file in path.iterdir()} == {"config.json", "model.safetensors", "vocab.txt"}
+
+
 def edit(path, change):
     config = json.loads((path / "config.json").read_text())
     change(config)

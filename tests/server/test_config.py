@@ -96,7 +96,7 @@ def test_an_export_folder_is_of_a_model_or_of_models_or_of_a_version(tmp_path):
     with pytest.raises(ConfigError, match="a file; expected the folder of an exported model"):
         models(tmp_path / "a" / "1" / "saved_model.pb")
     (tmp_path / "a" / "1").rename(tmp_path / "notes" / "model")
-    with pytest.raises(ConfigError, match="not named by a number; move it to"):
+    with pytest.raises(ConfigError, match="not named by a number; move what is in it to"):
         models(tmp_path / "notes" / "model")
 
 
