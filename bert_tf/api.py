@@ -25,8 +25,8 @@ from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConfig, to_dict
-from bert_tf.config.values import annotations, misfit, unknown_field
-from bert_tf.errors import BertTfError, ConfigError, DataError, shown
+from bert_tf.config.values import annotations, fitting, shown, unknown_field
+from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import cause, check_output, text_path, write_json
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
 from bert_tf.inputs.datasets.formats import FORMATS
@@ -119,8 +119,8 @@ class _Model(abc.ABC, Generic[_Task]):
     def save(self, path: StrPath) -> None:
         """Writes the model to a directory, for `from_pretrained` and the programs of this package."""
         task, model = self._trained()
-        check_output(path, directory=True)
-        model_directory.save(os.fspath(path), model, encoder_of(model), task)
+        path = text_path(path)
+        model_directory.save(path, model, encoder_of(model), task)
         results = os.path.join(path, model_directory.RESULTS)
         if self._results:
             write_json(results, self._results)
@@ -137,6 +137,8 @@ class _Model(abc.ABC, Generic[_Task]):
             optimize: "none", "bfloat16" (half the size, and faster on processors that multiply in bfloat16) or "int8"
                 (a quarter of the size, and faster on x86 processors with VNNI or AMX).
         """
+        fitting(attention, bool, "attention")
+        _check_export(path, check, optimize)
         with (
             tempfile.TemporaryDirectory() as saved
         ):  # an export computes in float32 on the CPU, whatever this model does
@@ -229,6 +231,7 @@ class _FineTuned(_Model[FineTuningTask]):
             Keras' History: `history` maps each metric to a list with its value for every epoch, the validation metrics
             with the prefix "val_".
         """
+        fitting(verbose, bool | int, "verbose")
         if directory is not None:
             check_output(directory, directory=True)
         settings = _train_settings(train | {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate})
@@ -267,17 +270,17 @@ class _FineTuned(_Model[FineTuningTask]):
 
     def predict(self, x: Values, *, batch_size: int = 32) -> list[Json]:
         """Predicts for each input a dict of plain Python values; see the class for its contents."""
-        _check_batch_size(batch_size)
+        batch_size = _batch_size(batch_size)
         given = self._read(x) if isinstance(x, Data) else self._lines(_listed(x, "x", self._element_rank), None, "x")
         if not given:
             return []
         source = InMemory(self._data(given), self._kind.example, {"x": given})
         examples = list(source.examples(ReadReport(), "x", labelled=False))
-        return [self._answer(prediction) for _, prediction in self._predict(examples, _plain(batch_size))]
+        return [self._answer(prediction) for _, prediction in self._predict(examples, batch_size)]
 
     def evaluate(self, x: Values, y: Values = None, *, batch_size: int = 32) -> Metrics:
         """Evaluates the model: loss, the task's metrics and its official metrics."""
-        _check_batch_size(batch_size)
+        batch_size = _batch_size(batch_size)
         task, model = self._trained()
         given = self._labelled(x, y, "x")
         source = InMemory(self._data(given), self._kind.example, {"validation": given})
@@ -475,7 +478,7 @@ class TokenClassifier(_FineTuned):
         if not isinstance(label, list | tuple):
             unit, parts = ("character", line["text"]) if "text" in line else ("word", line["words"])
             raise DataError(f"{location} is {shown(label)}; expected {len(parts)} tags, one per {unit}")
-        return {"tags": [str(tag) if isinstance(tag, int) else tag for tag in label]}
+        return {"tags": list(label)}
 
     def _format_of(self, lines: _Lines) -> ExampleData:
         return ExampleData(format="klue/ner" if any("text" in line for _, line in lines) else "conll")
@@ -559,7 +562,7 @@ class MaskedLM(_Model[MaskedLMTask]):
         Returns:
             A list per text and, in it, a list per [MASK]: dicts of token and probability, the best first.
         """
-        listed = _texts(texts)
+        batch_size, listed = _batch_size(batch_size), _texts(texts)
         predictions: list[list[list[Json]]] = []
         for first in range(0, len(listed), batch_size):
             outputs = self._predict(tf.constant(listed[first : first + batch_size]))
@@ -621,7 +624,8 @@ class SentenceEncoder:
             dtype: as for `TextClassifier.from_pretrained`.
         """
         settings: Json = {"pool": pool, "max_length": max_length, "long_texts": long_texts}
-        settings["features"] = None if layers is None else FeatureConfig(tuple(layers))
+        chosen: Any = tuple(layers) if isinstance(layers, range) else _plain(layers)
+        settings["features"] = None if layers is None else FeatureConfig(chosen)
         return cls(_absolute(path), {name: value for name, value in settings.items() if value is not None}, dtype)
 
     @property
@@ -640,7 +644,7 @@ class SentenceEncoder:
         Returns:
             float32 [texts, size].
         """
-        embedder = self._prompted(prompt_name)
+        batch_size, embedder = _batch_size(batch_size), self._prompted(prompt_name)
         examples = [
             TaggedExample(str(index), text, None, None, None, None, f"texts[{index}]")
             for index, text in enumerate(_texts(texts))
@@ -649,6 +653,7 @@ class SentenceEncoder:
         return np.stack(vectors) if vectors else np.zeros([0, embedder.size], np.float32)
 
     def _prompted(self, prompt_name: str | None) -> Embedder:
+        fitting(prompt_name, str | None, "prompt_name")
         if prompt_name is None:
             return self._embedder
         if prompt_name not in self._with_prompt:
@@ -657,7 +662,7 @@ class SentenceEncoder:
 
     def save(self, path: StrPath) -> None:
         """Writes the model with its settings to a directory, for `from_pretrained` and the programs of this package."""
-        model_directory.save_checkpoint(self._embedder.checkpoint(), os.fspath(path))
+        model_directory.save_checkpoint(self._embedder.checkpoint(), text_path(path))
 
     def export(
         self, path: StrPath, *, prompt_name: str | None = None, check: bool = True, optimize: str = "none"
@@ -668,6 +673,7 @@ class SentenceEncoder:
             path, check, optimize: as for `TextClassifier.export`.
             prompt_name: as for `encode`; the SavedModel puts this one in front of every text.
         """
+        _check_export(path, check, optimize)
         with on_cpu():  # an export is compared with the model on the CPU
             embedder = open_embedder(self._path, **self._settings)
         if prompt_name is not None:
@@ -687,7 +693,7 @@ def _listed(values: Values, name: str, element_rank: int = 0) -> list[Any]:
     try:
         iter(values)
         is_list = not isinstance(values, str | bytes | Mapping)
-    except TypeError:  # also of arrays and tensors without dimensions
+    except (TypeError, NotImplementedError):  # also of arrays and tensors without dimensions, and of Keras' inputs
         is_list = False
     if not is_list:
         raise ConfigError(f"{name} is {type(values).__name__} {shown(values)}; expected a list")
@@ -801,10 +807,16 @@ def _train_settings(values: Json) -> TrainConfig:
     return TrainConfig(**{name: _plain(value) for name, value in values.items()}).check()
 
 
-def _check_batch_size(batch_size: int) -> None:
+def _batch_size(value: Any) -> int:
+    """The value as an int, if it is a batch size."""
     kind, rule = annotations(TrainConfig)["batch_size"]
-    if wrong := misfit(_plain(batch_size), kind, "batch_size", rule):
-        raise ConfigError(wrong)
+    return fitting(_plain(value), kind, "batch_size", rule)
+
+
+def _check_export(path: StrPath, check: bool, optimize: str) -> None:
+    check_output(path, directory=True)
+    fitting(check, bool, "check")
+    fitting(optimize, str, "optimize")
 
 
 def _history(results: Json, epochs: float) -> keras.callbacks.History:

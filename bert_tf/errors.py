@@ -18,8 +18,8 @@ class BertTfError(Exception):
 
 
 def one_line(message: str) -> str:
-    """A message without line ends and not too long: names and values from a damaged file may have both."""
-    line = " ".join(message.splitlines())
+    """A message that can be printed, without line ends and not too long: names and values may be anything."""
+    line = " ".join(message.encode(errors="backslashreplace").decode().splitlines())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 300]} ... {line[-295:]}"
 
 
@@ -31,14 +31,6 @@ class ConfigError(BertTfError):
 
 class DataError(BertTfError):
     """An input file is missing or does not contain what it should."""
-
-
-def shown(value: object, longest: int = 80) -> str:
-    """The beginning of a value's representation, for a message; its type if it has none."""
-    try:
-        return repr(value)[:longest]
-    except Exception:  # of a whole number with thousands of digits, or of another library's object
-        return f"<{type(value).__name__}>"
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bert_tf.config.values import half_pairs, misfit
-from bert_tf.errors import BertTfError, ConfigError, DataError, shown
+from bert_tf.config.values import half_pairs, misfit, shown
+from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.types import StrPath
 
 _T = TypeVar("_T")

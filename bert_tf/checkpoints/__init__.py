@@ -7,6 +7,7 @@ from absl import logging
 
 from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.config.values import fitting
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.text import Tokenizer
 
@@ -29,7 +30,8 @@ def load(
     Returns:
         The encoder, and its tokenizer or None if the checkpoint has no WordPiece vocabulary.
     """
-    checkpoint = open_with_warnings(path, allow_pickle=allow_pickle)
+    fitting(pooler, bool | None, "pooler")
+    checkpoint = open_with_warnings(path, allow_pickle=fitting(allow_pickle, bool, "allow_pickle"))
     if pooler and not checkpoint.config.pooler:
         logging.warning("%s: the checkpoint has no pooler; a new, untrained one is added", path)
     return checkpoint.encoder(pooler=pooler, dtype=dtype), checkpoint.tokenizer()

@@ -280,7 +280,7 @@ def load_task(path: str) -> tuple[Task, keras.Model]:
 
 
 def task_and_model(checkpoint: Checkpoint, path: str) -> tuple[Task, keras.Model]:
-    """The task of a checkpoint and its model; `path` is its name in errors."""
+    """The task of a checkpoint and its model, in float32; `path` is its name in errors."""
     if not checkpoint.task:
         vectors = f", or export its vectors: python -m bert_tf.extract --init={path}" if checkpoint.vectors else ""
         raise DataError(f"{path}: an encoder without a task; fine-tune it: python -m bert_tf.finetune{vectors}")
@@ -291,7 +291,7 @@ def task_and_model(checkpoint: Checkpoint, path: str) -> tuple[Task, keras.Model
     if tokenizer is None:
         raise DataError(f"{path}: no vocab.txt, so it cannot read text; use bert_tf.checkpoints.load_model with ids")
     try:
-        return TASKS[name].from_settings(checkpoint.task["settings"], tokenizer), checkpoint.model()
+        return TASKS[name].from_settings(checkpoint.task["settings"], tokenizer), checkpoint.model("float32")
     except ConfigError as error:  # in the settings that a converted directory keeps for us, or features of a layer
         raise DataError(f"{path}: {error}") from None
 

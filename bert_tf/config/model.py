@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Self
 
-from bert_tf.config.values import check_fields, from_dict, setting
+from bert_tf.config.values import check_fields, from_dict, setting, shown
 from bert_tf.errors import ConfigError
 
 # name: (layers, hidden size). All have heads of size 64 and a feed-forward layer of four times the hidden size
@@ -68,8 +68,8 @@ class BertConfig:
             name: of the size.
             **overrides: fields with other values.
         """
-        if name not in _SIZES:
-            raise ConfigError(f"model size {name!r} is unknown; choose one of {', '.join(_SIZES)}")
+        if not isinstance(name, str) or name not in _SIZES:
+            raise ConfigError(f"model size {shown(name)} is unknown; choose one of {', '.join(_SIZES)}")
         layers, hidden = _SIZES[name]
         shape = {
             "num_layers": layers,

@@ -18,6 +18,7 @@ from bert_tf.types import Json
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+_T = TypeVar("_T")
 _Config = TypeVar("_Config", bound="DataclassInstance")
 
 _NOUNS: dict[Any, str] = {
@@ -75,6 +76,13 @@ def check_fields(config: "DataclassInstance", where: str = "") -> None:
             raise ConfigError(found)
 
 
+def fitting(value: _T, kind: Any, where: str, rule: Mapping[str, Any] = _NO_RULE) -> _T:
+    """Returns an argument if it fits, as `misfit` describes it, else raises ConfigError."""
+    if wrong := misfit(value, kind, where, rule):
+        raise ConfigError(wrong)
+    return value
+
+
 def misfit(
     value: Any, kind: Any, where: str = "", rule: Mapping[str, Any] = _NO_RULE, *, in_json: bool = False
 ) -> str | None:
@@ -120,6 +128,8 @@ def _misfits(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json
         parts = ((f"{where}[{number}]", *one, rule) for number, one in enumerate(zip(value, kinds, strict=False)))
     elif not _fits(value, kind, rule):
         yield _message(value, kind, where, rule, in_json)
+    elif isinstance(value, str):
+        yield from half_pairs(value, where)
     elif isinstance(value, str) and not in_json and _UNWRITABLE.search(value):
         yield f"{where or _WHOLE} is {shown(value)}; expected text without zero bytes and halves of surrogate pairs"
     for path, part, annotation, limits in parts:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig, FeatureConfig, to_dict
+from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.inference import inferred, skips_padding
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock, flattened, initializer, read_config, unflattened
@@ -167,10 +168,17 @@ class BertEncoder(FunctionalModel):
         trainable: bool = True,
         frozen: Collection[str] = (),
     ) -> None:
+        if not isinstance(config, BertConfig):
+            raise ConfigError(
+                f"the config is {shown(config)}; expected a BertConfig, as of BertConfig.from_name('base')"
+            )
         config.check()
         if packed and config.attention == "causal":
             raise ConfigError("model.attention is 'causal', but packed rows need 'bidirectional'; set data.pairs=none")
-        policy = keras.dtype_policies.get(dtype)
+        try:
+            policy = keras.dtype_policies.get(dtype)
+        except (TypeError, ValueError):
+            raise ConfigError(f"dtype is {shown(dtype)}; expected a Keras dtype policy, as 'mixed_bfloat16'") from None
         if policy.quantization_mode:
             raise ConfigError(f"dtype {policy.name!r} is quantized, an encoder is not; use 'bfloat16' or another float")
         if not {policy.compute_dtype, policy.variable_dtype} <= set(_FLOATS):

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config import FeatureConfig
+from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation
 from bert_tf.model.dropout import Dropout
@@ -147,6 +148,8 @@ class BertPretrainer(FunctionalModel):
         trainable: bool = True,
         frozen: Collection[str] = (),
     ) -> None:
+        if not isinstance(encoder, BertEncoder):
+            raise ConfigError(f"the encoder is {shown(encoder)}; expected a BertEncoder")
         inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in (*encoder.input, POSITIONS)}
         outputs = call_encoder(encoder, inputs, pooled=next_sentence)
         masked_lm = MaskedLanguageModelHead(encoder.embeddings, name="masked_lm", dtype=encoder.dtype_policy)

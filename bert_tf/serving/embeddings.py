@@ -59,7 +59,9 @@ def open_embedder(path: StrPath, per: str = "sentence", **settings: Any) -> "Emb
         if checkpoint.no_vectors:
             raise DataError(checkpoint.no_vectors)
         config = checkpoint.vectors or config
-    return Embedder(checkpoint.encoder(), tokenizer, dataclasses.replace(config, **settings), checkpoint.tensors)
+    return Embedder(
+        checkpoint.encoder(dtype="float32"), tokenizer, dataclasses.replace(config, **settings), checkpoint.tensors
+    )
 
 
 class Embedder:

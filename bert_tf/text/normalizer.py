@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from bert_tf.config.values import shown
+from bert_tf.errors import DataError
 from bert_tf.text import tf_text
 from bert_tf.text.codepoints import (
     CJK_RANGES,
@@ -22,6 +24,21 @@ _VALID = r"[\x00-\x{D7FF}\x{E000}-\x{10FFFF}]*"
 _ORDINARY = r"[\x00-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}]*"
 
 _ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
+
+
+def string_tensor(strings: Strings) -> tf.Tensor:
+    """The strings as a tensor [batch]; raises DataError for anything that is not text."""
+    try:
+        text = tf.convert_to_tensor(strings, tf.string)
+    except UnicodeEncodeError:
+        raise DataError("a text has half of a surrogate pair, which UTF-8 cannot encode; remove it") from None
+    except (TypeError, ValueError):
+        raise DataError(f"the texts are {shown(strings)}; expected a list of texts, or a string tensor") from None
+    if text.shape.rank == 0:
+        return text[tf.newaxis]
+    if text.shape.rank not in (1, None):
+        raise DataError(f"the texts have {text.shape.rank} dimensions; expected a list of texts")
+    return text
 
 
 class Normalizer(tf.Module):
@@ -55,9 +72,7 @@ class Normalizer(tf.Module):
                 `with_offsets`.
             row_splits: int64 [batch + 1], where each string begins in `offsets`.
         """
-        text = tf.convert_to_tensor(strings, tf.string)
-        if text.shape.rank == 0:
-            text = text[tf.newaxis]
+        text = string_tensor(strings)
         text = self._repair(text)
         if special_tokens:
             for byte, piece in zip(SPECIAL_BYTES, SPECIAL_PIECES, strict=True):

@@ -8,7 +8,9 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import ConfigError
+from bert_tf.config.data import TokenizerSettings
+from bert_tf.config.values import check_fields, fitting, shown
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.packing import dense_features, pack, truncate
@@ -91,10 +93,11 @@ class Tokenizer(tf.Module):
             split_cjk: make every CJK ideograph a separate word.
         """
         super().__init__(name="tokenizer")
+        check_fields(TokenizerSettings(lower_case, strip_accents, split_cjk), "the tokenizer")
         if isinstance(vocab, (str, os.PathLike)):
             pieces = read_vocabulary(vocab)
         else:
-            pieces = list(vocab)
+            pieces = list(fitting(vocab, list[str], "vocab"))
             check_vocabulary(pieces)
         self._normalizer = Normalizer(lower_case, strip_accents, split_cjk)
         self.lower_case = self._normalizer.lower_case
@@ -204,10 +207,9 @@ class Tokenizer(tf.Module):
             input_word_ids, input_mask (1 at tokens, 0 at padding) and input_type_ids, each int32 [batch, length]; the
             length is that of the longest row.
         """
-        segments = [self.tokenize(strings) for strings in (texts, pairs) if strings is not None]
+        segments = [self.tokenize(strings) for strings in ((texts,) if pairs is None else (texts, pairs))]
+        fitting(max_length, int, "max_length", {"at_least": len(segments) + 2, "at_most": 1_000_000})
         budget = max_length - 1 - len(segments)
-        if budget < 1:
-            raise ConfigError(f"max_length is {max_length}; it must be at least {len(segments) + 2}")
         counts = {int(segment.nrows()) for segment in segments} if tf.executing_eagerly() else set()
         if len(counts) > 1:
             raise ConfigError(f"{' and '.join(map(str, sorted(counts)))} texts; expected as many pairs as texts")
@@ -226,7 +228,11 @@ class Tokenizer(tf.Module):
         Returns:
             string [batch].
         """
-        ids = tf.RaggedTensor.from_tensor(ids) if not isinstance(ids, tf.RaggedTensor) else ids
+        if not isinstance(ids, tf.RaggedTensor):
+            try:
+                ids = tf.RaggedTensor.from_tensor(ids)
+            except (TypeError, ValueError):
+                raise DataError(f"the ids are {shown(ids)}; expected whole numbers [batch, length]") from None
         omitted = tf.constant([self.pad_id, self.cls_id, self.sep_id], ids.dtype)
         kept = tf.reduce_all(ids.values[:, tf.newaxis] != omitted, axis=1)
         values = tf.boolean_mask(ids.values, kept)

@@ -4,8 +4,9 @@ import os
 import unicodedata
 from collections.abc import Sequence
 
+from bert_tf.config.values import half_pairs
 from bert_tf.errors import DataError
-from bert_tf.files import write_text
+from bert_tf.files import text_path, write_text
 from bert_tf.text.codepoints import SPECIAL_PIECES
 from bert_tf.text.encoding import decode
 from bert_tf.types import StrPath
@@ -23,7 +24,7 @@ def read_vocabulary(path: StrPath) -> list[str]:
     Returns:
         The pieces by id, checked by `check_vocabulary`.
     """
-    path = os.fspath(path)
+    path = text_path(path)
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -70,6 +71,8 @@ def check_vocabulary(pieces: Sequence[str], source: str = "the vocabulary") -> N
                 f"{source}, line {line}: the piece {piece!r} is already on line {first}; empty line {first}, but keep "
                 "it: the last of them counts in google-research/bert, and line numbers are ids"
             )
+        if half := next(half_pairs(piece, f"{source}, line {line}:"), None):
+            raise DataError(half)
         if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
             raise DataError(
                 f"{source}, line {line}: more than {MAX_PIECE_BYTES} bytes; expected a vocabulary, one piece per line"

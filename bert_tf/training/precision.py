@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.config.train import INFERENCE_DTYPES
+from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
 from bert_tf.serving.optimize import to_bfloat16
@@ -29,8 +30,8 @@ def policy(dtype: str) -> str:
 
 def check_inference_dtype(dtype: str) -> None:
     """Raises ConfigError for anything but one of `INFERENCE_DTYPES`."""
-    if dtype not in INFERENCE_DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}; expected one of {', '.join(INFERENCE_DTYPES)}")
+    if not isinstance(dtype, str) or dtype not in INFERENCE_DTYPES:
+        raise ConfigError(f"dtype is {shown(dtype)}; expected one of {', '.join(INFERENCE_DTYPES)}")
 
 
 def infer_in(dtype: str, model: keras.Model) -> str:

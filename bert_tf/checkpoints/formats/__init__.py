@@ -7,6 +7,7 @@ from bert_tf.checkpoints import directory, hub
 from bert_tf.checkpoints.formats import fairseq, google, huggingface, model_garden
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.errors import DataError
+from bert_tf.files import text_path
 
 
 class ReadableFormat(Protocol):
@@ -51,7 +52,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
         path: directory or file, or "hf://OWNER/NAME[@REVISION]" (see `hub.fetch`).
         allow_pickle: see `bert_tf.load`.
     """
-    path = local(path, allow_pickle)
+    path = local(text_path(path), allow_pickle)
     reader = format_of(path)
     if not reader:
         raise DataError(f"{path}: {_unrecognised(path)}")

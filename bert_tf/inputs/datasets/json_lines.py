@@ -64,7 +64,8 @@ def read_tagged_lines(lines: Lines, text: str = "text") -> Iterator[TaggedExampl
             words = [_filled(word, f"{location}: words") for word in words]
             if record.get("tags") is None:
                 return tagged("", words, None, None, location)
-        tags = [_filled(tag, f"{location}: tags").strip() for tag in field(record, "tags", list, location)]
+        numbered = (checked(tag, (str, int), f"{location}: tags") for tag in field(record, "tags", list, location))
+        tags = [_filled(str(tag), f"{location}: tags").strip() for tag in numbered]
         if len(words) != len(tags):
             raise DataError(f"{location}: {len(words)} {unit}s and {len(tags)} tags; expected one per {unit}")
         return tagged("", words, tags, None, location, joiner=joiner)

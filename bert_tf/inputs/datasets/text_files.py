@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from bert_tf.errors import DataError, shown
+from bert_tf.config.values import shown
+from bert_tf.errors import DataError
 from bert_tf.files import parse_json
 from bert_tf.text.encoding import decode
 
@@ -140,7 +141,7 @@ def _in_json(value: Any) -> str:
     try:
         return json.dumps(value)[:60]
     except Exception:  # in memory there are values that JSON does not have
-        return f"{type(value).__name__} {shown(value, 60)}"
+        return f"{type(value).__name__} {shown(value)}"
 
 
 def parts(record: Any, name: str, location: str) -> Iterator[tuple[Any, str]]:
