@@ -25,7 +25,7 @@ from bert_tf.server.batching import BatchingOptions, Queue
 from bert_tf.server.errors import Code, ServingError, invalid, one_line
 from bert_tf.server.monitoring import RUNTIME_LATENCY, WARMUP_LATENCY, Metrics
 from bert_tf.server.tensors import objects
-from bert_tf.serving.ask import slower, unsuitable, ways_of
+from bert_tf.serving.ask import unsuitable, way_taken, ways_of
 from bert_tf.types import Array, Json
 
 _log = logging.getLogger("bert_tf.server")
@@ -102,8 +102,8 @@ class Servable:
             ways = ways_of(self.card)
             if problem := unsuitable(ways):
                 raise invalid(problem)
-            if note := slower(ways):
-                _log.warning("%s: version %d %s", name, version, note)
+            if taken := way_taken(ways):
+                _log.info("%s: version %d %s", name, version, taken)
             self._graph = self._load(path, options.tags)
             self.signatures = self._graph.signatures
             self._warm_up()

@@ -202,8 +202,8 @@ class Model(Answerer):
         ways = _ways(path)
         if problem := unsuitable(ways):
             raise ValueError(f"{path}: {problem}")
-        if note := slower(ways):
-            print(f"ask.py: {note}", file=sys.stderr)
+        if taken := way_taken(ways):
+            print(f"ask.py: {taken}", file=sys.stderr)
         tf = _tensorflow()
         tf.compat.v1.logging.set_verbosity("ERROR")  # that this loader is deprecated in Python does not concern users
         self._session = tf.compat.v1.Session(graph=tf.Graph())
@@ -434,17 +434,18 @@ def unsuitable(ways: Sequence[Way]) -> str:
             "model again"
         )
     return (
-        f"{_LIMIT}={os.environ.get(_LIMIT)} forbids instruction sets that the processor has and the graph would use "
-        f"({needed(here)}); unset it"
+        f"{_LIMIT}={os.environ.get(_LIMIT)} forbids instruction sets that the processor has and the graph would use, "
+        f"{needed(here)}; unset it"
     )
 
 
-def slower(ways: Sequence[Way]) -> str:
-    """A line for people if a version takes another way here than its fastest; else ""."""
+def way_taken(ways: Sequence[Way]) -> str:
+    """Which of its ways a version takes here, for people; "" if there is only one."""
     way = _chosen(ways, _all_flags())
-    if way is None or way == ways[0]:
+    if way is None or len(ways) == 1:
         return ""
-    return f"computes {way['computes']}, slower: faster ways need a processor with {needed(ways[0])}"
+    rest = "" if way == ways[0] else f", slower than with {needed(ways[0])}"
+    return f"computes {way['computes']}{rest}"
 
 
 def needed(way: Way) -> str:
