@@ -443,8 +443,10 @@ class MultiLabelClassifier(_TextModel):
         elif hasattr(y, "columns") or matrix.shape[1] != len(labels):
             found = ", ".join(columns) if hasattr(y, "columns") else f"{len(columns)} columns"
             raise DataError(f"the labels of {name} are {found}; expected {', '.join(labels)}")
-        if not np.isin(matrix, (0, 1)).all():
-            raise DataError(f"the labels of {name} hold other values than 0 and 1")
+        wrong = np.argwhere(~np.isin(matrix, (0, 1)))
+        if len(wrong):
+            row, column = wrong[0]
+            raise DataError(f"the labels of {name}[{row}] hold {shown(_plain(matrix[row, column]))}; expected 0 and 1")
         return [tuple(itertools.compress(labels, row)) for row in matrix]
 
 
@@ -780,8 +782,9 @@ def _texts(values: Values) -> list[str]:
 
 def _missing(label: Any) -> bool:
     """Whether a label is None or, as pandas marks a missing value, NaN, NA or NaT."""
-    is_nan = isinstance(label, float) and math.isnan(label)
-    return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")
+    if isinstance(label, float | np.datetime64 | np.timedelta64):  # the latter from NaT
+        return bool(label != label)
+    return label is None or type(label).__name__ == "NAType"
 
 
 def _integer(label: Any) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from bert_tf.config.values import shown
+from bert_tf.config.values import half_pairs, shown
 from bert_tf.errors import DataError
 from bert_tf.text import tf_text
 from bert_tf.text.codepoints import (
@@ -30,10 +30,9 @@ def string_tensor(strings: Strings) -> tf.Tensor:
     """The strings as a tensor [batch]; raises DataError for anything that is not text."""
     try:
         text = tf.convert_to_tensor(strings, tf.string)
-    except UnicodeEncodeError:
-        raise DataError("a text has half of a surrogate pair, which UTF-8 cannot encode; remove it") from None
     except (TypeError, ValueError):
-        raise DataError(f"the texts are {shown(strings)}; expected a list of texts, or a string tensor") from None
+        found = f"the texts are {shown(strings)}; expected a list of texts, or a string tensor"
+        raise DataError(next(half_pairs(strings, "texts"), found)) from None
     if text.shape.rank == 0:
         return text[tf.newaxis]
     if text.shape.rank not in (1, None):

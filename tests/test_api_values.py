@@ -1,0 +1,416 @@
+"""Values in Python: what is no text, label, path or setting is one line; the rest is read as in files."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import keras
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+
+import bert_tf
+from bert_tf.checkpoints import directory
+from bert_tf.config import ClassificationConfig, ExampleData
+from bert_tf.errors import BertTfError, DataError
+from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport, TextExample
+from bert_tf.inputs.datasets.sources import InMemory, Source
+from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.masked_lm import MaskedLM
+from tests.model.small import randomize
+from tests.serving.kinds import LENGTH, VOCABULARY, _encoder
+
+TEXTS = ["the good.", "a b c", "good", "c b a"]
+STARS = [5, 1, 5, 1]
+SETTINGS = {"epochs": 1, "batch_size": 4, "dtype": "float32", "verbose": False}
+HALF = "a\ud800"
+BIG, HUGE = 10**400, 10**5000
+
+
+class Odd:
+    """A value that cannot even be shown."""
+
+    def __repr__(self):
+        raise ValueError
+
+
+@dataclasses.dataclass
+class Models:
+    path: str
+    saved: str  # of `texts`
+    file: str
+    texts: bert_tf.TextClassifier
+    labels: bert_tf.MultiLabelClassifier
+    numbers: bert_tf.TextRegressor
+    tags: bert_tf.TokenClassifier
+    answers: bert_tf.QuestionAnswerer
+    choices: bert_tf.MultipleChoice
+    masks: bert_tf.MaskedLM
+    vectors: bert_tf.SentenceEncoder
+
+    def fit(self, x=TEXTS, y=STARS, **settings):
+        return self.texts.fit(x, y, **(SETTINGS | settings))
+
+    def load(self, **settings):
+        return bert_tf.TextClassifier.from_pretrained(self.path, **({"max_length": LENGTH} | settings))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    path, saved, file = (str(folder / name) for name in ("pretrained", "stars", "file"))
+    encoder = _encoder()
+    task = MaskedLM(bert_tf.Tokenizer(VOCABULARY), LENGTH)
+    directory.save(path, randomize(task.build(encoder)), encoder, task)
+    (folder / "file").write_text("x")
+    kinds = (bert_tf.TextClassifier, bert_tf.MultiLabelClassifier, bert_tf.TextRegressor, bert_tf.TokenClassifier)
+    opened = [kind.from_pretrained(path, max_length=LENGTH) for kind in kinds]
+    questions = {"max_length": LENGTH, "stride": 8, "max_question_length": 8}
+    opened += [bert_tf.QuestionAnswerer.from_pretrained(path, **questions)]
+    opened += [bert_tf.MultipleChoice.from_pretrained(path, max_length=LENGTH)]
+    opened += [bert_tf.MaskedLM.from_pretrained(path), bert_tf.SentenceEncoder.from_pretrained(path)]
+    # As pandas holds a column of stars from which the rows without one were dropped.
+    opened[0].fit(TEXTS, pandas.Series([5.0, None, 1.0, 5.0, 1.0]).dropna(), **SETTINGS)
+    opened[0].save(saved)
+    return Models(path, saved, file, *opened)
+
+
+def _dataset(spec):
+    return tf.data.Dataset.from_generator(lambda: iter(["a"]), output_signature=spec)
+
+
+# Case -> (call of the models, part of the message).
+CASES = {
+    f"batch_size={shown}": (lambda m, value=value: m.texts.predict(TEXTS, batch_size=value), "batch_size is ")
+    for shown, value in {
+        **{repr(value): value for value in (0, -1, 2.5, math.nan, None, "32", True, [1], 10**9)},
+        **{"big": BIG, "huge": HUGE, "odd": Odd()},
+    }.items()
+}
+CASES |= {
+    "evaluate batch_size": (
+        lambda m: m.texts.evaluate(TEXTS, STARS, batch_size=0),
+        "batch_size is 0; expected a whole",
+    ),
+    "fit batch_size": (lambda m: m.fit(batch_size="32"), "batch_size is '32'; expected a whole number from 1"),
+    "fill batch_size": (lambda m: m.masks.predict(["[MASK]"], batch_size=-1), "batch_size is -1; expected a whole"),
+    "encode batch_size": (lambda m: m.vectors.encode(TEXTS, batch_size=2.5), "batch_size is 2.5; expected a whole"),
+}
+# What is no list of texts.
+ENDLESS = []
+ENDLESS.append(ENDLESS)
+NO_LISTS = {
+    "array without dimensions": (np.array("good film"), "array('good film', dtype='<U9'); expected a list"),
+    "tensor without dimensions": (tf.constant("good"), "expected a list"),
+    "text": ("good", "'good'; expected a list"),
+    "bytes": (b"good", "expected a list"),
+    "nothing": (None, "None; expected a list"),
+    "number": (5, "5; expected a list"),
+    "dict": ({"a": "b"}, "expected a list"),
+    "set": ({"a", "b"}, "a set has no order; expected a list"),
+    "type": (str, "expected a list"),
+    "spec": (tf.TensorSpec(None, tf.string), "expected a list"),
+    "input of Keras": (keras.Input((3,)), "expected a list"),
+    "dataset of unknown shape": (_dataset(tf.TensorSpec(None, tf.string)), "expected tensors of known shape"),
+    "dataset without end": (tf.data.Dataset.from_tensors("a").repeat(), "endless"),
+    "dataset of no file": (tf.data.TextLineDataset("/nowhere/a.txt"), "cannot be read"),
+    "half a pair": ([HALF], "[0]: has half of a surrogate pair; remove it"),
+    "missing": (["a", math.nan], "[1]: NaN; expected text"),
+    "not UTF-8": ([b"a\xff"], "[0]: bytes b'a\\xff'; expected text"),
+    "lists without end": (ENDLESS, "lists in lists without end"),
+    "dates": (pandas.Series(pandas.to_datetime(["2020-01-01"])), "[0]: datetime64"),
+    "odd": ([Odd()], "[0]: Odd a Odd; expected text"),
+    "three texts": ([("a", "b", "c")], "[0]"),
+    "true": ([True], "[0]"),
+    "huge number": ([HUGE], "[0]"),
+}
+METHODS = {
+    "predict": lambda models, value: models.texts.predict(value),
+    "fill": lambda models, value: models.masks.predict(value),
+    "encode": lambda models, value: models.vectors.encode(value),
+}
+for (name, (value, message)), (method, call) in itertools.product(NO_LISTS.items(), METHODS.items()):
+    field = "]: text: " if method == "predict" else "]: "  # a text may also be a pair there
+    CASES[f"{method} {name}"] = (
+        lambda models, call=call, value=value: call(models, value),
+        message.replace("]: ", field),
+    )
+# The label of the last of four texts.
+LABELS = {
+    "half a pair": ([*"aba", HALF], "x[3]: label: has half of a surrogate pair; remove it"),
+    "too large": ([5, 1, 5, BIG], "x[3]: label: 1000"),
+    "thousands of digits": ([5, 1, 5, HUGE], "x[3]: label: int"),
+    "missing": ([5.0, 1.0, 5.0, math.nan], "x[3]: no label, which training and evaluation need; give one, or leave"),
+    "missing in pandas": (pandas.array([5, 1, 5, None], "Int64"), "x[3]: no label"),
+    "missing date": (pandas.Series([5, 1, 5, pandas.NaT], dtype=object), "x[3]: no label"),
+    "fraction": ([5.0, 1.0, 5.0, 4.5], "x[3]: label 4.5; expected text or a whole number"),
+    "infinite": ([5.0, 1.0, 5.0, math.inf], "x[3]: label: Infinity; expected text or a number"),
+    "empty": (["a", "b", "a", " "], "x[3]: the label is empty; expected a class"),
+    "list": ([*"aba", ["a"]], "x[3]: a list of labels; expected one"),
+    "complex": ([5, 1, 5, 1j], "x[3]: label: complex 1j; expected text or a number"),
+    "of two kinds": ([1, "1", 2, "2"], "x[0]: label 1 is a whole number, and label '1' of x[1] is text"),
+    "set": ({5, 1}, "a set has no order; expected a list"),
+    "one": ([5, 5, 5, 5], "every label is '5'; expected at least two"),
+    "too few": ([5, 1], "x has 4 inputs and 2 labels; expected one label per input"),
+}
+CASES |= {f"label {name}": (lambda m, y=y: m.fit(y=y), message) for name, (y, message) in LABELS.items()}
+CASES |= {
+    "unknown validation labels": (
+        lambda m: m.fit(validation_data=(TEXTS, ["5.0", "1.0", "5.0", "1.0"])),
+        "validation x[0]: label '5.0'; neither this label nor any other is one of the model's: '1', '5'",
+    ),
+    "validation pairs": (lambda m: m.fit(validation_data=([("a", "b")] * 4, STARS)), "one holds single texts and the"),
+    "validation_data": (lambda m: m.fit(validation_data=5), "validation_data is no pair"),
+    "text and pair": (lambda m: m.texts.predict(["a", ("b", "c")]), "x[1] and x[0]: one is a text, the other a pair"),
+    "number": (lambda m: m.numbers.fit(TEXTS, [1.0, 2.0, 3.0, BIG], **SETTINGS), "x[3]: label: 1000"),
+    "no number": (lambda m: m.numbers.fit(TEXTS, [1.0, 2.0, 3.0, "x"], **SETTINGS), "label 'x'; expected a number"),
+    "missing number": (lambda m: m.numbers.fit(TEXTS, [1.0, math.nan, 3.0, 4.0], **SETTINGS), "x[1]: no label"),
+    "label of several": (
+        lambda m: m.labels.fit(TEXTS, [["a"], ["b"], ["a"], [HALF]], **SETTINGS),
+        "x[3]: label: has half",
+    ),
+    "labels are a text": (
+        lambda m: m.labels.fit(TEXTS, [["a"], ["b"], ["a"], "a"], **SETTINGS),
+        "expected a list of strings",
+    ),
+    "missing in a matrix": (
+        lambda m: m.labels.fit(TEXTS, np.array([[0, 1], [1, math.nan], [0, 1], [1, 1]]), **SETTINGS),
+        "the labels of x[1] hold nan; expected 0 and 1",
+    ),
+    "tag": (lambda m: m.tags.fit([["a", "b"], ["c"]], [["O", "B-X"], [HALF]], **SETTINGS), "x[1]: tags: has half of"),
+    "blank word": (
+        lambda m: m.tags.fit([["a", "b"], [" "]], [["O", "B-X"], ["O"]], **SETTINGS),
+        "x[1]: words: ' '; expected",
+    ),
+    "tags": (lambda m: m.tags.fit([["a", "b"], ["c"]], [["O", "B-X"], 5], **SETTINGS), "expected 1 tags, one per word"),
+    "answer": (lambda m: m.answers.fit([("a?", "b c")], [5], **SETTINGS), "expected a text, None, or a dict"),
+    "start": (
+        lambda m: m.answers.fit([("a?", "b c")], [{"text": ["b"], "answer_start": [math.nan]}], **SETTINGS),
+        "x[0]: answers: answer_start[0]: NaN; expected a whole number",
+    ),
+    "question": (lambda m: m.answers.predict([(5, "b c")]), "x[0]: question: 5; expected text"),
+    "no context": (
+        lambda m: m.answers.predict(["a?"]),
+        "expected question, context: a tuple, or a dict with these keys",
+    ),
+    "choice": (
+        lambda m: m.choices.fit([("a", ["b", "c"])], [2], **SETTINGS),
+        "x[0]: label 2; expected the index of a choice",
+    ),
+    "choice of 1.5": (
+        lambda m: m.choices.fit([("a", ["b", "c"])], [1.5], **SETTINGS),
+        "x[0]: label: 1.5; expected a whole",
+    ),
+    "one choice": (lambda m: m.choices.predict([("a", ["b"])]), "x[0]: 1 choices; expected at least two"),
+    "epoch": (lambda m: m.fit(epoch=3), "fit has no field 'epoch'; did you mean 'epochs'?"),
+    "epochs": (lambda m: m.fit(epochs="3"), "train.epochs is '3'; expected a number"),
+    "learning_rate": (lambda m: m.fit(learning_rate=math.nan), "train.learning_rate is nan; expected a number"),
+    "seed": (lambda m: m.fit(seed=HUGE), "train.seed is a int; expected a whole number"),
+    "verbose": (lambda m: m.fit(verbose="yes"), "verbose is 'yes'; expected True or False or a whole number"),
+    "setting": (lambda m: m.load(max_len=5), "TextClassifier has no field 'max_len'; did you mean 'max_length'?"),
+    "max_length": (lambda m: m.load(max_length="8"), "task.max_length is '8'; expected a whole number"),
+    "label in settings": (lambda m: m.load(labels=("a", HALF)), "task.labels[1] has half of a surrogate pair"),
+    "set of labels": (lambda m: m.load(labels={"a", "b"}), "a set has no order; expected a list"),
+    "labels of two kinds": (lambda m: m.load(labels=[1, "1"]), "task.labels has a label twice: '1', '1'"),
+    "other labels": (
+        lambda m: bert_tf.TextClassifier.from_pretrained(m.saved, labels=("1", "2", "5")).predict(["a"]),
+        "the model has the labels '1', '5', not those asked for; call fit first",
+    ),
+    "another head": (
+        lambda m: bert_tf.TextClassifier.from_pretrained(m.saved, head="bilstm").predict(["a"]),
+        "the model has another head than the one asked for; call fit first",
+    ),
+    "dtype": (lambda m: m.load(dtype=np.float32), "expected one of float32, bfloat16, auto"),
+    "layers": (lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, layers=-1), "layers is -1; expected a tuple"),
+    "set of layers": (
+        lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, layers={-1}),
+        "layers is {-1}; expected a tuple",
+    ),
+    "pool": (
+        lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, pool=["mean"]),
+        "pool is ['mean']; expected text",
+    ),
+    "vector's length": (
+        lambda m: bert_tf.SentenceEncoder.from_pretrained(m.path, max_length=math.nan),
+        "max_length is nan",
+    ),
+    "prompt": (
+        lambda m: m.vectors.encode(["a"], prompt_name=["query"]),
+        "prompt_name is ['query']; expected text or None",
+    ),
+    "optimize": (lambda m: m.texts.export("never", optimize=["int8"]), "optimize is ['int8']; expected text"),
+    "check": (lambda m: m.texts.export("never", check="no"), "check is 'no'; expected True or False"),
+    "attention": (lambda m: m.texts.export("never", attention=1), "attention is 1; expected True or False"),
+    "pooler": (lambda m: bert_tf.load(m.path, pooler="no"), "pooler is 'no'; expected True or False or None"),
+    "dtype of load": (lambda m: bert_tf.load(m.path, dtype=2.5), "dtype is 2.5; expected a Keras dtype policy"),
+    "no texts": (lambda m: m.texts.tokenizer.encode(None), "the texts are None; expected a list of texts"),
+    "texts of numbers": (lambda m: m.texts.tokenizer.encode([1, 2]), "the texts are [1, 2]; expected a list of texts"),
+    "texts in texts": (lambda m: m.texts.tokenizer.encode([["a"]]), "the texts have 2 dimensions; expected a list"),
+    "half a pair to encode": (lambda m: m.texts.tokenizer.encode([HALF]), "has half of a surrogate pair"),
+    "length to encode": (
+        lambda m: m.texts.tokenizer.encode(["a"], max_length=2.5),
+        "max_length is 2.5; expected a whole",
+    ),
+    "ids": (
+        lambda m: m.texts.tokenizer.detokenize([1, 2]),
+        "the ids are [1, 2]; expected whole numbers [batch, length]",
+    ),
+    "vocabulary": (lambda m: bert_tf.Tokenizer(["a", 1]), "vocab[1] is 1; expected text"),
+    "half a pair in the vocabulary": (
+        lambda m: bert_tf.Tokenizer([HALF, *VOCABULARY]),
+        "line 1: has half of a surrogate",
+    ),
+    "no vocabulary": (lambda m: bert_tf.Tokenizer(None), "vocab is None; expected"),
+    "lower_case": (
+        lambda m: bert_tf.Tokenizer(VOCABULARY, lower_case="yes"),
+        "lower_case is 'yes'; expected True or False",
+    ),
+    "size": (lambda m: bert_tf.BertConfig.from_name(["base"]), "model size ['base'] is unknown; choose one of tiny"),
+    "config": (lambda m: bert_tf.BertEncoder("base"), "the config is 'base'; expected a BertConfig"),
+    "encoder": (lambda m: bert_tf.BertPretrainer(None), "the encoder is None; expected a BertEncoder"),
+}
+PATHS = {
+    "": "the path is empty; give one",
+    "a\0b": r"the path is 'a\x00b'; expected text or a pathlib.Path",
+    "\ud800": "is not UTF-8",
+    5: "the path is 5; expected text or a pathlib.Path",
+    b"x": "the path is b'x'; expected text or a pathlib.Path",
+}
+for (path, message), (method, call) in itertools.product(
+    PATHS.items(),
+    {
+        "fit": lambda m, path: m.fit(directory=path),
+        "save": lambda m, path: m.texts.save(path),
+        "export": lambda m, path: m.texts.export(path),
+        "export of vectors": lambda m, path: m.vectors.export(path),
+        "load": lambda m, path: bert_tf.load(path),
+        "from_pretrained": lambda m, path: bert_tf.TextClassifier.from_pretrained(path),
+        "MaskedLM": lambda m, path: bert_tf.MaskedLM.from_pretrained(path),
+        "SentenceEncoder": lambda m, path: bert_tf.SentenceEncoder.from_pretrained(path),
+    }.items(),
+):
+    CASES[f"{method} {path!r}"] = (lambda m, call=call, path=path: call(m, path), message)
+CASES |= {
+    "directory is a file": (lambda m: m.fit(directory=m.file), "is not a directory; choose another path"),
+    "save to a file": (lambda m: m.texts.save(m.file), "is not a directory; choose another path"),
+    "export to a file": (lambda m: m.texts.export(m.file), "is not a directory; choose another path"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_does_not_fit_is_one_line(models, case):
+    call, message = CASES[case]
+    with pytest.raises(BertTfError) as caught:
+        call(models)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    str(caught.value).encode()  # so that it can be printed
+
+
+def test_integer_labels_come_back_as_integers_also_from_pandas_and_after_loading(models, tmp_path):
+    column = pandas.Series([5.0, 1.0, 5.0, 1.0])
+    found = pandas.Series([one["label"] for one in models.texts.predict(TEXTS)])
+    assert found.dtype == np.int64 and set(found) <= {1, 5}
+    assert (found == column).mean() == models.texts.evaluate(TEXTS, column)["accuracy"]
+    assert list(models.texts.predict(["a"])[0]["probabilities"]) == [1, 5]
+    again = bert_tf.TextClassifier.from_pretrained(models.saved)
+    assert again.predict(TEXTS) == models.texts.predict(TEXTS)
+    exported = models.texts.export(tmp_path / "served", check=False)
+    served = tf.saved_model.load(exported.path).signatures["serving_default"](text=tf.constant(TEXTS))
+    assert [label.decode() for label in served["label"].numpy()] == [str(label) for label in found]
+
+
+def test_the_program_reads_float_stars_of_pandas_as_python_does(models, tmp_path):
+    frame = pandas.DataFrame({"text": TEXTS, "label": [5.0, None, 1.0, 5.0]})
+    labels = {}
+    for name, rows in (("dropped", frame.dropna()), ("all", frame)):
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+        rows.to_json(tmp_path / f"{name}.jsonl", orient="records", lines=True)
+    tokenizer, data = models.texts.tokenizer, ExampleData(text="text")
+    rows = zip(TEXTS, frame["label"].dropna(), strict=False)
+    lines = [("x", {"text": text, "label": label}) for text, label in rows]
+    sources = [Source(data, str(tmp_path / f"dropped.{kind}"), TextExample) for kind in ("csv", "jsonl")]
+    for source in (*sources, InMemory(data, TextExample, {"train": lines})):
+        examples = list(source.examples(ReadReport(), "train"))
+        task = Classification.create(tokenizer, ClassificationConfig(), data, examples, None)
+        labels[source.where("train")] = (task.labels, task.has_integers)
+    assert set(labels.values()) == {(("1", "5"), True)} and len(labels) == 3
+    # The row without stars is named.
+    with pytest.raises(DataError, match=r"all\.csv:3: the label is empty"):
+        examples = list(Source(data, str(tmp_path / "all.csv"), TextExample).examples(ReadReport(), "train"))
+        Classification.create(tokenizer, ClassificationConfig(), data, examples, None)
+    with pytest.raises(DataError, match=r"all\.jsonl:2: no label"):
+        list(Source(data, str(tmp_path / "all.jsonl"), TextExample).examples(ReadReport(), "train"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels", "has_integers"),
+    [
+        (["1", "5"], ("1", "5"), True),
+        (["1.0", "5"], ("1", "5"), True),
+        (["1.0", "1.5"], ("1.0", "1.5"), False),  # versions, for example
+        (["007", "8"], ("8", "007"), False),
+        (["-1", "0"], ("-1", "0"), True),
+    ],
+)
+def test_labels_of_a_table_are_integers_if_all_look_so(models, tmp_path, cells, labels, has_integers):
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"x\t{cell}\n" for cell in cells))
+    data = ExampleData(text="text")
+    examples = list(Source(data, str(tmp_path / "a.tsv"), TextExample).examples(ReadReport(), "train"))
+    task = Classification.create(models.texts.tokenizer, ClassificationConfig(), data, examples, None)
+    assert (sorted(task.labels), task.has_integers) == (sorted(labels), has_integers)
+
+
+def test_texts_that_look_like_integers_stay_texts(models):
+    data = ExampleData(text="text")
+    lines = [("x[0]", {"text": "a", "label": "1"}), ("x[1]", {"text": "b", "label": "5"})]
+    examples = list(InMemory(data, TextExample, {"train": lines}).examples(ReadReport(), "train"))
+    task = Classification.create(models.texts.tokenizer, ClassificationConfig(), data, examples, None)
+    assert task.labels == ("1", "5") and not task.has_integers
+    assert not Classification.from_settings(task.settings(), models.texts.tokenizer).has_integers
+
+
+def test_unknown_validation_labels_stop_before_training(models, tmp_path):
+    with pytest.raises(DataError, match="neither this label nor any other"):
+        models.fit(validation_data=(TEXTS, ["x"] * 4), directory=tmp_path / "run")
+    assert not (tmp_path / "run/model.safetensors").exists() and not (tmp_path / "run/checkpoints").exists()
+
+
+def test_answers_in_python_are_repaired_and_counted_as_in_a_file(models, tmp_path):
+    context = "a b c the good"
+    labels = [
+        {"text": ["b"], "answer_start": [3]},  # one off
+        {"text": ["good"], "answer_start": [10]},
+        "the",
+        {"text": ["nowhere"], "answer_start": [0]},
+        "nowhere",
+    ]
+    lines = models.answers._lines([("what?", context)] * len(labels), labels, "x")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for _, line in lines))
+    found = []
+    for source in (
+        InMemory(ExampleData(format="squad"), QuestionExample, {"train": lines}),
+        Source(ExampleData(format="squad"), str(tmp_path / "a.jsonl"), QuestionExample),
+    ):
+        report = ReadReport()
+        examples = [one._replace(location="") for one in source.examples(report, "train")]
+        found.append((examples, report.counts))
+    assert found[0] == found[1]
+    examples, counts = found[0]
+    assert [one.answers[0].start for one in examples] == [2, 10, 6, None, None]
+    assert sum(counts.values()) == 3
+
+
+def test_float32_is_float32_whatever_the_global_policy_of_keras(models):
+    expected = models.texts.predict(TEXTS), models.vectors.encode(TEXTS)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        text = bert_tf.TextClassifier.from_pretrained(models.saved, dtype="float32")
+        vectors = bert_tf.SentenceEncoder.from_pretrained(models.path, dtype="float32")
+        assert text.encoder.compute_dtype == "float32"
+        found = text.predict(TEXTS), vectors.encode(TEXTS)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert found[0] == expected[0]
+    np.testing.assert_array_equal(found[1], expected[1])
