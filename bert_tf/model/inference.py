@@ -48,18 +48,18 @@ class Inference(NamedTuple):
             return self.function(self.model, features)
 
 
-Choice: TypeAlias = Callable[[Inference, Tensors], Any]
+Dispatch: TypeAlias = Callable[[Inference, Tensors], Any]
 
 
 @contextlib.contextmanager
-def choice_scope(choice: Choice) -> Iterator[None]:
-    """Inside, `choice(inference, features)` computes what `inference(features)` would: it chooses how."""
-    outer = getattr(_state, "choice", None)
-    _state.choice = choice
+def dispatch_scope(dispatch: Dispatch) -> Iterator[None]:
+    """Inside, models are called by `dispatch(inference, features)`, which chooses how to compute it."""
+    outer = getattr(_state, "dispatch", None)
+    _state.dispatch = dispatch
     try:
         yield
     finally:
-        _state.choice = outer
+        _state.dispatch = outer
 
 
 def infer(model: keras.Model, features: Tensors, *, skip_padding: bool = True) -> Any:
@@ -70,10 +70,10 @@ def infer(model: keras.Model, features: Tensors, *, skip_padding: bool = True) -
 def inferred(
     function: Callable[[keras.Model, Tensors], Any], model: keras.Model, features: Tensors, *, skip_padding: bool = True
 ) -> Any:
-    """`function(model, features)` in an `inference_scope`; in a `choice_scope` as that says."""
+    """`function(model, features)` in an `inference_scope`, through the `dispatch_scope` if there is one."""
     inference = Inference(function, model, skip_padding)
-    choice = getattr(_state, "choice", None)
-    return choice(inference, features) if choice else inference(features)
+    dispatch = getattr(_state, "dispatch", None)
+    return dispatch(inference, features) if dispatch else inference(features)
 
 
 def _called(model: keras.Model, features: Tensors) -> Any:

@@ -25,7 +25,7 @@ from bert_tf.server.batching import BatchingOptions, Queue
 from bert_tf.server.errors import Code, ServingError, invalid, one_line
 from bert_tf.server.monitoring import RUNTIME_LATENCY, WARMUP_LATENCY, Metrics
 from bert_tf.server.tensors import objects
-from bert_tf.serving.ask import unsuitable, way_taken, ways_of
+from bert_tf.serving.ask import describe_variant, unsuitable, variants_of
 from bert_tf.types import Array, Json
 
 _log = logging.getLogger("bert_tf.server")
@@ -99,10 +99,10 @@ class Servable:
         try:
             _check_files(path)
             self.card = _card(path)
-            ways = ways_of(self.card)
-            if problem := unsuitable(ways):
+            variants = variants_of(self.card)
+            if problem := unsuitable(variants):
                 raise invalid(problem)
-            if taken := way_taken(ways):
+            if taken := describe_variant(variants):
                 _log.info("%s: version %d %s", name, version, taken)
             self._graph = self._load(path, options.tags)
             self.signatures = self._graph.signatures

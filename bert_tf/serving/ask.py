@@ -84,11 +84,11 @@ class ServerError(OSError):
         self.is_temporary = is_temporary
 
 
-class Way(TypedDict):
-    """A way in which an export can compute, as in its model card.
+class Variant(TypedDict):
+    """A variant of the graph of an optimized export, for some processors, as in its model card.
 
     Attributes:
-        computes: description.
+        computes: how its products are computed, for people.
         instructions: groups of instruction sets, in /proc/cpuinfo's names; it needs one of each group.
     """
 
@@ -199,10 +199,10 @@ class Model(Answerer):
     """
 
     def __init__(self, path: str) -> None:
-        ways = _ways(path)
-        if problem := unsuitable(ways):
+        variants = _variants(path)
+        if problem := unsuitable(variants):
             raise ValueError(f"{path}: {problem}")
-        if taken := way_taken(ways):
+        if taken := describe_variant(variants):
             print(f"ask.py: {taken}", file=sys.stderr)
         tf = _tensorflow()
         tf.compat.v1.logging.set_verbosity("ERROR")  # that this loader is deprecated in Python does not concern users
@@ -405,32 +405,35 @@ def processor_flags() -> frozenset[str]:
     return frozenset(name for name in _all_flags() if not name.startswith(unused))
 
 
-def _chosen(ways: Sequence[Way], flags: Collection[str]) -> Way | None:
-    """The first way for whose instruction sets these flags suffice: it is the one that the graph chooses."""
-    return next((way for way in ways if all(not set(group).isdisjoint(flags) for group in way["instructions"])), None)
+def _chosen(variants: Sequence[Variant], flags: Collection[str]) -> Variant | None:
+    """The first variant for whose instruction sets these flags suffice: the one that the graph chooses."""
+    for variant in variants:
+        if all(not set(group).isdisjoint(flags) for group in variant["instructions"]):
+            return variant
+    return None
 
 
-def ways_of(card: Any) -> list[Way]:
-    """The ways in which an exported version can compute, the fastest first, by its model card; [] for only one."""
+def variants_of(card: Any) -> list[Variant]:
+    """The variants of an exported version by its model card, the fastest first; [] if it has only one."""
     if not isinstance(card, dict) or card.get("format") != "bert_tf":  # others mean something else by the word
         return []
-    if needed := card.get("instructions"):  # written when a version had one way, for the processors of its export
+    if needed := card.get("instructions"):  # of a version with one variant, for the processors of its export
         return [{"computes": "", "instructions": [needed]}]
-    return card.get("ways") or []
+    return card.get("variants") or []
 
 
-def unsuitable(ways: Sequence[Way]) -> str:
-    """Why a version that computes in these ways would fail here; "" if it works.
+def unsuitable(variants: Sequence[Variant]) -> str:
+    """Why a version with these variants would fail here; "" if it works.
 
     TensorFlow does not look: without AVX-512, its kernel for bfloat16 ends the process, and without int8 dot products,
     the one for int8 returns wrong numbers.
     """
-    here, usable = _chosen(ways, _all_flags()), _chosen(ways, processor_flags())
-    if not ways or (here is not None and here == usable) or not _all_flags():
+    here, usable = _chosen(variants, _all_flags()), _chosen(variants, processor_flags())
+    if not variants or (here is not None and here == usable) or not _all_flags():
         return ""
     if here is None:
         return (
-            f"made for processors with {' or '.join(ways[0]['instructions'][0])}, which this one lacks; export the "
+            f"made for processors with {' or '.join(variants[0]['instructions'][0])}, which this one lacks; export the "
             "model again"
         )
     return (
@@ -439,26 +442,26 @@ def unsuitable(ways: Sequence[Way]) -> str:
     )
 
 
-def way_taken(ways: Sequence[Way]) -> str:
-    """Which of its ways a version takes here, for people; "" if there is only one."""
-    way = _chosen(ways, _all_flags())
-    if way is None or len(ways) == 1:
+def describe_variant(variants: Sequence[Variant]) -> str:
+    """Which of its variants a version computes here, for people; "" if it has only one."""
+    variant = _chosen(variants, _all_flags())
+    if variant is None or len(variants) == 1:
         return ""
-    rest = "" if way == ways[0] else f", slower than with {needed(ways[0])}"
-    return f"computes {way['computes']}{rest}"
+    rest = "" if variant == variants[0] else f", slower than with {needed(variants[0])}"
+    return f"computes {variant['computes']}{rest}"
 
 
-def needed(way: Way) -> str:
-    """The instruction sets that a way needs, for people; not for one that needs none."""
-    groups = [" or ".join(group) for group in way["instructions"]]
+def needed(variant: Variant) -> str:
+    """The instruction sets that a variant needs, which must be some, for people."""
+    groups = [" or ".join(group) for group in variant["instructions"]]
     return groups[0] if len(groups) == 1 else " and ".join(f"({group})" for group in groups)
 
 
-def _ways(path: str) -> list[Way]:
-    """`ways_of` a version in a folder."""
+def _variants(path: str) -> list[Variant]:
+    """`variants_of` a version in a folder."""
     try:
         with open(os.path.join(path, "assets.extra", "model_card.json"), encoding="utf-8") as file:
-            return ways_of(json.load(file))
+            return variants_of(json.load(file))
     except (OSError, ValueError):
         return []
 

@@ -127,7 +127,7 @@ def export(
     ):
         signatures = {key: function.get_concrete_function() for key, function in functions.items()}
         requests = sample_requests(task, signatures)
-        _save(signatures, [optimization.choice.table] if optimization.choice else [], temporary)
+        _save(signatures, [optimization.dispatch.table] if optimization.dispatch else [], temporary)
         write_operations(temporary, name, requests)
         answers: Sequence[Json | None] = [None] * len(requests)
         checked = ""
@@ -137,7 +137,7 @@ def export(
             "checked": checked,
             "tf_serving": oldest_server(temporary),
             "approximation": optimization.approximation,
-            "ways": [way.described() for way in optimization.ways],
+            "variants": [variant.described() for variant in optimization.variants],
             "skips_padding": encoder_of(model).can_skip_padding and not lstms,  # which compute padding like tokens
         }
         write_card(temporary, name, task, signatures, requests, answers, results or {}, described)

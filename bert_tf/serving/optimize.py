@@ -16,10 +16,10 @@ import tensorflow as tf
 from bert_tf.errors import ConfigError
 from bert_tf.files import bundled
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.inference import choice_scope, infer
+from bert_tf.model.inference import dispatch_scope, infer
 from bert_tf.model.layers import Embeddings
 from bert_tf.serving import ask, bfloat16, int8, kernels
-from bert_tf.serving.processors import WAYS, ProcessorChoice, Way
+from bert_tf.serving.processors import VARIANTS, CpuDispatch, Variant
 from bert_tf.serving.samples import SENTENCES
 from bert_tf.serving.session import TOLERANCES, NotServable
 from bert_tf.text.packing import dense_features, pack
@@ -34,13 +34,13 @@ class Optimization(NamedTuple):
 
     Attributes:
         approximation: how far it is from float32, as text; "" for the mode "none".
-        ways: to compute it, of which the graph chooses one by the processor; () if there is no choice.
-        choice: of one of the ways; None if there is none.
+        variants: of the graph, of which it chooses one by the processor; () if it has only one.
+        dispatch: makes this choice; None if there is none.
     """
 
     approximation: str = ""
-    ways: tuple[Way, ...] = ()
-    choice: ProcessorChoice | None = None
+    variants: tuple[Variant, ...] = ()
+    dispatch: CpuDispatch | None = None
 
 
 @contextlib.contextmanager
@@ -65,8 +65,8 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
     if mode == "int8":
         int8.require_kernels()
     # Of bfloat16, GPUs compute TensorFlow's usual operations fastest.
-    ways = WAYS[mode] if mode == "int8" or kernels.has_bfloat16() else ()
-    if problem := ask.unsuitable([way.described() for way in ways]):
+    variants = VARIANTS[mode] if mode == "int8" or kernels.has_bfloat16() else ()
+    if problem := ask.unsuitable([variant.described() for variant in variants]):
         raise ConfigError(problem)
     features = tokenizer.encode(SENTENCES, max_length=encoder.config.max_position_embeddings)
     expected = _states(encoder, features)
@@ -79,9 +79,9 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
         with contextlib.ExitStack() as scope:
             for layer, values in replacements(kept):
                 scope.enter_context(_replaced(layer, values))
-            choice = ProcessorChoice(mode, ways) if ways else None
-            if choice:
-                scope.enter_context(choice_scope(choice))
+            dispatch = CpuDispatch(mode, variants) if variants else None
+            if dispatch:
+                scope.enter_context(dispatch_scope(dispatch))
             differences = np.sqrt(
                 np.square(_states(encoder, features) - expected).sum((1, 2)) / np.square(expected).sum((1, 2))
             )
@@ -90,8 +90,8 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
                 yield Optimization(
                     f"{mode}: the last layer differs by {differences[-1]:.1e} from float32 (root mean square, relative)"
                     f"{within}",
-                    ways,
-                    choice,
+                    variants,
+                    dispatch,
                 )
                 return
         added = np.diff(differences[:-1], prepend=0)

@@ -1,8 +1,8 @@
-"""Graphs that choose their kernels by the processor on which they run.
+"""CPU dispatch in the graph: optimized exports choose their kernels by the processor on which they run.
 
 oneDNN's kernels for bfloat16 end the process on a processor without AVX-512, and those for int8 return wrong numbers on
-one without int8 dot products. So an optimized export has a graph for each kind of processor, all with the same weights,
-and takes one when it is loaded: the initializer of a table reads the instruction sets in /proc/cpuinfo.
+one without int8 dot products. So an optimized export has a variant of the graph for each kind of processor, all with
+the same weights, and chooses one when it is loaded: the initializer of a table reads the flags in /proc/cpuinfo.
 """
 
 import re
@@ -18,11 +18,11 @@ from bert_tf.types import Tensors, TfFunction
 _LINES = 64
 
 
-class Way(NamedTuple):
-    """A way to compute an optimized encoder.
+class Variant(NamedTuple):
+    """A variant of the graph of an optimized encoder, for some processors.
 
     Attributes:
-        computes: description for people.
+        computes: how its products are computed, for people.
         kernels: the kernels of oneDNN that it uses, by their number format.
         instructions: groups of instruction sets of x86, in /proc/cpuinfo's names; it needs one of each group.
     """
@@ -31,42 +31,42 @@ class Way(NamedTuple):
     kernels: frozenset[str]
     instructions: tuple[tuple[str, ...], ...]
 
-    def described(self) -> ask.Way:
+    def described(self) -> ask.Variant:
         """For the model card."""
         return {"computes": self.computes, "instructions": [list(group) for group in self.instructions]}
 
 
 # Dot products of int8 in AVX-512 or AMX; and of bfloat16.
 _INT8, _BFLOAT16 = ("avx512_vnni", "amx_int8"), ("avx512_bf16", "amx_bf16")
-# Mode -> its ways, the fastest first; the last one is for every processor.
-WAYS = {
+# Mode -> its variants, the fastest first; the last one is for every processor.
+VARIANTS = {
     "none": (),
     "bfloat16": (
-        Way("by kernels for bfloat16", frozenset({"bfloat16"}), ((kernels.AVX512,),)),
-        Way("by TensorFlow's usual operations", frozenset(), ()),
+        Variant("by kernels for bfloat16", frozenset({"bfloat16"}), ((kernels.AVX512,),)),
+        Variant("by TensorFlow's usual operations", frozenset(), ()),
     ),
     "int8": (
-        Way("by kernels for int8 and bfloat16", frozenset({"int8", "bfloat16"}), (_INT8, _BFLOAT16)),
-        Way("by kernels for int8", frozenset({"int8"}), ((*_INT8, "avx_vnni"),)),
-        Way("by TensorFlow's usual operations, in float32", frozenset(), ()),
+        Variant("by kernels for int8 and bfloat16", frozenset({"int8", "bfloat16"}), (_INT8, _BFLOAT16)),
+        Variant("by kernels for int8", frozenset({"int8"}), ((*_INT8, "avx_vnni"),)),
+        Variant("by TensorFlow's usual operations, in float32", frozenset(), ()),
     ),
 }
 
 
-class ProcessorChoice:
-    """A `Choice` of `model.inference`, made by the graph: one of several ways to compute, by the processor.
+class CpuDispatch:
+    """A `Dispatch` of `model.inference` in the graph, to one of several variants, by the processor.
 
     Args:
-        mode: as in `WAYS`.
-        ways: of this mode.
+        mode: as in `VARIANTS`.
+        variants: of this mode.
 
     Attributes:
-        table: what a SavedModel must track: its initializer makes the choice.
+        table: contains the index of the variant. A SavedModel must track it: its initializer makes the choice.
     """
 
-    def __init__(self, mode: str, ways: tuple[Way, ...]) -> None:
-        self._ways = ways
-        self.table = tf.lookup.StaticHashTable(_WayNumber(mode, ways), default_value=len(ways) - 1)
+    def __init__(self, mode: str, variants: tuple[Variant, ...]) -> None:
+        self._variants = variants
+        self.table = tf.lookup.StaticHashTable(_VariantIndex(mode, variants), default_value=len(variants) - 1)
         self._others: dict[tuple[Inference, int], TfFunction] = {}
 
     def __call__(self, inference: Inference, features: Tensors) -> Any:
@@ -74,22 +74,22 @@ class ProcessorChoice:
         return self._computed(inference, inputs, 0)
 
     def _computed(self, inference: Inference, features: Tensors, index: int) -> Any:
-        """What `inference` computes in the first of the ways from `index` on that the processor allows."""
-        way = self._ways[index]
-        if index == len(self._ways) - 1:
-            with kernels.used(way.kernels):
+        """The results of `inference` by the first of the variants from `index` on that the processor allows."""
+        variant = self._variants[index]
+        if index == len(self._variants) - 1:
+            with kernels.used(variant.kernels):
                 return inference(features)
-        # Not tf.cond, for which each variable takes an operation in each request, a fifteenth of a short text's time:
-        # here what depends on the features is left out, and variables do not.
+        # What depends on the features is computed in one variant only. Not by tf.cond, which passes each variable
+        # through an operation in each request: that takes a twentieth of the time of a short text.
         chosen = tf.equal(self.table.lookup(tf.constant(0, tf.int64)), index)
         switched = {name: tf.raw_ops.Switch(data=value, pred=chosen) for name, value in features.items()}
-        with kernels.used(way.kernels):
+        with kernels.used(variant.kernels):
             fast = inference({name: one.output_true for name, one in switched.items()})
         other = self._other(inference, index + 1)({name: one.output_false for name, one in switched.items()})
         return tf.nest.map_structure(lambda *values: tf.raw_ops.Merge(inputs=values).output, fast, other)
 
     def _other(self, inference: Inference, index: int) -> TfFunction:
-        """The ways from `index` on, one operation of the graph; traced once for all signatures of a model."""
+        """The variants from `index` on as one operation, which is traced once for all signatures of a model."""
         if (inference, index) not in self._others:
             specs = {tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inference.model.inputs}
 
@@ -104,16 +104,16 @@ class ProcessorChoice:
         return self._others[inference, index]
 
 
-class _WayNumber(tf.lookup.KeyValueTensorInitializer):
-    """Content of a table: 0 -> the index of the first way that this processor has the instruction sets for."""
+class _VariantIndex(tf.lookup.KeyValueTensorInitializer):
+    """Content of a table: 0 -> the index of the first variant that this processor has the instruction sets for."""
 
-    def __init__(self, mode: str, ways: tuple[Way, ...]) -> None:
+    def __init__(self, mode: str, variants: tuple[Variant, ...]) -> None:
         super().__init__([0], [0], tf.int64, tf.int64)
-        self._mode, self._ways = mode, ways
+        self._mode, self._variants = mode, variants
 
     def initialize(self, table: tf.lookup.StaticHashTable) -> tf.Operation:
         """Fills a table; in a SavedModel, a part of the graph that a server runs when it has loaded the graph."""
-        names = sorted({name for way in self._ways for group in way.instructions for name in group})
+        names = sorted({name for variant in self._variants for group in variant.instructions for name in group})
         # No file if there is none, as outside of Linux. It has no size, so it cannot be read as a whole.
         lines = tf.data.TextLineDataset(tf.io.matching_files(ask.CPUINFO)).take(_LINES)
 
@@ -123,11 +123,11 @@ class _WayNumber(tf.lookup.KeyValueTensorInitializer):
             )
 
         has = dict(zip(names, tf.unstack(lines.reduce(tf.zeros([len(names)], tf.bool), found)), strict=True))
-        number = tf.constant(len(self._ways) - 1, tf.int64)
-        for index, way in reversed(list(enumerate(self._ways[:-1]))):
-            groups = [tf.reduce_any([has[name] for name in group]) for group in way.instructions]
+        number = tf.constant(len(self._variants) - 1, tf.int64)
+        for index, variant in reversed(list(enumerate(self._variants[:-1]))):
+            groups = [tf.reduce_any([has[name] for name in group]) for group in variant.instructions]
             number = tf.where(tf.reduce_all(groups), tf.constant(index, tf.int64), number)
-        log = tf.gather([f"bert_tf: {self._mode}, computed {way.computes}" for way in self._ways], number)
+        log = tf.gather([f"bert_tf: {self._mode}, computed {variant.computes}" for variant in self._variants], number)
         with tf.control_dependencies([tf.print(log, output_stream=tf.compat.v1.logging.info)]):
             return tf.raw_ops.LookupTableImportV2(
                 table_handle=table.resource_handle, keys=tf.constant([0], tf.int64), values=number[tf.newaxis]

@@ -211,7 +211,7 @@ def test_an_export_in_bfloat16_is_smaller_answers_nearly_the_same_and_leaves_the
     card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
     assert card["approximation"].startswith("bfloat16: the last layer differs by ")
     has_kernels = b"_MklNativeFusedMatMul" in pathlib.Path(exported.path, "saved_model.pb").read_bytes()
-    assert [way["instructions"] for way in card["ways"]] == ([[["avx512bw"]], []] if has_kernels else [])
+    assert [variant["instructions"] for variant in card["variants"]] == ([[["avx512bw"]], []] if has_kernels else [])
     assert has_kernels == (not tf.config.list_physical_devices("GPU"))
     assert f"Computes {card['approximation']}." in pathlib.Path(exported.path, "assets.extra/README.md").read_text()
     features = task.token_features({"text": tf.constant(texts)})

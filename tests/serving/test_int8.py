@@ -1,4 +1,4 @@
-"""Products in int8: their arithmetic, by each way to compute them, against NumPy; continued channels; and exports."""
+"""Products in int8: their arithmetic, by each variant, against NumPy; continued channels; and exports."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
 from bert_tf.serving import ask, int8, kernels
 from bert_tf.serving.export import export
-from bert_tf.serving.processors import WAYS
+from bert_tf.serving.processors import VARIANTS
 from bert_tf.serving.session import NotServable
 from tests.model.small import randomize, small_config
 from tests.serving.exports import LENGTH, VOCABULARY, classifier
@@ -32,9 +32,9 @@ def has_int8_products():
 exports_int8 = pytest.mark.skipif(not has_int8_products(), reason="TensorFlow has no int8 products here")
 
 
-@pytest.fixture(params=WAYS["int8"], ids=lambda way: way.computes)
-def way(request):
-    """Each way to compute in int8 that this processor has."""
+@pytest.fixture(params=VARIANTS["int8"], ids=lambda variant: variant.computes)
+def variant(request):
+    """Each variant of int8 that this processor has."""
     if not all(set(group) & ask.processor_flags() for group in request.param.instructions) or (
         request.param.kernels and not has_int8_products()
     ):
@@ -69,7 +69,7 @@ def rounded(kernel):
 
 
 @pytest.mark.parametrize("rows", [1, 7, 130])
-def test_a_product_equals_that_of_the_rounded_numbers(rows, way, layer, rng):
+def test_a_product_equals_that_of_the_rounded_numbers(rows, variant, layer, rng):
     kernel, bias = layer
     inputs = rng.uniform(-1.2, 1.2, [rows, 64]).astype("f")
     product = int8.Product(kernel, bias, limit=1.0)
@@ -81,11 +81,11 @@ def test_a_product_equals_that_of_the_rounded_numbers(rows, way, layer, rng):
     np.testing.assert_allclose(found, added + expected, rtol=1e-5, atol=1e-4)
     product = int8.Product(kernel, bias, limit=1.0, for_attention=True)
     found = in_graph(lambda x: product.multiply(int8.quantize(x)), inputs)
-    assert (found.dtype == np.float32) == ("bfloat16" not in way.kernels)
+    assert (found.dtype == np.float32) == ("bfloat16" not in variant.kernels)
     np.testing.assert_allclose(found.astype("f"), expected, rtol=2**-8, atol=1e-4)
 
 
-def test_gelu_is_rounded_to_steps_between_its_bounds_and_read_with_them(way, layer, rng):
+def test_gelu_is_rounded_to_steps_between_its_bounds_and_read_with_them(variant, layer, rng):
     kernel, bias = layer
     kernel, inputs = kernel / 10, np.round(rng.uniform(-1, 1, [9, 64]) * 127).astype("f") / 127
     first = int8.Product(kernel, bias, limit=1.0, activation="tanh_gelu", bounds=(-0.1701, 3.0))

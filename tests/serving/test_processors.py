@@ -52,8 +52,8 @@ def write(cpuinfo, flags):
         cpuinfo.write_text(f"processor\t: 0\nmodel name\t: any\nflags\t\t: fpu {flags} smap\nbugs\t\t:\n\n" * 2)
 
 
-def check(optimized, flags, ways, version="2.21", environment=(), emulator=()):
-    """Asks the versions on a processor with these flags, and compares the ways that they take, and their answers."""
+def check(optimized, flags, variants, version="2.21", environment=(), emulator=()):
+    """Asks the versions on a processor with these flags, and checks which variants they choose, and their answers."""
     write(optimized.cpuinfo, flags)
     asked = [
         (request, expected)
@@ -70,7 +70,7 @@ def check(optimized, flags, ways, version="2.21", environment=(), emulator=()):
         log=log,
     )
     said = [line.split("bert_tf: ")[1] for line in log if "bert_tf: " in line]
-    assert said == [f"{mode}, computed {ways[mode]}" for mode in modes]
+    assert said == [f"{mode}, computed {variants[mode]}" for mode in modes]
     for found in answers:
         for answer, (_, expected) in zip(found, asked, strict=True):
             # Clipped sums of int8 differ by 0.05.
@@ -91,7 +91,7 @@ def test_with_instruction_sets_it_computes_by_kernels(optimized):
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["2.21", "2.20", "2.17", "2.12"])
 @pytest.mark.parametrize(
-    ("flags", "ways", "environment"),
+    ("flags", "variants", "environment"),
     [
         (" ".join(here), BEST, {}),
         (f"{AVX512} avx512_vnni", INT8, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}),
@@ -101,8 +101,8 @@ def test_with_instruction_sets_it_computes_by_kernels(optimized):
     ],
     ids=["all", "Cascade Lake", "Skylake", "Alder Lake", "Haswell"],
 )
-def test_each_version_answers_rightly_on_each_processor(optimized, version, flags, ways, environment):
-    check(optimized, flags, ways, version, environment)
+def test_each_version_answers_rightly_on_each_processor(optimized, version, flags, variants, environment):
+    check(optimized, flags, variants, version, environment)
 
 
 @has_all
@@ -138,33 +138,33 @@ def test_a_version_with_one_way_for_other_processors_is_not_loaded(tmp_path):
     assert error.value.code is Code.INVALID_ARGUMENT
 
 
-def a_way(computes, *instructions):
+def a_variant(computes, *instructions):
     return {"computes": computes, "instructions": [list(group) for group in instructions]}
 
 
 def test_the_way_that_is_taken_is_said(monkeypatch, tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
     monkeypatch.setattr(ask, "CPUINFO", str(cpuinfo))
-    ways = [a_way("fast", ("a", "b"), ("c",)), a_way("anyhow")]
+    variants = [a_variant("fast", ("a", "b"), ("c",)), a_variant("anyhow")]
     slower = "computes anyhow, slower than with (a or b) and (c)"
     for flags, expected in (("b c", "computes fast"), ("a b", slower), ("avx2", slower), ("bc", slower)):
         write(cpuinfo, flags)
-        assert (ask.way_taken(ways), ask.unsuitable(ways)) == (expected, "")
+        assert (ask.describe_variant(variants), ask.unsuitable(variants)) == (expected, "")
     write(cpuinfo, None)
-    assert ask.way_taken(ways) == slower
-    assert not ask.way_taken([]) and not ask.unsuitable([]) and not ask.unsuitable(ways)
+    assert ask.describe_variant(variants) == slower
+    assert not ask.describe_variant([]) and not ask.unsuitable([]) and not ask.unsuitable(variants)
 
 
 @has_all
 def test_a_limit_of_onednn_that_the_graph_does_not_see_is_refused(monkeypatch):
-    ways = [a_way("fast", ("avx512bw",)), a_way("anyhow")]
+    variants = [a_variant("fast", ("avx512bw",)), a_variant("anyhow")]
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert ask.unsuitable(ways) == (
+    assert ask.unsuitable(variants) == (
         "ONEDNN_MAX_CPU_ISA=AVX2 forbids instruction sets that the processor has and the graph would use, avx512bw; "
         "unset it"
     )
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
-    assert not ask.unsuitable(ways)
+    assert not ask.unsuitable(variants)
 
 
 def test_only_our_cards_name_instruction_sets(tmp_path):
