@@ -180,6 +180,10 @@ CASES |= {
         "the labels of x[1] hold nan; expected 0 and 1",
     ),
     "tag": (lambda m: m.tags.fit([["a", "b"], ["c"]], [["O", "B-X"], [HALF]], **SETTINGS), "x[1]: tags: has half of"),
+    "unknown validation tags": (
+        lambda m: m.tags.fit([["a"]] * 2, [["NN"], ["VB"]], validation_data=([["a"]] * 2, [["1"], ["2"]]), **SETTINGS),
+        "validation x[0]: neither this sentence nor any other has a tag of the model's: 'NN', 'VB'",
+    ),
     "blank word": (
         lambda m: m.tags.fit([["a", "b"], [" "]], [["O", "B-X"], ["O"]], **SETTINGS),
         "x[1]: words: ' '; expected",

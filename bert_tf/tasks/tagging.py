@@ -181,6 +181,11 @@ class Tagging(FineTuningTask):
             scheme = self.written or scheme
         if not self.scheme and look_like_entities(known):
             read_report.add(LOOK_LIKE_ENTITIES, examples[0].location)
+        if examples and not any(tag in known for example in examples for tag in learned(example, self.scheme)):
+            raise DataError(
+                f"{examples[0].location}: neither this sentence nor any other has a tag of the model's: "
+                f"{', '.join(map(repr, self.labels[:20]))}"
+            )
         for example in examples:
             written = list(tags_of(example))
             usual = respelt(written) if scheme else written
