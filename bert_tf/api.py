@@ -139,9 +139,8 @@ class _Model(abc.ABC, Generic[_Task]):
         """
         fitting(attention, bool, "attention")
         _check_export(path, check, optimize)
-        with (
-            tempfile.TemporaryDirectory() as saved
-        ):  # an export computes in float32 on the CPU, whatever this model does
+        # An export computes in float32 on the CPU, whatever this model does.
+        with tempfile.TemporaryDirectory() as saved:
             self.save(saved)
             return export_run(saved, os.fspath(path), attention=attention, check=check, optimize=optimize)
 
@@ -266,7 +265,7 @@ class _FineTuned(_Model[FineTuningTask]):
                 raise KeyboardInterrupt(f"stopped at step {stop.step}; fit resumes if it has a directory") from None
             self._load(*model_directory.load_fine_tuned(os.fspath(folder)))
         self._results = results
-        return _history(results, epochs)
+        return _history(results)
 
     def predict(self, x: Values, *, batch_size: int = 32) -> list[Json]:
         """Predicts for each input a dict of plain Python values; see the class for its contents."""
@@ -672,7 +671,9 @@ class SentenceEncoder:
         """Exports a SavedModel that takes text and returns vectors.
 
         Args:
-            path, check, optimize: as for `TextClassifier.export`.
+            path: as for `TextClassifier.export`.
+            check: as for `TextClassifier.export`.
+            optimize: as for `TextClassifier.export`.
             prompt_name: as for `encode`; the SavedModel puts this one in front of every text.
         """
         _check_export(path, check, optimize)
@@ -822,7 +823,7 @@ def _check_export(path: StrPath, check: bool, optimize: str) -> None:
     fitting(optimize, str, "optimize")
 
 
-def _history(results: Json, epochs: float) -> keras.callbacks.History:
+def _history(results: Json) -> keras.callbacks.History:
     """The results of a run as Keras' History: training metrics are means over the logged points of each epoch."""
     per_epoch = results["steps_per_epoch"]
     numbers = range(math.ceil(results["steps"] / per_epoch))

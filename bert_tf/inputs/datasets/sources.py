@@ -342,7 +342,9 @@ def read(
         format: such as "klue/ner" or "table"; a key of `inputs.datasets.formats.FORMATS`.
         path: the file, or the folder that holds the format's files.
         split: "train", "validation" or "test", or the name of a file in the folder.
-        text, second_text, label: names of the columns of a table.
+        text: name of the text's column in a table.
+        second_text: name of the second text's column; "" for none.
+        label: name of the label's column.
         column: for tagged words, the column of the tags.
 
     Examples:
