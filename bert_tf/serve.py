@@ -202,7 +202,7 @@ def _config_reader() -> Callable[[], object]:
 
     given = [flag for flag in (_EXPORT_DIR, _MODEL_BASE_PATH, _MODEL_CONFIG_FILE) if flag.value]
     if _MODEL_CONFIG_FILE.value and not _EXPORT_DIR.value:  # as in TF Serving, where the others are then ignored
-        return lambda: config.read_models(_MODEL_CONFIG_FILE.value)
+        return lambda: config.read_models(_MODEL_CONFIG_FILE.value, polled=_CONFIG_POLL.value > 0)
     if len(given) != 1:
         found = ", ".join(f"--{flag.name}" for flag in given) or "none"
         raise ConfigError(f"give one of --export_dir, --model_base_path and --model_config_file; found {found}")

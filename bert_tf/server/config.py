@@ -54,12 +54,21 @@ _MESSAGES = message_factory.GetMessages(
 )
 
 
-def read_models(path: str) -> model_server_config_pb2.ModelServerConfig:
+def read_models(path: str, *, polled: bool = False) -> model_server_config_pb2.ModelServerConfig:
     """Reads a --model_config_file.
+
+    Args:
+        path: of the file.
+        polled: whether it is read again and again; then it must not be a pipe, whose next reader may wait for ever.
 
     Raises:
         ConfigError: it cannot be read, or is no ModelServerConfig.
     """
+    if polled and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise ConfigError(
+            f"{path}: a pipe, socket or device, which cannot be read repeatedly; pass a file, or "
+            "--model_config_file_poll_wait_seconds=0"
+        )
     return _read(path, model_server_config_pb2.ModelServerConfig())
 
 

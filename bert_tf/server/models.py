@@ -31,11 +31,10 @@ START, LOADING, AVAILABLE, UNLOADING, END = "START", "LOADING", "AVAILABLE", "UN
 class VersionStatus(NamedTuple):
     """The state of a version, as TF Serving reports it.
 
-        Attributes:
-            version: its number.
-            state: _Files: TypeAlias = list[tuple[str, str, int, int]]  # folder, name, size and time of each
-    START, LOADING, AVAILABLE, UNLOADING or END.
-            code, message: why it could not be loaded; OK and "" otherwise.
+    Attributes:
+        version: its number.
+        state: START, LOADING, AVAILABLE, UNLOADING or END.
+        code, message: why it could not be loaded; OK and "" otherwise.
     """
 
     version: int
@@ -194,6 +193,7 @@ class Models:
         """
         if config.WhichOneof("config") is None:  # such as a file that is just being written
             if not self._models:
+                _log.warning("the configuration is empty: no model is served")
                 return
             raise ServingError(
                 Code.FAILED_PRECONDITION,

@@ -250,6 +250,11 @@ def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tenso
         (["--export_dir={folder}", "--grpc_socket_path={listening}"], 2, "{listening}: another server listens there"),
         (["--export_dir={folder}", "--grpc_socket_path={short}"], 2, "{short}: this file is no socket; choose another"),
         (["--export_dir={folder}", "--grpc_socket_path=/no/such/x"], 2, "the folder /no/such does not exist, or may"),
+        (
+            ["--model_config_file={pipe}", "--model_config_file_poll_wait_seconds=1"],
+            2,
+            "{pipe}: a pipe, socket or device, which cannot be read repeatedly; pass a file, or",
+        ),
         (["--export_dir={folder}", "--tls_key=k"], 2, "--tls_key and --tls_certificate go together"),
         (["--export_dir={folder}", "--token_file={short}"], 2, "expected one token of at least 8"),
         (["--model_base_path={broken}"], 1, "Some models did not become available: default: not a SavedModel"),
@@ -259,8 +264,9 @@ def test_what_cannot_be_served_ends_the_program_with_one_line(programs, folder, 
     (tmp_path / "short").write_text("abc\n")
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "saved_model.pb").write_bytes(b"\xff")
+    os.mkfifo(tmp_path / "pipe")
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket(socket.AF_UNIX) as listening:
-        names = {name: tmp_path / name for name in ("short", "broken", "listening")}
+        names = {name: tmp_path / name for name in ("short", "broken", "pipe", "listening")}
         listening.bind(str(names["listening"]))
         listening.listen()
         names |= {"folder": folder, "taken": taken.getsockname()[1]}
