@@ -6,7 +6,6 @@ The flags of TF Serving's tensorflow_model_server do the same here: --model_name
 """
 
 import logging
-import math
 import os
 import re
 import signal
@@ -34,10 +33,7 @@ def _integer(name: str, default: int, text: str, least: int = 0, most: int = 2**
 
 def _seconds(name: str, default: float, text: str) -> flags.FlagHolder[float]:
     """A flag for a time."""
-    holder = flags.DEFINE_float(name, default, text, lower_bound=0, upper_bound=_MOST_SECONDS)
-    # Neither bound refuses NaN.
-    flags.register_validator(holder, lambda seconds: not math.isnan(seconds), "not a number")  # type: ignore[no-untyped-call]
-    return holder
+    return flags.DEFINE_float(name, default, text, lower_bound=0, upper_bound=_MOST_SECONDS)
 
 
 _EXPORT_DIR = flags.DEFINE_string("export_dir", "", "Folder of an exported model, or of several.")
