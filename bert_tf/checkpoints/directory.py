@@ -31,7 +31,6 @@ from bert_tf.text.vocabulary import check_size, read_vocabulary, write_vocabular
 from bert_tf.types import Json, Shapes
 
 FORMAT = "bert_tf"
-BESIDE: tuple[str, ...] = ()
 VERSION = 1
 _STEP = "step"
 RESULTS = "results.json"  # the metrics of a run, beside its model

@@ -14,7 +14,6 @@ class ReadableFormat(Protocol):
     """A module that reads a format."""
 
     FORMAT: str
-    BESIDE: tuple[str, ...]  # the names in `_BESIDE` that it reads
 
     def recognises(self, path: str) -> bool:
         """Whether `path`, a directory, file or prefix of files, is of this format."""
@@ -33,8 +32,10 @@ class WritableFormat(Protocol):
 
 
 # Files beside the weights that change what other programs compute with a model -> what is in them.
-_BESIDE = {
+_NEVER_READ = {
     "adapter_config.json": "an adapter, which is not applied: merge it into the model with peft (merge_and_unload)",
+}
+_ONLY_IN_HUGGING_FACE = {
     "modules.json": "modules of sentence-transformers, which are not applied",
     "tokenizer_config.json": "settings of a tokenizer, which are not applied",
     "special_tokens_map.json": "names of special tokens, which are not applied",
@@ -58,8 +59,9 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
         raise DataError(f"{path}: {_unrecognised(path)}")
     checkpoint = reader.read(path, allow_pickle)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
-    for name, what in _BESIDE.items():
-        if name not in reader.BESIDE and os.path.exists(os.path.join(folder, name)):
+    unread = _NEVER_READ if reader.FORMAT == huggingface.FORMAT else _NEVER_READ | _ONLY_IN_HUGGING_FACE
+    for name, what in unread.items():
+        if os.path.exists(os.path.join(folder, name)):
             checkpoint.warnings.append(f"unread: {name} holds {what}")
     return checkpoint
 

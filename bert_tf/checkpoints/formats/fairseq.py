@@ -24,7 +24,6 @@ from bert_tf.text.encoding import decode
 from bert_tf.text.vocabulary import check_vocabulary
 
 FORMAT = "fairseq"
-BESIDE: tuple[str, ...] = ()
 _DICTIONARY = "dict.txt"
 
 # Our names for fairseq's special symbols; the mask comes last, after the dictionary (fairseq, data/dictionary.py).

@@ -19,7 +19,6 @@ from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary
 from bert_tf.types import Json
 
 FORMAT = "google"
-BESIDE: tuple[str, ...] = ()
 
 _VOCABULARY, _CHECKPOINT = "vocab.txt", "bert_model.ckpt"
 _EPSILON = 1e-12  # of tf.contrib.layers.layer_norm, which modeling.py uses

@@ -25,13 +25,6 @@ from bert_tf.model.variables import HEADS, ON_POOLED, variable_shapes
 from bert_tf.types import Json
 
 FORMAT = "huggingface"
-BESIDE: tuple[str, ...] = (
-    "modules.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "tokenizer.json",
-)
 
 # An unknown tensor here would change what the encoder computes; all others belong to heads.
 _ENCODER = re.compile(r"(embeddings|encoder)\.")

@@ -26,7 +26,6 @@ from bert_tf.text.vocabulary import check_size, guess_tokenizer, read_vocabulary
 from bert_tf.types import Json
 
 FORMAT = "model_garden"
-BESIDE: tuple[str, ...] = ()
 
 _MASKED_LM = {
     "masked_lm/transform": "transform/dense",
