@@ -223,14 +223,8 @@ def _is_template_of_bert(processor: Json) -> bool:
     """Whether a post_processor of tokenizer.json makes [CLS] text [SEP]."""
     if processor.get("type") == "BertProcessing":
         return True
-    single = processor.get("single")
-    parts = (
-        [next(iter(part.items())) for part in single if isinstance(part, dict) and part]
-        if isinstance(single, list)
-        else []
-    )
-    ids = [(kind, value.get("id")) for kind, value in parts if isinstance(value, dict)]
-    return ids == [("SpecialToken", "[CLS]"), ("Sequence", "A"), ("SpecialToken", "[SEP]")]
+    names = [("SpecialToken", "[CLS]"), ("Sequence", "A"), ("SpecialToken", "[SEP]")]
+    return processor.get("single") in [[{kind: {"id": name, "type_id": 0}} for kind, name in names]]
 
 
 def _settled(config: Json, normalizer: Json, generic: bool, warnings: list[str]) -> Json:
@@ -242,13 +236,18 @@ def _settled(config: Json, normalizer: Json, generic: bool, warnings: list[str])
     library = {ours: normalizer.get(theirs, default) for ours, (_, theirs, default) in _SETTINGS.items()}
     used, file = (library, "tokenizer.json") if generic else (config, "tokenizer_config.json (or its defaults)")
     for name, value in config.items():
-        default = {"strip_accents": (config["lower_case"], library["lower_case"])}.get(name, (None, None))
-        if (default[0] if value is None else value) != (default[1] if library[name] is None else library[name]):
+        if _resolved(config, name) != _resolved(library, name):
             warnings.append(
                 f"tokenizer: {name} is {value} in tokenizer_config.json and {library[name]} in tokenizer.json: {file} "
                 "is used, as in Transformers"
             )
     return used
+
+
+def _resolved(settings: Json, name: str) -> object:
+    """A setting's value; without one, accents are stripped if texts are lower-cased."""
+    value = settings[name]
+    return settings["lower_case"] if value is None and name == "strip_accents" else value
 
 
 def other_settings(config: Json) -> Json:

@@ -915,8 +915,8 @@ def test_files_that_say_the_same_as_the_vocabulary_have_no_line(tmp_path, tensor
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), PIECES[:5], strict=True))
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, "do_basic_tokenize": True}))
-    ends = [{"SpecialToken": {"id": piece}} for piece in ("[CLS]", "[SEP]")]
-    template = {"type": "TemplateProcessing", "single": [ends[0], {"Sequence": {"id": "A"}}, ends[1]]}
+    parts = [("SpecialToken", "[CLS]"), ("Sequence", "A"), ("SpecialToken", "[SEP]")]
+    template = {"type": "TemplateProcessing", "single": [{kind: {"id": name, "type_id": 0}} for kind, name in parts]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(LIBRARY | {"post_processor": template}))
     bert_tf.load(path)
     assert caplog.text == ""
