@@ -63,9 +63,8 @@ def check_inputs(encoder: "BertEncoder", inputs: Mapping[str, Any]) -> None:
         )
     for name, size in (("input_word_ids", config.vocab_size), ("input_type_ids", config.type_vocab_size)):
         values = np.asarray(inputs[name])
-        if (
-            wrong := values[(values < 0) | (values >= size)][:1].tolist() if size > 1 else []
-        ):  # of one type, none is read
+        wrong = values[(values < 0) | (values >= size)]
+        if wrong.size and size > 1:  # if there is one type, it is not read
             raise DataError(
                 f"{name}: {wrong[0]}; expected 0 to {size - 1}, as the tokenizer of bert_tf.load(...) returns them"
             )

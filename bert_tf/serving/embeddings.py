@@ -25,21 +25,22 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import extents, given_words, pieces_with_accents, spans, word_numbers, word_of
 from bert_tf.types import Json, StrPath, Tensors, TfFunction
 
+
+def _only_first(counts: tf.Tensor, reverse: bool = False) -> tf.Tensor:
+    """float32 [rows, length]: 1 at the first (or last) True of each row."""
+    number = tf.cumsum(tf.cast(counts, tf.int32), 1, reverse=reverse)
+    return tf.cast(counts & (number == 1), tf.float32)
+
+
 # Weights of the tokens, float32 [rows, length], from those that count, bool [rows, length]: the vector of a sentence is
 # the weighted sum, divided by the sum of the weights. The maximum has none.
 _WEIGHTS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "mean": lambda counts: tf.cast(counts, tf.float32),
     "mean_sqrt_len": lambda counts: tf.cast(counts, tf.float32),
     "weightedmean": lambda counts: tf.where(counts, tf.range(1.0, tf.cast(tf.shape(counts)[1], tf.float32) + 1.0), 0.0),
-    "cls": lambda counts: _only_first(counts),
-    "lasttoken": lambda counts: _only_first(counts, reverse=True),
+    "cls": _only_first,
+    "lasttoken": functools.partial(_only_first, reverse=True),
 }
-
-
-def _only_first(counts: tf.Tensor, reverse: bool = False) -> tf.Tensor:
-    """float32 [rows, length]: 1 at the first (or last) True of each row."""
-    number = tf.cumsum(tf.cast(counts, tf.int32), 1, reverse=reverse)
-    return tf.cast(counts & (number == 1), tf.float32)
 
 
 def open_embedder(path: StrPath, per: str = "sentence", **settings: Any) -> "Embedder":
