@@ -172,7 +172,7 @@ class _FineTuned(_Model[FineTuningTask]):
         limit = self.encoder.config.max_position_embeddings
         if self._config.max_length > limit:
             raise ConfigError(f"max_length is {self._config.max_length}; it must be at most the model's {limit}")
-        if settings.get("labels", ()) not in ((), tuple(self.task.labels)):
+        if settings.get("labels") and settings["labels"] != tuple(self.task.labels):
             self._lacks = f"the model has the labels {', '.join(map(repr, self.task.labels))}, not those asked for"
         elif self._kind.head(to_dict(self._config)) != self._kind.head(to_dict(config)):
             self._lacks = "the model has another head than the one asked for"

@@ -14,12 +14,13 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.inputs.datasets.conll import read_klue_ner
+from bert_tf.model.encoder import encoder_of
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs import finetuning
 from tests import packages
 from tests.model import numpy_bert
 from tests.model.small import multiplies_bfloat16, randomize, small_config
-from tests.serving.kinds import LENGTH, VOCABULARY, _encoder
+from tests.serving.kinds import KINDS, LENGTH, VOCABULARY, _encoder
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 GOOD = ["the good.", "good, the", "the the good", "good good!", "the good?"]
@@ -256,6 +257,16 @@ def test_every_task_fits_predicts_and_is_restored(kind, settings, x, y, pretrain
     assert json.loads(json.dumps(predictions)) == predictions
     model.save(tmp_path)
     assert kind.from_pretrained(tmp_path).predict(x) == predictions
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(bert_tf.QuestionAnswerer, "questions"), (bert_tf.MultipleChoice, "multiple choice")]
+)
+def test_a_fine_tuned_model_without_labels_opens_with_its_head(kind, name, tmp_path):
+    task, model = KINDS[name]()
+    directory.save(str(tmp_path), model, encoder_of(model), task)
+    opened = kind.from_pretrained(tmp_path)
+    assert all(np.array_equal(*pair) for pair in zip(opened.model.get_weights(), model.get_weights(), strict=True))
 
 
 def _check(kind, predictions, x):
