@@ -406,7 +406,7 @@ def processor_flags() -> frozenset[str]:
 
 
 def _chosen(variants: Sequence[Variant], flags: Collection[str]) -> Variant | None:
-    """The first variant for whose instruction sets these flags suffice, as the graph chooses; None if there is none."""
+    """The first variant for whose instruction sets these flags suffice: the one that the graph chooses."""
     for variant in variants:
         if all(not set(group).isdisjoint(flags) for group in variant["instructions"]):
             return variant
@@ -415,8 +415,11 @@ def _chosen(variants: Sequence[Variant], flags: Collection[str]) -> Variant | No
 
 def variants_of(card: Any) -> list[Variant]:
     """The variants of an exported version by its model card, the fastest first; [] if it has only one."""
-    is_ours = isinstance(card, dict) and card.get("format") == "bert_tf"  # others mean something else by the word
-    return (card.get("variants") or []) if is_ours else []
+    if not isinstance(card, dict) or card.get("format") != "bert_tf":  # others mean something else by the word
+        return []
+    if needed := card.get("instructions"):  # of a version with one variant, for the processors of its export
+        return [{"computes": "", "instructions": [needed]}]
+    return card.get("variants") or []
 
 
 def unsuitable(variants: Sequence[Variant]) -> str:
@@ -426,8 +429,13 @@ def unsuitable(variants: Sequence[Variant]) -> str:
     the one for int8 returns wrong numbers.
     """
     here, usable = _chosen(variants, _all_flags()), _chosen(variants, processor_flags())
-    if here is None or here == usable:
+    if not variants or (here is not None and here == usable) or not _all_flags():
         return ""
+    if here is None:
+        return (
+            f"made for processors with {' or '.join(variants[0]['instructions'][0])}, which this one lacks; export the "
+            "model again"
+        )
     return (
         f"{_LIMIT}={os.environ.get(_LIMIT)} forbids instruction sets that the processor has and the graph would use, "
         f"{needed(here)}; unset it"
@@ -437,7 +445,7 @@ def unsuitable(variants: Sequence[Variant]) -> str:
 def describe_variant(variants: Sequence[Variant]) -> str:
     """Which of its variants a version computes here, for people; "" if it has only one."""
     variant = _chosen(variants, _all_flags())
-    if variant is None:
+    if variant is None or len(variants) == 1:
         return ""
     rest = "" if variant == variants[0] else f", slower than with {needed(variants[0])}"
     return f"computes {variant['computes']}{rest}"

@@ -123,6 +123,21 @@ def test_emulated_processors_without_avx_512_answer_rightly(optimized, processor
     check(optimized, "avx2 fma", USUAL, version, emulator=("qemu-x86_64", "-cpu", processor))
 
 
+def test_a_version_with_one_way_for_other_processors_is_not_loaded(tmp_path):
+    """As versions were once written."""
+    card = {"format": "bert_tf", "signatures": {}, "instructions": ["avx9000", "amx_fp1"]}
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
+    message = "made for processors with avx9000 or amx_fp1, which this one lacks; export the model again"
+    with pytest.raises(ValueError, match=f"^{tmp_path}: {message}$"):
+        ask.Model(str(tmp_path))
+    runtime = Runtime(RunOptions(), Metrics())
+    with pytest.raises(ServingError, match=message) as error:
+        Servable("m", 1, str(tmp_path), runtime)
+    runtime.close()
+    assert error.value.code is Code.INVALID_ARGUMENT
+
+
 def a_variant(computes, *instructions):
     return {"computes": computes, "instructions": [list(group) for group in instructions]}
 
@@ -140,38 +155,26 @@ def test_the_way_that_is_taken_is_said(monkeypatch, tmp_path):
     assert not ask.describe_variant([]) and not ask.unsuitable([]) and not ask.unsuitable(variants)
 
 
-def with_card(path, card):
-    (path / "assets.extra").mkdir(exist_ok=True)
-    (path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
-    return str(path)
-
-
-def test_a_limit_of_onednn_that_the_graph_does_not_see_is_refused(monkeypatch, tmp_path):
-    write(tmp_path / "cpuinfo", "avx2 avx512bw amx_int8")
-    monkeypatch.setattr(ask, "CPUINFO", str(tmp_path / "cpuinfo"))
-    variants = [a_variant("fast", ("amx_int8",)), a_variant("anyhow")]
-    path = with_card(tmp_path, {"format": "bert_tf", "signatures": {}, "variants": variants})
+@has_all
+def test_a_limit_of_onednn_that_the_graph_does_not_see_is_refused(monkeypatch):
+    variants = [a_variant("fast", ("avx512bw",)), a_variant("anyhow")]
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    message = (
-        "ONEDNN_MAX_CPU_ISA=AVX2 forbids instruction sets that the processor has and the graph would use, amx_int8; "
+    assert ask.unsuitable(variants) == (
+        "ONEDNN_MAX_CPU_ISA=AVX2 forbids instruction sets that the processor has and the graph would use, avx512bw; "
         "unset it"
     )
-    with pytest.raises(ValueError, match=f"^{path}: {message}$"):
-        ask.Model(path)
-    runtime = Runtime(RunOptions(), Metrics())
-    with pytest.raises(ServingError, match=message) as error:
-        Servable("m", 1, path, runtime)
-    runtime.close()
-    assert error.value.code is Code.INVALID_ARGUMENT
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
     assert not ask.unsuitable(variants)
 
 
-def test_only_our_cards_name_instruction_sets():
-    variants = [a_variant("fast", ("avx512bw",)), a_variant("anyhow")]
-    assert ask.variants_of({"format": "bert_tf", "variants": variants}) == variants
-    for card in ({"variants": variants}, {"format": "bert_tf", "variants": None}, {"format": "bert_tf"}, [], {}):
-        assert ask.variants_of(card) == []
+def test_only_our_cards_name_instruction_sets(tmp_path):
+    # A version with nothing but a card is refused too, for another reason.
+    (tmp_path / "assets.extra").mkdir()
+    for card in ({"instructions": "Ask in English."}, {"format": "bert_tf", "instructions": None}, [], {}):
+        (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
+        with pytest.raises(ValueError) as error:
+            ask.Model(str(tmp_path))
+        assert "made for" not in str(error.value)
 
 
 @pytest.mark.skipif(not {"avx512f", "avx512_vnni"} <= ask.processor_flags(), reason="the processor lacks AVX512-VNNI")
