@@ -106,8 +106,8 @@ class History:
         print_line(f"  step {step}, validation: {metrics_line(metrics)}")
 
     def draw(self) -> None:
-        """Presents the curves, unless they are as before."""
-        if self._write and self._drawn != len(self._rows):
+        """Presents the curves, unless they are as before, or a run ends before its first point."""
+        if self._write and self._drawn != len(self._rows) and (self.points or self.evaluations):
             with self._failures(CURVES):
                 self._draw(self)
                 self._drawn = len(self._rows)

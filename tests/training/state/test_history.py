@@ -141,6 +141,18 @@ def test_on_a_full_disk_a_run_warns_once_and_writes_missing_entries_later(small_
     assert shown_by_tensorboard(small_disk / "tensorboard/training")[-1] == (520, 2.0)
 
 
+def test_a_run_that_ends_before_its_first_point_draws_nothing(tmp_path):
+    path = tmp_path / "curves"
+    path.mkdir()
+    history = History(str(path), 0, draw=functools.partial(FileReporter().curves, str(path), "a run", "loss"))
+    history.resume(0)
+    history.draw()
+    assert not (path / "curves.png").exists()
+    history.point(1, 0, {"loss": 1.0}, 0.0, {})
+    history.draw()
+    assert (path / "curves.png").exists()
+
+
 def test_a_full_disk_is_an_error_by_default(small_disk, fill):
     history = History(str(small_disk), 0)
     fill(0)
