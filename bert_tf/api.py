@@ -31,7 +31,7 @@ from bert_tf.files import cause, check_output, text_path, write_json
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
 from bert_tf.inputs.datasets.formats import FORMATS
 from bert_tf.inputs.datasets.sources import Data, InMemory
-from bert_tf.inputs.datasets.text_files import checked
+from bert_tf.inputs.datasets.text_files import checked, whole
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.report.reporter import FileReporter
 from bert_tf.serving.embeddings import Embedder, open_embedder
@@ -162,7 +162,7 @@ class _FineTuned(_Model[FineTuningTask]):
             raise ConfigError(unknown_field(self._kind.Config, name, type(self).__name__))
         settings = {name: _plain(value) for name, value in settings.items()}
         if "labels" in settings:
-            labels = _listed(settings["labels"], "labels")
+            labels = [_integer(whole(label)) for label in _listed(settings["labels"], "labels")]  # as those of examples
             settings["labels"] = tuple(str(label) if isinstance(label, int) else label for label in labels)
         super().__init__(path, checkpoint, dtype)
         config = self._kind.Config() if self._loaded is None else self.task.config
@@ -242,8 +242,8 @@ class _FineTuned(_Model[FineTuningTask]):
             x, y = (validation_data, None) if alone else _pair(validation_data)
             given["validation"] = self._labelled(x, y, "validation x")
         data = self._data(given["train"])
-        values = (one for one in given.values() if not isinstance(one, Data))
-        if not isinstance(given["train"], Data) and any(self._data(one) != data for one in values):
+        values = [self._data(one) for one in given.values() if not isinstance(one, Data)]
+        if any(one != values[0] for one in values):
             raise DataError("x and validation x differ: one holds single texts and the other pairs; expected one kind")
         config = FinetuneConfig(self._config, data, settings)
         with (
@@ -255,7 +255,8 @@ class _FineTuned(_Model[FineTuningTask]):
             try:
                 results = finetuning.finetune(
                     config,
-                    InMemory(data, self._kind.example, given),
+                    # Values name their parts as here, whatever the columns of a file beside them are called.
+                    InMemory(values[0] if values else data, self._kind.example, given),
                     self._path,
                     os.fspath(folder),
                     _strategy(),

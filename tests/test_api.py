@@ -86,6 +86,8 @@ def test_fit_reads_a_file_as_finetune_does(pretrained, tmp_path):
         assert (tmp_path / "saved" / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
     assert classifier.evaluate(dev, batch_size=4)["score"] == results["final"]["score"]
     assert classifier.predict(dev) == classifier.predict(dev.x)
+    of_values = classifier.fit(train, validation_data=(dev.x, dev.y), **settings)
+    assert of_values.history["val_score"] == history.history["val_score"]
     with pytest.raises(
         ConfigError, match=r"read as 'glue/sst2', which is for another class than TokenClassifier; for th"
     ):

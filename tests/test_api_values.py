@@ -318,8 +318,9 @@ def test_integer_labels_come_back_as_integers_also_from_pandas_and_after_loading
     assert found.dtype == np.int64 and set(found) <= {1, 5}
     assert (found == column).mean() == models.texts.evaluate(TEXTS, column)["accuracy"]
     assert list(models.texts.predict(["a"])[0]["probabilities"]) == [1, 5]
-    again = bert_tf.TextClassifier.from_pretrained(models.saved)
-    assert again.predict(TEXTS) == models.texts.predict(TEXTS)
+    for settings in ({}, {"labels": np.unique(column)}):
+        again = bert_tf.TextClassifier.from_pretrained(models.saved, **settings)
+        assert again.predict(TEXTS) == models.texts.predict(TEXTS)
     exported = models.texts.export(tmp_path / "served", check=False)
     served = tf.saved_model.load(exported.path).signatures["serving_default"](text=tf.constant(TEXTS))
     assert [label.decode() for label in served["label"].numpy()] == [str(label) for label in found]
@@ -364,6 +365,10 @@ def test_labels_of_a_table_are_integers_if_all_look_so(models, tmp_path, cells, 
     examples = list(Source(data, str(tmp_path / "a.tsv"), TextExample).examples(ReadReport(), "train"))
     task = Classification.create(models.texts.tokenizer, ClassificationConfig(), data, examples, None)
     assert (sorted(task.labels), task.has_integers) == (sorted(labels), has_integers)
+    # As `predict` returns them, so that they can be compared.
+    read = bert_tf.read("table", tmp_path / "a.tsv", text="text").y
+    assert {str(label) for label in read} == set(labels)
+    assert all(isinstance(label, int) == has_integers for label in read)
 
 
 def test_texts_that_look_like_integers_stay_texts(models):

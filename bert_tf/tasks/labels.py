@@ -2,7 +2,6 @@
 
 import abc
 import collections
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -11,13 +10,11 @@ import numpy as np
 from bert_tf.config import ExampleData
 from bert_tf.config.tasks import LabelsConfig
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import Cell, Labels, ReadReport, Scale, TextExample
+from bert_tf.inputs.datasets.examples import INTEGER, Cell, Labels, ReadReport, Scale, TextExample, is_whole
 from bert_tf.tasks.texts import TextTask, write_table
 from bert_tf.types import Array, Json, Tensors, Writer
 
 _SHOWN = 5  # labels that a line names
-_INTEGER = re.compile("0|-?[1-9][0-9]{0,299}")
-_WHOLE = re.compile(rf"({_INTEGER.pattern})(\.0+)?")
 
 
 class LabelTask(TextTask):
@@ -50,7 +47,7 @@ class LabelTask(TextTask):
                     f"{example.location}: label {label}; expected text or a whole number (other numbers are for "
                     "RegressionConfig, in Python TextRegressor)"
                 )
-            names.append(label.partition(".")[0] if self.integers and _is_whole(label) else str(label))
+            names.append(label.partition(".")[0] if self.integers and is_whole(label) else str(label))
         return names
 
     def _found(self, examples: list[TextExample]) -> list[tuple[str, str]]:
@@ -82,7 +79,7 @@ class LabelTask(TextTask):
     @property
     def has_integers(self) -> bool:
         """Whether all labels are whole numbers, not texts that look like them."""
-        return self.integers is not False and all(_INTEGER.fullmatch(label) for label in self.labels)
+        return self.integers is not False and all(INTEGER.fullmatch(label) for label in self.labels)
 
     def _unknown(self, found: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
         """The (label, location) pairs whose label the model does not have."""
@@ -137,11 +134,6 @@ class LabelTask(TextTask):
         return answer
 
 
-def _is_whole(label: Any) -> bool:
-    """Whether a label in a table is a whole number."""
-    return isinstance(label, Cell) and _WHOLE.fullmatch(label) is not None
-
-
 def _are_integers(given: list[tuple[Any, str]]) -> bool:
     """Whether the labels of the training data, with their locations, are whole numbers."""
     texts = [(label, location) for label, location in given if isinstance(label, str) and not isinstance(label, Cell)]
@@ -151,7 +143,7 @@ def _are_integers(given: list[tuple[Any, str]]) -> bool:
                 f"{location}: label {number} is a whole number, and label {texts[0][0]!r} of {texts[0][1]} is text; "
                 "expected all labels to be of one kind"
             )
-    return not texts and all(_is_whole(label) for label, _ in given if isinstance(label, Cell))
+    return not texts and all(is_whole(label) for label, _ in given if isinstance(label, Cell))
 
 
 def labels_of(labels: Iterable[str], example: TextExample, data: ExampleData) -> tuple[str, ...]:

@@ -1,11 +1,14 @@
 """Examples as plain Python values, one class per kind of task, whatever file they come from."""
 
 import collections
+import re
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 # Locations kept for each reason, and those shown on its line.
 _LISTED, _SHOWN = 100, 5
+INTEGER = re.compile("0|-?[1-9][0-9]{0,299}")  # a whole number as Python writes it
+_WHOLE = re.compile(rf"({INTEGER.pattern})(\.0+)?")
 
 
 class Scale(NamedTuple):
@@ -156,6 +159,11 @@ class ReadReport:
 def is_blank(*texts: str) -> bool:
     """Whether any of the texts is empty or white space only."""
     return not all(text.strip() for text in texts)
+
+
+def is_whole(label: Any) -> bool:
+    """Whether a label is from a table and a whole number."""
+    return isinstance(label, Cell) and _WHOLE.fullmatch(label) is not None
 
 
 def tagged(

@@ -18,6 +18,7 @@ from bert_tf.inputs.datasets.examples import (
     TaggedExample,
     TextExample,
     is_blank,
+    is_whole,
 )
 from bert_tf.inputs.datasets.formats import FORMATS, File, texts_of
 from bert_tf.inputs.datasets.text_files import STDIN
@@ -73,7 +74,8 @@ def _tagged_values(example: TaggedExample) -> tuple[Any, Any]:
 
 def _question_values(example: QuestionExample) -> tuple[Any, Any]:
     texts = [answer.text for answer in example.answers or ()]
-    starts = [answer.start or 0 for answer in example.answers or ()]  # 0: elsewhere in the context, or not in it
+    # -1: at no offset, also where one occurrence of several is the first word.
+    starts = [-1 if answer.start is None else answer.start for answer in example.answers or ()]
     return (example.question, example.context), {"text": texts, "answer_start": starts} if texts else None
 
 
@@ -303,7 +305,7 @@ class Data:
         labels: the classes in their order, or a Scale; None if only the examples have them.
         read_report: counts examples that were changed.
         x: the inputs, in plain Python.
-        y: their labels, each None if there is none.
+        y: their labels, each None if there is none; integers if all labels of a table are.
     """
 
     def __init__(self, source: Source, split: str) -> None:
@@ -323,7 +325,10 @@ class Data:
 
     @property
     def y(self) -> list[Any]:
-        return [KINDS[type(example)].values(example)[1] for example in self.examples]
+        labels = [KINDS[type(example)].values(example)[1] for example in self.examples]
+        if not all(label is None or is_whole(label) for label in labels):
+            return labels
+        return [None if label is None else int(label.partition(".")[0]) for label in labels]  # as models answer
 
 
 def read(

@@ -10,7 +10,7 @@ from bert_tf.config import ExampleData
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport
 from bert_tf.inputs.datasets.json_lines import read_questions
-from bert_tf.inputs.datasets.sources import Source
+from bert_tf.inputs.datasets.sources import InMemory, Source, read
 from bert_tf.inputs.datasets.squad import AMBIGUOUS, MATCHED, MISPLACED, MOVED, read_squad
 from bert_tf.tasks.question_targets import byte_span
 from tests.packages import package, shared
@@ -301,3 +301,17 @@ def test_an_invalid_line_is_named(write, records, message):
 def test_a_file_of_empty_lines_has_no_questions(write):
     with pytest.raises(DataError, match=r"a\.jsonl: no examples; expected at least one"):
         list(read_questions(write("a.jsonl", "\n\n"), ReadReport()))
+
+
+def test_labels_that_were_read_find_the_same_answers_again(tmp_path):
+    """Also where a text has no offset: it must not become the occurrence that is the first word."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(squad(answer("The", 8), answer("sat", 10), answer("dog  sat", 18), answer("bird", 0))))
+    data = read("squad", path)
+    lines = [
+        (example.location, {"id": example.id, "question": question, "context": context, "answers": label})
+        for example, (question, context), label in zip(data.examples, data.x, data.y, strict=True)
+    ]
+    again = list(InMemory(data.format, QuestionExample, {"train": lines}).examples(ReadReport(), "train"))
+    assert again == data.examples
+    assert [one.start for example in again for one in example.answers] == [None, 10, 19, None]
