@@ -361,11 +361,11 @@ def test_history_has_a_value_per_epoch_also_of_short_and_partial_runs():
         rows = [{"kind": "evaluation", "step": step, "accuracy": step / 1000} for step in evaluated]
         return {"steps": steps, "steps_per_epoch": 100, "history": points, "evaluations": rows}
 
-    for steps, epochs, evaluated in ((200, 10, [100, 200]), (250, 2.5, [100, 200, 250]), (100, 0, [100])):
-        history = api._history(results(steps, evaluated), epochs)
+    for steps, evaluated in ((200, [100, 200]), (250, [100, 200, 250]), (100, [100])):
+        history = api._history(results(steps, evaluated))
         assert history.epoch == list(range(len(evaluated)))
         assert history.history["val_accuracy"] == [step / 1000 for step in evaluated]
-    assert api._history(results(200, []), 2).history == {"loss": [55.0, 155.0]}
+    assert api._history(results(200, [])).history == {"loss": [55.0, 155.0]}
 
 
 def test_values_of_other_libraries_become_plain_python():

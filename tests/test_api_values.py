@@ -121,7 +121,7 @@ NO_LISTS = {
     "not UTF-8": ([b"a\xff"], "[0]: bytes b'a\\xff'; expected text"),
     "lists without end": (ENDLESS, "lists in lists without end"),
     "dates": (pandas.Series(pandas.to_datetime(["2020-01-01"])), "[0]: datetime64"),
-    "odd": ([Odd()], "[0]: Odd a Odd; expected text"),
+    "odd": ([Odd()], "[0]: Odd of type Odd; expected text"),
     "three texts": ([("a", "b", "c")], "[0]"),
     "true": ([True], "[0]"),
     "huge number": ([HUGE], "[0]"),
