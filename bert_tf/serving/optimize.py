@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from bert_tf import quiet
 from bert_tf.errors import ConfigError
 from bert_tf.files import bundled
 from bert_tf.model.encoder import BertEncoder
@@ -170,7 +171,7 @@ def _states(encoder: BertEncoder, features: Tensors) -> Array:
         outputs = infer(encoder, features)
         return tf.stack([*outputs["encoder_outputs"], outputs["sequence_output"]])
 
-    return tf.boolean_mask(tf.function(compute, autograph=False)(), features["input_mask"] > 0, axis=1).numpy()
+    return tf.boolean_mask(quiet.traced_function(compute)(), features["input_mask"] > 0, axis=1).numpy()
 
 
 def _lookup(layer: Embeddings) -> Callable[[tf.Tensor], tf.Tensor]:
