@@ -190,7 +190,7 @@ def shown(value: Any) -> str:
     try:
         return repr(value)[:80]
     except Exception:  # such as of a number with thousands of digits, or of lists nested too deeply
-        return f"of type {type(value).__name__}"
+        return f"an object of type {type(value).__name__}"
 
 
 def _message(value: Any, kind: Any, where: str, rule: Mapping[str, Any], in_json: bool) -> str:

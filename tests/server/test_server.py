@@ -255,6 +255,7 @@ def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tenso
             2,
             "{pipe}: a pipe, socket or device, which cannot be read repeatedly; pass a file, or",
         ),
+        (["--export_dir={folder}", "--file_system_poll_wait_seconds=nan"], 2, "=nan: expected a finite number"),
         (["--export_dir={folder}", "--tls_key=k"], 2, "--tls_key and --tls_certificate go together"),
         (["--export_dir={folder}", "--token_file={short}"], 2, "expected one token of at least 8"),
         (["--model_base_path={broken}"], 1, "Some models did not become available: default: not a SavedModel"),
@@ -278,7 +279,7 @@ def test_what_cannot_be_served_ends_the_program_with_one_line(programs, folder, 
     assert "Traceback" not in done.errors
 
 
-@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e400", "99999999999999999999", "", "x"])
+@pytest.mark.parametrize("value", ["-1", "inf", "1e400", "99999999999999999999", "", "x"])
 def test_every_flag_for_a_number_has_bounds(value):
     """TensorFlow aborts at -3 threads and crashes at a million."""
     from bert_tf import serve
