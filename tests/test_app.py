@@ -165,7 +165,7 @@ CONFIG_ERRORS = {
     "class Own:\n  def __str__(self): return 1 / 0\nraise KeyError(Own())": "3: KeyError",
     "get_config = 1": " 'int' object is not callable",
     "class Own(Exception):\n  def __str__(self): return 1 / 0\nraise Own": "3: Own",
-    "class Own:\n  def __repr__(self): return 1 / 0\ndef get_config(): return Own()": " get_config() returned an object",
+    "class Own:\n  def __repr__(self): return 1 / 0\ndef get_config(): return Own()": " get_config() returned an",
     "x = 1": " module 'config_file' has no attribute 'get_config'",
     "def get_config(): return {1: 2}": " get_config() returned {1: 2}; expected a PretrainConfig or a FinetuneConfig",
     "def get_config(): return None": " get_config() returned None; expected a PretrainConfig or a FinetuneConfig",
