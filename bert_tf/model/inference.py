@@ -43,6 +43,11 @@ class Inference(NamedTuple):
     model: keras.Model
     skip_padding: bool
 
+    @property
+    def calls_model(self) -> bool:
+        """Whether the results are the outputs of the model itself."""
+        return self.function is _called
+
     def __call__(self, features: Tensors) -> Any:
         with inference_scope(skip_padding=self.skip_padding):
             return self.function(self.model, features)

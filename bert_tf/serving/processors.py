@@ -67,16 +67,19 @@ class CpuDispatch:
     def __init__(self, mode: str, variants: tuple[Variant, ...]) -> None:
         self._variants = variants
         self.table = tf.lookup.StaticHashTable(_VariantIndex(mode, variants), default_value=len(variants) - 1)
-        self._others: dict[tuple[Inference, int], TfFunction] = {}
+        self._others: dict[tuple[Inference, tuple[int, ...]], TfFunction] = {}
 
     def __call__(self, inference: Inference, features: Tensors) -> Any:
         inputs = {tensor.name: features[tensor.name] for tensor in inference.model.inputs}
-        return self._computed(inference, inputs, 0)
+        indices = tuple(range(len(self._variants)))
+        # Each variant takes a hundredth of the file of a small model: what people look at has two.
+        return self._computed(inference, inputs, indices if inference.calls_model else (indices[0], indices[-1]))
 
-    def _computed(self, inference: Inference, features: Tensors, index: int) -> Any:
-        """The results of `inference` by the first of the variants from `index` on that the processor allows."""
+    def _computed(self, inference: Inference, features: Tensors, indices: tuple[int, ...]) -> Any:
+        """The results of `inference` by the first of these variants that the processor allows."""
+        index, others = indices[0], indices[1:]
         variant = self._variants[index]
-        if index == len(self._variants) - 1:
+        if not others:
             with kernels.used(variant.kernels):
                 return inference(features)
         # What depends on the features is computed in one variant only. Not by tf.cond, which passes each variable
@@ -85,23 +88,23 @@ class CpuDispatch:
         switched = {name: tf.raw_ops.Switch(data=value, pred=chosen) for name, value in features.items()}
         with kernels.used(variant.kernels):
             fast = inference({name: one.output_true for name, one in switched.items()})
-        other = self._other(inference, index + 1)({name: one.output_false for name, one in switched.items()})
+        other = self._other(inference, others)({name: one.output_false for name, one in switched.items()})
         return tf.nest.map_structure(lambda *values: tf.raw_ops.Merge(inputs=values).output, fast, other)
 
-    def _other(self, inference: Inference, index: int) -> TfFunction:
-        """The variants from `index` on as one operation, which is traced once for all signatures of a model."""
-        if (inference, index) not in self._others:
+    def _other(self, inference: Inference, indices: tuple[int, ...]) -> TfFunction:
+        """These variants as one operation, which is traced once for all signatures of a model."""
+        if (inference, indices) not in self._others:
             specs = {tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inference.model.inputs}
 
             def compute(features: Tensors) -> Any:
                 # While TensorFlow optimizes a function, it does not know with what shapes it is called.
                 known = {name: tf.ensure_shape(features[name], spec.shape) for name, spec in specs.items()}
-                return self._computed(inference, known, index)
+                return self._computed(inference, known, indices)
 
-            self._others[inference, index] = tf.function(
+            self._others[inference, indices] = tf.function(
                 compute, input_signature=[specs], autograph=False, experimental_attributes={"_noinline": True}
             )
-        return self._others[inference, index]
+        return self._others[inference, indices]
 
 
 class _VariantIndex(tf.lookup.KeyValueTensorInitializer):
