@@ -11,8 +11,8 @@ SERVED_OPS = frozenset(
     FastBertNormalize FastWordpieceTokenizeWithOffsets Fill FlatMapDataset FloorDiv FloorMod GatherNd GatherV2
     Greater GreaterEqual HashTableV2 Identity IdentityN If Less LessEqual LogicalAnd LogicalNot LogicalOr
     LookupTableFindV2 LookupTableImportV2 LowerBound MatMul MatchingFiles MatrixBandPart Max Maximum Mean
-    Merge MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack Pad PadV2 ParseExampleV2 Placeholder
-    PrintV2 Prod QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv ReduceDataset
+    Merge MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual OneHot OnesLike OptionsDataset Pack Pad PadV2 ParseExampleV2
+    Placeholder PrintV2 Prod QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv ReduceDataset
     ReduceJoin Relu Reshape RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd Select SelectV2 SerializeTensor Shape
     ShardedFilename Sigmoid Size Softmax Split Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile
     StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin Switch StringLength Sub Substr Sum TakeDataset Tanh

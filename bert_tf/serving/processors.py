@@ -89,6 +89,8 @@ class CpuDispatch:
         with kernels.used(variant.kernels):
             fast = inference({name: one.output_true for name, one in switched.items()})
         other = self._other(inference, others)({name: one.output_false for name, one in switched.items()})
+        # Outputs of an operation that is a function have no rank for TensorFlow, which complains of that in the log.
+        other = tf.nest.map_structure(lambda value, like: tf.ensure_shape(value, like.shape), other, fast)
         return tf.nest.map_structure(lambda *values: tf.raw_ops.Merge(inputs=values).output, fast, other)
 
     def _other(self, inference: Inference, indices: tuple[int, ...]) -> TfFunction:
@@ -119,6 +121,9 @@ class _VariantIndex(tf.lookup.KeyValueTensorInitializer):
         names = sorted({name for variant in self._variants for group in variant.instructions for name in group})
         # No file if there is none, as outside of Linux. It has no size, so it cannot be read as a whole.
         lines = tf.data.TextLineDataset(tf.io.matching_files(ask.CPUINFO)).take(_LINES)
+        options = tf.data.Options()
+        options.autotune.enabled = False  # its thread may complain in the log that it is ended so soon
+        lines = lines.with_options(options)
 
         def found(names_before: tf.Tensor, line: tf.Tensor) -> tf.Tensor:
             return names_before | tf.stack(
