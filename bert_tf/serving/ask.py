@@ -378,15 +378,21 @@ def open_model(name: str) -> Answerer:
     return RemoteModel(name) if re.match("https?://", name) else Model(name)
 
 
-# oneDNN's environment variable; its value -> beginnings of the instruction sets, in /proc/cpuinfo's names, that it
-# forbids.
-_LIMIT = "ONEDNN_MAX_CPU_ISA"
+# oneDNN's environment variable, under its present and its old name; its value -> beginnings of the instruction sets, in
+# /proc/cpuinfo's names, that it forbids.
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _UNUSED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sse41", "avx", "avx2"), ("avx512", "avx_vnni", "amx")),
     **dict.fromkeys(("avx2_vnni", "avx2_vnni_2"), ("avx512", "amx")),
     "avx512_core": ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx"),
     "avx512_core_vnni": ("avx512_bf16", "amx"),
 }
+
+
+def limit_of_onednn(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Name and value of the variable that limits the instruction sets of oneDNN; the value is "" if there is none."""
+    name = next((name for name in _LIMITS if environment.get(name)), _LIMITS[0])
+    return name, environment.get(name, "")
 
 
 def _all_flags() -> frozenset[str]:
@@ -401,7 +407,7 @@ def _all_flags() -> frozenset[str]:
 
 def processor_flags() -> frozenset[str]:
     """Names of the instruction sets that TensorFlow's kernels may use here; empty where they are not known."""
-    unused = _UNUSED.get(os.environ.get(_LIMIT, "").lower(), ())
+    unused = _UNUSED.get(limit_of_onednn(os.environ)[1].lower(), ())
     return frozenset(name for name in _all_flags() if not name.startswith(unused))
 
 
@@ -437,8 +443,8 @@ def unsuitable(variants: Sequence[Variant]) -> str:
             "model again"
         )
     return (
-        f"{_LIMIT}={os.environ.get(_LIMIT)} forbids instruction sets that the processor has and the graph would use, "
-        f"{needed(here)}; unset it"
+        f"{'='.join(limit_of_onednn(os.environ))} forbids instruction sets that the processor has and the graph "
+        f"would use, {needed(here)}; unset it"
     )
 
 

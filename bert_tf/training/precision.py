@@ -14,9 +14,10 @@ from bert_tf.config.train import INFERENCE_DTYPES
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
+from bert_tf.serving.ask import limit_of_onednn
 from bert_tf.serving.optimize import to_bfloat16
 
-# Values of ONEDNN_MAX_CPU_ISA that forbid the instructions for bfloat16.
+# Values of oneDNN's environment variable that forbid the instructions for bfloat16.
 _WITHOUT_BFLOAT16 = ("sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni")
 
 
@@ -105,7 +106,8 @@ def of_processor(cpuinfo: str, environment: Mapping[str, str]) -> tuple[str, str
     instructions = [name for name in ("amx_bf16", "avx512_bf16") if name in found[1].split()]
     if not instructions:
         return "float32", "the processor has neither AMX-BF16 nor AVX512-BF16"
-    for name, slow in (("TF_ENABLE_ONEDNN_OPTS", ("0", "false")), ("ONEDNN_MAX_CPU_ISA", _WITHOUT_BFLOAT16)):
+    limit, _ = limit_of_onednn(environment)
+    for name, slow in (("TF_ENABLE_ONEDNN_OPTS", ("0", "false")), (limit, _WITHOUT_BFLOAT16)):
         if environment.get(name, "").lower() in slow:
             return "float32", f"{name}={environment[name]} rules out the processor's {instructions[0]}"
     return "bfloat16", f"the processor has {instructions[0]}"

@@ -71,6 +71,7 @@ def check(optimized, flags, variants, version="2.21", environment=(), emulator=(
     )
     said = [line.split("bert_tf: ")[1] for line in log if "bert_tf: " in line]
     assert said == [f"{mode}, computed {variants[mode]}" for mode in modes]
+    assert not [line for line in log if "Error in PredictCost" in line or "Optimization loop failed" in line]
     for found in answers:
         for answer, (_, expected) in zip(found, asked, strict=True):
             # Clipped sums of int8 differ by 0.05.
@@ -165,6 +166,11 @@ def test_a_limit_of_onednn_that_the_graph_does_not_see_is_refused(monkeypatch):
     )
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
     assert not ask.unsuitable(variants)
+    # oneDNN reads its old name, too, if the new one is not set.
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
+    assert not ask.unsuitable(variants)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "")
+    assert ask.unsuitable(variants).startswith("DNNL_MAX_CPU_ISA=AVX2 forbids ")
 
 
 def test_only_our_cards_name_instruction_sets(tmp_path):

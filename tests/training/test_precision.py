@@ -20,6 +20,7 @@ CPUINFO = "processor\t: 0\nmodel name\t: {0}\nflags\t\t: fpu sse avx2 {0} rdpid\
         ("avx512_bf16x amx_tile", {}, "float32"),
         ("avx512f", {}, "float32"),
         ("amx_bf16", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "float32"),
+        ("amx_bf16", {"DNNL_MAX_CPU_ISA": "AVX2"}, "float32"),
         ("avx512_bf16", {"ONEDNN_MAX_CPU_ISA": "avx512_core_vnni"}, "float32"),
         ("amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "float32"),
         ("amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "False"}, "float32"),
