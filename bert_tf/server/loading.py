@@ -6,7 +6,7 @@ of all inputs are made unknown before the graph is imported. What depends on a s
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -32,6 +32,17 @@ class Loaded(NamedTuple):
     def tensor(self, name: str) -> str:
         """The name in the session of a tensor in the file."""
         return self.tensors.get(name, name)
+
+
+def files_of(path: str) -> Iterator[tuple[str, str]]:
+    """Folder and name of each file of a version, linked folders included."""
+    known = set()  # links may form circles
+    for folder, folders, names in tf.io.gfile.walk(path):
+        if (real := os.path.realpath(folder)) in known:
+            folders.clear()
+            continue
+        known.add(real)
+        yield from ((folder, name) for name in names)
 
 
 def load(session: tf.compat.v1.Session, tags: Collection[str], path: str) -> Loaded:

@@ -21,7 +21,9 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.server.config import version_number
 from bert_tf.server.errors import Code, ServingError, invalid
+from bert_tf.server.loading import files_of
 from bert_tf.server.servable import EXTRA, Runtime, Servable
+from bert_tf.server.threads import in_own_thread
 
 _log = logging.getLogger("bert_tf.server")
 _Files: TypeAlias = list[tuple[str, str, int, int]]  # folder, name, size and time of each
@@ -262,9 +264,8 @@ class Models:
 
         Others may still be being copied.
         """
-        in_thread = asyncio.get_running_loop().run_in_executor
         try:
-            found = await in_thread(None, _versions, model.config.base_path)
+            found = await in_own_thread(_versions, model.config.base_path)
         except tf.errors.OpError as error:
             if not model.missing:
                 _log.error("%s: %s: %s", name, model.config.base_path, error.message)
@@ -279,17 +280,17 @@ class Models:
         wanted = _wanted_versions(model.config.model_version_policy, found)
         for number in sorted(wanted, reverse=True):
             version = model.versions.setdefault(number, _Version(number, found[number]))
-            files = await in_thread(None, _files, version.path)
-            settled, version.seen = at_once or version.seen == files, files
+            seen = await in_own_thread(_files, version.path)
+            settled, version.seen = at_once or version.seen == seen, seen
             if not settled:
                 continue
             if not version.servable:
                 if self._is_due(version):
                     await self._load(name, model, version)
-            elif version.status.state == AVAILABLE and _extra(files) not in ([], _extra(version.tried)):
+            elif version.status.state == AVAILABLE and _extra(seen) not in ([], _extra(version.tried)):
                 # It was loaded without its card: not batched, and not refused on the wrong processor.
                 fresh = _Version(number, version.path)
-                fresh.seen = files
+                fresh.seen = seen
                 await self._load(name, model, fresh)
                 model.versions[number] = fresh
                 self._unload(name, version)
@@ -411,13 +412,13 @@ def _versions(base_path: str) -> dict[int, str]:
 
 def _files(path: str) -> _Files:
     """The files of a version."""
-    files = []
-    for folder, _, names in tf.io.gfile.walk(path):
-        for name in names:
+    found = []
+    with contextlib.suppress(tf.errors.OpError):  # a folder may not be read, which is said when it is loaded
+        for folder, name in files_of(path):
             with contextlib.suppress(tf.errors.OpError):  # removed since
                 stat = tf.io.gfile.stat(os.path.join(folder, name))
-                files.append((folder, name, stat.length, stat.mtime_nsec))
-    return sorted(files)
+                found.append((folder, name, stat.length, stat.mtime_nsec))
+    return sorted(found)
 
 
 def _extra(files: _Files) -> _Files:

@@ -290,12 +290,11 @@ def _is_batchable(signature: meta_graph_pb2.SignatureDef, counted: Mapping[str, 
 
 def _check_files(path: str) -> None:
     """Raises ServingError for a file that is none, such as a named pipe: to read it could last for ever."""
-    for folder, _, names in os.walk(path):
-        for name in names:
-            file = os.path.join(folder, name)
-            with contextlib.suppress(FileNotFoundError):
-                if not stat.S_ISREG(os.stat(file).st_mode):
-                    raise invalid(f"{file} is a pipe, socket or device; expected a regular file")
+    for folder, name in loading.files_of(path):
+        file = os.path.join(folder, name)
+        with contextlib.suppress(FileNotFoundError):  # it is not of this machine's, or removed since
+            if not stat.S_ISREG(os.stat(file).st_mode):
+                raise invalid(f"{file} is a pipe, socket or device; expected a regular file")
 
 
 def _card(path: str) -> Json | None:

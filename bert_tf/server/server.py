@@ -18,6 +18,7 @@ from bert_tf.server.models import END, Models, PollingOptions
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.options import EndpointOptions
 from bert_tf.server.servable import RunOptions, Runtime
+from bert_tf.server.threads import in_own_thread
 from bert_tf.server.web import Web
 
 _log = logging.getLogger("bert_tf.server")
@@ -138,7 +139,7 @@ async def _reread(
     while True:
         await asyncio.sleep(options.config_poll_seconds)
         try:
-            found = read_config()
+            found = await in_own_thread(read_config)
             if found != config or problem:
                 await models.reload(found)
                 config, problem = found, ""

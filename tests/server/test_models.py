@@ -300,13 +300,17 @@ def test_what_comes_after_a_version_is_checked_as_if_it_had_come_with_it(version
     run(main())
 
 
+@pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize(
     "name", ["saved_model.pb", "variables/variables.index", "assets.extra/model_card.json", "assets/vocab.txt"]
 )
-def test_a_named_pipe_in_a_version_is_refused_and_not_read(versions, tmp_path, name):
+def test_a_named_pipe_in_a_version_is_refused_and_not_read(versions, tmp_path, name, linked):
     copied(versions, tmp_path, 1, 2)
     pipe = tmp_path / "2" / name
     pipe.parent.mkdir(exist_ok=True)
+    if linked:
+        pipe.parent.rename(tmp_path / "elsewhere")
+        pipe.parent.symlink_to(tmp_path / "elsewhere")
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe)
 
@@ -314,6 +318,19 @@ def test_a_named_pipe_in_a_version_is_refused_and_not_read(versions, tmp_path, n
         async with serving(("half", tmp_path, "model_version_policy { all {} }")) as models:
             assert states(models) == {1: AVAILABLE, 2: END} and await ask(models) == 2
             assert f"{pipe} is a pipe, socket or device; expected a regular file" == models.status("half", 2)[0].message
+
+    run(main())
+
+
+def test_links_that_form_circles_are_followed_once(versions, tmp_path):
+    copied(versions, tmp_path, 1)
+    for name in ("a", "b"):
+        (tmp_path / "1" / "variables" / name).symlink_to(tmp_path / "1")
+
+    async def main():
+        async with serving(("half", tmp_path, "")) as models:
+            await models.poll()
+            assert states(models) == {1: AVAILABLE}
 
     run(main())
 

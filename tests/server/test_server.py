@@ -23,6 +23,11 @@ import tensorflow as tf
 from absl import flags
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 
+from bert_tf.server import config
+from bert_tf.server.models import PollingOptions
+from bert_tf.server.options import EndpointOptions
+from bert_tf.server.servable import RunOptions
+from bert_tf.server.server import ServerOptions, serve
 from tests.server.saved_models import half_plus_two
 
 
@@ -295,6 +300,37 @@ def test_every_flag_for_a_number_has_bounds(value):
         found[flag.name] = copy.deepcopy(flag)
         with pytest.raises(flags.Error):
             found(["serve", f"--{flag.name}={value}"])
+
+
+def test_a_config_file_that_cannot_be_read_for_a_while_holds_up_neither_requests_nor_sigterm(folder):
+    """As on a network drive whose server is away."""
+    reads, back, port, answers = [], threading.Event(), free_port(), []
+
+    def read_config():
+        reads.append(None)
+        if len(reads) > 1:
+            back.wait(60)
+        return config.one_model("half", str(folder))
+
+    def client():
+        while len(reads) < 2:
+            time.sleep(0.01)
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+            try:
+                connection.request("GET", "/healthz")
+                answers.append(connection.getresponse().status)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=client)
+    asking.start()
+    endpoints = EndpointOptions(grpc_port=0, rest_port=port)
+    try:
+        serve(read_config, ServerOptions(endpoints, RunOptions(), PollingOptions(), config_poll_seconds=0.01))
+        assert answers == [200] and len(reads) == 2 and not back.is_set()
+    finally:
+        back.set()
+        asking.join()
 
 
 def warm_up_for_ever(version):
