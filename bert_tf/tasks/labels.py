@@ -40,6 +40,7 @@ class LabelTask(TextTask):
 
     def _named(self, example: TextExample) -> list[str]:
         """The names of an example's labels."""
+        integers = self.has_integers if self.integers is None else self.integers
         names = []
         for label in self._given(example):
             if isinstance(label, float):
@@ -47,7 +48,7 @@ class LabelTask(TextTask):
                     f"{example.location}: label {label}; expected text or a whole number (other numbers are for "
                     "RegressionConfig, in Python TextRegressor)"
                 )
-            names.append(label.partition(".")[0] if self.integers and is_whole(label) else str(label))
+            names.append(label.partition(".")[0] if integers and is_whole(label) else str(label))
         return names
 
     def _found(self, examples: list[TextExample]) -> list[tuple[str, str]]:
@@ -146,6 +147,12 @@ def _are_integers(given: list[tuple[Any, str]]) -> bool:
     return not texts and all(is_whole(label) for label, _ in given if isinstance(label, Cell))
 
 
+def _order(label: str) -> tuple[bool, float, str]:
+    """Sort key: whole numbers by value, then texts."""
+    is_number = label.removeprefix("-").isdecimal()
+    return not is_number, float(label) if is_number else 0.0, label
+
+
 def labels_of(labels: Iterable[str], example: TextExample, data: ExampleData) -> tuple[str, ...]:
     """The distinct labels, sorted; numbers by value.
 
@@ -154,7 +161,7 @@ def labels_of(labels: Iterable[str], example: TextExample, data: ExampleData) ->
         example: the first training example, for the error message.
         data: the settings of the data, for the error message.
     """
-    distinct = sorted(set(labels), key=lambda text: (0, float(text), text) if text.isdecimal() else (1, 0.0, text))
+    distinct = sorted(set(labels), key=_order)
     if len(distinct) < 2:
         every = f"every label is {distinct[0]!r}" if distinct else "there is no label"
         raise DataError(

@@ -93,6 +93,13 @@ def test_a_training_label_that_is_not_among_the_labels_of_the_task_is_an_error_w
     assert str(raised.value) == f"{tmp_path}/train.tsv:4: label 'neutral' is not one of the model's: 'neg', 'pos'"
 
 
+def test_a_model_that_does_not_say_whether_labels_are_integers_takes_whole_floats_of_tables(tokenizer, tmp_path):
+    task = Classification(tokenizer, ClassificationConfig(), labels=["1", "5"], pair=False)  # as a converted one
+    examples = read(write(tmp_path / "dev.tsv", "sentence\tlabel\na\t5.0\nb\t1\n"))
+    task.check(examples, ReadReport())
+    assert task.to_tensors(examples, labelled=True)["labels"].numpy().tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("kind", [Classification, MultiLabel])
 def test_memory_for_many_labels_is_a_few_numbers_each(tokenizer, kind):
     labels = [f"label{number}" for number in range(1500)]
@@ -126,6 +133,7 @@ def test_texts_without_labels_are_read_for_prediction(task, tmp_path):
         (["10", "9", "1", "10"], ("1", "9", "10")),
         (["x", "2", "10"], ("2", "10", "x")),
         (["²", "1"], ("1", "²")),
+        (["-2", "10", "-10", "-", "2"], ("-10", "-2", "2", "10", "-")),
     ],
 )
 def test_labels_are_sorted_and_numbers_by_their_value(labels, expected):
