@@ -1,9 +1,11 @@
 """Files of torch.save: PyTorch itself reads them, with the unpickler that runs no code (`weights_only`)."""
 
 import argparse
+import pickletools
 import warnings
 import zipfile
-from typing import Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 from bert_tf.checkpoints.tensor import Tensor
 from bert_tf.errors import ConfigError, DataError
@@ -14,6 +16,7 @@ _DTYPES = (
 )  # fmt: skip
 _CONTAINERS = (dict, list, tuple, set, frozenset, argparse.Namespace)
 _DEEPEST = 100  # levels of nesting; the state of a training has less than ten
+_MOST_TUPLES = 50_000  # in a file, four for each tensor: nested and hashed, more would overflow the stack of 8 MB
 
 
 def check_allowed(file: str, allow_pickle: bool) -> None:
@@ -62,6 +65,7 @@ def open_nested(file: str) -> Any:
             "wheels suffice"
         )
     try:
+        _check_tuples(file)
         with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
             value = torch.load(file, map_location="cpu", weights_only=True, mmap=_can_be_mapped(file))
             _check_nesting(value)
@@ -73,6 +77,31 @@ def open_nested(file: str) -> Any:
         raise DataError(
             f"{file} cannot be read: {reason[:200]}; expected a file of torch.save with tensors and plain containers"
         ) from None
+
+
+def _check_tuples(file: str) -> None:
+    """Raises ValueError for more tuples than can be nested: Python hashes a key recursively, without a limit."""
+    count = 0
+    for stream in _pickles(file):
+        for opcode, _, _ in pickletools.genops(stream):
+            count += opcode.name.startswith("TUPLE")
+            if count > _MOST_TUPLES:
+                raise ValueError(f"the pickle has more than {_MOST_TUPLES:,} tuples")
+
+
+def _pickles(file: str) -> Iterator[IO[bytes]]:
+    """Streams that are each at the start of a pickle of a file of torch.save."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                if name.rpartition("/")[2] == "data.pkl":
+                    with archive.open(name) as stream:
+                        yield stream
+        return
+    with open(file, "rb") as stream:
+        for _ in range(5):  # magic number, protocol, system, the object, names of its storages
+            if stream.peek(1):
+                yield stream
 
 
 def _check_nesting(value: object) -> None:

@@ -51,7 +51,9 @@ DEEP = {
 
 
 @pytest.mark.parametrize("case", DEEP)
-def test_containers_nested_too_deeply_are_one_line(monkeypatch, case):
+def test_containers_nested_too_deeply_are_one_line(monkeypatch, tmp_path, case):
+    file = tmp_path / "x.bin"
+    file.write_bytes(b"")  # what is in it, the library says
     loader = types.SimpleNamespace(safe_globals=lambda _: contextlib.nullcontext())
     monkeypatch.setitem(
         sys.modules,
@@ -59,7 +61,7 @@ def test_containers_nested_too_deeply_are_one_line(monkeypatch, case):
         types.SimpleNamespace(__version__="2.10", serialization=loader, load=lambda *_, **__: DEEP[case]),
     )
     with pytest.raises(DataError, match=r"x\.bin cannot be read: containers are nested more than 100 levels deep; exp"):
-        open_nested("x.bin")
+        open_nested(str(file))
 
 
 @pytest.fixture
@@ -322,6 +324,13 @@ def test_hostile_opcodes_are_refused_in_one_line(archive, value):
     with pytest.raises(DataError, match=r"file\.bin cannot be read: .*; expected a file of torch\.save") as refused:
         open_pickled(archive(value))
     assert str(refused.value).isprintable()
+
+
+def test_a_key_of_nested_tuples_is_refused_before_python_hashes_it(archive):
+    nested = b")" + b"\x85" * 300_000  # which overflow its stack of 8 MB
+    for value in (b"}" + nested + b"K\x01s", b"]" + nested + b"a"):
+        with pytest.raises(DataError, match="cannot be read: the pickle has more than 50,000 tuples; expected"):
+            open_pickled(archive(value))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.6, 0.9, 0.99])
