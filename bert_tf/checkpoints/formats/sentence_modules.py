@@ -127,8 +127,8 @@ def read(
         return None
     kinds = [kind for kind, _ in modules]
     expected = "Transformer, Pooling, then any number of Dense, then Normalize"
-    core = [kind for kind in kinds[2:] if kind != "Dropout"]  # which does nothing outside of training
-    if kinds[:2] != ["Transformer", "Pooling"] or core != sorted(core) or not {*core} <= {"Dense", "Normalize"}:
+    rest = kinds[2:]
+    if kinds[:2] != ["Transformer", "Pooling"] or rest != sorted(rest) or not {*rest} <= {"Dense", "Normalize"}:
         raise DataError(f"{file}: the modules are {', '.join(kinds) or 'none'}; expected {expected}: {_ALONE}")
     settings = _checked(modules[0][1], "Transformer")
     vectors = EmbeddingConfig(
@@ -138,7 +138,7 @@ def read(
     )
     _read_pooling(vectors, _checked(modules[1][1], "Pooling"))
     _read_prompts(vectors, os.path.join(path, _LIBRARY))
-    dense = [(folder, _checked(folder, kind)) for kind, folder in modules[2:] if kind in ("Dense", "Normalize")]
+    dense = [(folder, _checked(folder, kind)) for kind, folder in modules[2:]]
     dense = [(folder, layer) for folder, layer in dense if "out_features" in layer]
     vectors.dense = tuple(
         DenseConfig(layer["out_features"], _activation(layer, folder), layer.get("bias", True))
@@ -229,7 +229,7 @@ def _weight_map(number: int) -> WeightMap:
 
 
 def _modules(path: str) -> list[tuple[str, str]] | None:
-    """The class name and the folder of each module; None if there is no modules.json."""
+    """The class name and the folder of each module that acts in inference; None if there is no modules.json."""
     file = os.path.join(path, FILE)
     if not os.path.exists(file):
         return None
@@ -238,7 +238,7 @@ def _modules(path: str) -> list[tuple[str, str]] | None:
         if os.path.isabs(module["path"]) or ".." in module["path"].split("/"):
             raise DataError(f"{file}: the path {module['path']!r} leaves the directory; expected a folder inside it")
         modules.append((module["type"].rpartition(".")[2], os.path.join(path, module["path"]).removesuffix("/")))
-    return modules
+    return [module for module in modules if module[0] != "Dropout"]  # which acts only in training
 
 
 def _settings(folder: str, kind: str) -> tuple[str, Json]:

@@ -65,9 +65,10 @@ def publish(tmp_path):
         width = 32 * len(pools)
         dump(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32}
              | {flag: pool in pools for pool, flag in FLAGS.items()} | (pooling or {}))  # fmt: skip
+        # The dropout does nothing in inference.
         modules = [
             (f"sentence_transformers.models.{kind}", path)
-            for kind, path in (("Transformer", below), ("Pooling", "1_Pooling"))
+            for kind, path in (("Transformer", below), ("Dropout", "8_Dropout"), ("Pooling", "1_Pooling"))
         ]
         for number, (units, activation, bias) in enumerate(dense, 2):
             modules.append(("sentence_transformers.base.modules.dense.Dense", f"{number}_Dense"))
