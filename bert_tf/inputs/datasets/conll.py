@@ -58,7 +58,9 @@ def read_conll(path: str, column: str = "-1") -> Iterator[TaggedExample]:
         fields = _fields(text)[numbered:]
         width = width or len(fields)
         if len(fields) != width:
-            raise DataError(f"{location}: {len(fields)} columns; expected {width} as in the lines before")
+            raise DataError(
+                f"{location}: {len(fields)} columns; expected {width} as in the lines before{_advice(text)}"
+            )
         if not -width < index < width:
             raise DataError(f"{location}: {width} columns; expected a word and tags in column {column}")
         # There may be spaces after a tab; with them it would be another tag.
@@ -88,10 +90,10 @@ def read_sentences(path: str) -> Iterator[TaggedExample]:
         location = f"{path}:{number}"
         sentence, tab, labels = text.partition("\t")
         words, tags = ([part for part in column.split(" ") if part] for column in (sentence, labels))
-        if not words or (tab and len(words) != len(tags)):
+        if not words or (tab and len(words) != len(tags)) or "\t" in labels:
             raise DataError(
                 f"{location}: {len(words)} words and {len(tags)} tags; expected words, a tab and one tag per word, "
-                "separated by spaces"
+                f"separated by spaces{_advice(text)}"
             )
         yield tagged(str(count), words, tags if tab else None, None, location)
         count += 1
@@ -153,11 +155,18 @@ def read_klue_ner(path: str) -> Iterator[TaggedExample]:
         # The character may itself be a tab.
         character, _, tag = text.rpartition("\t")
         if len(character) != 1 or not tag.strip():
-            raise DataError(f"{location}: {text[:40]!r}; expected one character, a tab and a tag")
+            raise DataError(f"{location}: {text[:40]!r}; expected one character, a tab and a tag{_advice(text)}")
         return character, tag.strip()
 
     # Only an empty line separates sentences: one with a space is a character that lost its tag.
     return _read(path, parse, ends=lambda text: not text, joiner="")
+
+
+def _advice(text: str) -> str:
+    """The end of an error for a line that other readers cannot use, if it is a comment or a word of CoNLL-U."""
+    fields = text.split("\t")
+    is_word = len(fields) == 10 and re.fullmatch(r"\d+(?:[-.]\d+)?", fields[0])
+    return "; for CoNLL-U, set data.format to conllu" if is_word or re.match(r"# \w+ = ", text) else ""
 
 
 def _fields(text: str) -> list[str]:

