@@ -4,6 +4,7 @@ import atexit
 import dataclasses
 import gc
 import importlib.machinery
+import inspect
 import math
 import os
 import re
@@ -202,7 +203,7 @@ class _ConfigFile(flags.ArgumentParser[Any]):
         module.__file__ = path
         try:
             exec(loader.source_to_code(loader.get_data(path), path), vars(module))  # leaves no __pycache__
-            config = module.get_config(*argument)
+            config = _call(path, module.get_config, argument)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -212,6 +213,16 @@ class _ConfigFile(flags.ArgumentParser[Any]):
             raise ConfigError(f"{path}: {found}; expected a PretrainConfig or a FinetuneConfig")
         _check_overrides("config", config)
         return config
+
+
+def _call(path: str, get_config: Callable[..., Any], argument: list[str]) -> Any:
+    if callable(get_config):
+        try:
+            inspect.signature(get_config).bind(*argument)
+        except TypeError:
+            expected = f"no argument: --config={path}" if argument else f"an argument: --config={path}:ARGUMENT"
+            raise ConfigError(f"its get_config takes {expected}") from None
+    return get_config(*argument)
 
 
 def _inside(path: str, error: BaseException) -> str:

@@ -4,6 +4,8 @@ The dispatcher: python -m bert_tf.serve_inputs --port=5000 --workers=host1:5001,
 Each worker: python -m bert_tf.serve_inputs --port=5001 --dispatcher=host0:5000 --address=host1:5001
 """
 
+import re
+
 from absl import flags
 
 from bert_tf.app import run
@@ -23,6 +25,10 @@ def main(_: list[str]) -> None:
 
     if bool(_WORKERS.value) == bool(_DISPATCHER.value) or bool(_DISPATCHER.value) != bool(_ADDRESS.value):
         raise ConfigError("expected --workers for the dispatcher, or --dispatcher and --address for a worker")
+    for flag in (_WORKERS, _DISPATCHER, _ADDRESS):
+        for address in [flag.value] if isinstance(flag.value, str) else flag.value:
+            if address and not re.fullmatch(r"[^\s/]+:[1-9]\d{0,4}", address):
+                raise ConfigError(f"--{flag.name}={address}: expected HOST:PORT, such as host1:5001")
     if _WORKERS.value:
         server = SERVICE.DispatchServer(SERVICE.DispatcherConfig(port=_PORT.value, worker_addresses=_WORKERS.value))
         print(f"dispatcher of {len(_WORKERS.value)} workers on port {_PORT.value}", flush=True)

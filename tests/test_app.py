@@ -166,8 +166,9 @@ CONFIG_ERRORS = {
     "get_config = 1": " 'int' object is not callable",
     "class Own(Exception):\n  def __str__(self): return 1 / 0\nraise Own": "3: Own",
     "class Own:\n  def __repr__(self): return 1 / 0\ndef get_config(): return Own()": " get_config() returned an",
+    "def get_config(size): pass": " its get_config takes an argument: --config={path}:ARGUMENT",
     "x = 1": " module 'config_file' has no attribute 'get_config'",
-    "def get_config(): return {1: 2}": " get_config() returned {1: 2}; expected a PretrainConfig or a FinetuneConfig",
+    "def get_config(): return {1: 2}": " get_config() returned {{1: 2}}; expected a PretrainConfig or a FinetuneConfig",
     "def get_config(): return None": " get_config() returned None; expected a PretrainConfig or a FinetuneConfig",
     "from bert_tf.config import *\ndef get_config():\n  return BertConfig.from_name('huge')": "3: model size 'huge' is",
 }
@@ -187,4 +188,11 @@ def test_whatever_goes_wrong_in_a_config_file_is_one_line_with_the_line_of_the_f
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         app._ConfigFile().parse(str(path))
-    assert str(caught.value).replace("\n", " ").startswith(f"{path}:{CONFIG_ERRORS[text]}")
+    assert str(caught.value).replace("\n", " ").startswith(f"{path}:" + CONFIG_ERRORS[text].format(path=path))
+
+
+def test_an_argument_that_a_config_file_does_not_take_is_refused(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("def get_config(): pass")
+    with pytest.raises(ConfigError, match=r"a\.py: its get_config takes no argument: --config=.*/a\.py$"):
+        app._ConfigFile().parse(f"{path}:mrpc")

@@ -119,6 +119,14 @@ def test_a_missing_dispatcher_is_reported_and_an_error_after_a_wait(epoch_batche
     assert capsys.readouterr().err == f"bert_tf: {address}: no input service found yet; waiting up to 1 seconds\n"
 
 
+@pytest.mark.parametrize("value", ["x", "host:", "host:port", "http://host:5000", "host:5001,x"])
+def test_an_address_without_host_or_port_is_refused(programs, value):
+    done = programs("serve_inputs", "--port=0", f"--workers={value}")
+    wrong = value.rpartition(",")[2]
+    assert done.error_line == f"bert_tf: error: --workers={wrong}: expected HOST:PORT, such as host1:5001"
+    assert done.status == 2
+
+
 @pytest.mark.slow
 def test_a_restarted_worker_is_an_error_instead_of_another_order():
     def numbers(epoch, shard):
