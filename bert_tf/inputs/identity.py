@@ -5,11 +5,12 @@ import os
 import zlib
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.corpus.shards import DESCRIPTION, are_shards, digest
-from bert_tf.types import Json
+from bert_tf.types import Json, Tensors
 
 
 def corpus_identity(files: Sequence[str]) -> Json:
@@ -58,6 +59,17 @@ def weights_identity(variables: Iterable[tf.Variable]) -> str:
     for variable in variables:
         checksum = zlib.crc32(variable.numpy().tobytes(), checksum)
     return f"{checksum:08x}"
+
+
+def tensors_identity(tensors: Tensors) -> str:
+    """Identifies dense and ragged tensors by name: the first 16 hexadecimal digits of a SHA-256 of their values."""
+    total = hashlib.sha256()
+    for tensor in tf.nest.flatten(tensors, expand_composites=True):  # in the order of their names
+        values = tensor.numpy()
+        if values.dtype == object:
+            values = np.array([hashlib.sha256(one).digest() for one in values.flat], "S32")
+        total.update(f"{tensor.dtype.name} {tensor.shape} ".encode() + values.tobytes())
+    return total.hexdigest()[:16]
 
 
 def batch_fingerprint(features: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -15,7 +15,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.corpus.shards import settings_of
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
-from bert_tf.inputs.identity import weights_identity
+from bert_tf.inputs.identity import tensors_identity, weights_identity
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
 from bert_tf.tasks import FineTuningTask, task_of
@@ -86,13 +86,15 @@ def finetune(
     keras.utils.set_random_seed(config.train.seed)  # of a pooler that the checkpoint lacks
     with strategy.scope():
         encoder, tokenizer, inputs["init"] = _load(config, init, runner.dtype)
-    _check_inputs(inputs, like)
     limit = encoder.config.max_position_embeddings
     if task_config.max_length > limit:
         raise ConfigError(f"task.max_length is {task_config.max_length}; it must be at most the model's {limit}")
     task = kind.create(tokenizer, task_config, config.data, splits["train"].examples, source.labels())
     for split in splits.values():  # before training, so that an unknown label in the validation set is reported at once
         split.prepare(task)
+    # The same files may be read or repaired differently by another version.
+    inputs["examples"] = {role: tensors_identity(split.columns) for role, split in splits.items()}
+    _check_inputs(inputs, like)
     columns, validation = splits["train"].columns, splits.get("validation")
     batch_size = config.train.batch_size
     steps_per_epoch = math.ceil(task.count_rows(columns) / batch_size)
