@@ -155,6 +155,7 @@ class _FineTuned(_Model[FineTuningTask]):
     _kind: ClassVar[type[FineTuningTask]]
     _format: ClassVar[ExampleData]
     _config: Any  # of the class _kind.Config
+    _inputs: ClassVar[str] = "single texts, or pairs of texts,"  # those of different formats
     _element_rank: ClassVar[int] = 0  # of the tensors of an input in an unbatched tf.data.Dataset
 
     def __init__(self, path: str, checkpoint: Checkpoint, dtype: str, settings: Json) -> None:
@@ -244,7 +245,7 @@ class _FineTuned(_Model[FineTuningTask]):
         data = self._data(given["train"])
         values = [self._data(one) for one in given.values() if not isinstance(one, Data)]
         if any(one != values[0] for one in values):
-            raise DataError("x and validation x differ: one holds single texts and the other pairs; expected one kind")
+            raise DataError(f"x and validation x differ; expected {self._inputs} in both")
         config = FinetuneConfig(self._config, data, settings)
         with (
             tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder,
@@ -295,7 +296,9 @@ class _FineTuned(_Model[FineTuningTask]):
 
     def _labelled(self, x: Values, y: Values, name: str) -> "_Lines | Data":
         """Examples with labels."""
-        if isinstance(x, Data) and y is None:
+        if isinstance(x, Data):
+            if y is not None:
+                raise ConfigError(f"{name} is what read returned, which has the labels; leave y out")
             return self._read(x)
         if isinstance(x, tf.data.Dataset) and y is None:
             pairs = _listed(x, name, self._element_rank)
@@ -467,6 +470,7 @@ class TokenClassifier(_FineTuned):
     """
 
     _kind = Tagging
+    _inputs = "lists of words, or texts with a tag for each character,"
     _element_rank = 1
 
     def _input(self, value: Any, location: str, *, labelled: bool) -> Json:

@@ -14,7 +14,7 @@ import tensorflow as tf
 import bert_tf
 from bert_tf.checkpoints import directory
 from bert_tf.config import ClassificationConfig, ExampleData
-from bert_tf.errors import BertTfError, DataError
+from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport, TextExample
 from bert_tf.inputs.datasets.sources import InMemory, Source
 from bert_tf.tasks.classification import Classification
@@ -64,7 +64,7 @@ def models(tmp_path_factory):
     encoder = _encoder()
     task = MaskedLM(bert_tf.Tokenizer(VOCABULARY), LENGTH)
     directory.save(path, randomize(task.build(encoder)), encoder, task)
-    (folder / "file").write_text("x")
+    (folder / "file").write_text("x\ny\n")
     kinds = (bert_tf.TextClassifier, bert_tf.MultiLabelClassifier, bert_tf.TextRegressor, bert_tf.TokenClassifier)
     opened = [kind.from_pretrained(path, max_length=LENGTH) for kind in kinds]
     questions = {"max_length": LENGTH, "stride": 8, "max_question_length": 8}
@@ -161,7 +161,18 @@ CASES |= {
         lambda m: m.fit(validation_data=(TEXTS, ["5.0", "1.0", "5.0", "1.0"])),
         "validation x[0]: label '5.0'; neither this label nor any other is one of the model's: '1', '5'",
     ),
-    "validation pairs": (lambda m: m.fit(validation_data=([("a", "b")] * 4, STARS)), "one holds single texts and the"),
+    "validation pairs": (
+        lambda m: m.fit(validation_data=([("a", "b")] * 4, STARS)),
+        "x and validation x differ; expected single texts, or pairs of texts, in both",
+    ),
+    "validation texts": (
+        lambda m: m.tags.fit([["a", "b"]], [["O", "B-X"]], validation_data=(["ab"], [["O", "B-X"]]), **SETTINGS),
+        "x and validation x differ; expected lists of words, or texts with a tag for each character, in both",
+    ),
+    "labels beside read": (
+        lambda m: m.texts.fit(bert_tf.read("table", m.file, text="x"), STARS),
+        "x is what read returned, which has the labels; leave y out",
+    ),
     "validation_data": (lambda m: m.fit(validation_data=5), "validation_data is no pair"),
     "text and pair": (lambda m: m.texts.predict(["a", ("b", "c")]), "x[1] and x[0]: one is a text, the other a pair"),
     "number": (lambda m: m.numbers.fit(TEXTS, [1.0, 2.0, 3.0, BIG], **SETTINGS), "x[3]: label: 1000"),
@@ -423,3 +434,10 @@ def test_float32_is_float32_whatever_the_global_policy_of_keras(models):
         keras.config.set_dtype_policy("float32")
     assert found[0] == expected[0]
     np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_a_run_does_not_resume_with_examples_that_are_now_read_differently(models, tmp_path, monkeypatch):
+    models.fit(directory=tmp_path / "run")
+    monkeypatch.setattr("bert_tf.tasks.labels._order", lambda label: -int(label))
+    with pytest.raises(ConfigError, match=r"belongs to another run \(inputs\.examples\.train: "):
+        models.fit(directory=tmp_path / "run")
