@@ -19,7 +19,7 @@ from bert_tf.model.chunks import chunked_map, map_in_chunks
 from bert_tf.model.encoder import BertEncoder, feature_model
 from bert_tf.model.inference import infer
 from bert_tf.quiet import traced_function
-from bert_tf.tasks.signatures import DEFAULT, TOKENS, WORD_LISTS, WORDS, padded, signature, token_signature
+from bert_tf.tasks.signatures import DEFAULT, TOKENS, WORD_LISTS, WORDS, check_size, padded, signature, token_signature
 from bert_tf.text.packing import dense_features, pack, truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import extents, given_words, pieces_with_accents, spans, word_numbers, word_of
@@ -155,6 +155,11 @@ class Embedder:
         """
 
         def from_tokens(features: Tensors) -> Tensors:
+            positions = tf.size(features["input_mask"], tf.int64)
+            rows = tf.shape(features["input_mask"], tf.int64)[0]
+            size = 4 * self.size * (rows if self._per == "sentence" else positions)
+            with tf.control_dependencies([check_size(size)]):
+                features = {name: tf.identity(value) for name, value in features.items()}
             return map_in_chunks(lambda part: {"vector": self._of_tokens(infer(model, part), part)}, features)
 
         from_text = signature(lambda text: padded(self(text), self.counted), self.inputs())

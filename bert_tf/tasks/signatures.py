@@ -10,6 +10,7 @@ Each checks the shapes of its inputs: a server passes tensors of any shape to th
 """
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:  # which imports this module
 
 DEFAULT, WORDS, TOKENS = "serving_default", "words", "tokens"
 CLASSIFY, REGRESS, ATTENTION = "classify", "regress", "attention"
+# Memory of an answer, in bytes, of which a server takes several times as much. No server sends more.
+_LARGEST_ANSWER = 2**30
+_STRING_BYTES = 24  # of TensorFlow's strings, without text that does not fit in these
 # The input of the signature `words`, padded with "".
 WORD_LISTS = tf.TensorSpec([None, None], tf.string, name=WORDS)
 
@@ -183,6 +187,11 @@ def attention_signature(task: Task, model: keras.Model) -> TfFunction:
             return {"attention_bytes": encoded, "token_count": counts}
 
         rows = tf.shape(flat["input_word_ids"])[0]
+        # These strings are in memory four times until they are an answer.
+        size = 4 * encoder.config.num_layers * encoder.config.num_heads
+        squares = tf.square(tf.reduce_sum(tf.cast(flat["input_mask"], tf.int64), 1))
+        with tf.control_dependencies([check_size(size * tf.reduce_sum(squares))]):
+            rows = tf.identity(rows)
         # Most of the memory is for the probabilities, of which there are many more than tokens.
         attention = chunked_map(compute, rows, length * length // 8 + length)
         counts = attention["token_count"]
@@ -256,11 +265,40 @@ def padded(answers: Tensors, counted: Mapping[str, tuple[str, ...]] | None = Non
         answers: tensors and RaggedTensors [examples, ...].
         counted: as `FineTuningTask.counted`; None to add no counts.
     """
-    made = {name: dense(value) for name, value in answers.items()}
+    # Outputs with the same number of items in each row are counted together, for a small graph.
+    items: dict[int, tuple[tf.RaggedTensor, int]] = {}
+    for value in answers.values():
+        if isinstance(value, tf.RaggedTensor):
+            key = id(value.row_splits)
+            first, size = items.get(key, (value, 0))
+            items[key] = first, size + _item_bytes(value)
+    sizes = [
+        first.nrows(tf.int64) * tf.cast(tf.reduce_max(first.row_lengths()), tf.int64) * size
+        for first, size in items.values()
+    ]
+    # A long text makes all rows as long: one of 200 kB among a thousand would take gigabytes.
+    with tf.control_dependencies([check_size(sum(sizes[1:], sizes[0]))] if sizes else []):
+        made = {name: dense(value) for name, value in answers.items()}
     for name, (first, *_) in (counted or {}).items():
         if first in answers:
             made[name] = tf.cast(answers[first].row_lengths(), tf.int32)
     return made
+
+
+def check_size(size: tf.Tensor) -> tf.Operation:
+    """An operation that fails if an answer would take too much memory.
+
+    Args:
+        size: int64 scalar, in bytes.
+    """
+    most = _LARGEST_ANSWER // 2**20
+    message = f"the answer would take more than {most} MB of memory; ask for fewer rows at a time, of similar lengths"
+    return tf.debugging.Assert(size <= _LARGEST_ANSWER, [message])
+
+
+def _item_bytes(value: tf.RaggedTensor) -> int:
+    size = _STRING_BYTES if value.dtype == tf.string else value.dtype.size
+    return size * math.prod(value.values.shape[1:])
 
 
 def dense(value: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:

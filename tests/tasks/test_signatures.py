@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
+from bert_tf.tasks import signatures as signatures_module
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.signatures import attention_signature, padded, unpadded
 from bert_tf.text import Tokenizer
@@ -121,3 +122,28 @@ def test_a_users_pipeline_traces_a_task_without_a_warning_of_autograph(task, cap
     finally:
         tf.get_logger().removeHandler(caplog.handler)
     assert not [message for message in caplog.messages if "AutoGraph" in message]
+
+
+def test_answers_that_would_take_too_much_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(signatures_module, "_LARGEST_ANSWER", 2**20)
+    many = ["the"] * 1000
+
+    def check(signature, inputs, larger):
+        """The first request is answered, the second is not."""
+        signature(*inputs)
+        message = "more than 1 MB of memory; ask for fewer rows at a time, of similar lengths"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            signature(*larger)
+
+    def token_ids(rows):
+        return tf.ones([rows, 16], tf.int32), tf.ones([rows, 16], tf.int32), tf.zeros([rows, 16], tf.int32)
+
+    tagging, vectors = kinds.KINDS["tagging"](), kinds.KINDS["vectors of words"]()
+    many = ["the"] * 1000
+    # All 1001 rows are padded to the 300 words of the last one, with 24 bytes for each.
+    tag = tagging[0].signatures(tagging[1])["serving_default"]
+    check(tag, [tf.constant(many)], [tf.constant([*many, "the " * 300])])
+    # 1 layer, 4 heads, and 32 x 32 pairs of tokens in each of 1000 texts.
+    check(attention_signature(*tagging), [tf.constant(["the"])], [tf.constant(["the " * 300] * 1000)])
+    # 64 numbers for each token: 4 kB for a row.
+    check(vectors[0].signatures(vectors[1])["tokens"], token_ids(100), token_ids(300))
