@@ -5,6 +5,8 @@ or `python -m bert_tf.serve`: --server=http://HOST:8501/v1/models/NAME. For mill
 --runner=DirectRunner; arguments after a lone -- are passed on to Beam, as in `prepare`.
 """
 
+import glob
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -144,6 +146,9 @@ def _predict_on_beam(runner: str, export_dir: str, arguments: list[str]) -> None
     task = task_of(version)
     task.data = _DATA(task.data)
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
+    stem, ending = os.path.splitext(_OUTPUT.value)
+    for shard in glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(ending)}"):  # which may be replaced or removed
+        check_output(shard, inputs=source.files(_SPLIT.value))
     examples = source.examples(read_report, _SPLIT.value, labelled=False)
     shards, written = beam.predict(version, task, examples, _OUTPUT.value, _BATCH_SIZE.value, options)
     finetuning.print_report(source.where(_SPLIT.value), read_report)

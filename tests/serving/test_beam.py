@@ -184,6 +184,20 @@ def test_files_not_written_by_a_run_are_not_removed(single, tmp_path):
         mine.unlink()
 
 
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+def test_an_input_with_the_name_of_a_shard_is_neither_replaced_nor_removed(programs, single, tmp_path, link):
+    shard = source = tmp_path / "texts-00000-of-00001.jsonl"
+    if link:
+        source = tmp_path / "mine.jsonl"
+    source.write_text('{"sentence": "a"}\n')
+    if link:
+        link(source, shard)
+    command = [f"--export_dir={os.path.dirname(single.path)}", "--runner=DirectRunner", "--data.text=sentence"]
+    done = programs("predict", *command, f"--data_dir={source}", f"--output={tmp_path}/texts.jsonl")
+    assert done.status == 2 and f"{shard} is the input {source}, which could be replaced" in done.error_line
+    assert source.read_text() == '{"sentence": "a"}\n'
+
+
 def test_rows_replaced_by_another_run_are_not_used(tmp_path):
     output = str(tmp_path / "x.jsonl")
     first = shards.stage(output, examples_of(["a", "b"]), TextExample, [], lambda examples: None)
