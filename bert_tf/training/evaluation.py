@@ -2,7 +2,6 @@
 
 import collections
 import concurrent.futures
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,11 +27,13 @@ def means(task: Task, names: Sequence[str], totals: Array) -> Metrics:
         totals: [metrics, 2], sum and weight of each.
 
     Returns:
-        Mean by name, nan where the weight is 0; "loss" is the sum of the task's losses.
+        Mean by name, without metrics whose weight is 0: those are unknown, while NaN shows that the model has diverged.
+        "loss" is the sum of the task's losses.
     """
     pairs = zip(names, totals, strict=True)
-    averages = {name: float(total / weight) if weight else math.nan for name, (total, weight) in pairs}
-    return {"loss": sum(averages[name] for name in task.losses)} | averages
+    averages = {name: float(total / weight) for name, (total, weight) in pairs if weight}
+    losses = [averages[name] for name in task.losses if name in averages]
+    return ({"loss": sum(losses)} if losses else {}) | averages
 
 
 def evaluator(
@@ -52,7 +53,7 @@ def evaluator(
         prepare: applied to each replica's features, as in `phases.Input`.
 
     Returns:
-        Function that returns the metrics; "loss" is the sum of the task's losses.
+        Function that returns the metrics, as `means` does.
     """
     names = (*task.losses, *task.metric_names)
     inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import os
 import sys
 import threading
@@ -30,7 +31,7 @@ from bert_tf.training.state.input_state import InputState
 from bert_tf.training.state.signals import Interrupted, Signals
 from bert_tf.training.step import Step
 from bert_tf.training.strategy import accelerator, is_chief
-from bert_tf.types import Array, Json
+from bert_tf.types import Array, Json, Metrics
 
 # Updates between checkpoints unless configured: the most that a kill can cost.
 _SAVE_EVERY = 1000
@@ -324,14 +325,19 @@ class Trainer:
     def _show(self, line: Any, steps: int, totals: Array, speed: Speed) -> None:
         """Advances the progress line by `steps` updates; totals are their sums and weights."""
         rate = float(self._learning_rate(self.step - 1))
-        metrics = means(self.task, self.train_step.names, totals)
+        metrics = self._means(totals)
         shown = training_line(metrics, speed.rates(), rate, speed.seconds_left(self.step))
         line.set_postfix_str(shown + (f", {self.skipped} skipped" if self.skipped else ""), refresh=False)
         line.update(steps)
 
+    def _means(self, totals: Array) -> Metrics:
+        """Mean of each metric, NaN where the weight is 0: all updates were skipped, or no example had a target."""
+        names = self.train_step.names
+        return dict.fromkeys(["loss", *names], math.nan) | means(self.task, names, totals)
+
     def _point(self, history: History, phase: phases.Phase, speed: Speed) -> None:
         """Adds a point to the curves; resets sums, counts and rates."""
-        metrics = means(self.task, self.train_step.names, self._totals.numpy())
+        metrics = self._means(self._totals.numpy())
         rate = self._learning_rate(self.step - 1)
         history.point(self.step, phase.number, metrics, rate, speed.point(), self._histograms)
         self._totals.assign(tf.zeros_like(self._totals))

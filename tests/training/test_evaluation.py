@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy.special import log_softmax, softmax
 
-from bert_tf.training.evaluation import Answering, evaluator
+from bert_tf.training.evaluation import Answering, evaluator, means
 from tests.model.small import PIECES
 from tests.training import answers, processes
 from tests.training.small import epochs, trainer
@@ -37,6 +37,15 @@ def test_every_example_counts_once_for_any_batch_size(trained, batch_size):
     nsp = outputs["nsp_logits"].numpy().argmax(-1) == rows["next_sentence_labels"]
     assert measured["nsp_accuracy"] == pytest.approx(nsp.mean(), abs=1e-6)
     assert measured["loss"] == pytest.approx(measured["mlm_loss"] + measured["nsp_loss"])
+
+
+def test_metrics_without_targets_are_left_out(trained):
+    names = (*trained.task.losses, "nsp_accuracy")
+    assert names == ("mlm_loss", "nsp_loss", "nsp_accuracy")
+    assert means(trained.task, names, np.array([[6.0, 2.0], [0, 0], [0, 0]])) == {"loss": 3.0, "mlm_loss": 3.0}
+    assert means(trained.task, names, np.zeros([3, 2])) == {}
+    diverged = means(trained.task, names, np.array([[np.nan, 2.0], [0, 0], [0, 0]]))
+    assert diverged.keys() == {"loss", "mlm_loss"} and np.isnan([*diverged.values()]).all()
 
 
 def test_evaluation_uses_no_dropout():

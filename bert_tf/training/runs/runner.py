@@ -311,7 +311,8 @@ def _divergence(trainer: Trainer, final: Json) -> str | None:
         return f"{len(broken)} of {len(weights)} variables have NaN or infinite values, such as {broken[0]}"
     if trainer.step and trainer.skipped == trainer.step:
         return f"all of the {trainer.step} updates were skipped, because their loss or gradient was NaN or infinite"
-    # Of training points, updates that were skipped are left out: the loss of those that have none is NaN.
+    # Of training points, updates that were skipped are left out: the loss of those that have none is NaN. An evaluation
+    # without targets has no loss.
     if final.get("kind") == "evaluation" and not math.isfinite(final.get("loss", 0.0)):
         return f"the loss on the validation set is {final['loss']}"
     return None
