@@ -12,7 +12,7 @@ from bert_tf.config import BertConfig, EmbeddingConfig, FeatureConfig, from_dict
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.model.layers import assigned_next
+from bert_tf.model.mode import Mode, computing
 from bert_tf.model.variables import HEADS, OWN, variable_shapes
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
@@ -108,7 +108,7 @@ class Checkpoint:
     def encoder(self, *, pooler: bool | None = None, dtype: str | None = None) -> BertEncoder:
         """The encoder with these weights; arguments as in `bert_tf.load`."""
         config = self.config if pooler is None else dataclasses.replace(self.config, pooler=pooler)
-        with assigned_next():
+        with computing(Mode(zeros=True)):
             encoder = BertEncoder(config, dtype=dtype)
         new_pooler = config.pooler and not self.config.pooler
         assign([v for v in encoder.weights if not (new_pooler and v.path.startswith("pooler/"))], self.tensors)
@@ -116,7 +116,7 @@ class Checkpoint:
 
     def model(self, dtype: str | None = None) -> keras.Model:
         """Encoder and head with these weights; the encoder itself if there is no head."""
-        with assigned_next():
+        with computing(Mode(zeros=True)):
             model = build(BertEncoder(self.config, dtype=dtype), *self._head())
         assign(model.weights, self.tensors)
         return model

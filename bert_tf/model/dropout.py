@@ -1,77 +1,28 @@
 """Dropout as a pure function of a seed, so that a resumed run draws the same masks as an uninterrupted one."""
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
-from bert_tf.model.fusion import fuses_every_shape, fusion_scope, in_fusion_scope, is_fused
+from bert_tf.model.mode import Seeds, current
 from bert_tf.model.normalization import column_sums, row_sums
 
 # What tf.custom_gradient expects: the value and the function from the upstream gradient to the gradients.
 _SumAndGradients: TypeAlias = tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]
 
-_scope = threading.local()
-
-
-@contextlib.contextmanager
-def seed_scope(seed: tf.Tensor) -> Iterator[None]:
-    """Models called inside draw their dropout masks from `seed` (int [2]), a different mask for each layer."""
-    outer = getattr(_scope, "state", None)
-    _scope.state = {"seed": seed, "calls": 0}
-    try:
-        yield
-    finally:
-        _scope.state = outer
-
-
-def fold_in(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
-    """A seed for part `number` of what is drawn from `seed`: int32 [2], the same in programs compiled by XLA.
-
-    XLA extends negative seeds of 32 bits to 64 by zeros, TensorFlow's own kernels by ones; so these seeds have 31 bits.
-    """
-    folded = tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int32))
-    return tf.bitwise.bitwise_and(folded, tf.int32.max)
-
-
-def repeatable(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Wraps `function` so that every call draws the same dropout masks as its first call in this `seed_scope`.
-
-    For backward passes that recompute the forward pass, possibly after the scope has ended.
-
-    Raises:
-        RuntimeError: outside of a `seed_scope`, where masks cannot be reproduced.
-    """
-    state = getattr(_scope, "state", None)
-    if state is None:
-        raise RuntimeError(
-            "no seed_scope: recomputation would draw different dropout masks; call the model inside a seed_scope"
-        )
-    seed, first, active, every_shape = state["seed"], state["calls"], in_fusion_scope(), fuses_every_shape()
-
-    def call(*arguments: tf.Tensor) -> tf.Tensor:
-        with seed_scope(seed), fusion_scope(active, every_shape=every_shape):
-            _scope.state["calls"] = first
-            results = function(*arguments)
-            state["calls"] = max(state["calls"], _scope.state["calls"])
-        return results
-
-    return call
-
 
 @keras.saving.register_keras_serializable("bert_tf")
 class Dropout(keras.layers.Dropout):
-    """Dropout, seeded by the enclosing `seed_scope` or, without one (Keras' own `fit`), by Keras' seed generator."""
+    """Dropout, seeded by the mode or, if it has no seeds (Keras' own `fit`), by Keras' seed generator."""
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        state = getattr(_scope, "state", None)
-        if not training or self.rate == 0 or state is None:
+        mode = current()
+        if not training or self.rate == 0 or mode.seeds is None:
             return super().call(inputs, training=training)
-        seed = _next_seed(state)
-        if is_fused(inputs):
+        seed = mode.seeds.next()
+        if mode.fuses(inputs):
             return _fused_dropout(inputs, _keys(seed), self.rate)
         # 16 random bits per element: half the work of a float32 draw; the rate is exact to 1/65536.
         shape = tf.shape(inputs)
@@ -84,8 +35,8 @@ class Dropout(keras.layers.Dropout):
         return inputs * (keep * tf.cast(scale, inputs.dtype))
 
     def is_fused(self, tensor: tf.Tensor) -> bool:
-        """Whether `added` and `softmax` can be called on such tensors: in a `seed_scope`, if anything is dropped."""
-        return self.rate > 0 and getattr(_scope, "state", None) is not None and is_fused(tensor)
+        """Whether `added` and `softmax` can be called on such tensors: in a mode with seeds, if anything is dropped."""
+        return self.rate > 0 and current().seeds is not None and current().fuses(tensor)
 
     def added(self, residual: tf.Tensor, x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """residual + dropout(x + bias) in training, in one pass over memory.
@@ -94,7 +45,7 @@ class Dropout(keras.layers.Dropout):
             residual, x: [rows, size].
             bias: [size].
         """
-        return _fused_sum(residual, x, bias, _keys(_next_seed(_scope.state)), self.rate)
+        return _fused_sum(residual, x, bias, _keys(_seeds().next()), self.rate)
 
     def softmax(self, scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """dropout(softmax(scores + bias)) in training, computed in float32, in the dtype of the scores.
@@ -103,13 +54,13 @@ class Dropout(keras.layers.Dropout):
             scores: [..., length].
             bias: float32, of a shape that adds to it; gets no gradient.
         """
-        return _fused_softmax(scores, bias, _keys(_next_seed(_scope.state)), self.rate)
+        return _fused_softmax(scores, bias, _keys(_seeds().next()), self.rate)
 
 
-def _next_seed(state: dict[str, Any]) -> tf.Tensor:
-    """The seed of the next call in a `seed_scope`."""
-    state["calls"] += 1
-    return fold_in(state["seed"], state["calls"])
+def _seeds() -> Seeds:
+    seeds = current().seeds
+    assert seeds is not None  # as `Dropout.is_fused` has found
+    return seeds
 
 
 def _keys(seed: tf.Tensor) -> tf.Tensor:

@@ -13,9 +13,10 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, FeatureConfig, to_dict
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.model.inference import inferred, skips_padding
+from bert_tf.model.inference import inferred
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock, flattened, initializer, read_config, unflattened
 from bert_tf.model.layouts import Tokens
+from bert_tf.model.mode import current
 from bert_tf.model.normalization import LayerNorm
 from bert_tf.model.positions import (
     AttentionBias,
@@ -220,13 +221,13 @@ class BertEncoder(FunctionalModel):
         self.packed = packed
 
     def call(self, inputs: Tensors, training: bool | None = None, mask: Any = None) -> Any:
-        if skips_padding() and self.can_skip_padding:
+        if current().skip_padding and self.can_skip_padding:
             return self._infer_tokens(inputs)
         return super().call(inputs, training=training, mask=mask)
 
     @property
     def can_skip_padding(self) -> bool:
-        """Whether an `inference_scope` that skips padding changes what this encoder computes."""
+        """Whether a mode that skips padding changes what this encoder computes."""
         return not self.packed and self.config.attention == "bidirectional"
 
     def _infer_tokens(self, inputs: Tensors) -> Tensors:

@@ -1,9 +1,7 @@
 """The encoder's layers: embeddings, self-attention, transformer block (paper, section 3; Vaswani et al., 2017)."""
 
-import contextlib
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 
 import keras
@@ -12,55 +10,18 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation, has_bias_form, of_sum, without_gradient
-from bert_tf.model.dropout import Dropout, repeatable
-from bert_tf.model.fusion import in_fusion_scope, is_fused
-from bert_tf.model.inference import is_inference
+from bert_tf.model.dropout import Dropout
 from bert_tf.model.layouts import AllPositions
+from bert_tf.model.mode import current, repeatable
 from bert_tf.model.normalization import LayerNorm, Shape, column_sums
 from bert_tf.types import Json
 
-_remat = threading.local()
-
-
-@contextlib.contextmanager
-def remat_scope(active: bool) -> Iterator[None]:
-    """Rematerialization: recomputes layers in the backward pass to save memory (Chen et al., 2016, arXiv:1604.06174).
-
-    In models called inside for training, each transformer block stores only its input and recomputes the rest. Use it
-    inside a `seed_scope`: Keras' own dropout would draw different masks when recomputed.
-
-    Args:
-        active: False disables recomputation inside the scope.
-    """
-    outer = getattr(_remat, "active", False)
-    _remat.active = active
-    try:
-        yield
-    finally:
-        _remat.active = outer
-
-
-_assigned = threading.local()
-
-
-@contextlib.contextmanager
-def assigned_next() -> Iterator[None]:
-    """Models built inside start with zeros, except for the pooler: their weights are to be assigned.
-
-    Drawing the 110 million weights of base takes two seconds.
-    """
-    _assigned.active = True
-    try:
-        yield
-    finally:
-        _assigned.active = False
-
 
 def initializer(config: BertConfig, *, always: bool = False) -> keras.initializers.Initializer:
-    """Truncated normal with the config's standard deviation; inside `assigned_next`, zeros unless `always`."""
+    """Truncated normal with the config's standard deviation; zeros in a mode of zeros, unless `always`."""
     # Made in any case: it takes its seed from Python's random numbers, which weights that are drawn later follow.
     drawn = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-    return keras.initializers.Zeros() if getattr(_assigned, "active", False) and not always else drawn
+    return keras.initializers.Zeros() if current().zeros and not always else drawn
 
 
 @tf.custom_gradient
@@ -74,7 +35,7 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Ten
     def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.cast(upstream, x.dtype), column_sums(tf.reshape(upstream, [-1, tf.shape(upstream)[-1]]))
 
-    if is_fused(x):
+    if current().fuses(x):
         return _cast_and_added(x, bias), backward
     return tf.nn.bias_add(tf.cast(x, bias.dtype), bias), backward
 
@@ -89,10 +50,10 @@ class Dense(keras.layers.Dense):
     """keras.layers.Dense with plain matrix products as gradients of kernel and bias."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        rows = flattened(inputs)
-        if is_inference():  # the activation before the reshape: product, bias and GELU become one kernel
+        rows, mode = flattened(inputs), current()
+        if mode.inference:  # the activation before the reshape: product, bias and GELU become one kernel
             outputs = without_gradient(self.activation)(self.product(rows))
-        elif in_fusion_scope() and rows.dtype != tf.float64 and has_bias_form(self.activation):
+        elif mode.compiles(rows) and has_bias_form(self.activation):
             outputs = of_sum(self.activation, self.multiply(rows), self.bias)
         else:
             outputs = self.activation(self.product(rows))
@@ -102,7 +63,7 @@ class Dense(keras.layers.Dense):
         """[rows, inputs] times the kernel, plus the bias: [rows, units]."""
         outputs = self.multiply(rows)
         bias = tf.cast(self.bias, outputs.dtype)
-        return tf.nn.bias_add(outputs, bias) if is_inference() else add_bias(outputs, bias)
+        return tf.nn.bias_add(outputs, bias) if current().inference else add_bias(outputs, bias)
 
     def added(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """x [rows, units] + `product` of [rows, inputs]."""
@@ -308,7 +269,7 @@ class TransformerBlock(ConfiguredLayer):
     ) -> tf.Tensor:
         if layout is not None:  # inputs and outputs are [rows, hidden] instead of [batch, length, hidden]
             return self._rows(inputs, layout, bias, training)
-        if not (training and getattr(_remat, "active", False)):
+        if not (training and current().recompute):
             return self._block(inputs, bias, training)
         return tf.recompute_grad(repeatable(lambda inputs, bias: self._block(inputs, bias, True)))(inputs, bias)
 

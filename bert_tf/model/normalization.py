@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from bert_tf.model.fusion import in_fusion_scope, is_fused, only_cpus
+from bert_tf.model.mode import current, only_cpus
 from bert_tf.types import Json
 
 Shape: TypeAlias = tuple[int | None, ...]
@@ -30,7 +30,7 @@ class LayerNorm(keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         gamma, beta = tf.cast(self.gamma, tf.float32), tf.cast(self.beta, tf.float32)
         # Products of TPUs, and of GPUs with TF32, are too coarse for its sums.
-        if in_fusion_scope() and inputs.dtype != tf.float64 and only_cpus():
+        if current().compiles(inputs) and only_cpus():
             outputs = _normalized(tf.reshape(inputs, [-1, inputs.shape[-1]]), gamma, beta, self.epsilon)
             return tf.cast(tf.reshape(outputs, tf.shape(inputs)), self.compute_dtype)
         x = tf.cast(inputs, tf.float32)
@@ -69,7 +69,7 @@ def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float)
     Where it is not compiled, half as many operations.
     """
     forward, backward_of = _forward, _backward
-    if not is_fused(x):
+    if not current().fuses(x):
         forward, backward_of = forward.python_function, backward_of.python_function
 
     @tf.custom_gradient

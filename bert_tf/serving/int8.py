@@ -25,6 +25,7 @@ from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
+from bert_tf.model.mode import Mode, computing
 from bert_tf.serving import bfloat16, kernels
 from bert_tf.serving.session import NotServable
 from bert_tf.types import Array, Tensors
@@ -50,7 +51,7 @@ class Largest(NamedTuple):
 def require_kernels() -> None:
     """Raises NotServable if TensorFlow has no kernels for int8."""
     try:
-        with tf.Graph().as_default(), kernels.used({"int8"}):
+        with tf.Graph().as_default(), computing(Mode(kernels=frozenset({"int8"}))):
             product = Product(np.ones([64, 16], np.float32), np.zeros(16, np.float32), limit=1.0)
             product.multiply(quantize(tf.ones([16, 64])))
     except (tf.errors.OpError, ValueError):

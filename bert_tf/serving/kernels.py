@@ -3,19 +3,15 @@
 Here they are asked for by name: a product can be told that its weights stay, and the softmax takes scores in bfloat16.
 """
 
-import contextlib
 import functools
-import threading
-from collections.abc import Collection, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.model.fusion import only_cpus
+from bert_tf.model.mode import current, only_cpus
 from bert_tf.serving.ask import processor_flags
 
 _Value = tf.compat.v1.AttrValue
-_state = threading.local()
 # An instruction set, in /proc/cpuinfo's name, without which the kernels for bfloat16 end the process. With AVX-512
 # alone, in the form that it has since Skylake, they compute by float32.
 AVX512 = "avx512bw"
@@ -27,20 +23,9 @@ ACTIVATIONS = {
 }
 
 
-@contextlib.contextmanager
-def used(names: Collection[str]) -> Iterator[None]:
-    """What is traced inside uses the kernels for these number formats, whatever this processor has."""
-    outer = getattr(_state, "names", None)
-    _state.names = names
-    try:
-        yield
-    finally:
-        _state.names = outer
-
-
 def are_used(name: str) -> bool:
-    """Whether to use the kernels for a number format; outside of `used` if they run here, but not eagerly."""
-    names = getattr(_state, "names", None)
+    """Whether to use the kernels for a number format: by the mode, or else if they run here, but not eagerly."""
+    names = current().kernels
     if names is None:
         return name == "bfloat16" and not tf.executing_eagerly() and AVX512 in processor_flags() and has_bfloat16()
     return name in names

@@ -5,6 +5,7 @@ signature that is traced there contains these instead of the float32 variables.
 """
 
 import contextlib
+import dataclasses
 import functools
 import gzip
 from collections.abc import Callable, Collection, Iterator
@@ -17,8 +18,9 @@ from bert_tf import quiet
 from bert_tf.errors import ConfigError
 from bert_tf.files import bundled
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.inference import dispatch_scope, infer
+from bert_tf.model.inference import infer
 from bert_tf.model.layers import Embeddings
+from bert_tf.model.mode import computing, current
 from bert_tf.serving import ask, bfloat16, int8, kernels
 from bert_tf.serving.processors import VARIANTS, CpuDispatch, Variant
 from bert_tf.serving.samples import SENTENCES
@@ -82,7 +84,7 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
                 scope.enter_context(_replaced(layer, values))
             dispatch = CpuDispatch(mode, variants) if variants else None
             if dispatch:
-                scope.enter_context(dispatch_scope(dispatch))
+                scope.enter_context(computing(dataclasses.replace(current(), dispatch=dispatch)))
             differences = np.sqrt(
                 np.square(_states(encoder, features) - expected).sum((1, 2)) / np.square(expected).sum((1, 2))
             )

@@ -5,12 +5,14 @@ one without int8 dot products. So an optimized export has a variant of the graph
 the same weights, and chooses one when it is loaded: the initializer of a table reads the flags in /proc/cpuinfo.
 """
 
+import dataclasses
 import re
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from bert_tf.model.inference import Inference
+from bert_tf.model.mode import computing, current
 from bert_tf.serving import ask, kernels
 from bert_tf.types import Tensors, TfFunction
 
@@ -54,7 +56,7 @@ VARIANTS = {
 
 
 class CpuDispatch:
-    """A `Dispatch` of `model.inference` in the graph, to one of several variants, by the processor.
+    """A `Dispatch` of `model.mode` in the graph, to one of several variants, by the processor.
 
     Args:
         mode: as in `VARIANTS`.
@@ -80,13 +82,13 @@ class CpuDispatch:
         index, others = indices[0], indices[1:]
         variant = self._variants[index]
         if not others:
-            with kernels.used(variant.kernels):
+            with computing(dataclasses.replace(current(), kernels=variant.kernels)):
                 return inference(features)
         # What depends on the features is computed in one variant only. Not by tf.cond, which passes each variable
         # through an operation in each request: that takes a twentieth of the time of a short text.
         chosen = tf.equal(self.table.lookup(tf.constant(0, tf.int64)), index)
         switched = {name: tf.raw_ops.Switch(data=value, pred=chosen) for name, value in features.items()}
-        with kernels.used(variant.kernels):
+        with computing(dataclasses.replace(current(), kernels=variant.kernels)):
             fast = inference({name: one.output_true for name, one in switched.items()})
         other = self._other(inference, others)({name: one.output_false for name, one in switched.items()})
         # Outputs of an operation that is a function have no rank for TensorFlow, which complains of that in the log.

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from bert_tf.model.fusion import is_fused
+from bert_tf.model.mode import current
 
 # What tf.custom_gradient expects: the values and the function from their upstream gradients to the gradients.
 _WithGradient: TypeAlias = tuple[tuple[tf.Tensor, tf.Tensor], Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, None]]]
@@ -31,7 +31,7 @@ def sparse_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> _WithGradient:
     best = tf.argmax(rows, -1, tf.int32)
     # The highest probability is at least 1 / classes, so its logarithm is exact; another one may round to 0.
     loss = _at(rows, best) - _at(rows, flat) - tf.math.log(_at(probabilities, best))
-    gradient_of = _compiled_gradient if is_fused(rows) else _gradient
+    gradient_of = _compiled_gradient if current().fuses(rows) else _gradient
 
     def backward(upstream: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, None]:
         gradient = gradient_of(probabilities, flat, tf.reshape(upstream, [-1]))

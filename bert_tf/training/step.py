@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
@@ -10,9 +10,7 @@ import tensorflow as tf
 from bert_tf.config import TrainConfig
 from bert_tf.inputs.batching import microbatch
 from bert_tf.inputs.identity import batch_fingerprint
-from bert_tf.model.dropout import fold_in, seed_scope
-from bert_tf.model.fusion import fusion_scope
-from bert_tf.model.layers import remat_scope
+from bert_tf.model.mode import Mode, Seeds, computing, fold_in
 from bert_tf.tasks.task import Task
 from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.optimizers import Optimizer
@@ -38,7 +36,7 @@ class Step:
         strategy: model and optimizer were made under its scope.
         jit_compile: whether XLA compiles what a replica computes between the all-reduces, one program per shape of a
             micro-batch. Up to rounding, the result is the same.
-        fuse_every_shape: as for `fusion_scope`.
+        fuse_every_shape: whether the `fusion` of the step's `Mode` is "every" or "static".
 
     Attributes:
         fuse_every_shape: the argument; read when the update is traced.
@@ -246,12 +244,9 @@ class Step:
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """As `_gradients`, of a part of a micro-batch."""
         task = self._task
-        with (
-            fusion_scope(every_shape=self.fuse_every_shape),
-            tf.GradientTape() as tape,
-            seed_scope(seed),
-            remat_scope(self._config.remat),
-        ):
+        fusion: Literal["static", "every"] = "every" if self.fuse_every_shape else "static"
+        mode = Mode(seeds=Seeds(seed), fusion=fusion, recompute=self._config.remat)
+        with tf.GradientTape() as tape, computing(mode):
             outputs = self._model({name: features[name] for name in self._inputs}, training=True)
             metrics = task.loss_and_metrics(features, outputs)
             loss = scale * sum(metrics[name][0] / tf.maximum(divisors[name], 1e-5) for name in task.losses)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bert_tf.config import BertConfig
+from bert_tf.model.mode import Mode, Seeds, computing
 from bert_tf.training.precision import fastest
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?'", "##e", "##s", "the", "good"]
@@ -21,6 +22,11 @@ MIXED_FLOAT16 = pytest.param("mixed_float16", marks=multiplies_float16)
 def small_config(**overrides):
     shape = {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64}
     return BertConfig(**({"vocab_size": len(PIECES), "max_position_embeddings": 24} | shape | overrides))
+
+
+def seeded(seed, **fields):
+    """A context in which models compute as in a training step with this dropout seed; `fields` of the `Mode`."""
+    return computing(Mode(seeds=Seeds(seed), **fields))
 
 
 def randomize(model, seed=0, scale=0.3):

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder, BertPretrainer
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.model.dropout import seed_scope
 from bert_tf.model.heads import classifier
 from tests.model.numpy_bert import encode, pretraining_logits, tensors_of
 from tests.model.small import (
@@ -18,6 +17,7 @@ from tests.model.small import (
     multiplies_bfloat16,
     multiplies_float16,
     randomize,
+    seeded,
     small_config,
 )
 
@@ -230,7 +230,7 @@ def test_a_model_compiled_by_xla_gives_the_same_outputs_and_gradients():
     inputs = {name: tf.constant(value) for name, value in features().items()}
 
     def run(seed):
-        with tf.GradientTape() as tape, seed_scope(seed):
+        with tf.GradientTape() as tape, seeded(seed):
             logits = model(inputs, training=True)["logits"]
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits([0, 1, 2, 0], logits))
         gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])

@@ -6,10 +6,9 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.model.activations import activation, of_sum
-from bert_tf.model.dropout import Dropout, seed_scope
-from bert_tf.model.fusion import fusion_scope
+from bert_tf.model.dropout import Dropout
 from bert_tf.model.normalization import LayerNorm
-from tests.model.small import multiplies_bfloat16
+from tests.model.small import multiplies_bfloat16, seeded
 
 SHAPE = (64, 32, 128)
 
@@ -20,7 +19,7 @@ def dropped(x, rate=0.1, seed=(3, 4), calls=1):
 
     @tf.function(autograph=False)
     def run():
-        with fusion_scope(), seed_scope(tf.constant(seed, tf.int64)):
+        with seeded(tf.constant(seed, tf.int64), fusion="static"):
             return [layer(x, training=True) for _ in range(calls)]
 
     return [value.numpy() for value in run()]
@@ -56,7 +55,7 @@ def test_gradients_pass_where_values_passed():
 
     @tf.function(autograph=False)
     def run():
-        with fusion_scope(), tf.GradientTape() as tape, seed_scope(tf.constant([1, 2], tf.int64)):
+        with tf.GradientTape() as tape, seeded(tf.constant([1, 2], tf.int64), fusion="static"):
             tape.watch(x)
             y = layer(x, training=True)
             return y, tape.gradient(y, x, output_gradients=2.0 * tf.ones_like(y))
@@ -96,8 +95,8 @@ def fused(function, *arguments, upstream, shapes="static"):
 
     @tf.function(autograph=False, input_signature=specs)
     def run(*arguments):
-        scopes = fusion_scope(every_shape=shapes == "every"), seed_scope(tf.constant([1, 2], tf.int64))
-        with scopes[0], scopes[1], tf.GradientTape() as tape:
+        fusion = "every" if shapes == "every" else "static"
+        with seeded(tf.constant([1, 2], tf.int64), fusion=fusion), tf.GradientTape() as tape:
             tape.watch(arguments)
             outputs = function(*arguments)
         return outputs, *tape.gradient(outputs, arguments, tf.cast(upstream, outputs.dtype))

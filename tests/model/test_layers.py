@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.model.activations import erf_gelu, tanh_gelu
-from bert_tf.model.dropout import Dropout, seed_scope
+from bert_tf.model.dropout import Dropout
 from bert_tf.model.layers import Dense
 from bert_tf.model.normalization import LayerNorm
 from tests.model.numpy_bert import ACTIVATIONS
-from tests.model.small import features, multiplies_bfloat16, randomize, small_config
+from tests.model.small import features, multiplies_bfloat16, randomize, seeded, small_config
 
 GELUS = {"tanh_gelu": tanh_gelu, "erf_gelu": erf_gelu}
 
@@ -84,8 +84,8 @@ def test_layer_norm_computes_in_float32_where_the_rest_is_float16():
 
 
 def mask(rate, seed, shape=(1000, 1001), times=1, dtype="float32"):
-    """The result of dropout on ones in each of `times` calls inside one scope."""
-    with seed_scope(tf.constant(seed)):
+    """The result of dropout on ones in each of `times` calls in one mode."""
+    with seeded(tf.constant(seed)):
         return [np.float32(Dropout(rate, dtype=dtype)(tf.ones(shape, dtype), training=True)) for _ in range(times)]
 
 
@@ -126,7 +126,7 @@ def test_dropout_in_a_compiled_step_depends_on_its_seed_argument():
 
     @tf.function
     def step(seed):
-        with seed_scope(seed):
+        with seeded(seed):
             return layer(tf.ones([100, 100]), training=True)
 
     first, same, other = (step(tf.constant(seed)).numpy() for seed in ([1, 2], [1, 2], [2, 2]))
@@ -136,18 +136,18 @@ def test_dropout_in_a_compiled_step_depends_on_its_seed_argument():
 
 
 def test_the_gradient_has_the_mask_of_the_forward_pass():
-    with tf.GradientTape() as tape, seed_scope(tf.constant([5, 6])):
+    with tf.GradientTape() as tape, seeded(tf.constant([5, 6])):
         x = tf.ones([50, 50])
         tape.watch(x)
         y = Dropout(0.3)(x, training=True)
     np.testing.assert_array_equal(tape.gradient(y, x), y)
 
 
-def test_an_inner_scope_does_not_change_the_outer_one():
+def test_an_inner_mode_does_not_change_the_outer_one():
     layer = Dropout(0.5)
-    with seed_scope(tf.constant([1, 2])):
+    with seeded(tf.constant([1, 2])):
         layer(tf.ones([10]), training=True)
-        with pytest.raises(ZeroDivisionError), seed_scope(tf.constant([7, 7])):
+        with pytest.raises(ZeroDivisionError), seeded(tf.constant([7, 7])):
             layer(tf.ones([10]), training=True)
             raise ZeroDivisionError
         second = layer(tf.ones([1000]), training=True)
@@ -159,7 +159,7 @@ def test_an_encoder_applies_dropout_in_training_only():
     inputs = features()
 
     def run(training, seed):
-        with seed_scope(tf.constant(seed)):
+        with seeded(tf.constant(seed)):
             return encoder(inputs, training=training)["sequence_output"].numpy()
 
     still = encoder(inputs)["sequence_output"].numpy()
@@ -173,12 +173,12 @@ def test_an_encoder_applies_dropout_in_training_only():
 def test_either_of_the_two_rates_alone_applies_dropout(rates):
     config = small_config(**({"dropout": 0.3, "attention_dropout": 0.3} | rates))
     encoder = randomize(BertEncoder(config))
-    with seed_scope(tf.constant([1, 2])):
+    with seeded(tf.constant([1, 2])):
         noisy = encoder(features(), training=True)["sequence_output"].numpy()
     assert np.abs(noisy - encoder(features())["sequence_output"].numpy()).max() > 0.01
 
 
-def test_without_a_scope_dropout_is_that_of_keras():
+def test_without_seeds_dropout_is_that_of_keras():
     layer = Dropout(0.5, seed=1)
     first, second = (layer(tf.ones([100, 100]), training=True).numpy() for _ in range(2))
     assert (first != second).any()

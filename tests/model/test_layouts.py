@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.model.inference import infer, skips_padding
+from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense
 from bert_tf.model.layouts import Tokens
 from tests.model.small import randomize, small_config
@@ -95,4 +95,3 @@ def test_rows_of_several_sequences_and_causal_attention_keep_their_padding():
     assert BertEncoder(small_config()).can_skip_padding
     assert not BertEncoder(small_config(), packed=True).can_skip_padding
     assert not BertEncoder(small_config(attention="causal")).can_skip_padding
-    assert not skips_padding()

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.model.dropout import seed_scope
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.fusion import fusion_scope
-from bert_tf.model.layers import remat_scope
-from tests.model.small import MIXED_BFLOAT16, MIXED_FLOAT16, features, randomize, small_config
+from bert_tf.model.mode import Mode
+from tests.model.small import MIXED_BFLOAT16, MIXED_FLOAT16, features, randomize, seeded, small_config
 from tests.model.test_packed import packed, sequences
 
 LAYERS = 2
@@ -22,7 +20,8 @@ def step(remat, rows=False, dtype="float32", fused=False, **config):
 
     @tf.function
     def run(seed):
-        with fusion_scope(fused), tf.GradientTape() as tape, seed_scope(seed), remat_scope(remat):
+        fusion = "static" if fused else "none"
+        with tf.GradientTape() as tape, seeded(seed, fusion=fusion, recompute=remat):
             outputs = encoder(inputs, training=True)
             outputs = {name: tf.cast(outputs[name], tf.float32) for name in ("sequence_output", "pooled_output")}
             loss = tf.reduce_sum(outputs["sequence_output"][..., 0] ** 2) + tf.reduce_sum(outputs["pooled_output"])
@@ -73,7 +72,6 @@ def test_each_layer_is_computed_twice():
     assert softmaxes(step(True)) == 2 * LAYERS
 
 
-def test_without_a_seed_scope_it_is_refused():
-    encoder = BertEncoder(small_config(), dtype="float32")
-    with remat_scope(True), pytest.raises(RuntimeError, match="no seed_scope"):
-        encoder(features(), training=True)
+def test_without_seeds_it_is_refused():
+    with pytest.raises(ValueError, match="without seeds"):
+        Mode(recompute=True)

@@ -12,7 +12,8 @@ import bert_tf.serving.optimize
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
-from bert_tf.serving import ask, int8, kernels
+from bert_tf.model.mode import Mode, computing
+from bert_tf.serving import ask, int8
 from bert_tf.serving.export import export
 from bert_tf.serving.processors import VARIANTS
 from bert_tf.serving.session import NotServable
@@ -39,7 +40,7 @@ def variant(request):
         request.param.kernels and not has_int8_products()
     ):
         pytest.skip(f"no {request.param.computes.removeprefix('by ')} on this processor")
-    with kernels.used(request.param.kernels):
+    with computing(Mode(kernels=request.param.kernels)):
         yield request.param
 
 

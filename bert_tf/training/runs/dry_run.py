@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.shards import Shards, are_shards
-from bert_tf.model.dropout import seed_scope
-from bert_tf.model.layers import remat_scope
+from bert_tf.model.mode import Mode, Seeds, computing
 from bert_tf.progress import duration
 from bert_tf.tasks.task import Task
 from bert_tf.text import Tokenizer
@@ -60,7 +59,8 @@ def kept_bytes(task: Task, model: keras.Model, features: Tensors, *, remat: bool
 
     @tf.function(autograph=False)
     def step(features: Tensors) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape, seed_scope(tf.zeros([2], tf.int64)), remat_scope(remat):
+        mode = Mode(seeds=Seeds(tf.zeros([2], tf.int64)), recompute=remat)
+        with tf.GradientTape() as tape, computing(mode):
             outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=True)
             metrics = task.loss_and_metrics(features, outputs)
             loss = sum(metrics[name][0] for name in task.losses)

@@ -1,0 +1,136 @@
+"""How models compute now: one object, entered by the step, the evaluator and the export, and read by the layers."""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeAlias
+
+import tensorflow as tf
+
+from bert_tf.types import Tensors
+
+# What calls an `Inference` of model/inference.py on features, in one of several ways.
+Dispatch: TypeAlias = Callable[[Any, Tensors], Any]
+
+
+def fold_in(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+    """A seed for part `number` of what is drawn from `seed`: int32 [2], the same in programs compiled by XLA.
+
+    XLA extends negative seeds of 32 bits to 64 by zeros, TensorFlow's own kernels by ones; so these seeds have 31 bits.
+    """
+    folded = tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int32))
+    return tf.bitwise.bitwise_and(folded, tf.int32.max)
+
+
+class Seeds:
+    """The seeds of the dropout masks of one call of a model: another one for each layer.
+
+    Args:
+        seed: int [2].
+        drawn: number of seeds that were drawn before.
+    """
+
+    def __init__(self, seed: tf.Tensor, drawn: int = 0) -> None:
+        self.seed, self.drawn = seed, drawn
+
+    def next(self) -> tf.Tensor:
+        """The seed of the next layer, int32 [2]."""
+        self.drawn += 1
+        return fold_in(self.seed, self.drawn)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """How models compute. The default is that of a Keras model in other people's code.
+
+    Attributes:
+        seeds: seeds of the dropout masks in training; None for masks by Keras' seed generator.
+        fusion: what XLA compiles in training, to pass over memory once instead of several times: "none"; "static",
+            elementwise operations on tensors of static shape, and GELU; "every", on all tensors. XLA compiles a program
+            for every shape, about half a second for all of a model, which pays where each is used often.
+        recompute: whether blocks store only their inputs in training, and compute the rest again in the backward pass
+            (rematerialization: Chen et al., 2016, arXiv:1604.06174). Needs `seeds`: Keras' own dropout would draw
+            other masks.
+        inference: whether nobody differentiates the outputs. Hand-written gradients are left out: they put an operation
+            between product, bias and activation, which prevents TensorFlow's kernel for all three.
+        skip_padding: whether encoders in inference compute nothing but attention for padding, so that their outputs
+            there mean nothing. XLA, and so TPUs, cannot compile that.
+        dispatch: calls models in inference; None calls them once.
+        kernels: number formats whose kernels of oneDNN low precision uses, whatever this processor has; None for those
+            that it has.
+        zeros: whether layers that are built start with zeros, except for poolers and the last layers of heads, because
+            their weights are assigned next: to draw the 110 million of base takes two seconds.
+    """
+
+    seeds: Seeds | None = None
+    fusion: Literal["none", "static", "every"] = "none"
+    recompute: bool = False
+    inference: bool = False
+    skip_padding: bool = False
+    dispatch: Dispatch | None = None
+    kernels: frozenset[str] | None = None
+    zeros: bool = False
+
+    def __post_init__(self) -> None:
+        if self.recompute and self.seeds is None:
+            raise ValueError("recompute without seeds: the backward pass would draw other dropout masks")
+
+    def compiles(self, tensor: tf.Tensor) -> bool:
+        """Whether XLA may compile operations on this tensor. They compute in float32, so none is on float64."""
+        return self.fusion != "none" and tensor.dtype != tf.float64
+
+    def fuses(self, tensor: tf.Tensor) -> bool:
+        """Whether XLA compiles chains of elementwise operations on this tensor."""
+        return self.compiles(tensor) and (self.fusion == "every" or tensor.shape.is_fully_defined())
+
+
+_DEFAULT = Mode()
+_thread = threading.local()
+
+
+def current() -> Mode:
+    """The mode of the innermost `computing` of this thread."""
+    mode: Mode = getattr(_thread, "mode", _DEFAULT)
+    return mode
+
+
+@contextlib.contextmanager
+def computing(mode: Mode) -> Iterator[None]:
+    """Models that are called or built inside compute in this mode.
+
+    `dataclasses.replace(current(), ...)` changes a part of the present one.
+    """
+    outer = current()
+    _thread.mode = mode
+    try:
+        yield
+    finally:
+        _thread.mode = outer
+
+
+def repeatable(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Wraps `function` so that every call computes as the first one would now, with the same dropout masks.
+
+    For backward passes that recompute the forward pass, possibly in another mode.
+
+    Args:
+        function: is called in the present mode, which has seeds.
+    """
+    mode, seeds = current(), current().seeds
+    assert seeds is not None
+    first = seeds.drawn
+
+    def call(*arguments: tf.Tensor) -> tf.Tensor:
+        again = Seeds(seeds.seed, first)
+        with computing(dataclasses.replace(mode, seeds=again)):
+            results = function(*arguments)
+        seeds.drawn = max(seeds.drawn, again.drawn)
+        return results
+
+    return call
+
+
+def only_cpus() -> bool:
+    """Whether TensorFlow has no other devices than CPUs."""
+    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
