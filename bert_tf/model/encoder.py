@@ -1,6 +1,7 @@
 """The BERT encoder as an ordinary Keras model, with the input and output names of the TF-Hub BERT models."""
 
 import collections
+import dataclasses
 import functools
 import os
 from collections.abc import Collection, Mapping
@@ -14,9 +15,17 @@ from bert_tf.config import BertConfig, FeatureConfig, to_dict
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.inference import inferred
-from bert_tf.model.layers import Dense, Embeddings, TransformerBlock, flattened, initializer, read_config, unflattened
+from bert_tf.model.layers import (
+    Dense,
+    Embeddings,
+    TransformerBlock,
+    WithoutPadding,
+    WithPadding,
+    initializer,
+    read_config,
+)
 from bert_tf.model.layouts import Tokens
-from bert_tf.model.mode import current
+from bert_tf.model.mode import computing, current
 from bert_tf.model.normalization import LayerNorm
 from bert_tf.model.positions import (
     AttentionBias,
@@ -88,8 +97,8 @@ def _attention_probabilities(encoder: "BertEncoder", features: Tensors) -> tf.Te
     outputs = encoder(features, training=False)
     inputs = [outputs["embedding_output"], *outputs["encoder_outputs"][:-1]]  # of each layer
     bias = encoder.get_layer("attention_bias")(features["input_mask"])
-    layers = (encoder.get_layer(f"layer_{number}") for number in range(len(inputs)))
-    return tf.stack([layer.attention_probabilities(x, bias) for layer, x in zip(layers, inputs, strict=True)], 1)
+    blocks = zip(encoder.blocks(), inputs, strict=True)
+    return tf.stack([block.attention_probabilities(x, bias) for block, x in blocks], 1)
 
 
 class FunctionalModel(keras.Model):
@@ -192,12 +201,17 @@ class BertEncoder(FunctionalModel):
         causal = config.attention == "causal"
         bias_layer = PackedAttentionBias if packed else CausalAttentionBias if causal else AttentionBias
         bias = bias_layer(name="attention_bias", dtype="float32")(mask)
+        x = WithoutPadding(name="without_padding", autocast=False)(x)
+        with_padding = WithPadding(name="with_padding", autocast=False)
         layer_outputs = []
         for index in range(config.num_layers):
             x = TransformerBlock(config, name=f"layer_{index}", dtype=policy)(x, bias)
-            layer_outputs.append(x)
+            layer_outputs.append(with_padding(x, embedded_tokens))
         if config.norm == "pre":
             x = LayerNorm(config.layer_norm_epsilon, name="final_norm", dtype=policy)(x)
+            x = with_padding(x, embedded_tokens)
+        else:
+            x = layer_outputs[-1]
         outputs = {"embedding_output": embedded_tokens, "sequence_output": x, "encoder_outputs": layer_outputs}
         if config.pooler:
             drawn = initializer(config, always=True)  # many checkpoints lack it
@@ -221,29 +235,20 @@ class BertEncoder(FunctionalModel):
         self.packed = packed
 
     def call(self, inputs: Tensors, training: bool | None = None, mask: Any = None) -> Any:
-        if current().skip_padding and self.can_skip_padding:
-            return self._infer_tokens(inputs)
-        return super().call(inputs, training=training, mask=mask)
+        mode = current()
+        if mode.skip_padding and self.can_skip_padding:
+            mode = dataclasses.replace(mode, layout=Tokens(tf.cast(inputs["input_mask"], tf.int32)))
+        with computing(mode):
+            return super().call(inputs, training=training, mask=mask)
 
     @property
     def can_skip_padding(self) -> bool:
         """Whether a mode that skips padding changes what this encoder computes."""
         return not self.packed and self.config.attention == "bidirectional"
 
-    def _infer_tokens(self, inputs: Tensors) -> Tensors:
-        """The graph of `__init__` in inference, with all but the attention computed for `Tokens`."""
-        ids, mask, types = (tf.cast(inputs[name], tf.int32) for name in encoder_inputs())
-        embedded = self.embeddings(ids, types)
-        bias, layout = self.get_layer("attention_bias")(mask), Tokens(mask)
-        states = [layout.without_padding(flattened(embedded))]
-        for index in range(self.config.num_layers):
-            states.append(self.get_layer(f"layer_{index}")(states[-1], bias, layout=layout))
-        last = self.get_layer("final_norm")(states[-1]) if self.config.norm == "pre" else states[-1]
-        *layers, last = (unflattened(layout.with_padding(rows), embedded) for rows in (*states[1:], last))
-        outputs = {"embedding_output": embedded, "sequence_output": last, "encoder_outputs": layers}
-        if not self.config.pooler:
-            return collections.defaultdict(_no_such_output, outputs)
-        return outputs | {"pooled_output": self.get_layer("pooler")(last[:, 0])}
+    def blocks(self) -> list[TransformerBlock]:
+        """The transformer layers, first to last."""
+        return [layer for layer in self.layers if isinstance(layer, TransformerBlock)]
 
     def export(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Exports as `keras.Model.export` does; `encoder_outputs` becomes `encoder_outputs_0`, `encoder_outputs_1`, ...

@@ -237,6 +237,24 @@ def _scale(query: tf.Tensor) -> tf.Tensor:
 
 
 @keras.saving.register_keras_serializable("bert_tf")
+class WithoutPadding(keras.layers.Layer):
+    """States [batch, length, hidden] -> [rows, hidden] of the layout of the mode; without one, unchanged."""
+
+    def call(self, states: tf.Tensor) -> tf.Tensor:
+        layout = current().layout
+        return states if layout is None else layout.without_padding(flattened(states))
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class WithPadding(keras.layers.Layer):
+    """The inverse of `WithoutPadding`; `like` [batch, length, ...] are states with padding."""
+
+    def call(self, rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        layout = current().layout
+        return rows if layout is None else unflattened(layout.with_padding(rows), like)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
 class TransformerBlock(ConfiguredLayer):
     """Self-attention and a two-layer feed-forward network, each with dropout, residual and LayerNorm."""
 
@@ -264,12 +282,11 @@ class TransformerBlock(ConfiguredLayer):
         self.output_projection.build(intermediate_shape)
         self.output_norm.build(inputs_shape)
 
-    def call(
-        self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False, layout: AllPositions | None = None
-    ) -> tf.Tensor:
-        if layout is not None:  # inputs and outputs are [rows, hidden] instead of [batch, length, hidden]
-            return self._rows(inputs, layout, bias, training)
-        if not (training and current().recompute):
+    def call(self, inputs: tf.Tensor, bias: tf.Tensor, training: bool = False) -> tf.Tensor:
+        mode = current()
+        if mode.layout is not None:  # inputs and outputs are [rows, hidden] instead of [batch, length, hidden]
+            return self._rows(inputs, mode.layout, bias, training)
+        if not (training and mode.recompute):
             return self._block(inputs, bias, training)
         return tf.recompute_grad(repeatable(lambda inputs, bias: self._block(inputs, bias, True)))(inputs, bias)
 

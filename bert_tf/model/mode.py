@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
+from bert_tf.model.layouts import AllPositions
 from bert_tf.types import Tensors
 
 # What calls an `Inference` of model/inference.py on features, in one of several ways.
@@ -56,6 +57,7 @@ class Mode:
             between product, bias and activation, which prevents TensorFlow's kernel for all three.
         skip_padding: whether encoders in inference compute nothing but attention for padding, so that their outputs
             there mean nothing. XLA, and so TPUs, cannot compile that.
+        layout: how the positions of a batch are the rows of a matrix, in the call of an encoder that skips its padding.
         dispatch: calls models in inference; None calls them once.
         kernels: number formats whose kernels of oneDNN low precision uses, whatever this processor has; None for those
             that it has.
@@ -68,6 +70,7 @@ class Mode:
     recompute: bool = False
     inference: bool = False
     skip_padding: bool = False
+    layout: AllPositions | None = None
     dispatch: Dispatch | None = None
     kernels: frozenset[str] | None = None
     zeros: bool = False

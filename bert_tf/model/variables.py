@@ -1,4 +1,8 @@
-"""Names and shapes of a model's variables without building it; checkpoint formats map to them."""
+"""Names and shapes of a model's variables without building it; checkpoint formats map to them.
+
+They repeat what the layers do, because a layer of Keras knows the shapes of its variables only once it has created
+them, 1.3 GB for a large model. `tests/model/test_build.py` compares both for every head.
+"""
 
 from typing import Any
 

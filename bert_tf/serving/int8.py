@@ -99,7 +99,7 @@ def _observed(layer: Dense, largest: dict[str, Array], name: str, tokens: Array,
 
 def blocks(encoder: BertEncoder) -> list[TransformerBlock]:
     """The transformer blocks of an encoder, first to last."""
-    return [encoder.get_layer(f"layer_{index}") for index in range(encoder.config.num_layers)]
+    return encoder.blocks()
 
 
 def products(block: TransformerBlock) -> dict[str, Dense]:

@@ -62,7 +62,7 @@ def test_attention_equals_numpys(pairs, attention):
         assert shape == [2, 4, count, count]
         found = np.frombuffer(attention["attention_bytes"][row], np.uint8).reshape(shape)
         for number, state in enumerate(states):
-            layer = encoder.get_layer(f"layer_{number}")
+            layer = encoder.blocks()[number]
             x = np.float64(state[row, :count])
             x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
             x = x * layer.attention_norm.gamma.numpy() + layer.attention_norm.beta.numpy()
