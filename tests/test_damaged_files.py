@@ -1,7 +1,7 @@
 """Damaged files: whatever happened to a file, reading it gives a result, or one line that names the file.
 
 Each reader gets valid files, made by the project's own writers where there are any; hypothesis damages one of them.
-fairseq's pickles are left out: PyTorch, which reads them, is an extra.
+Pickled weights are left out: PyTorch, which reads them, is an extra.
 """
 
 import functools

@@ -32,7 +32,6 @@ _NOT_RUN = {
     "huggingface": "Transformers: it is not installed; pip install transformers 'bert_tf[torch]'",
     "google": "google-research/bert: it needs TensorFlow 1",
     "model_garden": "TF Model Garden: only its SavedModels can be run",
-    "fairseq": "fairseq: bert_tf does not run it",
 }
 # Largest difference allowed, relative to the largest value of an output. Float32 sums in another order differ by about
 # 1e-6; a number with 8 or 11 bits is off by 1/256 or 1/2048, and the error accumulates over layers.

@@ -4,7 +4,7 @@ import os
 from typing import Protocol
 
 from bert_tf.checkpoints import directory, hub
-from bert_tf.checkpoints.formats import fairseq, google, huggingface, model_garden
+from bert_tf.checkpoints.formats import google, huggingface, model_garden
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.errors import DataError
 from bert_tf.files import text_path
@@ -43,7 +43,7 @@ _ONLY_IN_HUGGING_FACE = {
     "tokenizer.json": "a tokenizer, which is not the one that is used",
 }
 
-_READERS: tuple[ReadableFormat, ...] = (directory, fairseq, model_garden, google, huggingface)
+_READERS: tuple[ReadableFormat, ...] = (directory, model_garden, google, huggingface)
 
 
 def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Checkpoint:
@@ -91,7 +91,7 @@ def _unrecognised(path: str) -> str:
         return f"not a model, but has models in {found}; name one of them: {os.path.join(path, below[0])}"
     return (
         "not a model of a known format; expected config.json (bert_tf, Hugging Face), bert_config.json or *.index "
-        "(Google), saved_model.pb (TF-Hub), or dict.txt and a .pt file (fairseq)"
+        "(Google), or saved_model.pb (TF-Hub)"
     )
 
 

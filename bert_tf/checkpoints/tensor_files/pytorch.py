@@ -1,6 +1,5 @@
 """Files of torch.save: PyTorch itself reads them, with the unpickler that runs no code (`weights_only`)."""
 
-import argparse
 import pickletools
 import warnings
 import zipfile
@@ -14,7 +13,7 @@ from bert_tf.types import Array
 _DTYPES = (
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
-_CONTAINERS = (dict, list, tuple, set, frozenset, argparse.Namespace)
+_CONTAINERS = (dict, list, tuple, set, frozenset)
 _DEEPEST = 100  # levels of nesting; the state of a training has less than ten
 _MOST_TUPLES = 50_000  # in a file, four for each tensor: nested and hashed, more would overflow the stack of 8 MB
 
@@ -34,23 +33,23 @@ def open_pickled(file: str) -> dict[str, Tensor]:
     Args:
         file: written by torch.save: a dict of tensors, or a dict that has it under "state_dict" or "model".
     """
-    value = open_nested(file)
+    value = _open(file)
     candidates = [value, *(value.get(key) for key in ("state_dict", "model"))] if isinstance(value, dict) else []
     for candidate in candidates:
-        tensors = tensors_of(candidate, file)
+        tensors = _tensors(candidate, file)
         if tensors:
             return tensors
     found = f"a dict of {', '.join(map(ascii, list(value)[:5]))}" if isinstance(value, dict) else f"a {type(value)}"
     raise DataError(f"{file} holds {found[:200]}; expected a dict of tensors, or one under 'state_dict' or 'model'")
 
 
-def open_nested(file: str) -> Any:
+def _open(file: str) -> Any:
     """The whole object in a file of torch.save, with its nesting.
 
     Tensors stay on disk (a memory map), except in the files that PyTorch wrote before 1.6, which are no zip archives.
 
     Returns:
-        dicts, lists, tuples, numbers, str, bytes, None, argparse.Namespace (fairseq's settings) and torch.Tensor.
+        dicts, lists, tuples, numbers, str, bytes, None and torch.Tensor.
     """
     try:
         import torch
@@ -66,7 +65,7 @@ def open_nested(file: str) -> Any:
         )
     try:
         _check_tuples(file)
-        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
+        with warnings.catch_warnings(action="ignore"):
             value = torch.load(file, map_location="cpu", weights_only=True, mmap=_can_be_mapped(file))
             _check_nesting(value)
             return value
@@ -113,14 +112,13 @@ def _check_nesting(value: object) -> None:
         seen.update(containers)
         level = []
         for one in containers.values():
-            parts = vars(one) if isinstance(one, argparse.Namespace) else one
-            level += [*parts, *parts.values()] if isinstance(parts, dict) else parts
+            level += [*one, *one.values()] if isinstance(one, dict) else one
     if level:
         raise ValueError(f"containers are nested more than {_DEEPEST} levels deep")
 
 
-def tensors_of(value: object, file: str) -> dict[str, Tensor]:
-    """The tensors of a state dict that `open_nested` returned; empty for any other value."""
+def _tensors(value: object, file: str) -> dict[str, Tensor]:
+    """The tensors of a state dict; empty for any other value."""
     import torch
 
     if not isinstance(value, dict) or not all(isinstance(one, torch.Tensor) for one in value.values()):

@@ -128,7 +128,7 @@ def full_sentences(
     different sentences soon end at the same one; with `cut` they are not.
 
     With `cut`, every sequence but the last one has `max_tokens` tokens: a sentence that does not fit is cut where the
-    sequence ends and continues in another one, as with `--sample-break-mode none` of RoBERTa's own program, fairseq.
+    sequence ends and continues in another one, as with `--sample-break-mode none` of RoBERTa's own program (fairseq).
 
     Args:
         documents: Dataset of blocks of documents, RaggedTensors int32 [num_documents, None, None], token ids; empty
