@@ -423,8 +423,6 @@ def variants_of(card: Any) -> list[Variant]:
     """The variants of an exported version by its model card, the fastest first; [] if it has only one."""
     if not isinstance(card, dict) or card.get("format") != "bert_tf":  # others mean something else by the word
         return []
-    if needed := card.get("instructions"):  # of a version with one variant, for the processors of its export
-        return [{"computes": "", "instructions": [needed]}]
     return card.get("variants") or []
 
 
@@ -435,13 +433,8 @@ def unsuitable(variants: Sequence[Variant]) -> str:
     the one for int8 returns wrong numbers.
     """
     here, usable = _chosen(variants, _all_flags()), _chosen(variants, processor_flags())
-    if not variants or (here is not None and here == usable) or not _all_flags():
+    if here is None or here == usable or not _all_flags():
         return ""
-    if here is None:
-        return (
-            f"made for processors with {' or '.join(variants[0]['instructions'][0])}, which this one lacks; export the "
-            "model again"
-        )
     return (
         f"{'='.join(limit_of_onednn(os.environ))} forbids instruction sets that the processor has and the graph "
         f"would use, {needed(here)}; unset it"

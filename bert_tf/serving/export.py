@@ -26,8 +26,6 @@ from bert_tf.tasks.task import Task
 from bert_tf.types import Json
 
 _LARGEST_VERSION = 2**63 - 1
-# An op in the graphs that this program wrote before versions had a model card.
-_OUR_OP = b"FastWordpieceTokenizeWithOffsets"
 
 
 class Exported(NamedTuple):
@@ -239,14 +237,7 @@ def _next_version(directory: str) -> str:
 
 def _check_ours(path: str) -> None:
     """Raises ConfigError for a version that another program wrote: a server would replace it by this model."""
-    if os.path.exists(os.path.join(path, EXTRA, CARD)):
-        return
-    try:
-        with open(os.path.join(path, "saved_model.pb"), "rb") as file:
-            ours = _OUR_OP in file.read()
-    except OSError:
-        ours = False
-    if not ours:
+    if not os.path.exists(os.path.join(path, EXTRA, CARD)):
         raise ConfigError(
             f"{path} was not written by this program, and TF Serving would replace that model by the new one; choose "
             "another --export_dir, or move it away"

@@ -124,12 +124,14 @@ def test_emulated_processors_without_avx_512_answer_rightly(optimized, processor
     check(optimized, "avx2 fma", USUAL, version, emulator=("qemu-x86_64", "-cpu", processor))
 
 
-def test_a_version_with_one_way_for_other_processors_is_not_loaded(tmp_path):
-    """As versions were once written."""
-    card = {"format": "bert_tf", "signatures": {}, "instructions": ["avx9000", "amx_fp1"]}
+def test_a_version_whose_graph_would_use_forbidden_instructions_is_not_loaded(monkeypatch, tmp_path):
+    monkeypatch.setattr(ask, "CPUINFO", str(tmp_path / "cpuinfo"))
+    write(tmp_path / "cpuinfo", "avx2 avx512bw")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    card = {"format": "bert_tf", "signatures": {}, "variants": [a_variant("fast", ("avx512bw",)), a_variant("anyhow")]}
     (tmp_path / "assets.extra").mkdir()
     (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
-    message = "made for processors with avx9000 or amx_fp1, which this one lacks; export the model again"
+    message = "ONEDNN_MAX_CPU_ISA=AVX2 forbids instruction sets that the processor has .*, avx512bw; unset it"
     with pytest.raises(ValueError, match=f"^{tmp_path}: {message}$"):
         ask.Model(str(tmp_path))
     runtime = Runtime(RunOptions(), Metrics())
@@ -176,11 +178,11 @@ def test_a_limit_of_onednn_that_the_graph_does_not_see_is_refused(monkeypatch):
 def test_only_our_cards_name_instruction_sets(tmp_path):
     # A version with nothing but a card is refused too, for another reason.
     (tmp_path / "assets.extra").mkdir()
-    for card in ({"instructions": "Ask in English."}, {"format": "bert_tf", "instructions": None}, [], {}):
+    for card in ({"variants": ["fast", "slow"]}, {"format": "bert_tf", "variants": None}, [], {}):
         (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
         with pytest.raises(ValueError) as error:
             ask.Model(str(tmp_path))
-        assert "made for" not in str(error.value)
+        assert "forbids" not in str(error.value)
 
 
 @pytest.mark.skipif(not {"avx512f", "avx512_vnni"} <= ask.processor_flags(), reason="the processor lacks AVX512-VNNI")

@@ -146,8 +146,8 @@ class Runner:
         """The setting of this name, where "auto" is that of the run.json that exists already, if any."""
         if self.config.jit_compile != "auto":
             return self.config.jit_compile == "on"
-        if before:
-            return before.get("jit_compile", False)
+        if "jit_compile" in before:
+            return before["jit_compile"]
         compiled = few_shapes and accelerator(self.strategy) == "GPU"
         if compiled:
             print("train.jit_compile=auto compiles the update by XLA: a GPU, and few shapes of batches")

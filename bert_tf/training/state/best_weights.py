@@ -123,9 +123,9 @@ class BestWeights:
         path = self._path(step)
         if not os.path.exists(path):
             raise DataError(f"{path} is missing")
-        written = metadata(path).get("step", str(step))
+        written = metadata(path).get("step")
         if written != str(step):
-            raise DataError(f"{path} holds the weights of step {written}")
+            raise DataError(f"{path} holds the weights of step {written or 'unknown'}")
         tensors = open_tensors(path)
         shapes = {variable.path: tuple(variable.shape) for variable in self._model.weights}
         if {name: tensor.shape for name, tensor in tensors.items()} != shapes:

@@ -228,8 +228,6 @@ def _read(path: str, *, warn: bool) -> list[Json]:
         for number, line in enumerate(file, 1):
             try:
                 row = parse_json(line.rstrip(b"\n"), path, Json, number)
-                if "utilisation" in row:  # the name until version 0.1
-                    row["mfu"] = row.pop("utilisation")
                 location = f"{path}:{number}"
                 checked(row, _Point if row.get("kind") == "training" else _Row, location)
                 checked({name: value for name, value in row.items() if name != "kind"}, _Numbers, location)
