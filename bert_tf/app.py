@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -43,7 +43,7 @@ quiet.import_tensorflow()
 gc.freeze()
 atexit.register(gc.freeze)
 
-from bert_tf.files import cause, check_output, is_stdout, is_stream, system_error  # noqa: E402
+from bert_tf.files import cause, system_error  # noqa: E402
 from bert_tf.gfiles import SYSTEM_ERRORS  # noqa: E402
 
 
@@ -120,22 +120,6 @@ def _fail(message: str, status: int) -> NoReturn:
     kind = "error: " if status in (1, 2) else ""  # stopping a run is not an error
     print(f"bert_tf: {kind}{line}", file=sys.stderr, flush=True)
     sys.exit(status)
-
-
-def checked_extension(path: str, inputs: Iterable[str] = ()) -> str:
-    """Refuses an output file that cannot be written, before the work begins; returns the extension of its name.
-
-    For a pipe or device whose name has none, that is .jsonl. If the output is standard output, whatever else the
-    program prints goes to standard error.
-
-    Args:
-        path: of the output.
-        inputs: as for `check_output`.
-    """
-    check_output(path, inputs=inputs)
-    if is_stdout(path):
-        sys.stdout = sys.stderr
-    return os.path.splitext(path)[1] or (".jsonl" if is_stream(path) else "")
 
 
 def config_flag(help_text: str) -> Callable[[], Any]:

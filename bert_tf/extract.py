@@ -4,12 +4,13 @@ With --export_dir=DIR instead of --input and --output, exports a SavedModel that
 """
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from absl import flags, logging
 
-from bert_tf.app import checked_extension, dtype_flag, run
+from bert_tf.app import dtype_flag, run
 from bert_tf.checkpoints.directory import files_of
 from bert_tf.config import FeatureConfig
 from bert_tf.config.embeddings import POOLS
@@ -74,9 +75,11 @@ def main(_: list[str]) -> None:
         raise ConfigError("nothing to do: give --input and --output, or --export_dir")
     if export_dir and (source or output):
         raise ConfigError("--export_dir writes a SavedModel and reads no texts; leave --input and --output out")
-    ending = checked_extension(output, [source, *files_of(_INIT.value)]) if output else ""
-    if output and ending not in WRITERS:
-        raise ConfigError(f"--output={output}: unknown extension; choose one of {', '.join(WRITERS)}")
+    ending = os.path.splitext(output)[1]
+    if output:
+        check_output(output, inputs=[source, *files_of(_INIT.value)])
+        if ending not in WRITERS:
+            raise ConfigError(f"--output={output}: unknown extension; choose one of {', '.join(WRITERS)}")
     if export_dir:
         check_output(export_dir, directory=True)
         if _DTYPE.value != "float32":

@@ -25,7 +25,7 @@ _A_DAY = 24 * 60 * 60.0
 _PARTIAL = ".partial"  # suffix of the temporary names
 _NAME_BYTES = 200  # of a name in a temporary name; file systems allow 255 for all of it
 _MESSAGE = 20_000  # characters of a message of TensorFlow
-_DESCRIPTOR = re.compile(r"/dev/std(out|err)|(?:/dev|/proc/self)/fd/(\d+)")
+_DESCRIPTOR = re.compile(r"/dev/std(in|out|err)|(/dev|/proc/self)/fd/\d+")
 _CODES = {os.strerror(code): code for code in errno.errorcode}
 # "FILE; No space left on device", at the start of a line or after the name of a graph node.
 _TENSORFLOW = re.compile(rf"^(?:\{{\{{.*?\}}\}} )?(.*); ({'|'.join(map(re.escape, _CODES))})\b", re.MULTILINE)
@@ -116,11 +116,8 @@ def check_output(path: StrPath, *, directory: bool = False, new: bool = False, i
         raise ConfigError(f"{path} is not a directory; choose another path")
     if not directory and os.path.isdir(path):
         raise ConfigError(f"{path} is a directory; expected a file to write")
+    _refuse_special(path)
     try:
-        if not directory and is_stream(path):
-            if not os.access(path, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            return
         with contextlib.suppress(FileNotFoundError):
             os.stat(path)  # a name that is too long, a link to itself, a file as a parent
             for one in inputs:
@@ -177,33 +174,14 @@ def require_space(directory: StrPath, needed: float, what: str) -> None:
         )
 
 
-def is_stream(path: StrPath) -> bool:
-    """Whether a path is a pipe, a device or an open file such as /dev/stdout, to be written to but never replaced."""
-    if _DESCRIPTOR.fullmatch(os.path.abspath(path)):
-        return True
-    try:
+def _refuse_special(path: StrPath) -> None:
+    """Raises ConfigError for a pipe, a device or an open file such as /dev/stdout: they would be replaced by a file."""
+    special = _DESCRIPTOR.fullmatch(os.path.abspath(path)) is not None
+    with contextlib.suppress(OSError):
         mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def is_stdout(path: StrPath) -> bool:
-    """Whether a path stands for this program's standard output."""
-    return _descriptor(path) == 1
-
-
-def _descriptor(path: StrPath) -> int | None:
-    found = _DESCRIPTOR.fullmatch(os.path.abspath(path))
-    return None if found is None else int(found[2] or {"out": 1, "err": 2}[found[1]])
-
-
-def _send(temporary: str, path: str) -> None:
-    """Copies a complete file to a stream; opening a pipe waits for its reader."""
-    number = _descriptor(path)
-    # Opening /dev/stdout again would begin at the start of the file to which a shell has redirected it.
-    with open(temporary, "rb") as source, open(path if number is None else os.dup(number), "wb") as target:
-        shutil.copyfileobj(source, target)
+        special |= not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    if special:
+        raise ConfigError(f"{path} is a pipe, a device or an open file; expected the name of a file to write")
 
 
 @contextlib.contextmanager
@@ -211,31 +189,27 @@ def replacing(path: StrPath, *, adding: bool = False) -> Iterator[str]:
     """Yields a temporary path with the same name, in a new folder of its own.
 
     If the block succeeds, all files in that folder move next to `path`, `path` itself last; if it fails, they are
-    removed. A link stays, and the file that it points to is replaced. A stream (`is_stream`) gets the complete content.
+    removed. A link stays, and the file that it points to is replaced.
 
     Args:
         path: the file to write.
         adding: whether the temporary file starts as a copy of the existing file, if any.
     """
-    path, stream = os.fspath(path), is_stream(path)
-    directory, name = os.path.split(os.path.abspath(path) if stream else os.path.realpath(path))
+    path = os.fspath(path)
+    _refuse_special(path)
+    directory, name = os.path.split(os.path.realpath(path))
     os.makedirs(directory, exist_ok=True)
-    folder = _temporary_folder(path, tempfile.gettempdir() if stream else directory, name)
+    folder = _temporary_folder(path, directory, name)
     temporary = os.path.join(folder, name)
     try:
         with errors_naming(directory, folder), errors_naming(path, temporary):
-            if adding and os.path.exists(path) and not stream:
+            if adding and os.path.exists(path):
                 shutil.copyfile(path, temporary)
             yield temporary
             for file in sorted(os.listdir(folder), key=name.__eq__):
                 written, target = os.path.join(folder, file), os.path.join(directory, file)
                 os.chmod(written, 0o644)
-                if not stream:
-                    os.replace(written, target)
-                elif file == name:
-                    _send(written, path)
-                else:
-                    shutil.move(written, target)
+                os.replace(written, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from bert_tf.app import checked_extension, run
+from bert_tf.app import run
 from bert_tf.files import check_output
 from bert_tf.inputs.corpus.readers import check_text_files, find_files
 from bert_tf.progress import bar
@@ -31,7 +31,7 @@ def _read(paths: list[str]) -> Iterator[bytes]:
 
 
 def main(_: list[str]) -> None:
-    checked_extension(_OUTPUT.value)
+    check_output(_OUTPUT.value)
     paths = find_files(_INPUT.value.split(","))
     check_output(_OUTPUT.value, inputs=paths)
     check_text_files(paths)

@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_tf.app import checked_extension, data_flags, dtype_flag, run, strategy_flags
+from bert_tf.app import data_flags, dtype_flag, run, strategy_flags
 from bert_tf.checkpoints.directory import files_of, load_fine_tuned
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing
@@ -99,27 +99,25 @@ def _checked_export_dir(way: str) -> str:
 
 
 def _predict(model_dir: str) -> None:
-    ending = checked_extension(_OUTPUT.value, files_of(model_dir))
+    check_output(_OUTPUT.value, inputs=files_of(model_dir))
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(model_dir)
         precision.infer_in(_DTYPE.value, model)
     predict = finetuning.predictor(task, model, devices)
-    _write(task, ending, lambda examples: predict(examples, _BATCH_SIZE.value))
+    _write(task, lambda examples: predict(examples, _BATCH_SIZE.value))
 
 
 def _predict_on_server(url: str, export_dir: str) -> None:
-    ending = checked_extension(_OUTPUT.value)
+    check_output(_OUTPUT.value)
     server = Server(url, export_dir)
-    _write(server.task, ending, lambda examples: server.predicting(examples, _BATCH_SIZE.value))
+    _write(server.task, lambda examples: server.predicting(examples, _BATCH_SIZE.value))
 
 
-def _write(
-    task: FineTuningTask, ending: str, predicting: Callable[[Iterable[Any]], Iterable[tuple[Any, Json]]]
-) -> None:
+def _write(task: FineTuningTask, predicting: Callable[[Iterable[Any]], Iterable[tuple[Any, Json]]]) -> None:
     """Reads the examples and writes what `predicting` makes of them."""
     task.data = _DATA(task.data)
-    writers = task.writers()
+    writers, ending = task.writers(), os.path.splitext(_OUTPUT.value)[1]
     if ending not in writers:
         raise ConfigError(
             f"--output={_OUTPUT.value}: unknown extension; a {task.name} model writes {', '.join(writers)}"

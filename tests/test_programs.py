@@ -167,14 +167,6 @@ def test_predict_reads_json_lines_from_standard_input(programs, folder, finetune
     assert wrong.status == 1 and wrong.error_line.startswith("bert_tf: error: -:1: no field 'sentence'")
 
 
-def test_predict_writes_rows_to_standard_output_and_nothing_else(programs, folder, finetuned):
-    files = f"--model_dir={finetuned}", f"--data_dir={folder}"
-    programs.succeed("predict", *files, f"--output={folder}/rows.jsonl")
-    done = programs.succeed("predict", *files, "--output=/dev/stdout")
-    assert done.output == (folder / "rows.jsonl").read_text()
-    assert "/dev/stdout: 37 rows" in done.errors
-
-
 OUTPUTS = {
     "predict": "--model_dir=none --output",
     "evaluate": "--model_dir=none --output",

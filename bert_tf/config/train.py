@@ -128,8 +128,6 @@ class TrainConfig:
             pre-training.
         save_every: updates between two checkpoints; 0: at each evaluation, and at least every 1,000 updates.
         keep: number of checkpoints to keep.
-        on_save_error: what to do if a checkpoint or the curves cannot be written, e.g. because the disk is full:
-            "stop", or "go_on" with a warning for each checkpoint.
         max_nonfinite_steps: consecutive updates with a non-finite gradient, all skipped, after which the run stops.
         keep_best: whether to save the model of the best evaluation, by the task's `monitor` metric, instead of the
             last one.
@@ -173,7 +171,6 @@ class TrainConfig:
     evaluate_every: int = setting(0, **_COUNT_OR_0)
     save_every: int = setting(0, **_COUNT_OR_0)
     keep: int = setting(2, **_COUNT)
-    on_save_error: str = setting("stop", choices=("stop", "go_on"))
     max_nonfinite_steps: int = setting(20, **_COUNT)
     keep_best: bool = False
     patience: int = setting(0, **_COUNT_OR_0)

@@ -141,7 +141,7 @@ class Trainer:
         """
         config, chief = self.config, is_chief(self.strategy)
         folder = os.path.join(directory, "checkpoints")
-        checkpoints = Checkpoints(folder, self._variables(), config.keep, config.on_save_error)
+        checkpoints = Checkpoints(folder, self._variables(), config.keep)
         # One more than checkpoints: the newest exists while the checkpoint of its step is still being written.
         input_state = InputState(folder, self.strategy, config.keep + 1, pipeline)
         restored = checkpoints.restore(print, lambda: self.step)
@@ -151,7 +151,7 @@ class Trainer:
         if started:
             started(self.step)
         draw = functools.partial(reporter.curves, directory, title, self.task.monitor)
-        history = History(directory, self.step, write=chief, on_error=config.on_save_error, draw=draw)
+        history = History(directory, self.step, write=chief, draw=draw)
         self.best = best = BestWeights(folder, self.model, self.task.monitor, self.task.mode, config, write=chief)
         best.remove_after(self.step)
         # Updates since the last point: `_totals` counts all but the skipped ones.
@@ -265,7 +265,7 @@ class Trainer:
 
     def _check_space(self, directory: str, checkpoints: int, save_every: int) -> None:
         """Raises DataError if the disk clearly has no room for this number of new checkpoints, and the model."""
-        if self.step >= self.total_steps or self.config.on_save_error != "stop":  # else the run continues without
+        if self.step >= self.total_steps:
             return
         sizes = {name: value.dtype.size * value.shape.num_elements() for name, value in self._variables().items()}
         count = max(0, min(checkpoints, -(-(self.total_steps - self.step) // save_every)))

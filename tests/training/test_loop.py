@@ -315,7 +315,6 @@ def test_too_little_room_for_the_checkpoints_is_reported_before_the_first_update
         train(tmp_path, **settings)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
     train(tmp_path / "fewer", **settings | {"keep": 1})
-    train(tmp_path / "all the same", **settings, on_save_error="go_on")
 
 
 def test_data_that_changed_during_the_run_stop_it_before_a_checkpoint_is_written(tmp_path):

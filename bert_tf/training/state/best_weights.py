@@ -61,23 +61,14 @@ class BestWeights:
             checkpoints: `Checkpoints.steps`.
 
         Raises:
-            OSError: with train.on_save_error "stop", if the weights cannot be written, e.g. because the disk is full.
+            OSError: the weights cannot be written, e.g. because the disk is full.
         """
         evaluations = [*evaluations, {"step": step} | metrics]
         if not self._config.keep_best or not self._write or self.step(evaluations) != step:
             return
-        try:
-            os.makedirs(self._folder, exist_ok=True)
-            write_tensors(
-                self._path(step),
-                {variable.path: tensor_of_variable(variable) for variable in self._model.weights},
-                step=str(step),
-            )
-        except OSError as error:
-            if self._config.on_save_error == "stop":
-                raise
-            log(f"{self._path(step)} could not be written: {error.strerror}; training continues (train.on_save_error)")
-            return
+        os.makedirs(self._folder, exist_ok=True)
+        tensors = {variable.path: tensor_of_variable(variable) for variable in self._model.weights}
+        write_tensors(self._path(step), tensors, step=str(step))
         needed = {self.step([row for row in evaluations if row["step"] <= until]) for until in (*checkpoints, step)}
         for other in set(self._kept()) - needed:
             os.remove(self._path(other))

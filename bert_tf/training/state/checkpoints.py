@@ -29,8 +29,6 @@ class Checkpoints:
         directory: gets the checkpoints.
         variables: by name.
         keep: number of checkpoints to keep.
-        on_error: if a checkpoint cannot be written: "stop" raises an error, "go_on" prints a line on standard error.
-            Earlier checkpoints are kept in either case, and nothing of the failed one.
 
     Attributes:
         newest: path, without extensions, of the newest checkpoint that this process wrote or restored; None before.
@@ -40,8 +38,8 @@ class Checkpoints:
     # it raises that error in place of the next save, which is lost; its sync() raises nothing; an error of the last
     # write is a stack trace at exit, with status 0; and a second copy of all variables stays in memory between saves.
 
-    def __init__(self, directory: str, variables: Mapping[str, tf.Variable], keep: int, on_error: str = "stop") -> None:
-        self._directory, self._keep, self._on_error = directory, keep, on_error
+    def __init__(self, directory: str, variables: Mapping[str, tf.Variable], keep: int) -> None:
+        self._directory, self._keep = directory, keep
         self._variables = {_attribute(name): variable for name, variable in variables.items()}
         # Variables without a shape: between saves they are empty.
         with tf.device("CPU:0"):
@@ -121,7 +119,7 @@ class Checkpoints:
             step: number of the checkpoint.
 
         Raises:
-            BertTfError: with on_error "stop", if the previous write failed.
+            BertTfError: the previous write failed.
         """
         self.wait()
         if not self._tidy:  # not earlier: a process that only reads must not remove files that another one is writing
@@ -139,7 +137,8 @@ class Checkpoints:
         """Raises the error of a finished write, once; does not wait.
 
         Raises:
-            BertTfError: with on_error "stop", if a checkpoint could not be written, e.g. because the disk is full.
+            BertTfError: a checkpoint could not be written, e.g. because the disk is full; earlier ones are kept, and
+                nothing of this one.
         """
         if self._writing and self._writing.done():
             writing, self._writing = self._writing, None
@@ -163,20 +162,13 @@ class Checkpoints:
         except (tf.errors.OpError, OSError) as error:
             if self.newest != path:
                 self._keep_only([other for other in self._complete() if other != path])
-            self._report_failure(step, error)
+            raise BertTfError(
+                f"checkpoint of step {step} could not be written: {cause(error)}; last good checkpoint: "
+                f"{self.newest or 'none'}; make room and run the same command again to resume from it"
+            ) from None
         finally:
             for copy in self._copies.values():
                 copy.assign(tf.zeros([0], copy.dtype))
-
-    def _report_failure(self, step: int, error: Exception) -> None:
-        message = (
-            f"checkpoint of step {step} could not be written: {cause(error)}; "
-            f"last good checkpoint: {self.newest or 'none'}"
-        )
-        if self._on_error == "go_on":
-            log(f"{message}; training continues (train.on_save_error)")
-        else:
-            raise BertTfError(f"{message}; make room and run the same command again to resume from it") from None
 
     def _complete(self) -> list[str]:
         """Paths of the complete checkpoints without extensions, oldest first."""

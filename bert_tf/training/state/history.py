@@ -38,9 +38,10 @@ class History:
         directory: gets history.jsonl and tensorboard/.
         step: of the checkpoint from which the run resumes; rows of later steps are removed, they will be written again.
         write: False keeps everything in memory (workers other than the chief).
-        on_error: if a file cannot be written, e.g. because the disk is full: "stop" raises an error, "go_on" prints a
-            line on standard error; with the next point, history.jsonl gets the missing rows.
         draw: presents the curves (`Reporter.curves`); called at each evaluation, and by `draw`.
+
+    All methods raise a BertTfError if a file cannot be written, e.g. because the disk is full; a line or an event that
+    was written only in part is removed when the run resumes.
     """
 
     def __init__(
@@ -49,14 +50,11 @@ class History:
         step: int,
         *,
         write: bool = True,
-        on_error: str = "stop",
         draw: Callable[["History"], None] = lambda history: None,
     ) -> None:
         self._path = os.path.join(directory, "history.jsonl")
         rows = [row for row in _read(self._path, warn=write) if row["step"] <= step]
-        self._rows, self._complete = rows, True  # the rows of history.jsonl, and whether the file has them all
-        self._on_error = on_error
-        self._failing: set[str] = set()  # files that cannot be written at present
+        self._count = len(rows)  # of history.jsonl
         self.points = [row for row in rows if row["kind"] == "training"]
         self.evaluations = [row for row in rows if row["kind"] == "evaluation"]
         self.resumes: list[int] = [row["step"] for row in rows if row["kind"] == "resume"]
@@ -107,34 +105,25 @@ class History:
 
     def draw(self) -> None:
         """Presents the curves, unless they are as before, or a run ends before its first point."""
-        if self._write and self._drawn != len(self._rows) and (self.points or self.evaluations):
+        if self._write and self._drawn != self._count and (self.points or self.evaluations):
             with self._failures(CURVES):
                 self._draw(self)
-                self._drawn = len(self._rows)
+                self._drawn = self._count
 
     def _record(self, row: Json, histograms: Mapping[str, Array] = types.MappingProxyType({})) -> None:
-        self._rows.append(row)
+        self._count += 1
         if not self._write:
             return
-        with self._failures("history.jsonl"):
-            self._append(row)
-        if self._complete and row["kind"] in _SHOWN:  # else the disk has no room for either
+        with self._failures("history.jsonl"), open(self._path, "a", encoding="utf-8") as file:
+            file.write(_lines([row]))
+        if row["kind"] in _SHOWN:
             with self._failures("tensorboard"):
                 self._write_events(row, histograms)
 
-    def _append(self, row: Json) -> None:
-        if self._complete:
-            self._complete = False
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(_lines([row]))
-        else:  # rows are missing, or the last one is truncated
-            write_text(self._path, _lines(self._rows))
-        self._complete = True
-
     def _write_events(self, row: Json, histograms: Mapping[str, Array]) -> None:
-        # The writer is put back only if all went well: else its file may end in a truncated record, and readers stop
-        # there.
-        writer = self._writers.pop(row["kind"], None) or tf.summary.create_file_writer(self._events(row["kind"]))
+        if row["kind"] not in self._writers:
+            self._writers[row["kind"]] = tf.summary.create_file_writer(self._events(row["kind"]))
+        writer = self._writers[row["kind"]]
         with writer.as_default(row["step"]):
             for name, value in row.items():
                 if name not in ("kind", "step"):
@@ -142,24 +131,20 @@ class History:
             for name in histograms:
                 _write_histogram(name, histograms[name])
         writer.flush()
-        self._writers[row["kind"]] = writer
 
     def _events(self, kind: str) -> str:
         return os.path.join(self._directory, "tensorboard", kind)
 
     @contextlib.contextmanager
     def _failures(self, name: str) -> Iterator[None]:
-        """With on_error "go_on", logs write errors of a file: one line when they begin."""
+        """Names the file and the remedy in write errors."""
         try:
             yield
-            self._failing.discard(name)
         except (OSError, tf.errors.OpError) as error:
-            message = f"{os.path.join(self._directory, name)} could not be written: {cause(error)}"
-            if self._on_error == "stop":
-                raise BertTfError(f"{message}; make room and run the same command again to resume") from None
-            if name not in self._failing:
-                self._failing.add(name)
-                log(f"{message}; training continues (train.on_save_error)")
+            raise BertTfError(
+                f"{os.path.join(self._directory, name)} could not be written: {cause(error)}; make room and run the "
+                "same command again to resume"
+            ) from None
 
 
 def by_phase(points: Sequence[Json], pending: Mapping[str, float] | None = None) -> list[Json]:

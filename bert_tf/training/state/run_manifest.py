@@ -34,7 +34,7 @@ RESUMABLE_FIELDS = {
     "config.train.save_every": "reads the weights only",
     "config.train.keep": "reads the weights only",
     # Whether a run ends early, not its computations until then.
-    "config.train.on_save_error": "limit",
+    "config.train.on_save_error": "a former limit, in the run.json of earlier runs",
     "config.train.max_nonfinite_steps": "limit",
     "config.data.max_bad_share": "limit",
     # Where the same batches are made; masks are integers, so no compiler rounds them.

@@ -123,22 +123,24 @@ def test_nan_is_null_in_the_file_and_nan_again_in_a_resumed_run(tmp_path):
         assert repr(resumed.points + resumed.evaluations) == repr(history.points + history.evaluations)
 
 
-def test_on_a_full_disk_a_run_warns_once_and_writes_missing_entries_later(small_disk, fill, capfd):
+def test_a_run_that_a_full_disk_ended_resumes_with_whole_lines(small_disk, fill, capfd):
     draw = functools.partial(FileReporter().curves, str(small_disk), "a run", "loss")
-    history = History(str(small_disk), 0, on_error="go_on", draw=draw)
+    history = History(str(small_disk), 0, draw=draw)
     history.point(10, 0, {"loss": 1.0}, 0.0, {})
     fill(0)
-    for step in range(20, 520, 50):  # more than the rest of the file's last page
-        history.point(step, 0, {f"measure {number}": 1.0 for number in range(20)}, 0.0, {})
-    history.draw()
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("bert_tf: ")]
-    assert sorted(line.split()[1].rsplit("/", 1)[1] for line in lines) == ["curves.png", "history.jsonl", "tensorboard"]
-    assert all("could not be written: No space left on device; training continues" in line for line in lines)
+    with pytest.raises(BertTfError, match=r"curves\.png could not be written: No space left on device; make room"):
+        history.draw()
+    with pytest.raises(
+        BertTfError, match=r"(history\.jsonl|tensorboard) could not be written: No space left on device; "
+    ):
+        for step in range(20, 520, 50):  # more than the rest of the file's last page
+            history.point(step, 0, {f"measure {number}": 1.0 for number in range(20)}, 0.0, {})
     (small_disk / "other").unlink()
     time.sleep(1.1)  # TensorBoard orders files of the same second by a counter as text: 10 before 9
-    history.point(520, 0, {"loss": 2.0}, 0.0, {})
-    assert [row["step"] for row in rows(small_disk)] == [10, *range(20, 520, 50), 520]
-    assert shown_by_tensorboard(small_disk / "tensorboard/training")[-1] == (520, 2.0)
+    resumed = History(str(small_disk), 10, draw=draw)
+    resumed.point(20, 0, {"loss": 2.0}, 0.0, {})
+    assert "bert_tf: " not in capfd.readouterr().err and [row["step"] for row in rows(small_disk)] == [10, 20]
+    assert shown_by_tensorboard(small_disk / "tensorboard/training") == [(10, 1.0), (20, 2.0)]
 
 
 def test_a_run_that_ends_before_its_first_point_draws_nothing(tmp_path):
@@ -151,13 +153,6 @@ def test_a_run_that_ends_before_its_first_point_draws_nothing(tmp_path):
     history.point(1, 0, {"loss": 1.0}, 0.0, {})
     history.draw()
     assert (path / "curves.png").exists()
-
-
-def test_a_full_disk_is_an_error_by_default(small_disk, fill):
-    history = History(str(small_disk), 0)
-    fill(0)
-    with pytest.raises(BertTfError, match=r"history\.jsonl could not be written: No space left on device; make room"):
-        history.point(10, 0, {"loss": 1.0}, 0.0, {})
 
 
 def test_a_worker_that_is_not_the_chief_writes_nothing(tmp_path):

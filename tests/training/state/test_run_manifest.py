@@ -48,6 +48,13 @@ def test_the_same_run_may_be_resumed(tmp_path):
     assert on_disk(tmp_path / "run") == RUN
 
 
+def test_a_run_with_a_setting_that_is_gone_and_changed_no_result_may_be_resumed(tmp_path):
+    folder = claimed(tmp_path / "run")
+    (folder / "run.json").write_text(json.dumps(other(on_save_error="stop")))
+    RunManifest(str(folder), RUN).write(10)
+    assert on_disk(folder) == RUN
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -219,4 +226,5 @@ def test_the_list_of_resumable_settings_names_existing_settings():
         for config in (PretrainConfig(), FinetuneConfig(task=ClassificationConfig()))
         for name, _ in fields_of(config, "config")
     }
-    assert set(RESUMABLE_FIELDS) - known == {"data_dir", "init"}
+    gone = {"config.train.on_save_error"}  # in the run.json of earlier runs
+    assert set(RESUMABLE_FIELDS) - known == {"data_dir", "init"} | gone
