@@ -1,19 +1,18 @@
 """Locks of directories: one process at a time writes into them."""
 
 import contextlib
-import fcntl
+import errno
 import os
 import stat
 from collections.abc import Iterator
-from typing import IO
+
+import filelock
 
 from bert_tf.errors import ConfigError
 from bert_tf.types import StrPath
 
 LOCK = ".lock"  # the file in a locked directory
-_held: set[IO[str]] = set()
-# A forked process shares the locks, and would keep them if this one were killed.
-os.register_at_fork(after_in_child=lambda: [file.close() for file in _held])
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system
 
 
 @contextlib.contextmanager
@@ -31,46 +30,34 @@ def locked(directory: StrPath) -> Iterator[None]:
         yield
         return
     created = not os.path.isdir(directory)
-    while True:
-        try:
-            os.makedirs(directory, exist_ok=True)
-        except FileExistsError:
-            # It may have existed at first and been removed by the process that had created it.
-            with contextlib.suppress(FileNotFoundError):
-                if not stat.S_ISDIR(os.lstat(directory).st_mode):
-                    raise
-            continue
-        try:
-            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
-        except FileNotFoundError:  # the process that created the directory has removed it
-            continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            file.seek(0)
-            with file:
-                holder = file.read().strip() or "another process"
-            raise ConfigError(
-                f"{os.fspath(directory)} is in use by {holder}; wait until it ends, or choose another directory"
-            ) from None
-        except OSError:  # no locks on this file system
-            break
-        # The process that had the lock may have removed the file between the two calls.
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                break
-        file.close()
-    _held.add(file)
+    lock = filelock.FileLock(path, timeout=0, fallback_to_soft=False)
     try:
-        with contextlib.suppress(OSError):  # on a full disk
-            file.truncate(0)
-            print(f"process {os.getpid()} on {os.uname().nodename}", file=file, flush=True)
+        os.makedirs(directory, exist_ok=True)
+        lock.acquire()
+    # The last two: the process that created the directory is just removing it.
+    except (filelock.Timeout, FileNotFoundError, FileExistsError) as error:
+        with contextlib.suppress(FileNotFoundError):
+            if isinstance(error, FileExistsError) and not stat.S_ISDIR(os.lstat(directory).st_mode):
+                raise
+        raise ConfigError(
+            f"{os.fspath(directory)} is in use by {_holder(path)}; wait until it ends, or choose another directory"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    try:
+        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:  # not on a full disk
+            print(f"process {os.getpid()} on {os.uname().nodename}", file=file)
         yield
     finally:
-        _held.remove(file)
         with contextlib.suppress(OSError):
-            os.remove(path)
+            os.remove(path)  # while it is locked: whoever waits for this file will see that it has gone
             if created:
                 os.rmdir(directory)  # only if it is empty
-        with contextlib.suppress(OSError):
-            file.close()
+        lock.release()
+
+
+def _holder(path: str) -> str:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline().strip() or "another process"
+    return "another process"

@@ -75,6 +75,13 @@ while time.monotonic() < end:
         assert process.returncode == 0, errors
 
 
+def test_a_directory_is_locked_under_all_its_names(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    with locked(tmp_path / "run"), pytest.raises(ConfigError, match="link is in use by"), locked(tmp_path / "link"):
+        pytest.fail("two at once")
+
+
 @pytest.mark.parametrize("kind", ["file", "dangling link"])
 def test_what_is_no_directory_cannot_be_locked(tmp_path, kind):
     path = tmp_path / "run"
