@@ -43,8 +43,7 @@ quiet.import_tensorflow()
 gc.freeze()
 atexit.register(gc.freeze)
 
-from bert_tf.files import cause, system_error  # noqa: E402
-from bert_tf.gfiles import SYSTEM_ERRORS  # noqa: E402
+from bert_tf.files import cause, is_system_error, system_error  # noqa: E402
 
 
 def run(main: Callable[[list[str]], None], *, arguments: bool = False) -> None:
@@ -73,9 +72,9 @@ def run(main: Callable[[list[str]], None], *, arguments: bool = False) -> None:
         except UnicodeEncodeError as error:
             _fail(f"{error.object[:80]!a}: not UTF-8; rename the file, or correct the text", 1)
         except Exception as error:
-            found = system_error(error)
-            if not found and not isinstance(error, SYSTEM_ERRORS):
+            if not is_system_error(error):
                 raise
+            found = system_error(error)
             _fail(f"{found.filename or 'system'}: {cause(error)}" if found else cause(error), 1)
 
     app.run(guarded, flags_parser=_parse)

@@ -1,26 +1,31 @@
-"""Atomic file writes: write to a temporary name, then rename. And JSON as this project writes it."""
+"""Atomic file writes: write to a temporary name, then rename. And JSON as this project writes it.
+
+Paths with a scheme, such as gs://, are on the file systems that TensorFlow knows; it is imported for these only.
+"""
 
 import contextlib
 import errno
+import functools
 import glob
 import json
 import math
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bert_tf.config.values import half_pairs, misfit, shown
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.types import StrPath
 
 _T = TypeVar("_T")
-_RANDOM = 8  # characters that tempfile.mkdtemp puts between prefix and suffix
+_RANDOM = 8  # characters between the start of a temporary name and its suffix
 _A_DAY = 24 * 60 * 60.0
 _PARTIAL = ".partial"  # suffix of the temporary names
 _NAME_BYTES = 200  # of a name in a temporary name; file systems allow 255 for all of it
@@ -37,6 +42,27 @@ def system_error(error: Exception) -> OSError | None:
         return error
     found = _TENSORFLOW.search(_message(error))
     return OSError(_CODES[found[2]], found[2], found[1]) if found else None
+
+
+def is_system_error(error: Exception) -> bool:
+    """Whether an error is of a file system: a file that vanished, is damaged, not allowed, or does not fit."""
+    if system_error(error):
+        return True
+    import tensorflow as tf
+
+    found = tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError
+    return isinstance(error, (*found, tf.errors.ResourceExhaustedError))
+
+
+@contextlib.contextmanager
+def data_errors(name: str) -> Iterator[None]:
+    """Turns errors of the file system into a DataError that begins with `name`; Beam's workers can hand it on."""
+    try:
+        yield
+    except Exception as error:
+        if not is_system_error(error):
+            raise
+        raise DataError(f"{name}: {cause(error)}") from None
 
 
 def _message(error: Exception, otherwise: str = "") -> str:
@@ -184,6 +210,34 @@ def _refuse_special(path: StrPath) -> None:
         raise ConfigError(f"{path} is a pipe, a device or an open file; expected the name of a file to write")
 
 
+class _FileSystem(NamedTuple):
+    makedirs: Callable[[str], None]
+    listdir: Callable[[str], list[str]]
+    rename: Callable[[str, str], None]
+    rmtree: Callable[[str], None]
+    open: Callable[..., Any]
+
+
+_LOCAL = _FileSystem(
+    functools.partial(os.makedirs, exist_ok=True),
+    os.listdir,
+    os.replace,
+    functools.partial(shutil.rmtree, ignore_errors=True),
+    open,
+)
+
+
+def _file_system(path: str) -> _FileSystem:
+    if "://" not in path:
+        return _LOCAL
+    import tensorflow as tf
+
+    files = tf.io.gfile
+    return _FileSystem(
+        files.makedirs, files.listdir, functools.partial(files.rename, overwrite=True), files.rmtree, files.GFile
+    )
+
+
 @contextlib.contextmanager
 def replacing(path: StrPath, *, adding: bool = False) -> Iterator[str]:
     """Yields a temporary path with the same name, in a new folder of its own.
@@ -192,13 +246,15 @@ def replacing(path: StrPath, *, adding: bool = False) -> Iterator[str]:
     removed. A link stays, and the file that it points to is replaced.
 
     Args:
-        path: the file to write.
-        adding: whether the temporary file starts as a copy of the existing file, if any.
+        path: the file to write, on any file system that TensorFlow knows.
+        adding: whether the temporary file starts as a copy of the existing local file, if any.
     """
     path = os.fspath(path)
-    _refuse_special(path)
-    directory, name = os.path.split(os.path.realpath(path))
-    os.makedirs(directory, exist_ok=True)
+    files = _file_system(path)
+    is_local = files is _LOCAL
+    if is_local:
+        _refuse_special(path)
+    directory, name = os.path.split(os.path.realpath(path) if is_local else path)
     folder = _temporary_folder(path, directory, name)
     temporary = os.path.join(folder, name)
     try:
@@ -206,31 +262,37 @@ def replacing(path: StrPath, *, adding: bool = False) -> Iterator[str]:
             if adding and os.path.exists(path):
                 shutil.copyfile(path, temporary)
             yield temporary
-            for file in sorted(os.listdir(folder), key=name.__eq__):
-                written, target = os.path.join(folder, file), os.path.join(directory, file)
-                os.chmod(written, 0o644)
-                os.replace(written, target)
+            for file in sorted(files.listdir(folder), key=name.__eq__):
+                written = os.path.join(folder, file)
+                if is_local:
+                    os.chmod(written, 0o644)
+                files.rename(written, os.path.join(directory, file))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        files.rmtree(folder)
 
 
 def _temporary_folder(path: str, parent: str, name: str) -> str:
     """A new folder in `parent` for what will be written to `path`."""
-    try:
-        return tempfile.mkdtemp(dir=parent, prefix=_prefix(name), suffix=_PARTIAL)
-    except OSError as error:
-        error.filename = path
-        raise
+    # Beam may have two workers write the same file.
+    folder = os.path.join(parent, f"{_prefix(name)}{secrets.token_hex(_RANDOM // 2)}{_PARTIAL}")
+    with errors_naming(path, folder):
+        _file_system(path).makedirs(folder)
+    return folder
 
 
 def _prefix(name: str) -> str:
     """The start of the temporary names for a file or directory."""
-    return f".{short(name)}."
+    return f".{os.fsencode(name)[:_NAME_BYTES].decode(errors='ignore')}."
 
 
-def short(name: str) -> str:
-    """The start of a file's name, short enough to be part of a temporary name."""
-    return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
+def final_name(name: str) -> str:
+    """The name of a file that a process was writing inside `replacing` when it was killed; "" for other names.
+
+    Args:
+        name: of a temporary folder, as in the list of a directory; only the first 200 bytes of a name are in it.
+    """
+    found = re.fullmatch(rf"\.(.+)\.\w{{{_RANDOM}}}{re.escape(_PARTIAL)}/?", name)
+    return found[1] if found else ""
 
 
 def numbers_of(directory: StrPath, before: str, after: str) -> list[int]:
@@ -288,8 +350,8 @@ def replacing_directory(path: StrPath) -> Iterator[str]:
 
 def write_text(path: StrPath, text: str) -> None:
     """Writes UTF-8 text atomically."""
-    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with replacing(path) as temporary, _file_system(temporary).open(temporary, "wb") as file:
+        file.write(text.encode())
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -314,19 +376,23 @@ def nan_for_null(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-def write_json(path: StrPath, value: Any) -> None:
-    """Writes a value as indented JSON (`to_json`), atomically."""
-    write_text(path, to_json(value, indent=1) + "\n")
+def write_json(path: StrPath, value: Any, indent: int | None = 1) -> None:
+    """Writes a value as JSON (`to_json`), atomically."""
+    write_text(path, to_json(value, indent) + "\n")
 
 
 def read_json(path: StrPath, kind: type[_T]) -> _T:
     """Reads a JSON file; `parse_json` says what `kind` is and when this is a DataError."""
     try:
-        with open(path, "rb") as file:
-            return parse_json(file.read(), path, kind)
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise DataError(f"{path}: {reason}") from None
+        with _file_system(os.fspath(path)).open(path, "rb") as file:
+            text = file.read()
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except Exception as error:
+        if not is_system_error(error):
+            raise
+        raise DataError(f"{path}: {cause(error)}") from None
+    return parse_json(text, path, kind)
 
 
 def parse_json(text: str | bytes, location: StrPath, kind: type[_T], line: int = 1) -> _T:

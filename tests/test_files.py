@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import gfiles
 from bert_tf.config import TokenizerConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import (
@@ -18,6 +17,7 @@ from bert_tf.files import (
     cause,
     check_output,
     check_own_directory,
+    final_name,
     nan_for_null,
     numbers_of,
     parse_json,
@@ -287,6 +287,26 @@ def test_a_pipe_or_an_open_file_is_refused_and_never_replaced(tmp_path, monkeypa
     assert names(tmp_path) == ["link", "pipe"] and Path("pipe").is_fifo()
 
 
+def test_a_file_system_of_tensorflow_has_the_file_completely_or_not_at_all():
+    path, files = "ram://files/deep/a.json", tf.io.gfile
+    write_json(path, {"label": "긍정"}, indent=None)
+    assert files.GFile(path).read() == '{"label": "긍정"}\n' and read_json(path, Any) == {"label": "긍정"}
+    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
+        files.GFile(temporary, "w").write("half")
+        raise ZeroDivisionError
+    write_json(path, 2)
+    assert files.listdir("ram://files/deep") == ["a.json"] and read_json(path, Any) == 2
+    with pytest.raises(DataError, match=r"^ram://files/none\.json: "):
+        read_json("ram://files/none.json", Any)
+
+
+def test_the_folder_of_a_killed_process_names_its_file(tmp_path):
+    with replacing(tmp_path / "labels.jsonl"):
+        (temporary,) = names(tmp_path)
+    assert final_name(temporary) == final_name(f"{temporary}/") == "labels.jsonl"
+    assert not any(map(final_name, ["labels.jsonl", "download.partial", ".partial", ".labels.jsonl.partial"]))
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_link_stays_and_its_target_is_written(tmp_path, exists):
     (tmp_path / "there").mkdir()
@@ -303,10 +323,7 @@ def test_a_name_of_255_bytes_can_be_written(tmp_path, name):
     write_text(tmp_path / name, "text")
     with replacing_directory(tmp_path / "in" / name):
         pass
-    with gfiles.replacing(str(tmp_path / name)) as temporary:
-        Path(temporary).write_text("more")
     assert names(tmp_path) == sorted(["in", name]) and names(tmp_path / "in") == [name]
-    assert (tmp_path / name).read_text() == "more"
 
 
 NODE = "{{function_node __wrapped__SaveV2_device_/job:localhost/replica:0/task:0/device:CPU:0}} "
@@ -317,7 +334,7 @@ GRAPH = "Graph execution error:\n\nDetected at\n  File\n"
     "before, after", [("", ""), (NODE, " [Op:SaveV2]"), (GRAPH, "\n\t [[{{node WriteFile}}]]\nHint")]
 )
 def test_a_full_disk_that_tensorflow_reports_is_an_error_of_the_final_file(tmp_path, before, after):
-    for writing in (replacing, replacing_directory, gfiles.replacing):
+    for writing in (replacing, replacing_directory):
         path = str(tmp_path / ("x" * 250))
         with pytest.raises(OSError) as caught, writing(path) as temporary:
             message = f"{before}{temporary}/variables_temp/part; No space left on device{after}"

@@ -1,50 +1,39 @@
-"""Content fingerprints of corpora, files, weights and batches; used to detect changed inputs on resume."""
+"""Content fingerprints of settings, tokenizers, files, weights and batches; used to detect changed inputs on resume."""
 
 import hashlib
-import os
+import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import DataError
-from bert_tf.inputs.corpus.shards import DESCRIPTION, are_shards, digest
+from bert_tf.text import Tokenizer
 from bert_tf.types import Json, Tensors
 
+_FORMAT = 1  # of token ids: what other code makes of a text with the same settings is another tokenizer's
 
-def corpus_identity(files: Sequence[str]) -> Json:
-    """Identifies a corpus by the names and sizes of its files, which are not read themselves.
 
-    A text file that changed without changing its size is not noticed.
+def digest(value: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a JSON-ready value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
-    Args:
-        files: text files or shards, in the order in which training numbers them.
+
+def tokenizer_identity(tokenizer: Tokenizer) -> Json:
+    """The settings of a tokenizer that determine the token ids, and their fingerprint.
 
     Returns:
-        dict, JSON-ready: files, their number; bytes, the sum of their sizes; names_and_sizes, a digest of each file's
-        name (without folders) and size, in this order; for shards also prepared, a digest of their corpus.json files.
+        dict, JSON-ready: format, vocabulary (SHA-256 of its wordpieces, one per line), vocab_size, lower_case,
+        strip_accents, split_cjk, and fingerprint, the `digest` of the others.
     """
-    sizes = [tf.io.gfile.stat(file).length for file in files]
-    names = [[os.path.basename(file), size] for file, size in zip(files, sizes, strict=True)]
-    identity = {"files": len(files), "bytes": sum(sizes), "names_and_sizes": digest(names)}
-    if are_shards(files):
-        folders = dict.fromkeys(os.path.dirname(file) for file in files)
-        identity["prepared"] = digest([file_identity(os.path.join(folder, DESCRIPTION)) for folder in folders])
-    return identity
-
-
-def check_unchanged(files: Sequence[str], before: Json) -> None:
-    """Raises a DataError if files that are being read no longer have this `corpus_identity`: see there."""
-    try:
-        now = corpus_identity(files)
-    except tf.errors.OpError:  # a file system that does not answer now; reading from it reports that it never does
-        return
-    if now != before:
-        raise DataError(
-            f"{', '.join(files[:3])}{', ...' * (len(files) > 3)}: changed while the run read them, from "
-            f"{before['bytes']} to {now['bytes']} bytes; restore them and run the same command again to resume"
-        )
+    pieces = "".join(f"{piece}\n" for piece in tokenizer.vocab)
+    settings: Json = {
+        "format": _FORMAT,
+        "vocabulary": hashlib.sha256(pieces.encode()).hexdigest(),
+        "vocab_size": tokenizer.vocab_size,
+    } | tokenizer.get_config()
+    return settings | {"fingerprint": digest(settings)}
 
 
 def file_identity(path: str) -> str:

@@ -21,17 +21,16 @@ from typing import Any, NamedTuple, TypedDict
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.files import check_output
-from bert_tf.gfiles import PARTIAL, data_errors, read_json, replacing, write_json
+from bert_tf.files import check_output, data_errors, final_name, read_json, replacing, write_json
 from bert_tf.inputs.batching import in_chunks
-from bert_tf.inputs.corpus.shards import digest
 from bert_tf.inputs.datasets.examples import QuestionExample
+from bert_tf.inputs.identity import digest
 from bert_tf.types import Json, Writer
 
 # A shard takes minutes, so that a restart repeats little, and fits in memory with its answers, which are ten times as
 # long as the text if each word has one.
 SHARD_ROWS, SHARD_BYTES = 10_000, 1 << 23
-_OWN_FILE = re.compile(rf"\d{{5,}}\.(json|rows)(\.\w+{PARTIAL})?")
+_OWN_FILE = re.compile(r"\d{5,}\.(json|rows)")
 
 
 class _Description(TypedDict):
@@ -119,7 +118,8 @@ class Shards:
             writer(os.path.join(local, name), zip(self.examples(number), predictions, strict=True))
             sizes = {file: os.path.getsize(os.path.join(local, file)) for file in os.listdir(local)}
             # The description comes first: a later run trusts a shard that has its final name.
-            write_json(_description(self._output, number), {"made_of": self._shards[number].made_of, "files": sizes})
+            description = {"made_of": self._shards[number].made_of, "files": sizes}
+            write_json(_description(self._output, number), description, indent=None)
             for file in sorted(sizes, key=name.__eq__):  # this one last, after those that belong to it
                 with replacing(os.path.join(folder, file)) as temporary:
                     tf.io.gfile.copy(os.path.join(local, file), temporary)
@@ -137,7 +137,7 @@ class Shards:
         complete = set(range(len(self))).difference(missing)
         folder, own = os.path.dirname(self._output), _folder(self._output)
         with data_errors(f"--output={self._output}"):
-            names = [name for name in tf.io.gfile.listdir(own) if _OWN_FILE.fullmatch(name)]
+            names = [name for name in tf.io.gfile.listdir(own) if _OWN_FILE.fullmatch(final_name(name) or name)]
             described = {name: _read_description(os.path.join(own, name)) for name in names if name.endswith(".json")}
             files = {name: set(found["files"]) for name, found in described.items() if found}
             written = set().union(*files.values())  # by this run or an earlier one
@@ -146,11 +146,12 @@ class Shards:
             kept |= {os.path.basename(_staged(self._output, number)) for number in missing}
             stem, extension = os.path.splitext(os.path.basename(self._output))
             # Next to NAME.json a task may write NAME.more.json.
-            shard = rf"{re.escape(stem)}-\d{{5,}}-of-\d{{5,}}(\.\w+)?{re.escape(extension)}(\.\w+{PARTIAL})?"
-            present = [name for name in tf.io.gfile.listdir(folder or ".") if re.fullmatch(shard, name)]
+            shard = rf"{re.escape(stem)}-\d{{5,}}-of-\d{{5,}}(\.\w+)?{re.escape(extension)}"
+            listed = tf.io.gfile.listdir(folder or ".")
+            present = [name for name in listed if re.fullmatch(shard, final_name(name) or name)]
             due = tuple(f"{stem}-{number:05d}-of-{len(self):05d}." for number in missing)
             foreign = [name for name in present if name not in written and not name.startswith(due)]
-            foreign = [name for name in foreign if not name.endswith(PARTIAL)]
+            foreign = [name for name in foreign if not final_name(name)]
             if foreign:
                 raise ConfigError(
                     f"{os.path.join(folder, min(foreign))} has the name of a shard of this output, but no run is known "
@@ -159,7 +160,8 @@ class Shards:
             for where, found in ((folder, present), (own, names)):
                 for name in found:
                     if name not in kept:
-                        tf.io.gfile.remove(os.path.join(where, name))
+                        remove = tf.io.gfile.rmtree if final_name(name) else tf.io.gfile.remove
+                        remove(os.path.join(where, name))
         return missing
 
     def finish(self) -> None:
@@ -232,7 +234,7 @@ def _read_description(path: str) -> _Description | None:
     """The description of a shard; None if it is missing or damaged, as a crash or a full disk may leave it."""
     try:
         return read_json(path, _Description)
-    except (tf.errors.NotFoundError, DataError):
+    except DataError:
         return None
 
 

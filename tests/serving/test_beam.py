@@ -139,8 +139,13 @@ def test_a_second_run_predicts_only_missing_rows(single, texts, tmp_path, of_17_
     (tmp_path / "labels-00000-of-00004.jsonl").unlink()
     (tmp_path / "labels-00001-of-00004.jsonl").write_text(before[1][:99])
     (tmp_path / "labels.jsonl.shards/00002.json").unlink()
-    for leftover in ("labels-00000-of-00009.jsonl", "labels-00001-of-00004.jsonl.abc123.part"):
-        (tmp_path / leftover).write_text("of an earlier attempt")
+    (tmp_path / "labels-00000-of-00009.jsonl").write_text("of an earlier attempt")
+    for leftover in (
+        ".labels-00001-of-00004.jsonl.k1lled_1.partial",
+        "labels.jsonl.shards/.00003.rows.k1lled_1.partial",
+    ):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / "half").touch()
     described = {"made_of": "other rows", "files": {"labels-00000-of-00009.jsonl": 21}}
     (tmp_path / "labels.jsonl.shards/00008.json").write_text(json.dumps(described))
     for other in ("labels-00000-of-00004.tsv", "labels-of-mine.jsonl", "labels.jsonl"):
@@ -151,7 +156,7 @@ def test_a_second_run_predicts_only_missing_rows(single, texts, tmp_path, of_17_
     for other in ("labels-00000-of-00004.tsv", "labels-of-mine.jsonl", "labels.jsonl"):
         (tmp_path / other).unlink()
     assert written(output) == before and kept.stat().st_mtime_ns == changed
-    assert len(os.listdir(tmp_path)) == 5
+    assert len(os.listdir(tmp_path)) == 5 and len(os.listdir(tmp_path / "labels.jsonl.shards")) == 4
     predicted_rows.clear()
     _, made = run(single, examples_of(texts, "elsewhere"), output)  # the rows have the same identity anywhere
     assert (made, predicted_rows) == ([], [])

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import BertTfError, ConfigError, DataError
-from bert_tf.inputs.identity import batch_fingerprint, check_unchanged, corpus_identity
+from bert_tf.inputs.corpus.corpus import check_unchanged, corpus_identity
+from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.training.phases import Input
 from bert_tf.training.state.signals import Interrupted, Terminated, terminable
 from tests.training.small import Stop, curve, difference, epochs, trainer, weights_of, with_nan

@@ -1,5 +1,6 @@
 """A corpus: text files or prepared shards, read as token ids; both give the same ids in the same order."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,10 +8,13 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
+from bert_tf.errors import DataError
 from bert_tf.inputs.corpus.readers import check_text_files, find_files, read_source
-from bert_tf.inputs.corpus.shards import Shards, are_shards, find_shards
+from bert_tf.inputs.corpus.shards import DESCRIPTION, Shards, are_shards, find_shards
+from bert_tf.inputs.identity import digest, file_identity
 from bert_tf.inputs.masking import mark_words
 from bert_tf.text import Tokenizer
+from bert_tf.types import Json
 
 # Start of the error message if too much of the corpus turns out to be unreadable.
 TOO_BAD = "the corpus is damaged:"
@@ -152,3 +156,37 @@ def _print(lines: tf.Tensor) -> tf.Operation:
     """Prints strings [n] on standard error."""
     text = tf.strings.reduce_join(lines, separator="\n")
     return tf.cond(text != "", lambda: tf.print(text, output_stream=sys.stderr), tf.no_op)
+
+
+def corpus_identity(files: Sequence[str]) -> Json:
+    """Identifies a corpus by the names and sizes of its files, which are not read themselves.
+
+    A text file that changed without changing its size is not noticed.
+
+    Args:
+        files: text files or shards, in the order in which training numbers them.
+
+    Returns:
+        dict, JSON-ready: files, their number; bytes, the sum of their sizes; names_and_sizes, a digest of each file's
+        name (without folders) and size, in this order; for shards also prepared, a digest of their corpus.json files.
+    """
+    sizes = [tf.io.gfile.stat(file).length for file in files]
+    names = [[os.path.basename(file), size] for file, size in zip(files, sizes, strict=True)]
+    identity = {"files": len(files), "bytes": sum(sizes), "names_and_sizes": digest(names)}
+    if are_shards(files):
+        folders = dict.fromkeys(os.path.dirname(file) for file in files)
+        identity["prepared"] = digest([file_identity(os.path.join(folder, DESCRIPTION)) for folder in folders])
+    return identity
+
+
+def check_unchanged(files: Sequence[str], before: Json) -> None:
+    """Raises a DataError if files that are being read no longer have this `corpus_identity`: see there."""
+    try:
+        now = corpus_identity(files)
+    except tf.errors.OpError:  # a file system that does not answer now; reading from it reports that it never does
+        return
+    if now != before:
+        raise DataError(
+            f"{', '.join(files[:3])}{', ...' * (len(files) > 3)}: changed while the run read them, from "
+            f"{before['bytes']} to {now['bytes']} bytes; restore them and run the same command again to resume"
+        )

@@ -23,8 +23,7 @@ import tensorflow as tf
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from bert_tf.errors import ConfigError, DataError, of_workers
-from bert_tf.files import require_space
-from bert_tf.gfiles import PARTIAL, data_errors, read_json, replacing, write_json
+from bert_tf.files import data_errors, final_name, read_json, replacing, require_space, write_json
 from bert_tf.inputs.batching import without_tuning
 from bert_tf.inputs.corpus.readers import read_source
 from bert_tf.inputs.corpus.shards import (
@@ -33,10 +32,9 @@ from bert_tf.inputs.corpus.shards import (
     Description,
     Index,
     SourceWriter,
-    digest,
-    settings_of,
     shard_name,
 )
+from bert_tf.inputs.identity import digest, tokenizer_identity
 from bert_tf.inputs.masking import mark_words, unmark_words
 from bert_tf.text import Tokenizer
 from bert_tf.types import Json
@@ -93,7 +91,7 @@ def prepare(planned: Json, output: str, options: PipelineOptions | None = None, 
         max_bad_share: largest share of sentences that may be invalid UTF-8; more is a DataError.
 
     Returns:
-        The content of corpus.json: plan (a digest), layout, tokenizer (`shards.settings_of`), shards (names) and the
+        The content of corpus.json: plan (a digest), layout, tokenizer (`tokenizer_identity`), shards (names) and the
         total counts: documents, sentences and tokens written, sentences_read, duplicates (documents dropped), not_utf8
         and empty (sentences dropped).
     """
@@ -127,11 +125,11 @@ def prepare(planned: Json, output: str, options: PipelineOptions | None = None, 
     description = {
         "plan": digest(planned),
         "layout": planned["layout"],
-        "tokenizer": settings_of(tokenizer),
+        "tokenizer": tokenizer_identity(tokenizer),
         "counts": dict(sorted(counts.items())),
         "shards": [name + ENDING for name in names],
     }
-    write_json(path, description, indent=1)
+    write_json(path, description)
     return description
 
 
@@ -192,13 +190,15 @@ class _Write(beam.DoFn):
         number, blocks = item
         duplicates = np.sort(np.frombuffer(b"".join(blocks), _HASH), order=("file", "document"))
         positions = duplicates[["file", "document"]].tolist()
-        made_of = digest([self._plan["layout"], settings_of(self._tokenizer), self._plan["groups"][number], positions])
+        made_of = digest(
+            [self._plan["layout"], tokenizer_identity(self._tokenizer), self._plan["groups"][number], positions]
+        )
         base = os.path.join(self._output, shard_name(number, len(self._plan["groups"])))
         with data_errors(base + ENDING):
             if not _is_complete(base, made_of):
                 with replacing(base + ENDING) as temporary:
                     index = self._write(temporary, number, set(positions))
-                write_json(base + ".json", {"made_of": made_of} | index)
+                write_json(base + ".json", {"made_of": made_of} | index, indent=None)
 
     def _write(self, path: str, number: int, duplicates: set[tuple[int, int]]) -> Json:
         """Writes the shard to `path`; returns its index."""
@@ -251,11 +251,12 @@ def _clear(output: str, plan_digest: str, count: int) -> None:
     if tf.io.gfile.exists(path) and read_json(path, Description)["plan"] != plan_digest:
         raise ConfigError(f"{output} has a corpus of other files or settings; choose another --output or remove it")
     for name in tf.io.gfile.listdir(output):
-        # Not any name that ends like ours, such as that of a download.
-        own = re.fullmatch(
-            rf"(?:\d{{5}}-of-(\d{{5}})(?:{ENDING}|\.json)|{re.escape(DESCRIPTION)})(\.\w+{PARTIAL})?", name
-        )
-        if own and (own[2] or (own[1] and int(own[1]) != count)):
+        # Not any name that looks like a leftover, such as that of a download.
+        final = final_name(name)
+        own = re.fullmatch(rf"\d{{5}}-of-(\d{{5}})(?:{ENDING}|\.json)|{re.escape(DESCRIPTION)}", final or name)
+        if own and final:
+            tf.io.gfile.rmtree(os.path.join(output, name))
+        elif own and own[1] and int(own[1]) != count:
             tf.io.gfile.remove(os.path.join(output, name))
 
 

@@ -10,8 +10,6 @@ The index lists the text files that the documents came from and the offset of ea
 order of the text, and the reader can skip a damaged record, which zlib's checksum detects.
 """
 
-import hashlib
-import json
 import os
 import zlib
 from collections.abc import Iterable, Sequence
@@ -21,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.gfiles import read_json
+from bert_tf.files import read_json
+from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.inputs.masking import mark_words
 from bert_tf.text import Tokenizer
 from bert_tf.types import Array, Json
@@ -31,7 +30,6 @@ _T = TypeVar("_T")
 DESCRIPTION = "corpus.json"
 ENDING = ".tfrecord"
 
-_FORMAT = 1
 # A record is full at one of these: large enough to read and decompress fast, small enough to lose if it is damaged.
 _RECORD_TOKENS, _RECORD_DOCUMENTS = 1 << 17, 1 << 12
 # TFRecord: length and its checksum before each record, the record's checksum after it.
@@ -60,27 +58,6 @@ class Index(TypedDict):
     bytes: _Count
     counts: dict[str, _Count]
     sources: list[_Source]
-
-
-def settings_of(tokenizer: Tokenizer) -> Json:
-    """The settings of a tokenizer that determine the token ids, and their fingerprint.
-
-    Returns:
-        dict, JSON-ready: format, vocabulary (SHA-256 of its wordpieces, one per line), vocab_size, lower_case,
-        strip_accents, split_cjk, and fingerprint, the `digest` of the others.
-    """
-    pieces = "".join(f"{piece}\n" for piece in tokenizer.vocab)
-    settings: Json = {
-        "format": _FORMAT,
-        "vocabulary": hashlib.sha256(pieces.encode()).hexdigest(),
-        "vocab_size": tokenizer.vocab_size,
-    } | tokenizer.get_config()
-    return settings | {"fingerprint": digest(settings)}
-
-
-def digest(value: Any) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of a JSON-ready value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def shard_name(number: int, count: int) -> str:
@@ -219,7 +196,7 @@ class Shards:
 
         The sequence length may differ from run to run: records are whole documents.
         """
-        now = settings_of(tokenizer)
+        now = tokenizer_identity(tokenizer)
         for folder, description in self._descriptions.items():
             before = description["tokenizer"]
             if before.get("fingerprint") != now["fingerprint"]:
@@ -306,9 +283,9 @@ def _short(value: Any) -> Any:
 
 
 def _read(path: str, kind: type[_T]) -> _T:
+    if not tf.io.gfile.exists(path):
+        raise DataError(f"{path}: no such file; use a directory that prepare has finished, or its shards")
     try:
         return read_json(path, kind)
-    except tf.errors.NotFoundError:
-        raise DataError(f"{path}: no such file; use a directory that prepare has finished, or its shards") from None
     except DataError as error:
         raise DataError(f"{error}; prepare the text again") from None

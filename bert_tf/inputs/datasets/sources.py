@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import text_path
-from bert_tf.inputs.corpus.shards import digest
 from bert_tf.inputs.datasets import json_lines, tfds_sets
 from bert_tf.inputs.datasets.examples import (
     ChoiceExample,
@@ -22,7 +21,7 @@ from bert_tf.inputs.datasets.examples import (
 )
 from bert_tf.inputs.datasets.formats import FORMATS, File, texts_of
 from bert_tf.inputs.datasets.text_files import STDIN
-from bert_tf.inputs.identity import file_identity
+from bert_tf.inputs.identity import digest, file_identity
 from bert_tf.types import StrPath
 
 TFDS = "tfds:"

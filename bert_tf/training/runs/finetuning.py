@@ -12,10 +12,9 @@ import tensorflow as tf
 from bert_tf.checkpoints import load
 from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.corpus.shards import settings_of
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
-from bert_tf.inputs.identity import tensors_identity, weights_identity
+from bert_tf.inputs.identity import tensors_identity, tokenizer_identity, weights_identity
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
 from bert_tf.tasks import FineTuningTask, task_of
@@ -166,7 +165,7 @@ def _load(config: FinetuneConfig, init: str, dtype: str | None = None) -> tuple[
         raise DataError(f"{init}: no WordPiece vocabulary to tokenize text with; expected a checkpoint with vocab.txt")
     identity = {
         "model": to_dict(encoder.config),
-        "tokenizer": settings_of(tokenizer)["fingerprint"],
+        "tokenizer": tokenizer_identity(tokenizer)["fingerprint"],
         # Without the pooler: if the checkpoint lacks it, it depends on the seed.
         "weights": weights_identity(value for value in encoder.weights if "pooler" not in value.path.split("/")),
     }

@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError
-from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
+from bert_tf.inputs.corpus.corpus import Corpus, check_unchanged, corpus_identity, find_corpus
 from bert_tf.inputs.corpus.pretraining import check_corpus, pair_warning, pretraining_dataset, reading
 from bert_tf.inputs.corpus.service import through_service
-from bert_tf.inputs.corpus.shards import settings_of
-from bert_tf.inputs.identity import check_unchanged, corpus_identity
+from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.masked_lm import MaskedLM
@@ -80,7 +79,7 @@ def pretrain(
         check_corpus(corpus._replace(files=one))
     if (warning := pair_warning(corpus._replace(data=phases[0][0]))) and is_chief(strategy):
         print(f"{config.input}: {warning}")
-    identity = {"input": corpus_identity(files), "tokenizer": settings_of(tokenizer)["fingerprint"]}
+    identity = {"input": corpus_identity(files), "tokenizer": tokenizer_identity(tokenizer)["fingerprint"]}
     if validation:
         identity["validation"] = corpus_identity(validation)
     runner = Runner(

@@ -16,7 +16,7 @@ from bert_tf.checkpoints.directory import RESULTS
 from bert_tf.config import FinetuneConfig, PretrainConfig, to_dict
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import nan_for_null, write_json
-from bert_tf.inputs.corpus.shards import digest
+from bert_tf.inputs.identity import digest
 from bert_tf.locks import locked
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.task import Task

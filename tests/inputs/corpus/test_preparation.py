@@ -15,7 +15,8 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
 from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
 from bert_tf.inputs.corpus.readers import find_files
-from bert_tf.inputs.corpus.shards import Shards, settings_of
+from bert_tf.inputs.corpus.shards import Shards
+from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.text import Tokenizer
 
 pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
@@ -202,7 +203,7 @@ def test_another_tokenizer_is_refused_with_both_fingerprints(corpus, differing, 
     _, output, description = corpus
     with pytest.raises(ConfigError, match=f"{differing}: .* there") as error:
         check_corpus(Corpus(find_corpus(str(output)), tokenizer(**other), PretrainingData()))
-    for fingerprint in (description["tokenizer"], settings_of(tokenizer(**other))):
+    for fingerprint in (description["tokenizer"], tokenizer_identity(tokenizer(**other))):
         assert fingerprint["fingerprint"] in str(error.value)
 
 
@@ -222,13 +223,14 @@ def test_a_second_call_keeps_complete_shards_and_writes_the_others_again(tmp_pat
     kept = (output / "00000-of-00002.tfrecord").stat().st_mtime_ns
     for name in ("00001-of-00002.tfrecord", "corpus.json"):
         (output / name).unlink()
-    (output / "00001-of-00002.tfrecord.abc.part").write_bytes(b"half")
-    (output / "download.part").write_bytes(b"of somebody else")
+    (output / ".00001-of-00002.tfrecord.k1lled_1.partial").mkdir()
+    (output / ".00001-of-00002.tfrecord.k1lled_1.partial/half").touch()
+    (output / "download.partial").write_bytes(b"of somebody else")
     (output / "00001-of-00007.tfrecord").write_bytes(b"of an earlier attempt")
     with pytest.raises(DataError, match="never finished"):
         find_corpus(str(output))
     assert prepared(files, output) == before
-    content["download.part"] = b"of somebody else"
+    content["download.partial"] = b"of somebody else"
     assert {path.name: path.read_bytes() for path in output.iterdir()} == content
     assert (output / "00000-of-00002.tfrecord").stat().st_mtime_ns == kept
     with pytest.raises(ConfigError, match="other files or settings"):
