@@ -25,13 +25,13 @@ from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.hub import SCHEME
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConfig, to_dict
-from bert_tf.config.values import annotations, fitting, shown, unknown_field
+from bert_tf.config.values import annotations, fitting, misfit, shown, unknown_field
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import cause, check_output, text_path, write_json
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
 from bert_tf.inputs.datasets.formats import FORMATS
 from bert_tf.inputs.datasets.sources import Data, InMemory
-from bert_tf.inputs.datasets.text_files import checked, whole
+from bert_tf.inputs.datasets.text_files import whole
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.report.reporter import FileReporter
 from bert_tf.serving.embeddings import Embedder, open_embedder
@@ -783,7 +783,10 @@ def _strategy() -> tf.distribute.Strategy:
 
 
 def _texts(values: Values) -> list[str]:
-    return [checked(text, str, f"texts[{index}]") for index, text in enumerate(_listed(values, "texts"))]
+    texts = _listed(values, "texts")
+    if wrong := misfit(texts, list[str], "texts", in_json=True):
+        raise DataError(wrong)
+    return texts
 
 
 def _missing(label: Any) -> bool:

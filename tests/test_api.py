@@ -400,7 +400,7 @@ def test_mistakes_are_one_line_errors(fitted, pretrained):
         ("dtype is 'float16'", lambda: bert_tf.MaskedLM.from_pretrained(pretrained, dtype="float16")),
         ("dtype is 'half'", lambda: bert_tf.TextClassifier.from_pretrained(pretrained, dtype="half")),
         ("expected a list", lambda: classifier.predict("a text")),
-        (r"x\[1\]: text: NaN; expected text or a number", lambda: classifier.predict(["a", math.nan])),
+        (r"x\[1\]: text is NaN; expected text or a number", lambda: classifier.predict(["a", math.nan])),
         ("2 inputs and 1 labels", lambda: classifier.fit(["a", "b"], ["good"])),
         ("has no labels", lambda: classifier.fit(["a", "b"])),
         (

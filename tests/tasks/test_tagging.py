@@ -627,7 +627,7 @@ def test_training_on_sentences_without_tags_is_refused_with_their_location(tmp_p
         ('{"words": ["a"], "tags": []}', "1 words and 0 tags; expected one per word"),
         ('{"text": "a b", "tags": ["O", "O"]}', "3 characters and 2 tags; expected one per character"),
         ('{"words": ["a", " "]}', "words: ' '; expected text"),
-        ('{"words": [1]}', "words: 1; expected text"),
+        ('{"words": [1]}', "words[0] is 1; expected text"),
         ('{"sentence": "a"}', "no field 'words'; the fields are 'sentence'"),
         ('["a"]', "list; expected an object with the field 'words'"),
     ],

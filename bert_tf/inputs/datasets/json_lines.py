@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 from bert_tf.errors import DataError
+from bert_tf.files import checked
 from bert_tf.inputs.datasets.examples import (
     ChoiceExample,
     QuestionExample,
@@ -18,11 +19,11 @@ from bert_tf.inputs.datasets.examples import (
     tagged,
 )
 from bert_tf.inputs.datasets.squad import answers_of, with_placed_answers
-from bert_tf.inputs.datasets.text_files import Seen, checked, field, identity, own_id, parts, read_json_lines, whole
+from bert_tf.inputs.datasets.text_files import Seen, field, identity, own_id, read_json_lines, whole
 
 _Example = TypeVar("_Example", TextExample, TaggedExample, QuestionExample, ChoiceExample)
 Lines: TypeAlias = "str | Iterable[tuple[str, Any]]"  # the path of a file, or (location, object) pairs
-_TEXT = (str, int, float)  # a number is read as text
+_TEXT: Any = str | float  # a number is read as text
 
 
 def read_text_lines(lines: Lines, texts: tuple[str, ...], label: str) -> Iterator[TextExample]:
@@ -36,10 +37,11 @@ def read_text_lines(lines: Lines, texts: tuple[str, ...], label: str) -> Iterato
 
     def example(record: Any, location: str) -> TextExample:
         values = tuple(str(field(record, text, _TEXT, location)) for text in texts)
-        found, where = record.get(label), f"{location}: {label}"
-        if isinstance(found, list):
-            return TextExample("", values, tuple(whole(checked(one, _TEXT, where)) for one in found), location)
-        return TextExample("", values, None if found is None else whole(checked(found, _TEXT, where)), location)
+        given = record.get(label)
+        if isinstance(given, list):
+            return TextExample("", values, tuple(map(whole, checked(given, list[_TEXT], location, label))), location)
+        found = None if given is None else whole(checked(given, _TEXT, location, label))
+        return TextExample("", values, found, location)
 
     return _read(lines, example)
 
@@ -60,11 +62,11 @@ def read_tagged_lines(lines: Lines, text: str = "text") -> Iterator[TaggedExampl
             if record.get("tags") is None:
                 return TaggedExample("", "".join(words), None, None, None, None, location)
         else:
-            words, unit, joiner = field(record, "words", list, location), "word", " "
+            words, unit, joiner = field(record, "words", list[str], location), "word", " "
             words = [_filled(word, f"{location}: words") for word in words]
             if record.get("tags") is None:
                 return tagged("", words, None, None, location)
-        numbered = (checked(tag, (str, int), f"{location}: tags") for tag in field(record, "tags", list, location))
+        numbered = field(record, "tags", list[str | int], location)
         tags = [_filled(str(tag), f"{location}: tags").strip() for tag in numbered]
         if len(words) != len(tags):
             raise DataError(f"{location}: {len(words)} {unit}s and {len(tags)} tags; expected one per {unit}")
@@ -100,12 +102,12 @@ def read_choices(lines: Lines) -> Iterator[ChoiceExample]:
 
     def example(record: Any, location: str) -> ChoiceExample:
         context = field(record, "context", str, location)
-        choices = tuple(checked(choice, str, where) for choice, where in parts(record, "choices", location))
+        choices = tuple(field(record, "choices", list[str], location))
         if len(choices) < 2:
             raise DataError(f"{location}: {len(choices)} choices; expected at least two")
         question = field(record, "question", str, location) if "question" in record else ""
         label = whole(record.get("label"))
-        if label is not None and not 0 <= checked(label, int, f"{location}: label") < len(choices):
+        if label is not None and not 0 <= checked(label, int, location, "label") < len(choices):
             raise DataError(f"{location}: label {label}; expected the index of a choice, 0 to {len(choices) - 1}")
         return ChoiceExample("", context, question, choices, label, location)
 
@@ -127,7 +129,7 @@ def _located(path: str) -> Iterator[tuple[str, Any]]:
     return ((f"{path}:{number}", record) for number, record in read_json_lines(path))
 
 
-def _filled(value: Any, location: str) -> str:
-    if not checked(value, str, location).strip():
+def _filled(value: str, location: str) -> str:
+    if not value.strip():
         raise DataError(f"{location}: {value!r}; expected text")
     return value

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_tf.errors import DataError
+from bert_tf.files import checked
 from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport, is_blank
-from bert_tf.inputs.datasets.text_files import Seen, checked, field, identity, own_id, parts, read_json, whole
+from bert_tf.inputs.datasets.text_files import Seen, field, identity, own_id, parts, read_json, whole
 
 MOVED = "moved: answer text found at another offset"
 MATCHED = "matched: answer text found in its context with other white space, invisible characters or Unicode form"
@@ -101,11 +102,11 @@ def _listed(given: Any, record: Any, location: str) -> Iterator[Answer]:
             yield Answer(field(answer, "text", str, where), field(answer, name, int, where))
         return
     where = f"{location}: answers"
-    texts, starts = (list(parts(given, name, where)) for name in ("text", _start_of(given)))
+    name = _start_of(given)
+    texts, starts = field(given, "text", list[str], where), list(map(whole, field(given, name, list, where)))
     if len(texts) != len(starts):
         raise DataError(f"{where}: {len(texts)} texts and {len(starts)} starts; expected one start per text")
-    for (text, text_location), (start, start_location) in zip(texts, starts, strict=True):
-        yield Answer(checked(text, str, text_location), checked(whole(start), int, start_location))
+    yield from map(Answer, texts, checked(starts, list[int], where, name))
 
 
 def _start_of(answer: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Cell, Labels, ReadReport, Scale, TextExample
-from bert_tf.inputs.datasets.text_files import Seen, checked, field, parts, read_csv, read_json, read_lines, read_tsv
+from bert_tf.inputs.datasets.text_files import Seen, field, parts, read_csv, read_json, read_lines, read_tsv
 
 
 class Layout(NamedTuple):
@@ -154,16 +154,16 @@ def read_json_rows(path: str, layout: Layout, lists: Mapping[str, Labels]) -> It
     data = read_json(path)
     seen, count = Seen(), 0
     for name, labels in lists.items():
-        for row, location in parts(data, name, path):
+        for row, location in parts(data, name, path, list[list[Any]] if layout.columns else list):
             if layout.columns:
-                if len(checked(row, list, location)) != len(layout.columns):
+                if len(row) != len(layout.columns):
                     raise DataError(f"{location}: {len(row)} values; expected [{', '.join(layout.columns)}]")
                 row = dict(zip(layout.columns, row, strict=True))
             identity = seen.add(field(row, layout.id, str, location), location) if layout.id else str(count)
             texts = tuple(field(row, text, str, location) for text in layout.texts)
             owner, where, (*outer, last) = row, location, layout.label.split("/")
             for part in outer:
-                owner, where = field(owner, part, dict, where), f"{where}.{part}"
+                owner, where = field(owner, part, dict[str, Any], where), f"{where}: {part}"
             label: Any = field(owner, last, float if isinstance(labels, Scale) else str, where)
             yield TextExample(identity, texts, read_label(label, labels, location), location)
             count += 1

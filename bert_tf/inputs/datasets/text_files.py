@@ -2,31 +2,20 @@
 
 import contextlib
 import csv
-import json
-import math
 import os
 import re
 import sys
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from bert_tf.config.values import shown
 from bert_tf.errors import DataError
-from bert_tf.files import parse_json
+from bert_tf.files import checked, parse_json
 from bert_tf.text.encoding import decode
 
 _T = TypeVar("_T")
 
 STDIN = "-"  # the path that stands for standard input
-_KINDS: dict[Any, str] = {
-    str: "text",
-    list: "a list",
-    dict: "an object",
-    int: "a whole number",
-    float: "a number",
-    (str, int): "text or a whole number",
-    (str, int, float): "text or a number",
-}
+_ID: Any = str | int
 
 
 def read_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -93,40 +82,20 @@ def read_json_lines(path: str) -> Iterator[tuple[int, Any]]:
             yield number, parse_json(text, path, object, number)
 
 
-def field(record: Any, name: str, kind: type[_T] | tuple[type[_T], ...], location: str) -> _T:
+def field(record: Any, name: str, kind: type[_T], location: str) -> _T:
     """Returns `record[name]`, checked.
 
     Args:
         record: a value from JSON, which should be an object.
         name: of the field.
-        kind: str, list, dict, int or float (which accepts whole numbers, too); (str, int) or (str, int, float) for
-            any of these.
+        kind: annotation of its value, as for `parse_json`.
         location: of the record.
     """
     if not isinstance(record, dict):
         raise DataError(f"{location}: {type(record).__name__}; expected an object with the field {name!r}")
     if name not in record:
         raise DataError(f"{location}: no field {name!r}; the fields are {', '.join(map(repr, list(record)[:20]))}")
-    return checked(record[name], kind, f"{location}: {name}")
-
-
-def checked(value: Any, kind: type[_T] | tuple[type[_T], ...], location: str) -> _T:
-    """Returns `value` if it has the type, as `field` describes it, and if UTF-8 can encode it."""
-    wanted: Any = (int, float) if kind is float else kind
-    # For Python, True is a whole number; in a file it is not.
-    unfit = isinstance(value, bool)
-    # JSON has neither, but Python's json writes a missing text as NaN.
-    unfit |= isinstance(value, float) and not math.isfinite(value)
-    unfit |= isinstance(value, int) and abs(value) > sys.float_info.max
-    if unfit or not isinstance(value, wanted):
-        raise DataError(f"{location}: {_in_json(value)}; expected {_KINDS[kind]}")
-    if isinstance(value, str):
-        # JSON can write half of a surrogate pair, but neither UTF-8 nor a string tensor can.
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise DataError(f"{location}: has half of a surrogate pair; remove it") from None
-    return value
+    return checked(record[name], kind, location, name)
 
 
 def whole(value: Any) -> Any:
@@ -137,16 +106,14 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _in_json(value: Any) -> str:
-    try:
-        return json.dumps(value)[:60]
-    except Exception:  # in memory there are values that JSON does not have
-        return f"{type(value).__name__} {shown(value)}"
+def parts(record: Any, name: str, location: str, kind: Any = list) -> Iterator[tuple[Any, str]]:
+    """Yields the elements of the list `record[name]` or of `record` for "", and their locations: "file: data[3]".
 
-
-def parts(record: Any, name: str, location: str) -> Iterator[tuple[Any, str]]:
-    """Yields the elements of the list `record[name]` or of `record` for "", and their locations: "file: data[3]"."""
-    elements = field(record, name, list, location) if name else checked(record, list, location)
+    Args:
+        record, name, location: as for `field`.
+        kind: annotation of the list.
+    """
+    elements = field(record, name, kind, location) if name else checked(record, kind, location)
     return ((element, f"{location}: {name}[{index}]") for index, element in enumerate(elements))
 
 
@@ -192,7 +159,7 @@ def identity(own: Any, count: int, seen: Seen, location: str) -> str:
         if str(count) in seen:
             raise DataError(f"{location}: no id, and its number, {count}, is the id of an earlier one; give it an id")
         return str(count)
-    name = seen.add(str(checked(own, (str, int), f"{location}: id")), location)
+    name = seen.add(str(checked(own, _ID, location, "id")), location)
     # Only if an earlier example had no id: `len(seen)` is `count + 1` where all had their own.
     if len(seen) <= count and re.fullmatch("0|[1-9][0-9]{0,17}", name) and int(name) < count:
         raise DataError(

@@ -107,8 +107,8 @@ def test_json_lines_have_any_number_of_choices(write):
         (read_copa, copa(item()).encode().replace(b"<p>a", b"<p>\xff"), ":3: not XML (not well-formed"),
         (read_copa, copa(), ": no items; expected COPA's copa-corpus"),
         (read_choices, '{"context": "a", "choices": ["b"]}\n', ":1: 1 choices; expected at least two"),
-        (read_choices, '{"context": "a", "choices": "bc"}\n', ':1: choices: "bc"; expected a list'),
-        (read_choices, '{"context": "a", "choices": ["b", 1]}\n', ":1: choices[1]: 1; expected text"),
+        (read_choices, '{"context": "a", "choices": "bc"}\n', ':1: choices is "bc"; expected a list'),
+        (read_choices, '{"context": "a", "choices": ["b", 1]}\n', ":1: choices[1] is 1; expected text"),
         (
             read_choices,
             '{"context": "a", "choices": ["b", "c"], "label": 2}\n',
@@ -117,7 +117,7 @@ def test_json_lines_have_any_number_of_choices(write):
         (
             read_choices,
             '{"context": "a", "choices": ["b", "c"], "label": "b"}\n',
-            ':1: label: "b"; expected a whole number',
+            ':1: label is "b"; expected a whole number',
         ),
         (read_choices, '{"choices": ["b", "c"]}\n', ":1: no field 'context'; the fields are 'choices'"),
         (read_choices, '["a"]\n', ":1: list; expected an object with the field 'context'"),

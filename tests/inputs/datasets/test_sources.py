@@ -42,10 +42,10 @@ def test_an_id_in_json_lines_is_text_or_a_whole_number_and_defaults_to_the_line_
         ([7, "7"], "the id '7' was used before; make ids unique"),
         ([None, 0], "the id '0' may be the number of an example without an id; give each one an id"),
         (["1", None], "no id, and its number, 1, is the id of an earlier one; give it an id"),
-        ([None, 1.0], "id: 1.0; expected text or a whole number"),
-        ([None, True], "id: true; expected text or a whole number"),
-        ([None, ["x"]], 'id: ["x"]; expected text or a whole number'),
-        ([None, "\ud800"], "id: has half of a surrogate pair; remove it"),
+        ([None, 1.0], "id is 1.0; expected text or a whole number"),
+        ([None, True], "id is true; expected text or a whole number"),
+        ([None, ["x"]], 'id is ["x"]; expected text or a whole number'),
+        ([None, "\ud800"], 'id has half of a surrogate pair, "\\ud800"; remove it'),
     ],
 )
 def test_an_ambiguous_or_invalid_id_in_json_lines_is_refused(write, kind, ids, message):

@@ -229,9 +229,9 @@ QAS = ": data[0]: paragraphs[0]: qas[0]"
         ),
         (squad({"is_impossible": True} | answer("dog", DOG)), f"{QAS} (0): is_impossible, but 1 answers; correct one"),
         (squad({"answers": [{"text": "dog"}]}), f"{QAS} (0): answers[0]: no field 'answer_start'"),
-        (squad(answer("dog", "20")), f'{QAS} (0): answers[0]: answer_start: "20"; expected a whole number'),
-        (squad({"question": None} | answer("dog", DOG)), f"{QAS} (0): question: null; expected text"),
-        (squad({"id": 7.5} | answer("dog", DOG)), f"{QAS}: id: 7.5; expected text or a whole number"),
+        (squad(answer("dog", "20")), f'{QAS} (0): answers[0]: answer_start is "20"; expected a whole number'),
+        (squad({"question": None} | answer("dog", DOG)), f"{QAS} (0): question is null; expected text"),
+        (squad({"id": 7.5} | answer("dog", DOG)), f"{QAS}: id is 7.5; expected text or a whole number"),
         (squad({"answers": {"text": ["dog"]}}), f"{QAS} (0): answers: no field 'answer_start'"),
         (
             squad({"answers": {"text": ["dog"], "answer_start": [DOG, 1]}}),
@@ -239,11 +239,11 @@ QAS = ": data[0]: paragraphs[0]: qas[0]"
         ),
         (
             squad({"answers": {"text": ["dog"], "answer_start": ["1"]}}),
-            f'{QAS} (0): answers: answer_start[0]: "1"; expected a whole number',
+            f'{QAS} (0): answers: answer_start[0] is "1"; expected a whole number',
         ),
         (
             squad(answer("dog", DOG), context="a\ud800"),
-            ": data[0]: paragraphs[0]: context: has half of a surrogate pair",
+            ": data[0]: paragraphs[0]: context has half of a surrogate pair",
         ),
         ({"data": [{"title": "a"}]}, ": data[0]: no field 'paragraphs'; the fields are 'title'"),
         ({"version": "1.1"}, ": no field 'data'; the fields are 'version'"),
@@ -286,9 +286,9 @@ def test_json_lines_are_questions_with_or_without_answers(write):
     [
         ([{"answers": []}], ":1: no answer; SQuAD 2.0"),
         ([{}, {"id": "0"}], ":2: the id '0' may be the number of an example without an id"),
-        ([{"context": None}], ":1: context: null; expected text"),
+        ([{"context": None}], ":1: context is null; expected text"),
         ([{"answers": [{"text": "dog"}]}], ":1: answers[0]: no field 'answer_start'"),
-        ([{"answers": "dog"}], ':1: answers: "dog"; expected a list'),
+        ([{"answers": "dog"}], ':1: answers is "dog"; expected a list'),
     ],
 )
 def test_an_invalid_line_is_named(write, records, message):

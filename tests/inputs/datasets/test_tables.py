@@ -125,7 +125,7 @@ def test_a_very_long_line_is_a_row(table):
         ("a.tsv", "text\tlabel\ttext\na\tb\tc\n", ":1: the column 'text' occurs 2 times; rename all but one"),
         ("a.jsonl", '{"text": "a", "label": "b"}\n{"label": "c"}\n', ":2: no field 'text'; the fields are 'label'"),
         ("a.jsonl", '{"text": "a", "label": "b"}\n\n{"text": \n', ":3: not JSON"),
-        ("a.jsonl", '{"text": null}\n', ":1: text: null; expected text or a number"),
+        ("a.jsonl", '{"text": null}\n', ":1: text is null; expected text or a number"),
         ("a.jsonl", '["text", "label"]\n', ":1: list; expected an object with the field 'text'"),
         ("a.jsonl", '"text label"\n', ":1: str; expected an object with the field 'text'"),
         ("a.tsv", b"text\tlabel\na\tb\nc\xb0\xa1\td\n", ":3: byte 16: 0xb0 is not UTF-8"),
@@ -195,19 +195,19 @@ def test_a_label_in_json_may_be_a_list_but_a_text_may_not(table):
     path = table("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert [example.label for example in read_text_lines(path, ("text",), "label")] == [("x", 2), (), 1.5, None]
     path = table("b.jsonl", json.dumps({"text": ["a"]}) + "\n")
-    with pytest.raises(DataError, match=r"b\.jsonl:1: text: \[\"a\"\]; expected text or a number$"):
+    with pytest.raises(DataError, match=r"b\.jsonl:1: text is \[\"a\"\]; expected text or a number$"):
         list(read_text_lines(path, ("text",), "label"))
 
 
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"text": True}, "text: true; expected text or a number"),
-        ({"text": "a", "label": False}, "label: false; expected text or a number"),
-        ({"text": "a", "label": [None, 1]}, "label: null; expected text or a number"),
-        ({"text": "a", "label": ["x", True]}, "label: true; expected text or a number"),
-        ({"text": "a", "label": {"x": 1}}, 'label: {"x": 1}; expected text or a number'),
-        ({"text": "a", "label": ["\ud800"]}, "label: has half of a surrogate pair; remove it"),
+        ({"text": True}, "text is true; expected text or a number"),
+        ({"text": "a", "label": False}, "label is false; expected text or a number"),
+        ({"text": "a", "label": [None, 1]}, "label[0] is null; expected text or a number"),
+        ({"text": "a", "label": ["x", True]}, "label[1] is true; expected text or a number"),
+        ({"text": "a", "label": {"x": 1}}, 'label is {"x": 1}; expected text or a number'),
+        ({"text": "a", "label": ["\ud800"]}, 'label[0] has half of a surrogate pair, "\\ud800"; remove it'),
     ],
 )
 def test_labels_and_texts_in_json_must_be_text_or_numbers(table, row, message):

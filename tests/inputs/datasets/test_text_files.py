@@ -146,15 +146,15 @@ def test_csv_rows_have_the_number_of_their_last_line(write):
 @pytest.mark.parametrize(
     "record, kind, message",
     [
-        ({"a": 1}, str, "file: a: 1; expected text"),
-        ({"a": True}, int, "file: a: true; expected a whole number"),
-        ({"a": 1.5}, int, "file: a: 1.5; expected a whole number"),
-        ({"a": None}, list, "file: a: null; expected a list"),
-        ({"a": float("nan")}, (str, int, float), "file: a: NaN; expected text or a number"),
-        ({"a": float("-inf")}, float, "file: a: -Infinity; expected a number"),
+        ({"a": 1}, str, "file: a is 1; expected text"),
+        ({"a": True}, int, "file: a is true; expected a whole number"),
+        ({"a": 1.5}, int, "file: a is 1.5; expected a whole number"),
+        ({"a": None}, list, "file: a is null; expected a list"),
+        ({"a": float("nan")}, str | float, "file: a is NaN; expected text or a number"),
+        ({"a": float("-inf")}, float, "file: a is -Infinity; expected a number"),
         ({"b": 1, "c": 2}, int, "file: no field 'a'; the fields are 'b', 'c'"),
         (["a"], str, "file: list; expected an object with the field 'a'"),
-        ({"a": "x\ud800"}, str, "file: a: has half of a surrogate pair; remove it"),
+        ({"a": "x\ud800"}, str, 'file: a has half of a surrogate pair, "x\\ud800"; remove it'),
     ],
 )
 def test_a_field_of_the_wrong_type_is_named(record, kind, message):
