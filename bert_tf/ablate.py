@@ -6,7 +6,7 @@ from bert_tf.app import run
 from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.files import bundled, check_output, check_own_directory
 from bert_tf.locks import locked
-from bert_tf.report.reporter import FileReporter
+from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.runs.ablation import Recipe, ablate
 

@@ -33,7 +33,7 @@ from bert_tf.inputs.datasets.formats import FORMATS
 from bert_tf.inputs.datasets.sources import Data, InMemory
 from bert_tf.inputs.datasets.text_files import whole
 from bert_tf.model.encoder import BertEncoder, encoder_of
-from bert_tf.report.reporter import FileReporter
+from bert_tf.report.file_reporter import FileReporter
 from bert_tf.serving.embeddings import Embedder, open_embedder
 from bert_tf.serving.export import Exported, export, export_run, on_cpu
 from bert_tf.serving.extraction import extract

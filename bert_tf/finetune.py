@@ -5,7 +5,7 @@ from absl import flags
 from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags
 from bert_tf.files import check_output
 from bert_tf.progress import metrics_line
-from bert_tf.report.reporter import FileReporter
+from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.runs import sweep
 from bert_tf.training.state.signals import terminable

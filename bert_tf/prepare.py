@@ -11,7 +11,7 @@ from bert_tf.config import PretrainingData
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.pretraining import pair_warning
+from bert_tf.inputs.corpus.dataset import pair_warning
 from bert_tf.inputs.corpus.readers import LAYOUTS, check_text_files, find_files
 from bert_tf.locks import locked
 from bert_tf.quiet import hide_beam_warnings

@@ -21,8 +21,8 @@ from bert_tf.errors import DataError
 from bert_tf.files import bundled, check_output, check_own_directory, write_json, write_text
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.locks import locked
+from bert_tf.report.file_reporter import FileReporter
 from bert_tf.report.pages import quickstart_page
-from bert_tf.report.reporter import FileReporter
 from bert_tf.serving.export import export_run, summary
 from bert_tf.training import strategy
 from bert_tf.training.runs.finetuning import finetune

@@ -36,7 +36,7 @@ from bert_tf.errors import BertTfError, DataError
 from bert_tf.files import bundled, write_json
 from bert_tf.inputs.batching import stream
 from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
-from bert_tf.inputs.corpus.pretraining import reading
+from bert_tf.inputs.corpus.dataset import reading
 from bert_tf.inputs.datasets.examples import ReadReport, TextExample
 from bert_tf.inputs.datasets.formats import FORMATS
 from bert_tf.inputs.datasets.sources import Source

@@ -27,7 +27,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.config import PretrainingData
     from bert_tf.inputs.batching import without_tuning
     from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
-    from bert_tf.inputs.corpus.pretraining import pretraining_dataset
+    from bert_tf.inputs.corpus.dataset import pretraining_dataset
     from bert_tf.text import Tokenizer
 
     tokenizer = Tokenizer(settings["vocab"])

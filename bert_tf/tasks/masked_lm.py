@@ -28,7 +28,7 @@ class _Settings(TypedDict):
 
 
 class MaskedLM(Task):
-    """Prediction of masked tokens, from features as `inputs.corpus.pretraining` makes them.
+    """Prediction of masked tokens, from features as `inputs.corpus.dataset` makes them.
 
     Args:
         tokenizer: tokenizes the texts.

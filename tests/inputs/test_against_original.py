@@ -17,8 +17,8 @@ from scipy import stats
 
 from bert_tf.config import PretrainingData
 from bert_tf.inputs.corpus.corpus import Corpus
+from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.inputs.corpus.documents import in_batches, sentence_pairs
-from bert_tf.inputs.corpus.pretraining import pretraining_dataset
 from bert_tf.text import Tokenizer
 from tests.inputs.original import join, pairs_in, reference_masks, reference_pairs
 

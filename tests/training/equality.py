@@ -17,7 +17,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, PretrainConfig, PretrainingData, TokenizerConfig, TrainConfig
 from bert_tf.files import bundled
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.pretraining import pretraining_dataset
+from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.text import Tokenizer, learn_vocabulary, write_vocabulary
 from bert_tf.text.learning import read_lines
 from bert_tf.training.runs import pretraining

@@ -27,10 +27,10 @@ from bert_tf.config import (
 from bert_tf.config.train import RECIPES
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.pretraining import pretraining_dataset
+from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.report.reporter import FileReporter
+from bert_tf.report.file_reporter import FileReporter
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining

@@ -16,7 +16,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, PretrainingData, TrainConfig
 from bert_tf.inputs.batching import microbatch
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.pretraining import pretraining_dataset
+from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.pretraining import Pretraining

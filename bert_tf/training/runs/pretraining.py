@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, PretrainConfig, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.inputs.corpus.corpus import Corpus, check_unchanged, corpus_identity, find_corpus
-from bert_tf.inputs.corpus.pretraining import check_corpus, pair_warning, pretraining_dataset, reading
+from bert_tf.inputs.corpus.dataset import check_corpus, pair_warning, pretraining_dataset, reading
 from bert_tf.inputs.corpus.service import through_service
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.inputs.masking import Masker

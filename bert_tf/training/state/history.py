@@ -1,6 +1,7 @@
 """Training curves and evaluations: history.jsonl and TensorBoard files."""
 
 import contextlib
+import glob
 import math
 import os
 import types
@@ -12,11 +13,10 @@ import tensorflow as tf
 from tensorboard.plugins.histogram import metadata as histogram
 
 from bert_tf.errors import BertTfError, DataError
-from bert_tf.files import cause, checked, nan_for_null, parse_json, to_json, write_text
+from bert_tf.files import cause, checked, nan_for_null, parse_json, replacing, to_json, write_text
 from bert_tf.progress import log, metrics_line
 from bert_tf.training.reporter import CURVES
 from bert_tf.training.speed import SECONDS
-from bert_tf.training.state import event_files
 from bert_tf.types import Array, Json, Metrics
 
 _Numbers = dict[str, float | None]
@@ -64,7 +64,7 @@ class History:
         if write:
             write_text(self._path, _lines(rows))
             for kind in _SHOWN:
-                event_files.remove_after(self._events(kind), step)
+                _remove_events_after(self._events(kind), step)
 
     def resume(self, step: int) -> None:
         """Records that the run resumes from a checkpoint of an earlier process."""
@@ -145,6 +145,38 @@ class History:
                 f"{os.path.join(self._directory, name)} could not be written: {cause(error)}; make room and run the "
                 "same command again to resume"
             ) from None
+
+
+def _remove_events_after(folder: str, step: int) -> None:
+    """Removes the events of later steps, which the resumed run will write again.
+
+    TensorBoard's fast loader would show the new events in their place, but its Python reader, which notebooks and other
+    programs use, shows both: it removes points only at a marker of a restart, which TensorFlow 2 does not write.
+
+    Args:
+        folder: holds the event files of a run, none of which is being written.
+        step: the last step to keep.
+    """
+    # One file per process, its name begins with the start time. If a file has events to keep, all earlier files
+    # have only such events.
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "events.out.tfevents.*")), reverse=True):
+        events = list(_read_events(path))
+        kept = [raw for raw, event_step in events if event_step <= step]
+        if len(kept) < len(events):
+            with replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
+                for raw in kept:
+                    writer.write(raw)
+        if len(kept) > 1:  # the first event is the file's version, with step 0
+            return
+
+
+def _read_events(path: str) -> Iterator[tuple[bytes, int]]:
+    """Yields (bytes, step) of all complete events: a kill may have truncated the last one."""
+    try:
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            yield record, tf.compat.v1.Event.FromString(record).step
+    except tf.errors.DataLossError:
+        return
 
 
 def by_phase(points: Sequence[Json], pending: Mapping[str, float] | None = None) -> list[Json]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.config import PretrainingData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
-from bert_tf.inputs.corpus.pretraining import check_corpus, pretraining_dataset, reading
+from bert_tf.inputs.corpus.dataset import check_corpus, pretraining_dataset, reading
 from bert_tf.inputs.corpus.readers import find_files
 from bert_tf.inputs.corpus.shards import Shards
 from bert_tf.inputs.identity import tokenizer_identity

@@ -13,7 +13,7 @@ from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.batching import stream
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.pretraining import pretraining_dataset, reading
+from bert_tf.inputs.corpus.dataset import pretraining_dataset, reading
 from bert_tf.inputs.corpus.service import through_service
 from bert_tf.text import Tokenizer
 

@@ -10,7 +10,7 @@ from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.checkpoints import directory
 from bert_tf.errors import ConfigError
 from bert_tf.files import bundled
-from bert_tf.report.reporter import FileReporter
+from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training.runs import ablation
 from bert_tf.training.runs.ablation import VARIANTS, Recipe, ablate
 from bert_tf.training.state.run_manifest import RunManifest

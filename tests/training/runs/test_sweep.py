@@ -22,7 +22,7 @@ from bert_tf.config import (
 from bert_tf.errors import ConfigError
 from bert_tf.files import write_json
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.report.reporter import FileReporter
+from bert_tf.report.file_reporter import FileReporter
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer

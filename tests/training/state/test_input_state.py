@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_tf.config import PretrainingData
 from bert_tf.inputs.batching import stream
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.pretraining import pretraining_dataset
+from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, TextExample, tagged
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer

@@ -9,7 +9,7 @@ from scipy import stats
 from bert_tf.config import PretrainingData
 from bert_tf.errors import DataError
 from bert_tf.inputs.corpus.corpus import Corpus
-from bert_tf.inputs.corpus.pretraining import check_corpus, pair_warning, pretraining_dataset
+from bert_tf.inputs.corpus.dataset import check_corpus, pair_warning, pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.text.tokenizer import Tokenizer
 

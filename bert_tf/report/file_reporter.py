@@ -1,9 +1,54 @@
-"""Results as Markdown tables that are also readable as plain text."""
+"""Presentation of runs as files in the model directory; tables are Markdown that is also readable as plain text."""
 
+import importlib
+import os
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from bert_tf.files import write_text
 from bert_tf.progress import duration
-from bert_tf.types import Json
+from bert_tf.training.reporter import CURVES, PAGE, TRIALS, Reporter
+from bert_tf.types import Json, Metrics
+
+if TYPE_CHECKING:
+    from bert_tf.training.runs.finetuning import Evaluation
+    from bert_tf.training.state.history import History
+
+
+class FileReporter(Reporter):
+    """Writes curves.png, report.html, trials.md, ablation.md and ablation.png, and prints the tables."""
+
+    # Plots and pages are imported where they are needed: Matplotlib takes a second to load.
+
+    def load(self) -> None:
+        importlib.import_module("bert_tf.report.plots")
+        importlib.import_module("bert_tf.report.pages")
+
+    def curves(self, directory: str, title: str, monitor: str, history: "History") -> None:
+        from bert_tf.report.plots import draw_curves
+
+        path = os.path.join(directory, CURVES)
+        draw_curves(path, history.points, history.evaluations, history.resumes, title=title, monitor=monitor)
+
+    def evaluation(self, directory: str, evaluation: "Evaluation", metrics: Metrics) -> None:
+        from bert_tf.report.pages import evaluation_page
+
+        assert evaluation.predictions is not None, "an evaluation is reported after its first call"
+        page = evaluation_page(evaluation.task, evaluation.split, evaluation.predictions, metrics)
+        write_text(os.path.join(directory, PAGE), page)
+
+    def trials(self, directory: str, summary: Json) -> None:
+        text = trials_table(summary)
+        print(f"\n{text}")
+        write_text(os.path.join(directory, TRIALS), text)
+
+    def ablation(self, directory: str, rows: list[Json]) -> None:
+        from bert_tf.report.plots import draw_ablation
+
+        text = ablation_table(rows)
+        write_text(os.path.join(directory, "ablation.md"), text)
+        draw_ablation(os.path.join(directory, "ablation.png"), rows)
+        print(f"\n{text}")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -21,7 +66,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return line(header) + line(["-" * width for width in widths]) + "".join(map(line, rows))
 
 
-def ablation(rows: Sequence[Json]) -> str:
+def ablation_table(rows: Sequence[Json]) -> str:
     """The results of an ablation.
 
     Args:
@@ -47,7 +92,7 @@ def ablation(rows: Sequence[Json]) -> str:
     return f"{table(header, lines)}\n{note}\n"
 
 
-def trials(summary: Json) -> str:
+def trials_table(summary: Json) -> str:
     """The runs of a sweep and, if each choice of settings had several runs, the choices.
 
     Args:

@@ -4,7 +4,7 @@ import statistics
 
 import matplotlib.image
 
-from bert_tf.report import tables
+from bert_tf.report.file_reporter import ablation_table, table
 from bert_tf.report.plots import draw_ablation
 
 
@@ -17,7 +17,7 @@ def row(name, *accuracies):
 
 
 def test_the_table_has_one_row_per_model_with_mean_deviation_and_difference():
-    header, rule, *lines = tables.ablation([row("BERT", 0.70, 0.74), row("No NSP", 0.69, 0.71)]).splitlines()
+    header, rule, *lines = ablation_table([row("BERT", 0.70, 0.74), row("No NSP", 0.69, 0.71)]).splitlines()
     assert header.count("|") == rule.count("|") == lines[0].count("|") == lines[1].count("|")
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:2]]
     assert cells[0] == ["BERT", "tiny", "1.2 M", "0.720", "0.028", "0.700, 0.740", ""]
@@ -26,7 +26,7 @@ def test_the_table_has_one_row_per_model_with_mean_deviation_and_difference():
 
 
 def test_one_seed_has_no_deviation():
-    cells = [cell.strip() for cell in tables.ablation([row("BERT", 0.7)]).splitlines()[2].split("|")]
+    cells = [cell.strip() for cell in ablation_table([row("BERT", 0.7)]).splitlines()[2].split("|")]
     assert cells[4:7] == ["0.700", "", "0.700"]
 
 
@@ -41,4 +41,4 @@ def test_the_plot_grows_with_the_rows(tmp_path):
 
 def test_a_table_is_written_as_markdown():
     lines = ["| a   | long |", "| --- | ---- |", "| 123 |      |", "| b   | 4    |"]
-    assert tables.table(("a", "long"), [("123", ""), ("b", "4")]).splitlines() == lines
+    assert table(("a", "long"), [("123", ""), ("b", "4")]).splitlines() == lines
