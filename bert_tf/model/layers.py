@@ -1,7 +1,9 @@
 """The encoder's layers: embeddings, self-attention, transformer block (paper, section 3; Vaswani et al., 2017)."""
 
+import abc
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import keras
@@ -45,13 +47,47 @@ def _cast_and_added(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, bias.dtype) + bias
 
 
+class ConvertedDense(abc.ABC):
+    """What a dense layer computes in inference, in low precision, from weights that were converted (`precision/`)."""
+
+    @abc.abstractmethod
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        """[rows, inputs] -> [rows, units]: product, bias and activation."""
+
+    def added(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        """x [rows, units] + the results for [rows, inputs]."""
+        return x + self(rows)
+
+
+@contextlib.contextmanager
+def converted(forms: Iterable[tuple[keras.layers.Layer, Callable[[tf.Tensor], tf.Tensor]]]) -> Iterator[None]:
+    """Scope in which each layer has this value of its attribute `converted`."""
+    before = []
+    try:
+        for layer, form in forms:
+            before.append((layer, layer.converted))
+            layer.converted = form
+        yield
+    finally:
+        for layer, form in before:
+            layer.converted = form
+
+
 @keras.saving.register_keras_serializable("bert_tf")
 class Dense(keras.layers.Dense):
-    """keras.layers.Dense with plain matrix products as gradients of kernel and bias."""
+    """keras.layers.Dense with plain matrix products as gradients of kernel and bias.
+
+    Attributes:
+        converted: computes instead of the layer's own weights; None for these.
+    """
+
+    converted: ConvertedDense | None = None
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         rows, mode = flattened(inputs), current()
-        if mode.inference:  # the activation before the reshape: product, bias and GELU become one kernel
+        if self.converted is not None:
+            outputs = self.converted(rows)
+        elif mode.inference:  # the activation before the reshape: product, bias and GELU become one kernel
             outputs = without_gradient(self.activation)(self.product(rows))
         elif mode.compiles(rows) and has_bias_form(self.activation):
             outputs = of_sum(self.activation, self.multiply(rows), self.bias)
@@ -67,7 +103,7 @@ class Dense(keras.layers.Dense):
 
     def added(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """x [rows, units] + `product` of [rows, inputs]."""
-        return x + self.product(rows)
+        return x + self.product(rows) if self.converted is None else self.converted.added(x, rows)
 
     def multiply(self, rows: tf.Tensor) -> tf.Tensor:
         """[rows, inputs] times the kernel: [rows, units]."""
@@ -115,7 +151,13 @@ def read_config(values: Json) -> BertConfig:
 
 @keras.saving.register_keras_serializable("bert_tf")
 class Embeddings(ConfiguredLayer):
-    """Sum of word, position and segment embeddings, LayerNorm, dropout (paper, figure 2)."""
+    """Sum of word, position and segment embeddings, LayerNorm, dropout (paper, figure 2).
+
+    Attributes:
+        converted: looks words up in a converted table; None for the layer's own.
+    """
+
+    converted: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def __init__(self, config: BertConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
@@ -152,7 +194,7 @@ class Embeddings(ConfiguredLayer):
 
     def lookup(self, ids: tf.Tensor) -> tf.Tensor:
         """Word embeddings of ids [batch, length]: [batch, length, hidden]."""
-        return tf.gather(self.word_embeddings, ids)
+        return tf.gather(self.word_embeddings, ids) if self.converted is None else self.converted(ids)
 
     def _type_vectors(self, type_ids: tf.Tensor) -> tf.Tensor | float:
         if self.config.type_vocab_size < 2:
@@ -172,7 +214,12 @@ class SelfAttention(ConfiguredLayer):
     """Multi-head self-attention with its output projection; query, key and value in one matmul.
 
     Not called itself: a `TransformerBlock` calls `attend` and adds the output projection to its input.
+
+    Attributes:
+        converted: computes the softmax of scores in low precision; None for float32.
     """
+
+    converted: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def __init__(self, config: BertConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
@@ -194,20 +241,16 @@ class SelfAttention(ConfiguredLayer):
         if training and self.dropout.is_fused(query):
             probabilities = self.dropout.softmax(_scaled_scores(query, key), tf.cast(bias, tf.float32))
         elif training:
-            probabilities = self.dropout(self.softmax(_scores(query, key, bias, training)), training=True)
+            probabilities = self.dropout(softmax(_scores(query, key, bias, training)), training=True)
         else:  # not through the layer, which would convert them to its dtype
-            probabilities = self.softmax(_scores(query, key, bias, training))
+            probabilities = (self.converted or softmax)(_scores(query, key, bias, training))
         context = tf.transpose(tf.matmul(tf.cast(probabilities, value.dtype), value), [0, 2, 1, 3])
         return layout.without_padding(tf.reshape(context, [-1, self.config.hidden_size]))
 
     def probabilities(self, inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Attention probabilities without dropout: float32 [batch, heads, length, length]."""
         query, key, _ = self._heads(flattened(inputs), AllPositions(tf.shape(inputs)))
-        return SelfAttention.softmax(self, _scores(query, key, bias, training=False))
-
-    def softmax(self, scores: tf.Tensor) -> tf.Tensor:
-        """Softmax over the last axis, float32 whatever the dtype of the scores."""
-        return tf.nn.softmax(tf.cast(scores, tf.float32))
+        return softmax(_scores(query, key, bias, training=False))
 
     def _heads(self, rows: tf.Tensor, layout: AllPositions) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Query, key and value: each [batch, heads, length, head_size]."""
@@ -216,6 +259,11 @@ class SelfAttention(ConfiguredLayer):
         qkv = tf.reshape(layout.with_padding(self.qkv(rows)), shape)
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
         return query, key, value
+
+
+def softmax(scores: tf.Tensor) -> tf.Tensor:
+    """Softmax over the last axis, float32 whatever the dtype of the scores."""
+    return tf.nn.softmax(tf.cast(scores, tf.float32))
 
 
 def _scores(query: tf.Tensor, key: tf.Tensor, bias: tf.Tensor, training: bool) -> tf.Tensor:

@@ -132,8 +132,3 @@ def repeatable(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         return results
 
     return call
-
-
-def only_cpus() -> bool:
-    """Whether TensorFlow has no other devices than CPUs."""
-    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())

@@ -395,7 +395,7 @@ def limit_of_onednn(environment: Mapping[str, str]) -> tuple[str, str]:
     return name, environment.get(name, "")
 
 
-def _all_flags() -> frozenset[str]:
+def all_flags() -> frozenset[str]:
     """Names of the instruction sets that the processor has; empty where they are not known."""
     try:
         with open(CPUINFO, encoding="utf-8", errors="replace") as file:
@@ -405,10 +405,14 @@ def _all_flags() -> frozenset[str]:
     return frozenset(found[1].split() if found else ())
 
 
-def processor_flags() -> frozenset[str]:
-    """Names of the instruction sets that TensorFlow's kernels may use here; empty where they are not known."""
-    unused = _UNUSED.get(limit_of_onednn(os.environ)[1].lower(), ())
-    return frozenset(name for name in _all_flags() if not name.startswith(unused))
+def processor_flags(environment: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Names of the instruction sets that TensorFlow's kernels may use here; empty where they are not known.
+
+    Args:
+        environment: variables, of which one may limit oneDNN; None for those of this process.
+    """
+    unused = _UNUSED.get(limit_of_onednn(os.environ if environment is None else environment)[1].lower(), ())
+    return frozenset(name for name in all_flags() if not name.startswith(unused))
 
 
 def _chosen(variants: Sequence[Variant], flags: Collection[str]) -> Variant | None:
@@ -432,8 +436,8 @@ def unsuitable(variants: Sequence[Variant]) -> str:
     TensorFlow does not look: without AVX-512, its kernel for bfloat16 ends the process, and without int8 dot products,
     the one for int8 returns wrong numbers.
     """
-    here, usable = _chosen(variants, _all_flags()), _chosen(variants, processor_flags())
-    if here is None or here == usable or not _all_flags():
+    here, usable = _chosen(variants, all_flags()), _chosen(variants, processor_flags())
+    if here is None or here == usable or not all_flags():
         return ""
     return (
         f"{'='.join(limit_of_onednn(os.environ))} forbids instruction sets that the processor has and the graph "
@@ -443,7 +447,7 @@ def unsuitable(variants: Sequence[Variant]) -> str:
 
 def describe_variant(variants: Sequence[Variant]) -> str:
     """Which of its variants a version computes here, for people; "" if it has only one."""
-    variant = _chosen(variants, _all_flags())
+    variant = _chosen(variants, all_flags())
     if variant is None or len(variants) == 1:
         return ""
     rest = "" if variant == variants[0] else f", slower than with {needed(variants[0])}"

@@ -15,11 +15,11 @@ from bert_tf.checkpoints.directory import load_task, read_results
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing_directory, require_space
 from bert_tf.model.encoder import encoder_of
+from bert_tf.model.precision.optimize import optimized
 from bert_tf.serving.card import CARD, EXTRA, write_card, write_operations
 from bert_tf.serving.check import check_ops, compare, oldest_server, rest_body
 from bert_tf.serving.embeddings import Embedder
-from bert_tf.serving.optimize import optimized
-from bert_tf.serving.samples import Request, sample_requests
+from bert_tf.serving.samples import SENTENCES, Request, sample_requests
 from bert_tf.serving.session import TOLERANCES, NotServable, Session
 from bert_tf.tasks.signatures import ATTENTION, attention_signature
 from bert_tf.tasks.task import Task
@@ -91,7 +91,7 @@ def export(
         directory: folder of the exported model, as for TF Serving's --model_base_path.
         attention: whether to add the signature `attention`.
         check: whether to compare the answers in a new process, or the process, if it waits already.
-        optimize: a mode of `serving.optimize`.
+        optimize: a key of `TOLERANCES`.
         results: content of the results.json of the training, for the model card.
 
     Raises:
@@ -120,7 +120,7 @@ def export(
     require_space(path, 4 * model.count_params(), "the SavedModel")
     with (
         Session() if check is True else contextlib.nullcontext(check) as session,
-        optimized(encoder_of(model), optimize, task.tokenizer) as optimization,
+        optimized(encoder_of(model), optimize, task.tokenizer, SENTENCES, TOLERANCES[optimize]) as optimization,
         replacing_directory(path) as temporary,
     ):
         signatures = {key: function.get_concrete_function() for key, function in functions.items()}

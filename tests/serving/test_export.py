@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 import bert_tf.serving.export
-import bert_tf.serving.optimize
+import bert_tf.serving.session
 from bert_tf import BertEncoder
 from bert_tf.checkpoints.directory import save
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import bundled
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving import ask
@@ -223,7 +223,7 @@ def test_an_export_in_bfloat16_is_smaller_answers_nearly_the_same_and_leaves_the
 def test_an_export_that_differs_too_much_from_float32_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(bert_tf.serving.session.TOLERANCES, "bfloat16", 1e-6)
     task, model = make("single")
-    with pytest.raises(NotServable, match=r"^bfloat16: the last layer differs by .*; nothing was exported"):
+    with pytest.raises(DataError, match=r"^bfloat16: the last layer differs by .*; nothing was exported"):
         export(task, model, str(tmp_path), optimize="bfloat16")
     with pytest.raises(ConfigError, match=r"^optimize is 'int7'; expected one of none, bfloat16, int8$"):
         export(task, model, str(tmp_path), optimize="int7")

@@ -4,10 +4,24 @@ import re
 
 import pytest
 
+from bert_tf.model.precision import processors
+from bert_tf.serving import ask
 from bert_tf.training import precision
 from tests.model.small import multiplies_bfloat16
 
 CPUINFO = "processor\t: 0\nmodel name\t: {0}\nflags\t\t: fpu sse avx2 {0} rdpid\nbugs\t\t: avx512_bf16\n\n"
+
+
+@pytest.fixture
+def of_processor(tmp_path, monkeypatch):
+    """`processors.of_processor` with other contents of /proc/cpuinfo."""
+
+    def call(cpuinfo, environment):
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+        monkeypatch.setattr(ask, "CPUINFO", str(tmp_path / "cpuinfo"))
+        return processors.of_processor(environment)
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -26,24 +40,25 @@ CPUINFO = "processor\t: 0\nmodel name\t: {0}\nflags\t\t: fpu sse avx2 {0} rdpid\
         ("amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "False"}, "float32"),
     ],
 )
-def test_an_x86_processor_uses_bfloat16_if_it_has_usable_instructions_for_it(flag, environment, dtype):
-    assert precision.of_processor(CPUINFO.format(flag), environment)[0] == dtype
+def test_an_x86_processor_uses_bfloat16_if_it_has_usable_instructions_for_it(of_processor, flag, environment, dtype):
+    assert of_processor(CPUINFO.format(flag), environment)[0] == dtype
 
 
-def test_the_reason_is_reported():
+def test_the_reason_is_reported(of_processor):
     info = CPUINFO.format("avx512_bf16")
-    assert "avx512_bf16" in precision.of_processor(info, {})[1]
-    assert "ONEDNN_MAX_CPU_ISA=AVX2" in precision.of_processor(info, {"ONEDNN_MAX_CPU_ISA": "AVX2"})[1]
+    assert "avx512_bf16" in of_processor(info, {})[1]
+    assert "ONEDNN_MAX_CPU_ISA=AVX2" in of_processor(info, {"ONEDNN_MAX_CPU_ISA": "AVX2"})[1]
+    assert "TF_ENABLE_ONEDNN_OPTS=0" in of_processor(info, {"TF_ENABLE_ONEDNN_OPTS": "0"})[1]
 
 
-def test_the_flags_of_other_processors_are_ignored():
-    assert precision.of_processor("processor\t: 0\nFeatures\t: fp asimd bf16\n", {}) is None
-    assert precision.of_processor("", {}) is None
+def test_the_flags_of_other_processors_are_ignored(of_processor):
+    assert of_processor("processor\t: 0\nFeatures\t: fp asimd bf16\n", {}) is None
+    assert of_processor("", {}) is None
 
 
 @multiplies_bfloat16
 def test_an_unknown_processor_is_measured():
-    dtype, reason = precision._measured()
+    dtype, reason = processors._measured()
     ratio = float(re.fullmatch(r"measured, bfloat16 multiplies (\d+\.\d) times as fast", reason)[1])
     assert dtype == ("bfloat16" if ratio > 1.5 else "float32") or ratio == 1.5  # which is rounded
 
@@ -53,7 +68,7 @@ def test_an_unknown_processor_is_measured():
     [((6, 1), "float32"), ((7, 0), "float16"), ((7, 5), "float16"), ((8, 0), "bfloat16"), ((12, 0), "bfloat16")],
 )
 def test_gpus_use_the_shortest_format_that_their_matrix_units_have(capability, dtype):
-    assert precision.of_gpu(capability)[0] == dtype
+    assert processors.of_gpu(capability)[0] == dtype
 
 
 def test_auto_is_resolved_the_same_way_every_time_and_reported(capsys):

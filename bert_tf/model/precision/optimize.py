@@ -1,6 +1,6 @@
 """Encoders for export with weights and matrix products in bfloat16 or int8.
 
-An encoder is not copied: in the scope of `optimized` some of its layers compute from converted weights, so every
+An encoder is not copied: in the scope of `optimized` some of its layers have converted weights (`converted`), so every
 signature that is traced there contains these instead of the float32 variables.
 """
 
@@ -8,28 +8,28 @@ import contextlib
 import dataclasses
 import functools
 import gzip
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf import quiet
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import bundled
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
-from bert_tf.model.layers import Embeddings
+from bert_tf.model.layers import converted
 from bert_tf.model.mode import computing, current
-from bert_tf.serving import ask, bfloat16, int8, kernels
-from bert_tf.serving.processors import VARIANTS, CpuDispatch, Variant
-from bert_tf.serving.samples import SENTENCES
-from bert_tf.serving.session import TOLERANCES, NotServable
+from bert_tf.model.precision import bfloat16, int8, kernels
+from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch, Variant
+from bert_tf.serving import ask
 from bert_tf.text.packing import dense_features, pack
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Tensors
 
-_Replacement: TypeAlias = tuple[Any, dict[str, object]]
+# A layer, and the value of its attribute `converted`.
+_Form: TypeAlias = tuple[Any, Callable[[tf.Tensor], tf.Tensor]]
 
 
 class Optimization(NamedTuple):
@@ -47,7 +47,9 @@ class Optimization(NamedTuple):
 
 
 @contextlib.contextmanager
-def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator[Optimization]:
+def optimized(
+    encoder: BertEncoder, mode: str, tokenizer: Tokenizer, sentences: Sequence[str], tolerance: float
+) -> Iterator[Optimization]:
     """Scope in which `encoder` computes as it does in an export of this mode.
 
     In bfloat16 are the word embedding, the weights of all dense layers except the pooler and the head, their products,
@@ -55,12 +57,14 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
 
     Args:
         encoder: with float32 weights; it is unchanged after the scope.
-        mode: a key of `TOLERANCES`.
-        tokenizer: makes the inputs on which the encoder is compared with itself in float32.
+        mode: a key of `VARIANTS`.
+        tokenizer: for `sentences`, and for the texts of the calibration.
+        sentences: on which the encoder is compared with itself in float32.
+        tolerance: largest difference of the last layer from float32, root mean square, relative.
 
     Raises:
         ConfigError: the processor is not to use what the export would use here.
-        NotServable: the encoder differs too much from float32, or TensorFlow has no kernels for int8.
+        DataError: the encoder differs too much from float32, or TensorFlow has no kernels for int8.
     """
     if mode == "none":
         yield Optimization()
@@ -71,24 +75,23 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
     variants = VARIANTS[mode] if mode == "int8" or kernels.has_bfloat16() else ()
     if problem := ask.unsuitable([variant.described() for variant in variants]):
         raise ConfigError(problem)
-    features = tokenizer.encode(SENTENCES, max_length=encoder.config.max_position_embeddings)
+    features = tokenizer.encode(sentences, max_length=encoder.config.max_position_embeddings)
     expected = _states(encoder, features)
     if mode == "int8":
-        replacements = functools.partial(_in_int8, encoder, int8.calibrate(encoder, _calibration(encoder, tokenizer)))
+        forms = functools.partial(_in_int8, encoder, int8.calibrate(encoder, _calibration(encoder, tokenizer)))
     else:
-        replacements = functools.partial(_in_bfloat16, encoder)
+        forms = functools.partial(_in_bfloat16, encoder)
     kept: list[int] = []  # numbers of the blocks that stay in float32
     while True:
         with contextlib.ExitStack() as scope:
-            for layer, values in replacements(kept):
-                scope.enter_context(_replaced(layer, values))
+            scope.enter_context(converted(forms(kept)))
             dispatch = CpuDispatch(mode, variants) if variants else None
             if dispatch:
                 scope.enter_context(computing(dataclasses.replace(current(), dispatch=dispatch)))
             differences = np.sqrt(
                 np.square(_states(encoder, features) - expected).sum((1, 2)) / np.square(expected).sum((1, 2))
             )
-            if differences[-1] <= TOLERANCES[mode]:
+            if differences[-1] <= tolerance:
                 within = f", with the layers {', '.join(map(str, sorted(kept)))} in float32" if kept else ""
                 yield Optimization(
                     f"{mode}: the last layer differs by {differences[-1]:.1e} from float32 (root mean square, relative)"
@@ -100,9 +103,9 @@ def optimized(encoder: BertEncoder, mode: str, tokenizer: Tokenizer) -> Iterator
         added = np.diff(differences[:-1], prepend=0)
         added[kept] = -np.inf
         if mode != "int8" or len(kept) >= encoder.config.num_layers // 2 or not np.isfinite(differences).all():
-            raise NotServable(
+            raise DataError(
                 f"{mode}: the last layer differs by {differences[-1]:.1e} from float32 (root mean square, relative; at "
-                f"most {TOLERANCES[mode]:.0e} is exported); nothing was exported, use --optimize=none"
+                f"most {tolerance:.0e} is exported); nothing was exported, use --optimize=none"
             )
         kept.append(int(added.argmax()))
 
@@ -115,8 +118,8 @@ def to_bfloat16(encoder: BertEncoder) -> None:
     Args:
         encoder: with float32 weights; nothing that calls it has been traced.
     """
-    for layer, values in _in_bfloat16(encoder, ()):
-        layer.__dict__.update(values)
+    for layer, form in _in_bfloat16(encoder, ()):
+        layer.converted = form
 
 
 def _calibration(encoder: BertEncoder, tokenizer: Tokenizer) -> Iterator[Tensors]:
@@ -135,32 +138,17 @@ def _calibration(encoder: BertEncoder, tokenizer: Tokenizer) -> Iterator[Tensors
     yield dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
 
 
-def _in_int8(encoder: BertEncoder, ranges: list[int8.Largest], kept: Collection[int]) -> Iterator[_Replacement]:
-    """Layers, and their attributes in the scope of `optimized`."""
-    yield encoder.embeddings, {"lookup": int8.Lookup(encoder.embeddings)}
-    for index, (block, largest) in enumerate(zip(int8.blocks(encoder), ranges, strict=True)):
+def _in_int8(encoder: BertEncoder, ranges: list[int8.Largest], kept: Collection[int]) -> Iterator[_Form]:
+    yield encoder.embeddings, int8.Lookup(encoder.embeddings)
+    for index, (block, largest) in enumerate(zip(encoder.blocks(), ranges, strict=True)):
         if index not in kept:
-            yield from int8.replacements(block, largest)
+            yield from int8.converted_block(block, largest)
 
 
-def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[_Replacement]:
-    """Layers, and their attributes in the scope of `optimized`."""
-    yield encoder.embeddings, {"lookup": _lookup(encoder.embeddings)}
-    for block in int8.blocks(encoder):
-        yield from bfloat16.replacements(block)
-
-
-@contextlib.contextmanager
-def _replaced(layer: Any, values: dict[str, object]) -> Iterator[None]:
-    """Scope in which a layer has other attributes. They are not set by Keras, which would track their variables."""
-    before = {name: layer.__dict__[name] for name in values if name in layer.__dict__}
-    layer.__dict__.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            del layer.__dict__[name]
-        layer.__dict__.update(before)
+def _in_bfloat16(encoder: BertEncoder, _: Collection[int]) -> Iterator[_Form]:
+    yield encoder.embeddings, bfloat16.Lookup(encoder.embeddings)
+    for block in encoder.blocks():
+        yield from bfloat16.converted_block(block)
 
 
 def _states(encoder: BertEncoder, features: Tensors) -> Array:
@@ -174,10 +162,3 @@ def _states(encoder: BertEncoder, features: Tensors) -> Array:
         return tf.stack([*outputs["encoder_outputs"], outputs["sequence_output"]])
 
     return tf.boolean_mask(quiet.traced_function(compute)(), features["input_mask"] > 0, axis=1).numpy()
-
-
-def _lookup(layer: Embeddings) -> Callable[[tf.Tensor], tf.Tensor]:
-    """`Embeddings.lookup` in a table of bfloat16."""
-    table = tf.Variable(tf.cast(layer.word_embeddings, tf.bfloat16), trainable=False)
-    # Not from the variable: that is the op ResourceGather, which other exports do without.
-    return lambda ids: tf.cast(tf.gather(tf.convert_to_tensor(table), ids), tf.float32)

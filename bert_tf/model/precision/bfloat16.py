@@ -10,31 +10,31 @@ bfloat16, so its results are those of a softmax in float32 between two casts, bi
 TensorFlow's own kernel would round after each step.
 """
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from bert_tf.model.activations import activation, without_gradient
-from bert_tf.model.layers import Dense, SelfAttention, TransformerBlock
-from bert_tf.serving import kernels
+from bert_tf.model.layers import ConvertedDense, Dense, Embeddings, TransformerBlock
+from bert_tf.model.layers import softmax as softmax_in_float32
+from bert_tf.model.precision import kernels
 
 
-def replacements(block: TransformerBlock) -> Iterator[tuple[Any, dict[str, object]]]:
-    """The layers of a block, and their attributes for bfloat16."""
+def converted_block(block: TransformerBlock) -> Iterator[tuple[Any, Callable[[tf.Tensor], tf.Tensor]]]:
+    """The layers of a block, and what they compute in bfloat16 (their attribute `converted`)."""
     for layer, name, dtype in (
         (block.attention.qkv, "", tf.bfloat16),
         (block.attention.output_projection, "", tf.float32),
         (block.intermediate, block.config.activation, tf.bfloat16),
         (block.output_projection, "", tf.float32),
     ):
-        yield layer, {"product": _Product(layer, name, dtype), "activation": kernels.unchanged, "autocast": False}
-    yield block.attention, {"softmax": functools.partial(softmax, block.attention)}
+        yield layer, _Product(layer, name, dtype)
+    yield block.attention, softmax
 
 
-class _Product:
-    """`Dense.product` with weights of bfloat16, and with the activation of this name; the result has another dtype."""
+class _Product(ConvertedDense):
+    """With weights of bfloat16 and the activation of this name; the result has another dtype."""
 
     def __init__(self, layer: Dense, name: str, dtype: tf.DType) -> None:
         # Variables of bfloat16: a cast of float32 variables would be computed in every request.
@@ -48,9 +48,20 @@ class _Product:
         return tf.cast(function(tf.cast(rows, tf.bfloat16), kernel, bias, self._name), self._dtype)
 
 
-def softmax(layer: SelfAttention, scores: tf.Tensor) -> tf.Tensor:
-    """`SelfAttention.softmax`; bfloat16 if it is oneDNN's."""
-    return kernels.softmax(scores) if kernels.are_used("bfloat16") else SelfAttention.softmax(layer, scores)
+class Lookup:
+    """Word embeddings from a table of bfloat16, in float32."""
+
+    def __init__(self, layer: Embeddings) -> None:
+        self._table = tf.Variable(tf.cast(layer.word_embeddings, tf.bfloat16), trainable=False)
+
+    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
+        # Not from the variable: that is the op ResourceGather, which other exports do without.
+        return tf.cast(tf.gather(tf.convert_to_tensor(self._table), ids), tf.float32)
+
+
+def softmax(scores: tf.Tensor) -> tf.Tensor:
+    """Softmax over the last axis, bfloat16 if it is oneDNN's, else float32."""
+    return kernels.softmax(scores) if kernels.are_used("bfloat16") else softmax_in_float32(scores)
 
 
 def multiply_anywhere(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, name: str) -> tf.Tensor:

@@ -15,19 +15,20 @@ products of int8, TensorFlow's usual operations compute the same products of the
 """
 
 import functools
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.errors import DataError
 from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.inference import infer
-from bert_tf.model.layers import Dense, Embeddings, TransformerBlock
+from bert_tf.model.layers import ConvertedDense, Dense, Embeddings, TransformerBlock, converted
 from bert_tf.model.mode import Mode, computing
-from bert_tf.serving import bfloat16, kernels
-from bert_tf.serving.session import NotServable
+from bert_tf.model.precision import bfloat16, kernels
 from bert_tf.types import Array, Tensors
 
 # Channels of an input are divided by (largest value)^0.8 / (largest weight)^0.2: between "all channels alike", which
@@ -49,13 +50,13 @@ class Largest(NamedTuple):
 
 
 def require_kernels() -> None:
-    """Raises NotServable if TensorFlow has no kernels for int8."""
+    """Raises DataError if TensorFlow has no kernels for int8."""
     try:
         with tf.Graph().as_default(), computing(Mode(kernels=frozenset({"int8"}))):
             product = Product(np.ones([64, 16], np.float32), np.zeros(16, np.float32), limit=1.0)
             product.multiply(quantize(tf.ones([16, 64])))
     except (tf.errors.OpError, ValueError):
-        raise NotServable(
+        raise DataError(
             "int8: this TensorFlow has no int8 products; expected TensorFlow 2.17 or newer on x86; use "
             "--optimize=bfloat16 or none"
         ) from None
@@ -65,41 +66,39 @@ def calibrate(encoder: BertEncoder, batches: Iterable[Tensors]) -> list[Largest]
     """Runs an encoder in float32 on batches of features and returns the ranges of each block.
 
     Raises:
-        NotServable: it computes NaN or infinity.
+        DataError: it computes NaN or infinity.
     """
     found: dict[int, list[dict[str, Array]]] = {}
     for features in batches:
         tokens = features["input_mask"].numpy().reshape(-1) > 0
-        for index, block in enumerate(blocks(encoder)):
+        observers = []
+        for index, block in enumerate(encoder.blocks()):
             found.setdefault(index, []).append({})
             for name, layer in products(block).items():
-                layer.__dict__["product"] = functools.partial(_observed, layer, found[index][-1], name, tokens)
-        try:
+                observers.append((layer, _Observer(layer, found[index][-1], name, tokens)))
+        with converted(observers):
             infer(encoder, features)
-        finally:
-            for block in blocks(encoder):
-                for layer in products(block).values():
-                    del layer.__dict__["product"]
     ranges = [
         Largest(**{name: np.max([one[name] for one in batches], 0) for name in Largest._fields})
         for batches in found.values()
     ]
     if not all(np.isfinite(part).all() for one in ranges for part in one):
-        raise NotServable("int8: the model itself computes NaN or infinity; check its training; nothing was exported")
+        raise DataError("int8: the model itself computes NaN or infinity; check its training; nothing was exported")
     return ranges
 
 
-def _observed(layer: Dense, largest: dict[str, Array], name: str, tokens: Array, rows: tf.Tensor) -> tf.Tensor:
-    values = rows.numpy()
-    if len(values) == len(tokens):  # all positions: the products are those of the tokens only if they are fewer
-        values = values[tokens]
-    largest[name] = (values if name == "output" else np.abs(values)).max(0)
-    return type(layer).product(layer, rows)
+class _Observer(ConvertedDense):
+    """Computes what a layer does, and writes the largest absolute values of its inputs to `largest`, under a name."""
 
+    def __init__(self, layer: Dense, largest: dict[str, Array], name: str, tokens: Array) -> None:
+        self._layer, self._largest, self._name, self._tokens = layer, largest, name, tokens
 
-def blocks(encoder: BertEncoder) -> list[TransformerBlock]:
-    """The transformer blocks of an encoder, first to last."""
-    return encoder.blocks()
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        values = rows.numpy()
+        if len(values) == len(self._tokens):  # all positions, as where hardly any is padding
+            values = values[self._tokens]
+        self._largest[self._name] = (values if self._name == "output" else np.abs(values)).max(0)
+        return without_gradient(self._layer.activation)(self._layer.product(rows))
 
 
 def products(block: TransformerBlock) -> dict[str, Dense]:
@@ -109,8 +108,10 @@ def products(block: TransformerBlock) -> dict[str, Dense]:
                                       block.output_projection), strict=True))  # fmt: skip
 
 
-def replacements(block: TransformerBlock, largest: Largest) -> Iterator[tuple[Any, dict[str, object]]]:
-    """The layers of a block, and their attributes for int8."""
+def converted_block(
+    block: TransformerBlock, largest: Largest
+) -> Iterator[tuple[Any, Callable[[tf.Tensor], tf.Tensor]]]:
+    """The layers of a block, and what they compute in int8 (their attribute `converted`)."""
     qkv, attention_output = block.attention.qkv, block.attention.output_projection
     kernel, bias = qkv.kernel.numpy(), qkv.bias.numpy()
     # Context is a weighted mean of values: dividing a column of the values divides a channel of the context.
@@ -119,12 +120,12 @@ def replacements(block: TransformerBlock, largest: Largest) -> Iterator[tuple[An
     kernel, bias = kernel.copy(), bias.copy()
     kernel[:, -size:] /= divisors
     bias[-size:] /= divisors
-    yield qkv, {"product": _smoothed(kernel, bias, smoothing(largest.qkv, kernel), for_attention=True)}
-    yield block.attention, {"softmax": functools.partial(bfloat16.softmax, block.attention)}
+    yield qkv, _Smoothed(kernel, bias, smoothing(largest.qkv, kernel), for_attention=True)
+    yield block.attention, bfloat16.softmax
     product = Product(
         attention_output.kernel.numpy() * divisors[:, np.newaxis], attention_output.bias.numpy(), limit=1.0
     )
-    yield attention_output, {"added": lambda x, rows: product.multiply(quantize(rows), x)}
+    yield attention_output, _Added(product, quantize)
     yield from _feed_forward(block, largest)
 
 
@@ -145,6 +146,20 @@ def quantized(kernel: Array) -> tuple[Array, Array]:
     """Rounds a kernel [inputs, outputs] to int8 and returns it with the value of 127 in each column, float32."""
     largest = np.maximum(np.abs(kernel).max(0), 1e-30).astype(np.float32)
     return np.rint(kernel / largest * 127).astype(np.int8), largest
+
+
+def number_of(largest: Array, limit: float) -> float:
+    """A positive number below `limit` for the ranges of the columns of a kernel, another one for other ranges.
+
+    The kernel of int8 products keeps the primitives that it makes, which contain the ranges of the columns. It finds
+    them by shapes, by the fused operations, by the two ends of the range of the rows, of which only the larger one has
+    a meaning, and by the *address* of the columns' ranges, not by their values. An address may recur, as when a model
+    is loaded where another one was. So the smaller end says what is at the address: it is a hash of the ranges, one of
+    a billion numbers. Where two products have equal ranges, the primitive of one is right for the other.
+    """
+    first, end = np.array([2.0**-100, limit], np.float32).view(np.uint32).tolist()
+    digest = int.from_bytes(hashlib.sha256(largest.tobytes()).digest()[:8], "little")
+    return float(np.array([first + digest % (end - first)], np.uint32).view(np.float32)[0])
 
 
 class Product:
@@ -180,10 +195,8 @@ class Product:
         self._ranges = variable(np.stack([-largest, largest]))  # of the weights' columns
         self.variables = [self._weights, self._bias, self._ranges]
         self._activation, self._bounds, self._for_attention = activation, bounds, for_attention
-        # The kernel takes the larger of both as the range. It recognises a primitive with scales of other weights by
-        # their address and these two numbers, so the smaller one differs between weights.
-        share = np.float32(int(np.abs(weights.astype(np.int64)).sum()) % 65521 / 65536)
-        self._range = (-limit * float(share), limit)
+        # The kernel takes the larger of both as the range.
+        self._range = (-number_of(largest, limit), limit)
 
     def multiply(self, rows: tf.Tensor, added: tf.Tensor | None = None) -> tf.Tensor:
         """[rows, inputs] of qint8 or quint8 -> [rows, outputs] of float32 or bfloat16, or quint8 if there are bounds.
@@ -212,43 +225,17 @@ class Product:
 
     def _by_kernel(self, rows: tf.Tensor, added: tf.Tensor | None) -> tf.Tensor:
         attends = self._for_attention and kernels.are_used("bfloat16")
-        inputs = [rows, tf.bitcast(tf.convert_to_tensor(self._weights), tf.qint8), tf.convert_to_tensor(self._bias)]
-        inputs += [] if added is None else [added]
-        inputs += [*map(tf.constant, self._range), *tf.unstack(tf.convert_to_tensor(self._ranges))]
-        outputs = [tf.bfloat16 if attends else tf.float32]
-        outputs = outputs if self._bounds is None else [tf.quint8, tf.float32, tf.float32]
-        inputs += map(tf.constant, self._bounds or ())
-        fused = ["BiasAdd"]
-        fused += [kernels.ACTIVATIONS[self._activation][0]] if self._activation else []
-        fused += [] if added is None else ["Add"]
-        fused.append("Dequantize" if self._bounds is None else "Requantize")
-        attributes = {
-            "Tdevice_inputs": _types(tensor.dtype for tensor in inputs),
-            "Tdevice_outputs": _types(outputs),
-            "Thost_inputs": _types([]),
-            "Thost_outputs": _types([]),
-            "T1": _type(rows.dtype),
-            "T2": _type(tf.qint8),
-            "Tbias": _type(tf.float32),
-            "Tout": _type(outputs[0]),
-            "U": _type(tf.float32),
-            "fused_ops": tf.compat.v1.AttrValue(list={"s": [name.encode() for name in fused]}),
-            "input_quant_mode": tf.compat.v1.AttrValue(s=b"SCALED"),
-            "output_quant_mode": tf.compat.v1.AttrValue(s=b"MIN_FIRST"),
-        }
-        # Not in tf.raw_ops, for its name starts with an underscore.
-        graph = tf.compat.v1.get_default_graph()
-        result = graph.create_op("_QuantizedMatMul", inputs, outputs, attrs=attributes, name="product").outputs[0]
-        result.set_shape([rows.shape[0], self._weights.shape[1]])
-        return result
-
-
-def _type(dtype: tf.DType) -> Any:
-    return tf.compat.v1.AttrValue(type=dtype.as_datatype_enum)
-
-
-def _types(dtypes: Iterable[tf.DType]) -> Any:
-    return tf.compat.v1.AttrValue(list={"type": [dtype.as_datatype_enum for dtype in dtypes]})
+        weights, bias, ranges = map(tf.convert_to_tensor, (self._weights, self._bias, self._ranges))
+        return kernels.multiply_int8(
+            rows,
+            weights,
+            bias,
+            [*map(tf.constant, self._range), *tf.unstack(ranges)],
+            added,
+            name=self._activation,
+            dtype=tf.quint8 if self._bounds else tf.bfloat16 if attends else tf.float32,
+            bounds=self._bounds,
+        )
 
 
 def quantize(rows: tf.Tensor) -> tf.Tensor:
@@ -264,28 +251,44 @@ def quantize(rows: tf.Tensor) -> tf.Tensor:
     ).output
 
 
-def _smoothed(kernel: Array, bias: Array, divisors: Array, **options: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    """`Dense.product` with divisors of the channels of its input."""
-    factors = tf.Variable(1 / divisors, trainable=False)
-    product = Product(kernel * divisors[:, np.newaxis], bias, limit=1.0, **options)
-    return lambda rows: product.multiply(quantize(rows * factors))
+class _Smoothed(ConvertedDense):
+    """A product with divisors of the channels of its input; options as for `Product`."""
+
+    def __init__(self, kernel: Array, bias: Array, divisors: Array, **options: Any) -> None:
+        self._factors = tf.Variable(1 / divisors, trainable=False)
+        self._product = Product(kernel * divisors[:, np.newaxis], bias, limit=1.0, **options)
+
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        outputs = self._product.multiply(quantize(rows * self._factors))
+        return tf.bitcast(outputs, tf.uint8) if outputs.dtype == tf.quint8 else outputs  # Keras knows no quint8
 
 
-def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[Dense, dict[str, object]]]:
-    """The layers of a feed-forward network, and their attributes: the activations are int8 between the products."""
+class _Added(ConvertedDense):
+    """A product that is added to the residual connection in the same pass; `read` makes its inputs int8."""
+
+    def __init__(self, product: "Product", read: Callable[[tf.Tensor], tf.Tensor]) -> None:
+        self._product, self._read = product, read
+
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        return self._product.multiply(self._read(rows))
+
+    def added(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        return self._product.multiply(self._read(rows), x)
+
+
+def _feed_forward(block: TransformerBlock, largest: Largest) -> Iterator[tuple[Dense, ConvertedDense]]:
+    """The layers of a feed-forward network, and what they compute: the activations are int8 between the products."""
     first, second = block.intermediate, block.output_projection
     name = block.config.activation
     _, lowest = kernels.ACTIVATIONS[name]
     wider = continued(first.kernel.numpy(), first.bias.numpy(), second.kernel.numpy(), largest.output * _MARGIN)
     divisors = smoothing(largest.intermediate, wider.kernel)
     bounds = (lowest, wider.limit)
-    smoothed = _smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds)
     product = Product(
         wider.output_kernel, second.bias.numpy(), limit=wider.limit - lowest, offset=lowest + wider.offsets
     )
-    # uint8 on the way, because Keras knows no quint8.
-    yield first, {"product": lambda rows: tf.bitcast(smoothed(rows), tf.uint8), "activation": kernels.unchanged}
-    yield second, {"added": lambda x, rows: product.multiply(tf.bitcast(rows, tf.quint8), x)}
+    yield first, _Smoothed(wider.kernel, wider.bias, divisors, activation=name, bounds=bounds)
+    yield second, _Added(product, lambda rows: tf.bitcast(rows, tf.quint8))
 
 
 class Continued(NamedTuple):

@@ -1,12 +1,17 @@
-"""Kernels of oneDNN that exports ask for by name, against their definitions in float64."""
+"""Kernels of oneDNN that exports ask for by name: that TensorFlow has them, and their definitions in float64."""
+
+import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.special import erf
+from tensorflow.python.framework import op_def_registry
 
-from bert_tf.serving import ask, kernels
-from bert_tf.serving.bfloat16 import multiply_anywhere
+import bert_tf
+from bert_tf.model.precision import kernels
+from bert_tf.model.precision.bfloat16 import multiply_anywhere
+from bert_tf.serving import ask
 from tests.model.small import multiplies_bfloat16
 
 # By their definitions, in float64.
@@ -20,6 +25,26 @@ ACTIVATIONS = {
 
 def runs_kernels():
     return kernels.has_bfloat16() and kernels.AVX512 in ask.processor_flags()
+
+
+def test_one_module_calls_private_ops():
+    folder = pathlib.Path(bert_tf.__file__).parent
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if "create_op(" in path.read_text()}
+    assert found == {"model/precision/kernels.py"}
+
+
+@pytest.mark.parametrize(
+    "op, inputs",
+    [
+        ("_MklNativeFusedMatMul", ["a", "b", "args"]),
+        ("_MklSoftmax", ["logits"]),
+        ("_QuantizedMatMul", ["device_inputs", "host_inputs"]),
+    ],
+)
+def test_tensorflow_has_the_private_ops(op, inputs):
+    definition = op_def_registry.get(op)
+    assert definition is not None, f"TensorFlow {tf.__version__} has no op {op}"
+    assert [argument.name for argument in definition.input_arg] == inputs
 
 
 @multiplies_bfloat16

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import bert_tf.serving.optimize
 from bert_tf import BertEncoder
-from bert_tf.errors import ConfigError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.mode import Mode, computing
-from bert_tf.serving import ask, int8
+from bert_tf.model.precision import int8
+from bert_tf.model.precision.dispatch import VARIANTS
+from bert_tf.model.precision.optimize import optimized
+from bert_tf.serving import ask, session
 from bert_tf.serving.export import export
-from bert_tf.serving.processors import VARIANTS
-from bert_tf.serving.session import NotServable
+from bert_tf.serving.samples import SENTENCES
 from tests.model.small import randomize, small_config
 from tests.serving.exports import LENGTH, VOCABULARY, classifier
 from tests.serving.test_export import make
@@ -25,7 +26,7 @@ from tests.serving.test_export import make
 def has_int8_products():
     try:
         int8.require_kernels()
-    except NotServable:
+    except DataError:
         return False
     return True
 
@@ -86,6 +87,30 @@ def test_a_product_equals_that_of_the_rounded_numbers(rows, variant, layer, rng)
     np.testing.assert_allclose(found.astype("f"), expected, rtol=2**-8, atol=1e-4)
 
 
+@exports_int8
+@pytest.mark.skipif("not {'avx512_vnni', 'amx_int8', 'avx_vnni'} & ask.processor_flags()", reason="no int8 products")
+def test_a_product_at_the_address_of_one_that_is_gone_has_its_own_scales(layer, rng):
+    kernel, bias = layer
+    inputs = rng.uniform(-1, 1, [3, 64]).astype("f")
+    steps = np.round(inputs * 127) / 127
+    with computing(Mode(kernels=frozenset({"int8"}))):
+        for factor in (1.0, 2.0, 0.5, 1.0001, 2.0):  # all with the same weights in int8
+            scaled = (kernel * factor).astype("f")
+            product = int8.Product(scaled, bias, limit=1.0)
+            found = in_graph(lambda x, product=product: product.multiply(int8.quantize(x)), inputs)
+            np.testing.assert_allclose(found, steps @ rounded(scaled) + bias, rtol=1e-5, atol=1e-4 * factor)
+            del product
+
+
+@pytest.mark.parametrize("limit", [0.003, 1.0, 3.17])
+def test_columns_of_other_ranges_have_another_number_below_the_limit(limit, layer):
+    kernel, _ = layer
+    kernels = [kernel, kernel * 2, kernel * (1 + 2**-20), kernel[:, ::-1]]  # of which the first three are equal in int8
+    numbers = [int8.number_of(int8.quantized(one)[1], limit) for one in kernels]
+    assert len(set(numbers)) == 4 and all(0 < number < limit and np.float32(number) == number for number in numbers)
+    assert int8.number_of(int8.quantized(-kernel)[1], limit) == numbers[0]  # whose ranges are equal
+
+
 def test_gelu_is_rounded_to_steps_between_its_bounds_and_read_with_them(variant, layer, rng):
     kernel, bias = layer
     kernel, inputs = kernel / 10, np.round(rng.uniform(-1, 1, [9, 64]) * 127).astype("f") / 127
@@ -126,9 +151,9 @@ def test_a_channel_of_any_size_takes_no_negative_number_of_others(rng):
 @exports_int8
 def test_a_model_that_computes_infinity_is_named_before_its_export(tmp_path):
     task, model = make("single")
-    kernel = int8.blocks(encoder_of(model))[0].attention.qkv.kernel
+    kernel = encoder_of(model).blocks()[0].attention.qkv.kernel
     kernel.assign(kernel * 1e30)
-    with pytest.raises(NotServable, match="int8: the model itself computes NaN or infinity; check its training"):
+    with pytest.raises(DataError, match="int8: the model itself computes NaN or infinity; check its training"):
         export(task, model, str(tmp_path / "model"), check=False, optimize="int8")
 
 
@@ -179,13 +204,13 @@ def test_layers_stay_in_float32_until_the_answers_are_near_enough(tmp_path, monk
     task = classifier()
     encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH))
     model = randomize(task.build(encoder), scale=0.5)
-    with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as made:
+    with optimized(encoder, "int8", task.tokenizer, SENTENCES, tolerance=0.1) as made:
         difference = float(made.approximation.split("differs by ")[1].split()[0])
-    monkeypatch.setitem(bert_tf.serving.session.TOLERANCES, "int8", 0.9 * difference)
-    with bert_tf.serving.optimize.optimized(encoder, "int8", task.tokenizer) as made:
+    with optimized(encoder, "int8", task.tokenizer, SENTENCES, tolerance=0.9 * difference) as made:
         assert "in float32" in made.approximation.split("relative)")[1]
-    monkeypatch.setitem(bert_tf.serving.session.TOLERANCES, "int8", 1e-7)
-    with pytest.raises(NotServable, match=r"^int8: the last layer differs by .*; nothing was exported"):
+    assert not any(layer.converted for block in encoder.blocks() for layer in int8.products(block).values())
+    monkeypatch.setitem(session.TOLERANCES, "int8", 1e-7)
+    with pytest.raises(DataError, match=r"^int8: the last layer differs by .*; nothing was exported"):
         export(task, model, str(tmp_path), optimize="int8")
     with pytest.raises(ConfigError, match=r"^optimize is 'int4'; expected one of none, bfloat16, int8$"):
         export(task, model, str(tmp_path), optimize="int4")
