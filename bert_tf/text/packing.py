@@ -105,7 +105,7 @@ def dense_features(
     # At least 1: a model reads the first token even if the batch has no rows.
     longest = tf.maximum(tf.cast(ids.bounding_shape(axis=ids.ragged_rank), tf.int32), 1)
     if lengths:
-        length = tf.gather(lengths, tf.searchsorted(lengths[:-1], [longest])[0])
+        length = tf.gather(lengths, tf.searchsorted(tf.constant(lengths[:-1], tf.int32), [longest])[0])
     else:
         length = -(-longest // length_multiple) * length_multiple
     if max_length is not None:

@@ -183,3 +183,10 @@ def test_few_lengths_waste_at_most_a_third():
     assert length_steps(10) == [10]
     steps = length_steps(512)
     assert all(longer <= 1.5 * shorter for shorter, longer in itertools.pairwise(steps))
+
+
+@pytest.mark.parametrize("most, expected", [(10, 10), (16, 16), (40, 16)])
+def test_rows_are_padded_to_one_of_few_lengths_also_if_there_is_only_one(most, expected):
+    ids = tf.ragged.constant([[CLS, 7, SEP], [CLS, SEP]], dtype=tf.int32)
+    dense = dense_features(ids, 0 * ids, lengths=length_steps(most), max_length=most)
+    assert dense["input_word_ids"].shape == [2, expected]
