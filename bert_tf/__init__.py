@@ -7,6 +7,7 @@ from bert_tf import quiet
 
 if TYPE_CHECKING:
     from bert_tf.api import (
+        IntentAndSlots,
         MaskedLM,
         MultiLabelClassifier,
         MultipleChoice,
@@ -29,6 +30,7 @@ __all__ = [
     "BertConfig",
     "BertEncoder",
     "BertPretrainer",
+    "IntentAndSlots",
     "MaskedLM",
     "MultiLabelClassifier",
     "MultipleChoice",

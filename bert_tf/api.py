@@ -39,7 +39,8 @@ from bert_tf.serving.export import Exported, export, export_run, on_cpu
 from bert_tf.serving.extraction import extract
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.classification import Classification
-from bert_tf.tasks.fine_tuning_task import FineTuningTask, check_finite
+from bert_tf.tasks.codec import check_finite
+from bert_tf.tasks.intent_and_slots import IntentAndSlots as IntentAndSlotsTask
 from bert_tf.tasks.masked_lm import MaskedLM as MaskedLMTask
 from bert_tf.tasks.multi_label import MultiLabel
 from bert_tf.tasks.multiple_choice import MultipleChoice as MultipleChoiceTask
@@ -47,7 +48,7 @@ from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.tagging import Tagging
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import FineTuningTask, Task
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import strategy
 from bert_tf.training.precision import check_inference_dtype, infer_in
@@ -173,14 +174,17 @@ class _FineTuned(_Model[FineTuningTask]):
         limit = self.encoder.config.max_position_embeddings
         if self._config.max_length > limit:
             raise ConfigError(f"max_length is {self._config.max_length}; it must be at most the model's {limit}")
-        if settings.get("labels") and settings["labels"] != tuple(self.task.labels):
-            self._lacks = f"the model has the labels {', '.join(map(repr, self.task.labels))}, not those asked for"
+        if settings.get("labels") and settings["labels"] != tuple(self.task.state.labels):
+            self._lacks = (
+                f"the model has the labels {', '.join(map(repr, self.task.state.labels))}, not those asked for"
+            )
         elif self._kind.head(to_dict(self._config)) != self._kind.head(to_dict(config)):
             self._lacks = "the model has another head than the one asked for"
         if self._lacks:
             self._loaded = None  # another head must be trained first
         else:
-            self.task.config = self._config
+            task, model = self._loaded
+            self._loaded = task.replaced(config=self._config), model
 
     @classmethod
     def from_pretrained(cls, path: StrPath, *, dtype: str = "float32", **settings: Any) -> Self:
@@ -402,7 +406,7 @@ class TextClassifier(_TextModel):
 
     def _answer(self, prediction: Json) -> Json:
         task: Any = self.task
-        if not task.has_integers:
+        if not task.state.has_integers:
             return super()._answer(prediction)
         shares = {int(label): share for label, share in prediction["probabilities"].items()}
         return {"label": int(prediction["label"]), "probabilities": shares}
@@ -439,7 +443,7 @@ class MultiLabelClassifier(_TextModel):
         columns = _columns(y)
         if not columns:
             return super()._listed_labels(y, name)
-        labels = tuple(self._config.labels or (self.task.labels if self._loaded else columns))
+        labels = tuple(self._config.labels or (self.task.state.labels if self._loaded else columns))
         matrix = y.to_numpy() if hasattr(y, "columns") else np.asarray(y)
         if hasattr(y, "columns") and sorted(columns) == sorted(labels):
             matrix = matrix[:, [columns.index(label) for label in labels]]
@@ -488,6 +492,24 @@ class TokenClassifier(_FineTuned):
 
     def _format_of(self, lines: _Lines) -> ExampleData:
         return ExampleData(format="klue/ner" if any("text" in line for _, line in lines) else "conll")
+
+
+class IntentAndSlots(TokenClassifier):
+    """Predicts the intent of a text and tags its words, for dialogue systems.
+
+    Inputs are those of `TokenClassifier`, and a label is a pair: the intent, a string, and the list of tags. `predict`
+    returns what `TokenClassifier` returns, the intent and the probability of each intent.
+
+    Examples:
+        >>> model = bert_tf.IntentAndSlots.from_pretrained("hf://google/bert_uncased_L-2_H-128_A-2")
+        >>> model.fit([["play", "some", "jazz"], ...], [("PlayMusic", ["O", "O", "B-genre"]), ...])
+    """
+
+    _kind = IntentAndSlotsTask
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        intent, tags = _fields(label, ("intent", "tags"), location)
+        return {"label": intent} | super()._gold(tags, line, location)
 
 
 class QuestionAnswerer(_FineTuned):

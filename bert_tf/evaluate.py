@@ -31,7 +31,7 @@ def main(_: list[str]) -> None:
     with devices.scope():
         task, model = load_fine_tuned(_MODEL_DIR.value)
         dtype = precision.infer_in(_DTYPE.value, model)
-    task.data = _DATA(task.data)
+    task = task.replaced(data=_DATA(task.data))
     source = Source(task.data, _DATA_DIR.value, task.example)
     check_output(_OUTPUT.value, directory=True, inputs=source.files(_SPLIT.value))
     split = finetuning.Split(source, _SPLIT.value)
@@ -45,7 +45,7 @@ def main(_: list[str]) -> None:
         "dtype": dtype,
         "examples": len(split.examples),
         "skipped": split.read_report.counts,
-        "baseline": task.baseline(split.examples),
+        "baseline": task.benchmark.baseline(split.examples),
         "final": metrics,
     }
     FileReporter().evaluation(_OUTPUT.value, evaluation, metrics)

@@ -116,7 +116,7 @@ def _predict_on_server(url: str, export_dir: str) -> None:
 
 def _write(task: FineTuningTask, predicting: Callable[[Iterable[Any]], Iterable[tuple[Any, Json]]]) -> None:
     """Reads the examples and writes what `predicting` makes of them."""
-    task.data = _DATA(task.data)
+    task = task.replaced(data=_DATA(task.data))
     writers, ending = task.writers(), os.path.splitext(_OUTPUT.value)[1]
     if ending not in writers:
         raise ConfigError(
@@ -142,7 +142,7 @@ def _predict_on_beam(runner: str, export_dir: str, arguments: list[str]) -> None
     options = pipeline_options(arguments, runner)
     version = find_version(export_dir)
     task = task_of(version)
-    task.data = _DATA(task.data)
+    task = task.replaced(data=_DATA(task.data))
     source, read_report = Source(task.data, _DATA_DIR.value, task.example), ReadReport()
     stem, ending = os.path.splitext(_OUTPUT.value)
     for shard in glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(ending)}"):  # which may be replaced or removed

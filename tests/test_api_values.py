@@ -349,13 +349,13 @@ def test_the_program_reads_float_stars_of_pandas_as_python_does(models, tmp_path
     sources = [Source(data, str(tmp_path / f"dropped.{kind}"), TextExample) for kind in ("csv", "jsonl")]
     for source in (*sources, InMemory(data, TextExample, {"train": lines})):
         examples = list(source.examples(ReadReport(), "train"))
-        task = Classification.create(tokenizer, ClassificationConfig(), data, examples, None)
-        labels[source.where("train")] = (task.labels, task.has_integers)
+        task = Classification.learn(tokenizer, ClassificationConfig(), data, examples, None)
+        labels[source.where("train")] = (task.state.labels, task.state.has_integers)
     assert set(labels.values()) == {(("1", "5"), True)} and len(labels) == 3
     # The row without stars is named.
     with pytest.raises(DataError, match=r"all\.csv:3: the label is empty"):
         examples = list(Source(data, str(tmp_path / "all.csv"), TextExample).examples(ReadReport(), "train"))
-        Classification.create(tokenizer, ClassificationConfig(), data, examples, None)
+        Classification.learn(tokenizer, ClassificationConfig(), data, examples, None)
     with pytest.raises(DataError, match=r"all\.jsonl:2: no label"):
         list(Source(data, str(tmp_path / "all.jsonl"), TextExample).examples(ReadReport(), "train"))
 
@@ -374,8 +374,8 @@ def test_labels_of_a_table_are_integers_if_all_look_so(models, tmp_path, cells, 
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"x\t{cell}\n" for cell in cells))
     data = ExampleData(text="text")
     examples = list(Source(data, str(tmp_path / "a.tsv"), TextExample).examples(ReadReport(), "train"))
-    task = Classification.create(models.texts.tokenizer, ClassificationConfig(), data, examples, None)
-    assert (sorted(task.labels), task.has_integers) == (sorted(labels), has_integers)
+    task = Classification.learn(models.texts.tokenizer, ClassificationConfig(), data, examples, None)
+    assert (sorted(task.state.labels), task.state.has_integers) == (sorted(labels), has_integers)
     # As `predict` returns them, so that they can be compared.
     read = bert_tf.read("table", tmp_path / "a.tsv", text="text").y
     assert {str(label) for label in read} == set(labels)
@@ -386,9 +386,9 @@ def test_texts_that_look_like_integers_stay_texts(models):
     data = ExampleData(text="text")
     lines = [("x[0]", {"text": "a", "label": "1"}), ("x[1]", {"text": "b", "label": "5"})]
     examples = list(InMemory(data, TextExample, {"train": lines}).examples(ReadReport(), "train"))
-    task = Classification.create(models.texts.tokenizer, ClassificationConfig(), data, examples, None)
-    assert task.labels == ("1", "5") and not task.has_integers
-    assert not Classification.from_settings(task.settings(), models.texts.tokenizer).has_integers
+    task = Classification.learn(models.texts.tokenizer, ClassificationConfig(), data, examples, None)
+    assert task.state.labels == ("1", "5") and not task.state.has_integers
+    assert not Classification.from_settings(task.settings(), models.texts.tokenizer).state.has_integers
 
 
 def test_unknown_validation_labels_stop_before_training(models, tmp_path):

@@ -311,7 +311,7 @@ class Stage:
         task = Classification(tokenizer, ClassificationConfig(max_length=64 if self.small else 128),
                               labels=("negative", "positive"), pair=False)  # fmt: skip
         examples = [TextExample(str(n), (text,), label, "") for n, (text, label) in enumerate(rows)]
-        columns = task.to_tensors(examples, labelled=True)
+        columns = task.codec.to_tensors(examples, labelled=True)
         batch, prepared = 8 if self.small else 32, time.monotonic() - self.began
         for compiled in (False,) if self.small else (False, True):
             share = self.left * (0.8 if compiled else 0.35)
@@ -321,7 +321,7 @@ class Stage:
 
                 def batches(epoch: Any) -> Any:
                     seed = tf.stack([tf.constant(0, tf.int64), epoch])
-                    return task.batches(columns, batch, seed=seed, few_lengths=True)
+                    return task.codec.rows.batches(columns, batch, seed=seed, few_lengths=True)
 
                 calls, updates = [], 4 if self.small else 10
                 for _ in training.open(batches):

@@ -47,7 +47,7 @@ class Training:
         self.step = Step(
             task, self.model, self.optimizer, rate, self.loss_scale, train, self.strategy, jit_compile=compiled
         )
-        self.losses = len(task.losses)
+        self.losses = len(task.objective.losses)
         with tf.device("/cpu:0"):
             self.position = tf.Variable([0, 0, 0], dtype=tf.int64)  # updates; epoch and batches of it used
         self.rows = rows

@@ -121,9 +121,11 @@ class Checkpoint:
         assign(model.weights, self.tensors)
         return model
 
-    def _head(self) -> tuple[str | None, int | None, FeatureConfig | None]:
+    def _head(self) -> tuple[str | None, int | tuple[int, int] | None, FeatureConfig | None]:
         """The head, the number of its labels if it has any, and the features that a BiLSTM tagger reads."""
         features = None
+        if self.task and self.labels and self.head == "intent_and_slots":
+            return self.head, (len(self.task["settings"]["intents"]), len(self.labels)), None
         if self.task and self.head == "tagging_bilstm":
             features = from_dict(FeatureConfig, self.task["settings"].get("features", {}))
             features.check(self.config.num_layers)

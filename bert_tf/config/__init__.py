@@ -8,11 +8,13 @@ from bert_tf.config.embeddings import DenseConfig, EmbeddingConfig
 from bert_tf.config.model import BertConfig, FeatureConfig
 from bert_tf.config.tasks import (
     ClassificationConfig,
+    IntentAndSlotsConfig,
     MultiLabelConfig,
     MultipleChoiceConfig,
     QuestionAnsweringConfig,
     RegressionConfig,
     TaggingConfig,
+    TagsConfig,
     TaskConfig,
 )
 from bert_tf.config.train import GridConfig, PhaseConfig, TrainConfig
@@ -21,9 +23,16 @@ from bert_tf.errors import ConfigError
 from bert_tf.types import Json
 
 __all__ = ["BertConfig", "ClassificationConfig", "DenseConfig", "EmbeddingConfig", "ExampleData", "FeatureConfig"]
-__all__ += ["FinetuneConfig", "GridConfig"]
+__all__ += ["FinetuneConfig", "GridConfig", "IntentAndSlotsConfig"]
 __all__ += ["MultiLabelConfig", "MultipleChoiceConfig", "PhaseConfig", "PretrainConfig", "PretrainingData"]
-__all__ += ["QuestionAnsweringConfig", "RegressionConfig", "TaggingConfig", "TokenizerConfig", "TrainConfig"]
+__all__ += [
+    "QuestionAnsweringConfig",
+    "RegressionConfig",
+    "TaggingConfig",
+    "TagsConfig",
+    "TokenizerConfig",
+    "TrainConfig",
+]
 __all__ += ["from_dict", "to_dict"]
 
 

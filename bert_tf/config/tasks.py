@@ -162,24 +162,42 @@ class MultipleChoiceConfig(TaskConfig):
 
 
 @dataclasses.dataclass
-class TaggingConfig(TaskConfig):
-    """Settings of tagging.
+class TagsConfig(TaskConfig):
+    """Settings of every task that tags words.
 
     Attributes:
         max_length: tokens of a window, special tokens included. Longer texts become several windows; none is cut.
         stride: tokens from the start of one window to the start of the next; 0 for half of a window.
-        context: "sentence" reads each sentence by itself; "document" joins a document's sentences and takes each word
-            from the window with most context around it (needed for the paper's F1 on CoNLL-2003).
-        head: "token", a dense layer on each token, or "bilstm", one on a two-layer BiLSTM (paper, section 5.3).
-        frozen: whether to train only the head.
-        features: the encoder's layers that "bilstm" reads.
         scheme: the scheme of entity tags in training: "BIO", "BIOES" or "IOB1", see `metrics.tagging`; "" for that of
             the training file.
     """
 
     stride: int = setting(0, at_least=0, at_most=1_000_000)
-    context: str = setting("sentence", choices=("sentence", "document"))
     scheme: str = setting("", choices=("", "BIO", "BIOES", "IOB1"))
+
+    def check(self) -> Self:
+        super().check()
+        if self.stride > self.max_length - 2:
+            raise ConfigError(
+                f"task.stride is {self.stride}; it must be at most {self.max_length - 2}, which is task.max_length "
+                "- 2, so that windows skip nothing"
+            )
+        return self
+
+
+@dataclasses.dataclass
+class TaggingConfig(TagsConfig):
+    """Settings of tagging.
+
+    Attributes:
+        context: "sentence" reads each sentence by itself; "document" joins a document's sentences and takes each word
+            from the window with most context around it (needed for the paper's F1 on CoNLL-2003).
+        head: "token", a dense layer on each token, or "bilstm", one on a two-layer BiLSTM (paper, section 5.3).
+        frozen: whether to train only the head.
+        features: the encoder's layers that "bilstm" reads.
+    """
+
+    context: str = setting("sentence", choices=("sentence", "document"))
     head: str = setting("token", choices=("token", "bilstm"))
     frozen: bool = False
     features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
@@ -187,14 +205,14 @@ class TaggingConfig(TaskConfig):
     def check(self) -> Self:
         super().check()
         check_fields(self.features, "task.features")
-        if self.stride > self.max_length - 2:
-            raise ConfigError(
-                f"task.stride is {self.stride}; it must be at most {self.max_length - 2}, which is task.max_length "
-                "- 2, so that windows skip nothing"
-            )
         if self.head != "bilstm" and self.features != FeatureConfig():
             raise ConfigError("task.features is only for task.head=bilstm; set that, or leave task.features out")
         return self
+
+
+@dataclasses.dataclass
+class IntentAndSlotsConfig(TagsConfig):
+    """Settings of joint intent classification and slot filling."""
 
 
 @dataclasses.dataclass

@@ -310,6 +310,24 @@ def cosine(encoder: BertEncoder) -> keras.Model:
     return _model(encoder, inputs, {"logits": Cosine(name="cosine", dtype="float32")(states, inputs["input_mask"])})
 
 
+def intent_and_slots(encoder: BertEncoder, labels: tuple[int, int]) -> keras.Model:
+    """`classifier` and `tagger` on one encoder (Chen et al., 2019, arXiv:1902.10909).
+
+    Args:
+        labels: number of classes, number of tags.
+
+    Returns:
+        Model from the encoder's inputs to {"intent_logits": float32 [batch, classes], "slot_logits": float32 [batch,
+        length, tags]}.
+    """
+    inputs, (intents, slots) = encoder_inputs(), labels
+    outputs = call_encoder(encoder, inputs, pooled=True)
+    pooled, sequence = _dropped(encoder, outputs["pooled_output"]), outputs["sequence_output"]
+    tokens = Dropout(encoder.config.dropout, name="token_dropout", dtype=encoder.dtype_policy)(sequence)
+    logits = {"intent_logits": logits_layer(encoder, intents, "intent")(pooled)}
+    return _model(encoder, inputs, logits | {"slot_logits": logits_layer(encoder, slots, "slots")(tokens)})
+
+
 def _grouped_inputs(
     sequences: int | None = None,
 ) -> tuple[dict[str, keras.KerasTensor], dict[str, keras.KerasTensor]]:
@@ -349,13 +367,14 @@ _BUILDERS: dict[str, Callable[..., keras.Model]] = {
     "cosine": cosine,
     "classification_bilstm": functools.partial(bilstm_head, sequences=False),
     "tagging_bilstm": functools.partial(bilstm_head, sequences=True),
+    "intent_and_slots": intent_and_slots,
 }
 
 
 def build(
     encoder: BertEncoder,
     head: str | None,
-    labels: int | None = None,
+    labels: int | tuple[int, int] | None = None,
     features: FeatureConfig | None = None,
     *,
     frozen: bool = False,
@@ -365,7 +384,7 @@ def build(
     Args:
         encoder: its variables are shared with the model.
         head: a key of `variables.HEADS`, or None for the encoder itself.
-        labels: output size, for heads with labels.
+        labels: output size, for heads with labels; of "intent_and_slots" those of both outputs.
         features: layers that the BiLSTM of `bilstm_head` reads; None for the last layer.
         frozen: for taggers, whether to train the head only and leave the encoder unchanged.
     """

@@ -20,25 +20,29 @@ HEADS = {
     "cosine": False,  # of two texts encoded separately; has no weights
     "classification_bilstm": True,  # this and the next: on a BiLSTM over all tokens
     "tagging_bilstm": True,
+    "intent_and_slots": True,  # on the pooled output and on every token
 }
 # Heads that exist only in this project's own checkpoint format.
-OWN = ("cosine", "classification_bilstm", "tagging_bilstm")
+OWN = ("cosine", "classification_bilstm", "tagging_bilstm", "intent_and_slots")
 # The layers of a BiLSTM, in the names of its variables.
 BILSTM_LAYERS = 2
 BILSTM_DIRECTIONS = ("forward", "backward")
 # Heads that need a pooler.
-ON_POOLED = ("pretraining", "next_sentence", "classification", "multiple_choice")
+ON_POOLED = ("pretraining", "next_sentence", "classification", "multiple_choice", "intent_and_slots")
 
 
 def variable_shapes(
-    config: BertConfig, head: str | None = None, labels: int | None = None, features: FeatureConfig | None = None
+    config: BertConfig,
+    head: str | None = None,
+    labels: int | tuple[int, int] | None = None,
+    features: FeatureConfig | None = None,
 ) -> dict[str, tuple[int, ...]]:
     """Shapes of the variables of an encoder, or of a model with a head.
 
     Args:
         config: shape of the encoder.
         head: a key of `HEADS`, or None for the bare encoder.
-        labels: output size, for heads with labels.
+        labels: output size, for heads with labels; of "intent_and_slots" those of both outputs.
         features: layers that a BiLSTM reads; None for the last layer.
 
     Returns:
@@ -70,9 +74,11 @@ def _encoder_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _head_shapes(
-    config: BertConfig, head: str, labels: int | None, features: FeatureConfig | None
+    config: BertConfig, head: str, labels: int | tuple[int, int] | None, features: FeatureConfig | None
 ) -> dict[str, tuple[int, ...]]:
     hidden = config.hidden_size
+    if isinstance(labels, tuple):
+        return _dense("intent", hidden, labels[0]) | _dense("slots", hidden, labels[1])
     outputs: Any = labels  # None only where `head` has no labels, and its shapes do not depend on them
     masked_lm = {
         **_dense("masked_lm/transform", hidden, hidden),

@@ -18,7 +18,7 @@ from bert_tf.types import Json, Metrics
 
 if TYPE_CHECKING:  # a report does not need TensorFlow, which the tasks and readers import
     from bert_tf.tasks.error_analysis import Confusion
-    from bert_tf.tasks.fine_tuning_task import FineTuningTask
+    from bert_tf.tasks.task import FineTuningTask
     from bert_tf.training.runs.finetuning import Split
 
 # With more classes a matrix is unreadable; the most frequent confusions are listed instead.
@@ -41,7 +41,10 @@ def evaluation_page(task: "FineTuningTask", split: "Split", predictions: list[Js
         predictions: of the examples.
         measured: losses and metrics by name; `kind` and `step` of the evaluation are not shown.
     """
-    baseline, analysis = task.baseline(split.examples), task.error_analysis(split.examples, predictions)
+    baseline, analysis = (
+        task.benchmark.baseline(split.examples),
+        task.benchmark.error_analysis(split.examples, predictions),
+    )
     # Metrics of parts, such as PER/f1, are in the task's own table.
     names = [name for name in measured if "/" not in name and name not in ("kind", "step", "truncated_share")]
     names.sort(key=lambda name: (name != task.monitor, name not in baseline))

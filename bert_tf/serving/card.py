@@ -130,7 +130,7 @@ def write_card(
         "training": _training(results),
         "signatures": {
             # How wide attention is depends on the other rows, and no count says it for several sequences per example.
-            key: _described(function, task.counted if key != ATTENTION else None)
+            key: _described(function, task.codec.counted if key != ATTENTION else None)
             for key, function in signatures.items()
         },
         "examples": [

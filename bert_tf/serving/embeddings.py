@@ -70,7 +70,8 @@ class Embedder:
 
     Attributes:
         model: maps the encoder's inputs to token vectors, float32 [batch, length, size].
-        counted: as `FineTuningTask.counted`.
+        counted: as in `tasks.signatures.Served`.
+        codec: itself, a `Served`.
     """
 
     name = "vectors"
@@ -103,6 +104,7 @@ class Embedder:
         self._prompt_tokens = 0  # in front of what is pooled
         if config.prompt and not config.include_prompt:
             self._prompt_tokens = 1 + int(tokenizer.tokenize([config.prompt]).row_lengths()[0])  # and [CLS]
+        self.codec = self
         self.counted: dict[str, tuple[str, ...]] = {}
         if self._per != "sentence":
             self.counted = {f"{self._per}_count": ("vector", "text", "start", "end")}
@@ -148,7 +150,7 @@ class Embedder:
         return (tf.TensorSpec([None], tf.string, name="text"),)
 
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
-        """Signatures of the exported model, as in `tasks.task.Task`.
+        """Signatures of the exported model, as in `tasks.signatures.Served`.
 
         From text or words, the outputs are those of `__call__`, padded with 0 and "". From token ids, the output is
         the sentence's vector, or else a vector per token, 0 at padding.
@@ -175,7 +177,7 @@ class Embedder:
         return self._finished(self._pooled(states, is_token))
 
     def token_features(self, columns: Tensors) -> Tensors:
-        """Features of the first window of each text, as in `tasks.task.Task`."""
+        """Features of the first window of each text, as in `tasks.signatures.Served`."""
         return self.tokenizer.encode(self._prompted(columns["text"]), max_length=self._length)
 
     def _prompted(self, text: tf.Tensor) -> tf.Tensor:

@@ -116,7 +116,7 @@ def export(
     if attention:
         if isinstance(task, Embedder):
             raise ConfigError("the signature 'attention' is for models with a task, and this one gives vectors")
-        functions[ATTENTION] = attention_signature(task, model)
+        functions[ATTENTION] = attention_signature(task.codec, model)
     require_space(path, 4 * model.count_params(), "the SavedModel")
     with (
         Session() if check is True else contextlib.nullcontext(check) as session,
@@ -124,7 +124,7 @@ def export(
         replacing_directory(path) as temporary,
     ):
         signatures = {key: function.get_concrete_function() for key, function in functions.items()}
-        requests = sample_requests(task, signatures)
+        requests = sample_requests(task.codec, signatures)
         _save(signatures, [optimization.dispatch.table] if optimization.dispatch else [], temporary)
         write_operations(temporary, name, requests)
         answers: Sequence[Json | None] = [None] * len(requests)

@@ -19,7 +19,7 @@ from bert_tf.inputs.datasets.tagged import word_columns
 from bert_tf.inputs.datasets.text_files import STDIN, read_lines
 from bert_tf.progress import bar
 from bert_tf.serving.embeddings import Embedder
-from bert_tf.tasks.fine_tuning_task import check_finite, strings
+from bert_tf.tasks.codec import check_finite, strings
 from bert_tf.types import Array
 
 Embedded: TypeAlias = tuple[TaggedExample, dict[str, Array]]  # a text and the outputs of the Embedder for it

@@ -19,10 +19,8 @@ from bert_tf.files import read_json
 from bert_tf.serving import ask
 from bert_tf.serving.card import CARD, EXTRA, task_of_export
 from bert_tf.tasks import FineTuningTask
-from bert_tf.tasks.fine_tuning_task import strings
-from bert_tf.tasks.signatures import DEFAULT, WORDS, dense, unpadded
-from bert_tf.tasks.tagging import Tagging
-from bert_tf.tasks.texts import TextTask
+from bert_tf.tasks.codec import strings
+from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.types import Array, Json
 
 # Requests that a server gets at once: it computes one while others are read, written or on their way.
@@ -46,30 +44,16 @@ class Predictor:
 
     def predictions(self, examples: list[Any]) -> list[Json]:
         """Predictions for a batch of examples."""
-        if not _with_words(self.task):
-            return self._answered(examples)
-        made: dict[int, Json] = {}
-        for has_words in (False, True):
-            rows = [row for row, one in enumerate(examples) if (one.words is not None) is has_words]
-            made |= zip(rows, self._answered([examples[row] for row in rows], has_words), strict=True)
+        codec, made = self.task.codec, dict[int, Json]()
+        for rows, signature, inputs in codec.requests(examples):
+            asked = [examples[row] for row in rows]
+            try:
+                answers = self._model.run(inputs, signature)
+            except ValueError as error:
+                location = f"{asked[0].location} and rows of similar length"
+                raise DataError(f"{location}: the model failed: {ask.reason(error)}") from None
+            made |= zip(rows, codec.predictions(asked, codec.response(answers)), strict=True)
         return [made[row] for row in range(len(examples))]
-
-    def _answered(self, examples: list[Any], has_words: bool = False) -> list[Json]:
-        """The predictions for examples that all have given words, or all none."""
-        if not examples:
-            return []
-        if has_words:
-            words = tf.ragged.constant([one.words for one in examples], tf.string)
-            signature, inputs = WORDS, {"words": dense(words).numpy()}
-        else:
-            columns, signature = self.task.to_tensors(examples, labelled=False), DEFAULT
-            inputs = self.task.sent({spec.name: dense(columns[spec.name]).numpy() for spec in self.task.inputs()})
-        try:
-            answers = self._model.run(inputs, signature)
-        except ValueError as error:
-            location = f"{examples[0].location} and rows of similar length"
-            raise DataError(f"{location}: the model failed: {ask.reason(error)}") from None
-        return self.task.predictions(examples, self.task.returned(unpadded(answers, self.task.counted)))
 
 
 class _Remote:
@@ -178,9 +162,9 @@ class Server:
         Raises:
             DataError: an example cannot be answered, or the server fails.
         """
-        predictor = Predictor(self.task, _Remote(self._model, list(getattr(self.task, "labels", ()))))
+        predictor = Predictor(self.task, _Remote(self._model, list(getattr(self.task.state, "labels", ()))))
         with concurrent.futures.ThreadPoolExecutor(_IN_FLIGHT) as pool:
-            for window in self.task.chunks(examples, _WINDOW):
+            for window in self.task.codec.chunks(examples, _WINDOW):
                 check(self.task, window)
                 rows = batches(self.task, window, batch_size)
                 asked = [[window[row] for row in batch] for batch in rows]
@@ -212,10 +196,9 @@ def task_of(version: str, data: ExampleData | None = None) -> FineTuningTask:
         task = task_of_export(path)
     if not isinstance(task, FineTuningTask):
         raise ConfigError(f"{version}: a {task.name} model, which answers no examples; expected a fine-tuned one")
-    if isinstance(task, TextTask) and task.pair is None:
-        task.pair = False  # what the signature of a model that has seen no example takes
-    task.data = data or task.data
-    return task
+    if getattr(task.state, "pair", False) is None:
+        task.state.pair = False  # what the signature of a model that has seen no example takes
+    return task.replaced(data=data)
 
 
 def signatures_of(version: str) -> dict[str, Any]:
@@ -241,14 +224,12 @@ def local(version: str, part: str = "") -> Iterator[str]:
 
 def check(task: FineTuningTask, examples: list[Any]) -> None:
     """Raises DataError for examples that an exported model cannot answer."""
-    if isinstance(task, Tagging):
-        in_documents = (one for one in examples if one.document is not None)
-        if task.config.context == "document" and (example := next(in_documents, None)):
-            raise DataError(
-                f"{example.location}: a sentence of a document, which the model reads together with the others; "
-                "predict with --model_dir"
-            )
-    task.to_tensors(examples, labelled=False)
+    if task.codec.joins and (example := next((one for one in examples if one.document is not None), None)):
+        raise DataError(
+            f"{example.location}: a sentence of a document, which the model reads together with the others; "
+            "predict with --model_dir"
+        )
+    task.codec.to_tensors(examples, labelled=False)
 
 
 def batches(task: FineTuningTask, examples: list[Any], batch_size: int) -> list[list[int]]:
@@ -263,8 +244,8 @@ def batches(task: FineTuningTask, examples: list[Any], batch_size: int) -> list[
     def tokens(texts: tf.Tensor) -> tf.Tensor:
         return task.tokenizer.tokenize(texts).row_lengths()
 
-    columns, lengths = task.to_tensors(examples, labelled=False), tf.constant(0, tf.int64)
-    for spec in task.inputs():
+    columns, lengths = task.codec.to_tensors(examples, labelled=False), tf.constant(0, tf.int64)
+    for spec in task.codec.inputs():
         column = columns[spec.name]
         if isinstance(column, tf.RaggedTensor):  # of a list of texts the longest counts
             lengths += tf.reduce_max(column.with_values(tokens(column.values)), 1)
@@ -272,8 +253,3 @@ def batches(task: FineTuningTask, examples: list[Any], batch_size: int) -> list[
             lengths += tokens(column)
     order = np.argsort(lengths.numpy(), kind="stable").tolist()
     return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
-
-
-def _with_words(task: FineTuningTask) -> bool:
-    """Whether examples may have words, which the signature `words` takes."""
-    return isinstance(task, Tagging) and task.unit == "words"

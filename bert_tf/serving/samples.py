@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.serving.embeddings import Embedder
-from bert_tf.tasks.masked_lm import MaskedLM
-from bert_tf.tasks.signatures import CLASSIFY, REGRESS, TOKENS, WORDS
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.masked_lm import FillMask
+from bert_tf.tasks.signatures import CLASSIFY, REGRESS, TOKENS, WORDS, Served
 from bert_tf.types import Array, ConcreteFunction
 
 SENTENCES = (
@@ -59,15 +57,15 @@ class Request(NamedTuple):
             return {name: value.numpy() for name, value in signatures[self.signature](**tensors).items()}
 
 
-def sample_requests(task: Task | Embedder, names: Iterable[str]) -> list[Request]:
+def sample_requests(codec: Served, names: Iterable[str]) -> list[Request]:
     """Creates requests of each kind to each signature in `names`."""
-    mask = b" [MASK]" if isinstance(task, MaskedLM) else b""
+    mask = b" [MASK]" if isinstance(codec, FillMask) else b""
     requests = []
     for kind, texts in _TEXTS.items():
         in_bytes = [text if isinstance(text, bytes) else text.encode() for text in texts]
-        columns = {spec.name: _column(spec, in_bytes, number, mask) for number, spec in enumerate(task.inputs())}
+        columns = {spec.name: _column(spec, in_bytes, number, mask) for number, spec in enumerate(codec.inputs())}
         for name in names:
-            requests.append(request_of(task, name, kind, columns))
+            requests.append(request_of(codec, name, kind, columns))
     return requests
 
 
@@ -86,11 +84,11 @@ def _strings(values: Sequence[Any]) -> Array:
     return np.array(values, object)
 
 
-def request_of(task: Task | Embedder, signature: str, kind: str, columns: dict[str, Array]) -> Request:
+def request_of(codec: Served, signature: str, kind: str, columns: dict[str, Array]) -> Request:
     """Creates a request to a signature.
 
     Args:
-        task: computes token ids for the signature `tokens`.
+        codec: computes token ids for the signature `tokens`.
         signature, kind: as in `Request`.
         columns: inputs of the signature `serving_default`, arrays of objects (bytes).
     """
@@ -100,7 +98,7 @@ def request_of(task: Task | Embedder, signature: str, kind: str, columns: dict[s
         words = [row + [b""] * (most - len(row)) for row in words]
         columns = {"words": _strings(words).reshape(len(words), most)}
     elif signature == TOKENS:
-        features = task.token_features({name: tf.constant(value, tf.string) for name, value in columns.items()})
+        features = codec.token_features({name: tf.constant(value, tf.string) for name, value in columns.items()})
         columns = {name: features[name].numpy() for name in ("input_word_ids", "input_mask", "input_type_ids")}
     elif signature in (CLASSIFY, REGRESS):
         columns = {"inputs": _strings(_examples(columns))}

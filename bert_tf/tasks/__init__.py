@@ -4,7 +4,7 @@ from typing import Any
 
 from bert_tf.errors import ConfigError
 from bert_tf.tasks.classification import Classification
-from bert_tf.tasks.fine_tuning_task import FineTuningTask
+from bert_tf.tasks.intent_and_slots import IntentAndSlots
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.multi_label import MultiLabel
 from bert_tf.tasks.multiple_choice import MultipleChoice
@@ -12,7 +12,7 @@ from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.tagging import Tagging
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import FineTuningTask, Task
 
 __all__ = ["TASKS", "FineTuningTask", "MaskedLM", "Pretraining", "task_of"]
 
@@ -24,6 +24,7 @@ _FINE_TUNED: tuple[type[FineTuningTask], ...] = (
     Tagging,
     QuestionAnswering,
     MultipleChoice,
+    IntentAndSlots,
 )
 TASKS: dict[str, type[Task]] = {task.name: task for task in _PRETRAINED + _FINE_TUNED}
 

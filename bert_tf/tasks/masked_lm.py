@@ -1,6 +1,7 @@
 """The masked language model (paper, section 3.1, task 1); when served, it fills in [MASK]."""
 
 import types
+from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
 import keras
@@ -13,6 +14,7 @@ from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.model.heads import build
 from bert_tf.model.inference import infer
 from bert_tf.tasks.cross_entropy import sparse_cross_entropy
+from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
 from bert_tf.text.packing import dense_features, pack, truncate
@@ -27,71 +29,27 @@ class _Settings(TypedDict):
     max_length: Annotated[int, Rule(at_least=1, at_most=1_000_000)]
 
 
-class MaskedLM(Task):
-    """Prediction of masked tokens, from features as `inputs.corpus.dataset` makes them.
+class FillMask:
+    """The codec of masked language models: fills in [MASK]; a `tasks.signatures.Served`.
 
     Args:
         tokenizer: tokenizes the texts.
         max_length: tokens per input, special tokens included.
     """
 
-    name = "masked_lm"
-    losses: tuple[str, ...] = ("mlm_loss",)
-    metric_names: tuple[str, ...] = ("mlm_accuracy", "padding_share")
-    counted = types.MappingProxyType({"mask_count": ("tokens", "ids", "probabilities")})
+    counted: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
+        "mask_count": ("tokens", "ids", "probabilities")
+    })  # fmt: skip
 
     def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
-        self.tokenizer = tokenizer
-        self.max_length = max_length
-        self.histograms = dict.fromkeys(("sequence_length", "masks_a_sequence"), max_length + 1)
-
-    def settings(self) -> Json:
-        return {"max_length": self.max_length}
-
-    @classmethod
-    def arguments(cls, settings: Json) -> Json:
-        if wrong := misfit(settings, _Settings, "task.settings", in_json=True):
-            raise ConfigError(wrong)
-        return {"max_length": settings["max_length"]}
-
-    def build(self, encoder: BertEncoder) -> keras.Model:
-        return build(encoder, self.head(self.settings()))
-
-    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.
-        return {"mlm_loss": tf.reduce_sum(features["masked_lm_weights"]) + 1e-5}
-
-    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        masks, masked = features["masked_lm_weights"], features["masked_lm_ids"]
-        loss, best = sparse_cross_entropy(outputs["mlm_logits"], masked)
-        right = tf.cast(best == masked, tf.float32)
-        count = tf.reduce_sum(masks)
-        padding = tf.cast(features["input_mask"] == 0, tf.float32)
-        return {
-            "mlm_loss": (tf.reduce_sum(loss * masks), count),
-            "mlm_accuracy": (tf.reduce_sum(right * masks), count),
-            "padding_share": (tf.reduce_sum(padding), tf.cast(tf.size(padding), tf.float32)),
-        }
-
-    def counts(self, features: Tensors) -> dict[str, tf.Tensor]:
-        numbers = features["input_mask"]  # the number of each token's sequence: a row may have several
-        # A sequence has at least [CLS], [SEP] and one more token; number 0 is padding.
-        most = self.max_length // 3 + 1
-        masked = tf.gather(numbers, features["masked_lm_positions"], batch_dims=1)
-        lengths = _sums_by_sequence(numbers, tf.ones(tf.shape(numbers)), most)
-        masks = _sums_by_sequence(masked, features["masked_lm_weights"], most)
-        exists = tf.cast(lengths > 0, tf.float32)  # 0 for numbers without a sequence
-        return {
-            name: tf.math.unsorted_segment_sum(exists, tf.cast(values, tf.int32), bins)
-            for (name, bins), values in zip(self.histograms.items(), (lengths, masks), strict=True)
-        }
+        self.tokenizer, self._max_length = tokenizer, max_length
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return (tf.TensorSpec([None], tf.string, name="text"),)
 
     def token_features(self, columns: Tensors) -> Tensors:
         ids = self.tokenizer.tokenize(columns["text"], special_tokens=True)
-        ids, _, _ = truncate(ids, budget=self.max_length - 2)
+        ids, _, _ = truncate(ids, budget=self._max_length - 2)
         return dense_features(*pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
 
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
@@ -111,7 +69,7 @@ class MaskedLM(Task):
         """The most probable wordpieces for every [MASK], in graph code.
 
         Args:
-            model: a model as `build` returns.
+            model: a model as `MaskedLMObjective.build` returns.
             features: the encoder's inputs, int32 [batch, length].
 
         Returns:
@@ -136,6 +94,78 @@ class MaskedLM(Task):
             "probabilities": tf.where(is_mask, best["probabilities"], 0.0),
             "mask_count": tf.cast(positions.row_lengths(), tf.int32),
         }
+
+
+class MaskedLMObjective(Objective):
+    """Cross-entropy of the masked tokens, from features as `inputs.corpus.dataset` makes them.
+
+    Args:
+        max_length: tokens per input, special tokens included.
+    """
+
+    losses = ("mlm_loss",)
+    metric_names = ("mlm_accuracy", "padding_share")
+
+    def __init__(self, max_length: int) -> None:
+        self._max_length = max_length
+        self.histograms = dict.fromkeys(("sequence_length", "masks_a_sequence"), max_length + 1)
+
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        return build(encoder, "masked_lm")
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        # The constant is google-research/bert's (run_pretraining.py): a batch without masks must not divide by zero.
+        return {"mlm_loss": tf.reduce_sum(features["masked_lm_weights"]) + 1e-5}
+
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        masks, masked = features["masked_lm_weights"], features["masked_lm_ids"]
+        loss, best = sparse_cross_entropy(outputs["mlm_logits"], masked)
+        right = tf.cast(best == masked, tf.float32)
+        count = tf.reduce_sum(masks)
+        padding = tf.cast(features["input_mask"] == 0, tf.float32)
+        return {
+            "mlm_loss": (tf.reduce_sum(loss * masks), count),
+            "mlm_accuracy": (tf.reduce_sum(right * masks), count),
+            "padding_share": (tf.reduce_sum(padding), tf.cast(tf.size(padding), tf.float32)),
+        }
+
+    def counts(self, features: Tensors) -> dict[str, tf.Tensor]:
+        numbers = features["input_mask"]  # the number of each token's sequence: a row may have several
+        # A sequence has at least [CLS], [SEP] and one more token; number 0 is padding.
+        most = self._max_length // 3 + 1
+        masked = tf.gather(numbers, features["masked_lm_positions"], batch_dims=1)
+        lengths = _sums_by_sequence(numbers, tf.ones(tf.shape(numbers)), most)
+        masks = _sums_by_sequence(masked, features["masked_lm_weights"], most)
+        exists = tf.cast(lengths > 0, tf.float32)  # 0 for numbers without a sequence
+        return {
+            name: tf.math.unsorted_segment_sum(exists, tf.cast(values, tf.int32), bins)
+            for (name, bins), values in zip(self.histograms.items(), (lengths, masks), strict=True)
+        }
+
+
+class MaskedLM(Task):
+    """Prediction of masked tokens.
+
+    Args:
+        tokenizer: tokenizes the texts.
+        max_length: tokens per input, special tokens included.
+    """
+
+    name = "masked_lm"
+    codec: FillMask
+
+    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
+        self.tokenizer, self.max_length = tokenizer, max_length
+        self.codec, self.objective = FillMask(tokenizer, max_length), MaskedLMObjective(max_length)
+
+    def settings(self) -> Json:
+        return {"max_length": self.max_length}
+
+    @classmethod
+    def arguments(cls, settings: Json) -> Json:
+        if wrong := misfit(settings, _Settings, "task.settings", in_json=True):
+            raise ConfigError(wrong)
+        return {"max_length": settings["max_length"]}
 
 
 def _sums_by_sequence(numbers: tf.Tensor, values: tf.Tensor, most: int) -> tf.Tensor:

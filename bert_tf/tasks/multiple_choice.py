@@ -1,13 +1,21 @@
 """Multiple choice: which of several texts fits a context (paper, section 4.4)."""
 
+from collections.abc import Iterator, Sequence
+
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import MultipleChoiceConfig
 from bert_tf.inputs.datasets.examples import ChoiceExample
 from bert_tf.metrics.classification import accuracy
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import build
+from bert_tf.tasks.benchmark import Benchmark
+from bert_tf.tasks.codec import Codec, strings
 from bert_tf.tasks.error_analysis import ErrorAnalysis, analysis_of_choices
-from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings, truncated_share
+from bert_tf.tasks.objective import Objective, rows_of, truncated_share
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text.packing import pack, truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
 
@@ -15,20 +23,15 @@ from bert_tf.types import Array, Json, Metrics, Tensors
 _ABSENT = -1e9
 
 
-class MultipleChoice(FineTuningTask):
-    """Choice of one of several texts; examples may have different numbers of choices.
+class ChoiceCodec(Codec):
+    """Of examples with different numbers of choices.
 
     A row of features is an example, [choices, length]. The exported model takes `context` and `question`, string
     [batch], and `choices`, string [batch, n], padded with "". The first segment is the context followed by the
     question, which may be "" and is kept when the context is cut.
     """
 
-    name = "multiple_choice"
-    Config = MultipleChoiceConfig
-    example = ChoiceExample
     config: MultipleChoiceConfig
-    metric_names = ("accuracy", "truncated_share")
-    monitor = "accuracy"
     example_api = "classify"
     optional = frozenset({"question"})
 
@@ -39,22 +42,13 @@ class MultipleChoice(FineTuningTask):
             tf.TensorSpec([None], tf.string, name="question"),
         )
 
-    def received(self, columns: Tensors) -> Tensors:
-        """Removes the copies of its first choice at the end of a row.
+    def requests(self, examples: list[ChoiceExample]) -> Iterator[tuple[Sequence[int], str, dict[str, Array]]]:
+        """As in Codec; adds "" as the first choice of each row, so that no choice is a copy of it (`_ragged`)."""
+        for rows, signature, columns in super().requests(examples):
+            yield rows, signature, columns | {"choices": np.insert(columns["choices"], 0, b"", axis=1)}
 
-        A server that batches requests may pad shorter lists with the first element of their request's tensor.
-        """
-        choices = columns["choices"]
-        indices = tf.range(tf.shape(choices)[1])
-        others = tf.cast(choices != choices[:, :1], tf.int32)
-        last = tf.reduce_max(indices * others, 1, keepdims=True)  # the last that differs from the first, else 0
-        return columns | {"choices": tf.where(indices > tf.maximum(last, 0), "", choices)}
-
-    def sent(self, columns: dict[str, Array]) -> dict[str, Array]:
-        """Adds "" as the first choice of each row: no choice is a copy of it, so `received` removes none."""
-        return columns | {"choices": np.insert(columns["choices"], 0, b"", axis=1)}
-
-    def returned(self, answers: dict[str, Array]) -> dict[str, Array]:
+    def response(self, outputs: dict[str, Array]) -> dict[str, Array]:
+        answers = super().response(outputs)
         shifted = {name: np.maximum(answers[name] - 1, 0) for name in ("choice", "choice_count")}
         return answers | shifted | {"probabilities": answers["probabilities"][:, 1:]}
 
@@ -91,21 +85,10 @@ class MultipleChoice(FineTuningTask):
         return features | {name: columns[name] for name in ("labels",) if name in columns}
 
     def pad(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
-        """As `FineTuningTask.pad`: the model's inputs are [rows, choices, length], `is_choice` is [rows, choices]."""
+        """As `Codec.pad`: the model's inputs are [rows, choices, length], `is_choice` is [rows, choices]."""
         features = dict(features)
         is_choice = features.pop("is_choice")
         return super().pad(features, few_lengths=few_lengths) | {"is_choice": is_choice.to_tensor()}
-
-    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        rows, labels = self.weights(features)["loss"], features["labels"]
-        logits = outputs["logits"] + _ABSENT * tf.cast(~features["is_choice"], tf.float32)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        right = tf.cast(tf.argmax(logits, -1, tf.int32) == labels, tf.float32)
-        return {
-            "loss": (tf.reduce_sum(loss), rows),
-            "accuracy": (tf.reduce_sum(right), rows),
-            "truncated_share": truncated_share(features),
-        }
 
     def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
         return {"logits": tf.where(features["is_choice"], outputs["logits"], 0.0)}
@@ -129,7 +112,8 @@ class MultipleChoice(FineTuningTask):
 
     def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         shape = tf.stack([-1, tf.shape(answers["probabilities"])[1]])
-        return {"classes": _ragged(columns["choices"]).to_tensor(shape=shape), "scores": answers["probabilities"]}
+        choices = tf.RaggedTensor.from_tensor(columns["choices"])
+        return {"classes": choices.to_tensor(shape=shape), "scores": answers["probabilities"]}
 
     def _predictions(self, examples: list[ChoiceExample], answers: dict[str, Array]) -> list[Json]:
         rows = zip(
@@ -139,6 +123,35 @@ class MultipleChoice(FineTuningTask):
             {"id": one.id, "choice": choice, "label": label, "probabilities": shares[: len(one.choices)]}
             for one, (choice, label, shares) in zip(examples, rows, strict=True)
         ]
+
+
+class ChoiceObjective(Objective):
+    """Cross-entropy over the choices."""
+
+    metric_names = ("accuracy", "truncated_share")
+
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        return build(encoder, "multiple_choice")
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return {"loss": rows_of(features)}
+
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        rows, labels = rows_of(features), features["labels"]
+        logits = outputs["logits"] + _ABSENT * tf.cast(~features["is_choice"], tf.float32)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        right = tf.cast(tf.argmax(logits, -1, tf.int32) == labels, tf.float32)
+        return {
+            "loss": (tf.reduce_sum(loss), rows),
+            "accuracy": (tf.reduce_sum(right), rows),
+            "truncated_share": truncated_share(features),
+        }
+
+
+class ChoiceBenchmark(Benchmark[ChoiceCodec]):
+    """Accuracy."""
+
+    monitor = "accuracy"
 
     def official_metrics(self, examples: list[ChoiceExample], predictions: list[Json]) -> Metrics:
         return accuracy([example.label for example in examples], [prediction["choice"] for prediction in predictions])
@@ -162,6 +175,18 @@ class MultipleChoice(FineTuningTask):
         return analysis_of_choices(accuracy, gold, predicted, confidences, describe)
 
 
+class MultipleChoice(FineTuningTask):
+    """Choice of one of several texts."""
+
+    name = "multiple_choice"
+    Config = MultipleChoiceConfig
+    example = ChoiceExample
+
+    def _parts(self, metrics: str) -> tuple[ChoiceCodec, Objective, ChoiceBenchmark]:
+        codec = ChoiceCodec(self.tokenizer, self.config, self.state)
+        return codec, ChoiceObjective(), ChoiceBenchmark(codec, metrics)
+
+
 def _chosen(logits: tf.Tensor, is_choice: tf.Tensor) -> Tensors:
     """choice, probabilities and choice_count, as in `aggregate_windows`, from tensors [examples, choices]."""
     logits += _ABSENT * tf.cast(~is_choice, tf.float32)
@@ -174,5 +199,14 @@ def _chosen(logits: tf.Tensor, is_choice: tf.Tensor) -> Tensors:
 
 
 def _ragged(choices: tf.Tensor | tf.RaggedTensor) -> tf.RaggedTensor:
-    """String [examples, choices] as a RaggedTensor."""
-    return choices if isinstance(choices, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(choices)
+    """String [examples, choices] as a RaggedTensor.
+
+    A dense tensor is from a client. Copies of its first choice at the end of a row count as missing: a server that
+    batches requests may pad shorter lists with the first element of their request's tensor.
+    """
+    if isinstance(choices, tf.RaggedTensor):
+        return choices
+    indices = tf.range(tf.shape(choices)[1])
+    others = tf.cast(choices != choices[:, :1], tf.int32)
+    last = tf.reduce_max(indices * others, 1, keepdims=True)  # the last that differs from the first, else 0
+    return tf.RaggedTensor.from_tensor(tf.where(indices > tf.maximum(last, 0), "", choices))

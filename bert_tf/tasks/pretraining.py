@@ -1,30 +1,50 @@
 """Pre-training: masked language model and next-sentence prediction (paper, section 3.1)."""
 
+import functools
+
+import keras
 import tensorflow as tf
 
-from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import build
+from bert_tf.tasks.masked_lm import MaskedLM, MaskedLMObjective
+from bert_tf.tasks.objective import Objective, Sum
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Tensors
 
 
-class Pretraining(MaskedLM):
-    """Both pre-training objectives; when served, only the masked language model."""
+class NextSentenceObjective(Objective):
+    """Cross-entropy of next-sentence prediction."""
 
-    name = "pretraining"
-    losses = (*MaskedLM.losses, "nsp_loss")
-    metric_names = (*MaskedLM.metric_names, "nsp_accuracy")
+    losses = ("nsp_loss",)
+    metric_names = ("nsp_accuracy",)
+
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        return build(encoder, "next_sentence")
 
     def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        return super().weights(features) | {"nsp_loss": tf.reduce_sum(_pairs(features))}
+        return {"nsp_loss": tf.reduce_sum(_pairs(features))}
 
     def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         following, counted = features["next_sentence_labels"], _pairs(features)
         pairs = tf.reduce_sum(counted)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(following, outputs["nsp_logits"])
         right = tf.cast(tf.argmax(outputs["nsp_logits"], -1, tf.int32) == following, tf.float32)
-        return super().loss_and_metrics(features, outputs) | {
+        return {
             "nsp_loss": (tf.reduce_sum(loss * counted), pairs),
             "nsp_accuracy": (tf.reduce_sum(right * counted), pairs),
         }
+
+
+class Pretraining(MaskedLM):
+    """Both pre-training objectives; when served, only the masked language model."""
+
+    name = "pretraining"
+
+    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
+        super().__init__(tokenizer, max_length)
+        both = (MaskedLMObjective(max_length), NextSentenceObjective())
+        self.objective = Sum([("", part) for part in both], functools.partial(build, head="pretraining"))
 
 
 def _pairs(features: Tensors) -> tf.Tensor:

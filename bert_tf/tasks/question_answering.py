@@ -1,18 +1,19 @@
 """Extractive question answering, with or without unanswerable questions (paper, sections 4.2, 4.3 and figure 4c)."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
 import types
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import QuestionAnsweringConfig
+from bert_tf.config import ExampleData, QuestionAnsweringConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, QuestionExample, ReadReport
 from bert_tf.inputs.windows import cut, most_context, windows
@@ -24,12 +25,17 @@ from bert_tf.metrics.squad import (
     squad_2_scores,
 )
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import build
 from bert_tf.model.positions import MASKED_SCORE
+from bert_tf.tasks.benchmark import Benchmark
+from bert_tf.tasks.codec import Codec, strings
 from bert_tf.tasks.error_analysis import ErrorAnalysis
-from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings, truncated_share
+from bert_tf.tasks.objective import Objective, truncated_share
 from bert_tf.tasks.question_errors import question_errors, scoring_inputs
 from bert_tf.tasks.question_targets import answer_positions, byte_span, is_learned
+from bert_tf.tasks.task import FineTuningTask, State
 from bert_tf.text.packing import pack
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import pieces_with_accents, spans
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
@@ -38,53 +44,30 @@ NOT_LEARNED = "left out of the loss: question whose answers have no position in 
 _PADDING = -1e9
 
 
-class QuestionAnswering(FineTuningTask):
-    """Question answering on texts of any length: a context is cut into windows, and the answer is their best span.
-
-    The exported model takes `question` and `context`, string [batch], and returns the dict of `aggregate_windows`.
+@dataclasses.dataclass
+class QuestionState(State):
+    """State of question answering.
 
     Attributes:
         null_threshold: the answer is "" if the null odds are above it. The null odds are the null score (the smallest
             of the windows) minus the score of the best span, both sums of two logits.
     """
 
-    name = "question_answering"
-    Config = QuestionAnsweringConfig
-    example = QuestionExample
-    state = ("null_threshold",)
-    config: QuestionAnsweringConfig
     null_threshold: float = 0.0
-    metric_names = ("span_accuracy", "truncated_share")
-    monitor = "f1"
+
+
+class QuestionCodec(Codec):
+    """Of texts of any length: a context is cut into windows, and the answer is their best span.
+
+    The exported model takes `question` and `context`, string [batch], and returns the dict of `aggregate_windows`.
+    """
+
+    config: QuestionAnsweringConfig
+    state: QuestionState
     windows = True
     counted = types.MappingProxyType({
         "nbest_count": ("nbest_answers", "nbest_starts", "nbest_ends", "nbest_scores", "nbest_probabilities")
     })  # fmt: skip
-
-    def fit(self, examples: list[QuestionExample], labels: Labels | None) -> None:
-        if not any(map(is_learned, examples)):
-            raise DataError(
-                f"{examples[0].location}: neither this question nor any other has an answer in its context; expected "
-                "at least one to learn from"
-            )
-
-    def check(self, examples: list[QuestionExample], read_report: ReadReport) -> None:
-        for example in examples:
-            if not is_learned(example):
-                read_report.add(NOT_LEARNED, example.location)
-
-    def build(self, encoder: BertEncoder) -> keras.Model:
-        if self.config.unanswerable and encoder.config.attention == "causal":
-            raise ConfigError(
-                "task.unanswerable is True, so [CLS] must predict whether there is an answer, but in this model it "
-                "sees no other token (model.attention is causal); train on answerable questions only"
-            )
-        return super().build(encoder)
-
-    @property
-    def _is_korean(self) -> bool:
-        """Whether answers are compared by KorQuAD's rules."""
-        return self.data.format in ("korquad", "klue/mrc")
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return tuple(tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context"))
@@ -141,25 +124,6 @@ class QuestionAnswering(FineTuningTask):
             features["positions"] = answer_positions(columns["answer"], starts, ends, spans, before)
             features["weight"] = tf.gather(columns["weight"], rows)
         return features
-
-    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        return {"loss": tf.reduce_sum(features["weight"])}
-
-    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        padding = _PADDING * tf.cast(features["input_mask"] == 0, tf.float32)
-        loss: tf.Tensor = 0.0
-        right: tf.Tensor = True
-        for index, name in enumerate(("start_logits", "end_logits")):
-            logits, positions = outputs[name] + padding, features["positions"][:, index]
-            loss += tf.nn.sparse_softmax_cross_entropy_with_logits(positions, logits) / 2
-            right &= tf.argmax(logits, -1, tf.int32) == positions
-        weight = features["weight"]
-        counted = tf.reduce_sum(weight)
-        return {
-            "loss": (tf.reduce_sum(loss * weight), counted),
-            "span_accuracy": (tf.reduce_sum(tf.cast(right, tf.float32) * weight), counted),
-            "truncated_share": truncated_share(features),
-        }
 
     def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
         """The best spans of each row, best first; google-research/bert considers only the 20 best starts and ends.
@@ -220,7 +184,7 @@ class QuestionAnswering(FineTuningTask):
         answers = {}
         if self.config.unanswerable:
             odds = tf.where(is_span[:, :1], null - best, tf.float32.max)
-            none = odds > self.null_threshold
+            none = odds > self.state.null_threshold
             first = [
                 tf.where(none, other, value) for value, other in zip(first, ("", 0, 0, shares[:, -1:]), strict=True)
             ]
@@ -288,35 +252,125 @@ class QuestionAnswering(FineTuningTask):
             predictions.append(prediction | {"nbest": nbest})
         return predictions
 
+
+class QuestionObjective(Objective):
+    """Cross-entropy of the answer's start and end.
+
+    Args:
+        unanswerable: whether questions may have no answer.
+    """
+
+    metric_names = ("span_accuracy", "truncated_share")
+
+    def __init__(self, *, unanswerable: bool) -> None:
+        self._unanswerable = unanswerable
+
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        if self._unanswerable and encoder.config.attention == "causal":
+            raise ConfigError(
+                "task.unanswerable is True, so [CLS] must predict whether there is an answer, but in this model it "
+                "sees no other token (model.attention is causal); train on answerable questions only"
+            )
+        return build(encoder, "question_answering")
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return {"loss": tf.reduce_sum(features["weight"])}
+
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        padding = _PADDING * tf.cast(features["input_mask"] == 0, tf.float32)
+        loss: tf.Tensor = 0.0
+        right: tf.Tensor = True
+        for index, name in enumerate(("start_logits", "end_logits")):
+            logits, positions = outputs[name] + padding, features["positions"][:, index]
+            loss += tf.nn.sparse_softmax_cross_entropy_with_logits(positions, logits) / 2
+            right &= tf.argmax(logits, -1, tf.int32) == positions
+        weight = features["weight"]
+        counted = tf.reduce_sum(weight)
+        return {
+            "loss": (tf.reduce_sum(loss * weight), counted),
+            "span_accuracy": (tf.reduce_sum(tf.cast(right, tf.float32) * weight), counted),
+            "truncated_share": truncated_share(features),
+        }
+
+
+class QuestionBenchmark(Benchmark[QuestionCodec]):
+    """The metrics of SQuAD 1.1, or 2.0 if questions may have no answer; KorQuAD's compare answers by its own rules."""
+
+    monitor = "f1"
+
+    def __init__(self, codec: QuestionCodec, metrics: str) -> None:
+        super().__init__(codec, metrics)
+        self._unanswerable, self._korean = codec.config.unanswerable, metrics == "korquad"
+
     def tune(self, examples: list[QuestionExample], predictions: list[Json]) -> None:
         """Sets the null threshold that maximizes F1 on these examples."""
-        if not self.config.unanswerable:
+        if not self._unanswerable:
             return
-        questions = squad_2_questions(*scoring_inputs(examples, predictions), korean=self._is_korean)
-        best_f1, self.null_threshold = best_threshold(questions, questions.f1)
+        state, questions = (
+            self.codec.state,
+            squad_2_questions(*scoring_inputs(examples, predictions), korean=self._korean),
+        )
+        best_f1, state.null_threshold = best_threshold(questions, questions.f1)
         if best_f1 == np.mean(~questions.has_answer):
             # No answer helps. The official search then returns 0, which is right for probabilities, but not for odds.
-            self.null_threshold = float(questions.null_scores.min()) - 1.0
+            state.null_threshold = float(questions.null_scores.min()) - 1.0
 
     def official_metrics(self, examples: list[QuestionExample], predictions: list[Json]) -> Metrics:
         gold, predicted, odds = scoring_inputs(examples, predictions)
-        if self.config.unanswerable:
-            return squad_2_scores(squad_2_questions(gold, predicted, odds, korean=self._is_korean), self.null_threshold)
-        return squad_1_scores(*question_scores(gold, predicted, korean=self._is_korean))
+        if self._unanswerable:
+            return squad_2_scores(
+                squad_2_questions(gold, predicted, odds, korean=self._korean), self.codec.state.null_threshold
+            )
+        return squad_1_scores(*question_scores(gold, predicted, korean=self._korean))
 
     def baseline(self, examples: list[QuestionExample]) -> Metrics:
         """Metrics of answering "" if questions may have no answer, else of answering the whole context."""
-        if self.config.unanswerable:
+        if self._unanswerable:
             nothing = {"nbest": [], "null_odds": float(np.finfo(np.float32).max)}
             return self.official_metrics(examples, [nothing] * len(examples))
         return self.official_metrics(examples, [{"nbest": [{"answer": one.context}]} for one in examples])
 
     def error_analysis(self, examples: list[QuestionExample], predictions: list[Json]) -> ErrorAnalysis:
-        threshold = self.null_threshold if self.config.unanswerable else None
-        return question_errors(examples, predictions, threshold, korean=self._is_korean)
+        threshold = self.codec.state.null_threshold if self._unanswerable else None
+        return question_errors(examples, predictions, threshold, korean=self._korean)
 
     def writers(self) -> dict[str, Writer]:
-        return super().writers() | {".json": functools.partial(_write_official, unanswerable=self.config.unanswerable)}
+        return {".json": functools.partial(_write_official, unanswerable=self._unanswerable)}
+
+
+class QuestionAnswering(FineTuningTask):
+    """Question answering."""
+
+    name = "question_answering"
+    Config = QuestionAnsweringConfig
+    State = QuestionState
+    example = QuestionExample
+
+    def _parts(self, metrics: str) -> tuple[QuestionCodec, Objective, QuestionBenchmark]:
+        codec = QuestionCodec(self.tokenizer, self.config, self.state)
+        objective = QuestionObjective(unanswerable=self.config.unanswerable)
+        return codec, objective, QuestionBenchmark(codec, metrics)
+
+    @classmethod
+    def learn(
+        cls,
+        tokenizer: Tokenizer,
+        config: Any,
+        data: ExampleData,
+        examples: list[QuestionExample],
+        labels: Labels | None,
+    ) -> Self:
+        if not any(map(is_learned, examples)):
+            raise DataError(
+                f"{examples[0].location}: neither this question nor any other has an answer in its context; expected "
+                "at least one to learn from"
+            )
+        return cls(tokenizer, config, data)
+
+    def check(self, examples: list[QuestionExample], read_report: ReadReport) -> None:
+        for example in examples:
+            if not is_learned(example):
+                read_report.add(NOT_LEARNED, example.location)
 
 
 def _write_official(path: str, predicted: Iterable[tuple[QuestionExample, Json]], *, unanswerable: bool) -> None:

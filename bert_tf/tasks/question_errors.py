@@ -38,7 +38,7 @@ def question_errors(
     """Analyses answers to questions.
 
     Args:
-        examples, predictions: as for `FineTuningTask.error_analysis`.
+        examples, predictions: as for `Benchmark.error_analysis`.
         threshold: null odds above which the prediction is "no answer"; None if every question has an answer.
         korean: whether to score by KorQuAD's rules.
     """

@@ -1,14 +1,16 @@
 """Regression on one text or a pair of texts, such as their similarity (paper, section 4.1: STS-B)."""
 
+import dataclasses
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import RegressionConfig
+from bert_tf.config import ExampleData, RegressionConfig
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, Scale, TextExample
@@ -16,9 +18,13 @@ from bert_tf.metrics import bootstrap
 from bert_tf.metrics.classification import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.model.heads import build
+from bert_tf.tasks.benchmark import Benchmark
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
-from bert_tf.tasks.fine_tuning_task import truncated_share
-from bert_tf.tasks.texts import TextTask, write_table
+from bert_tf.tasks.objective import Objective, rows_of, truncated_share
+from bert_tf.tasks.submission import submission_writers
+from bert_tf.tasks.task import FineTuningTask, State
+from bert_tf.tasks.texts import TextCodec, write_table
 from bert_tf.text.packing import pack, truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
@@ -29,86 +35,62 @@ _PARAPHRASE = 3.0
 _LARGEST = 1e18
 
 
-class Regression(TextTask):
-    """Regression on texts, with the mean squared error.
-
-    The metrics are Pearson's and Spearman's correlation; for STS-B also GLUE's "score", and for KLUE's STS the F1 of
-    paraphrase detection, which its authors report.
+@dataclasses.dataclass
+class RegressionState(State):
+    """State of a regression.
 
     Attributes:
         labels: one name, that of the number.
+        pair: as for `TextCodec`.
         scale: (low, high), to which predictions are clipped; None for any number. A cosine always has one, by default
             the lowest and the highest number of the training examples.
     """
 
-    name = "regression"
-    Config = RegressionConfig
-    state = ("labels", "pair", "scale")
-    config: RegressionConfig
+    labels: Sequence[str] = ()
+    pair: bool | None = None
     scale: tuple[float, float] | None = None
+
+    def numbers(self, logits: tf.Tensor, *, apart: bool) -> tf.Tensor:
+        """float32 [rows]: the numbers that a model predicts.
+
+        Args:
+            logits: float32 [rows, 1].
+            apart: as for `RegressionCodec`.
+        """
+        values = logits[:, 0]
+        if not apart:
+            return values
+        assert self.scale is not None  # `learn` gives every cosine a scale
+        low, high = self.scale
+        return low + (high - low) * values
+
+
+class RegressionCodec(TextCodec):
+    """Of numbers.
+
+    Attributes:
+        apart: whether the texts of a pair are encoded separately.
+    """
+
+    config: RegressionConfig
+    state: RegressionState
     example_api = "regress"
-    metric_names = ("truncated_share",)
-    # Mean and standard deviation of the training examples' numbers, to initialize the head.
-    _start: tuple[float, float] = (0.0, 1.0)
 
-    @property
-    def monitor(self) -> str:
-        return "score" if self.glue else "pearson" if self.data.format == "klue/sts" else "spearman"
-
-    @classmethod
-    def head(cls, settings: Json) -> str:
-        return "cosine" if settings.get("head") == "cosine" else "classification"
-
-    def fit(self, examples: list[TextExample], labels: Labels | None) -> None:
-        if labels is not None and not isinstance(labels, Scale):
-            raise ConfigError(f"the labels are classes such as {labels[0]!r}; use ClassificationConfig")
-        self.labels, self.scale = ("value",), None if labels is None else (labels.low, labels.high)
-        values = [number(example) for example in examples]
-        if self._apart:
-            if len(examples[0].texts) != 2:
-                raise ConfigError("task.head is cosine, which compares two texts, but the data has one; leave "
-                                  "task.head out, or name the second text's column in data.second_text")  # fmt: skip
-            self.scale = self.scale or (min(values), max(values))
-            if self.scale[0] == self.scale[1]:
-                raise DataError(f"{examples[0].location}: the number is {self.scale[0]:g}, as in all other examples; a "
-                                "cosine needs at least two different numbers")  # fmt: skip
-        self._start = float(np.mean(values)), float(np.std(values)) or 1.0
-
-    @classmethod
-    def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
-        task = super().from_settings(settings, tokenizer)
-        if len(task.labels) != 1:
-            raise DataError(
-                f"the model predicts {len(task.labels)} numbers per text ({', '.join(task.labels)}); expected one"
-            )
-        return task
+    def __init__(self, tokenizer: Tokenizer, config: RegressionConfig, state: RegressionState) -> None:
+        super().__init__(tokenizer, config, state)
+        self.apart = config.head == "cosine"
 
     def to_tensors(self, examples: list[TextExample], *, labelled: bool) -> Tensors:
-        columns = self.text_columns(examples)
-        if labelled:
-            if len(examples) < 2:
-                raise DataError(f"{examples[0].location}: the only example; a correlation needs at least two")
-            columns["labels"] = tf.constant([number(example) for example in examples], tf.float32)
+        columns = super().to_tensors(examples, labelled=labelled)
+        if labelled and len(examples) < 2:
+            raise DataError(f"{examples[0].location}: the only example; a correlation needs at least two")
         return columns
 
-    def build(self, encoder: BertEncoder) -> keras.Model:
-        model = super().build(encoder)
-        if self._apart:
-            return model
-        # At usual learning rates the head would need thousands of updates to get from 0 to numbers around 100.
-        mean, deviation = self._start
-        layer = model.get_layer("classifier")
-        layer.kernel.assign(layer.kernel * deviation)
-        layer.bias.assign(layer.bias + mean)
-        return model
-
-    @property
-    def _apart(self) -> bool:
-        """Whether the texts of a pair are encoded separately."""
-        return self.config.head == "cosine"
+    def targets(self, examples: list[TextExample]) -> tf.Tensor:
+        return tf.constant([number(example) for example in examples], tf.float32)
 
     def preprocess(self, columns: Tensors) -> Tensors:
-        if not self._apart:
+        if not self.apart:
             return super().preprocess(columns)
         packed, truncated = [], []
         for text in (columns[spec.name] for spec in self.inputs()):
@@ -125,33 +107,17 @@ class Regression(TextTask):
 
     def pad(self, features: Tensors, *, few_lengths: bool = False) -> Tensors:
         dense = super().pad(features, few_lengths=few_lengths)
-        if self._apart:  # two sequences per example, also if there is no example
+        if self.apart:  # two sequences per example, also if there is no example
             for name in ("input_word_ids", "input_mask", "input_type_ids"):
                 dense[name] = tf.reshape(dense[name], tf.stack([-1, 2, tf.shape(dense[name])[2]]))
         return dense
 
-    def _numbers(self, outputs: Tensors) -> tf.Tensor:
-        """float32 [rows]: the numbers that the model predicts."""
-        values = outputs["logits"][:, 0]
-        if not self._apart:
-            return values
-        assert self.scale is not None  # `fit` gives every cosine a scale
-        low, high = self.scale
-        return low + (high - low) * values
-
-    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        errors = self._numbers(outputs) - features["labels"]
-        return {
-            "loss": (tf.reduce_sum(tf.square(errors)), self.weights(features)["loss"]),
-            "truncated_share": truncated_share(features),
-        }
-
     def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
-        return {"values": self._numbers(outputs)[:, tf.newaxis]}
+        return {"values": self.state.numbers(outputs["logits"], apart=self.apart)[:, tf.newaxis]}
 
     def aggregate_windows(self, columns: Tensors, rows: tf.Tensor, decoded: Tensors) -> Tensors:
         values = tf.math.unsorted_segment_mean(decoded["values"], rows, tf.shape(columns["text"])[0])[:, 0]
-        return {"value": tf.clip_by_value(values, *self.scale) if self.scale else values}
+        return {"value": tf.clip_by_value(values, *self.state.scale) if self.state.scale else values}
 
     def example_outputs(self, columns: Tensors, answers: Tensors) -> Tensors:
         return {"outputs": answers["value"]}
@@ -160,17 +126,74 @@ class Regression(TextTask):
         values = answers["value"].tolist()
         return [{"id": example.id, "value": value} for example, value in zip(examples, values, strict=True)]
 
+    def writers(self) -> dict[str, Writer]:
+        return super().writers() | {".tsv": _write_table}
+
+
+class RegressionObjective(Objective):
+    """Mean squared error.
+
+    Args:
+        head: a key of `model.variables.HEADS`.
+        state: of the task.
+
+    Attributes:
+        start: mean and standard deviation of the training examples' numbers, to initialize the head.
+    """
+
+    metric_names = ("truncated_share",)
+
+    def __init__(self, head: str, state: RegressionState) -> None:
+        self._head, self._state = head, state
+        self._apart = head == "cosine"
+        self.start = (0.0, 1.0)
+
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        model = build(encoder, self._head, 1)
+        if self._apart:
+            return model
+        # At usual learning rates the head would need thousands of updates to get from 0 to numbers around 100.
+        mean, deviation = self.start
+        layer = model.get_layer("classifier")
+        layer.kernel.assign(layer.kernel * deviation)
+        layer.bias.assign(layer.bias + mean)
+        return model
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return {"loss": rows_of(features)}
+
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        errors = self._state.numbers(outputs["logits"], apart=self._apart) - features["labels"]
+        return {
+            "loss": (tf.reduce_sum(tf.square(errors)), rows_of(features)),
+            "truncated_share": truncated_share(features),
+        }
+
+
+def _with_paraphrases(gold: Array, predicted: Array) -> Metrics:
+    return correlations(gold, predicted) | binary_f1(gold >= _PARAPHRASE, predicted >= _PARAPHRASE)
+
+
+# Data set -> the metric that selects the best checkpoint, and its metrics of true and predicted numbers.
+_MEASURES: dict[str, tuple[str, Callable[[Array, Array], Metrics]]] = {
+    "": ("spearman", correlations),
+    "klue/sts": ("pearson", _with_paraphrases),
+    "glue/stsb": ("score", functools.partial(glue_scores, "stsb")),
+}
+
+
+class RegressionBenchmark(Benchmark[RegressionCodec]):
+    """Pearson's and Spearman's correlation.
+
+    For STS-B also GLUE's "score", and for KLUE's STS the F1 of paraphrase detection, which its authors report.
+    """
+
+    def __init__(self, codec: RegressionCodec, metrics: str) -> None:
+        super().__init__(codec, metrics)
+        self.monitor, self._metrics = _MEASURES.get(metrics, _MEASURES[""])
+
     def official_metrics(self, examples: list[TextExample], predictions: list[Json]) -> Metrics:
         return self._metrics(*_values(examples, predictions))
-
-    def _metrics(self, gold: Array, predicted: Array) -> Metrics:
-        """`official_metrics` of numbers, float [examples]."""
-        if self.glue:
-            return glue_scores(self.glue, gold, predicted)
-        metrics = correlations(gold, predicted)
-        if self.data.format == "klue/sts":
-            metrics |= binary_f1(gold >= _PARAPHRASE, predicted >= _PARAPHRASE)
-        return metrics
 
     def baseline(self, examples: list[TextExample]) -> Metrics:
         mean = float(np.mean([number(example) for example in examples]))
@@ -190,7 +213,55 @@ class Regression(TextTask):
         )
 
     def writers(self) -> dict[str, Writer]:
-        return super().writers() | {".tsv": _write_table}
+        return submission_writers(self.metrics)
+
+
+class Regression(FineTuningTask):
+    """Regression on texts."""
+
+    name = "regression"
+    Config = RegressionConfig
+    State = RegressionState
+    example = TextExample
+    codec: RegressionCodec
+    objective: RegressionObjective
+
+    def _parts(self, metrics: str) -> tuple[RegressionCodec, RegressionObjective, RegressionBenchmark]:
+        codec = RegressionCodec(self.tokenizer, self.config, self.state)
+        head = self.head({"head": self.config.head})
+        return codec, RegressionObjective(head, self.state), RegressionBenchmark(codec, metrics)
+
+    @classmethod
+    def head(cls, settings: Json) -> str:
+        return "cosine" if settings.get("head") == "cosine" else "classification"
+
+    @classmethod
+    def learn(
+        cls, tokenizer: Tokenizer, config: Any, data: ExampleData, examples: list[TextExample], labels: Labels | None
+    ) -> Self:
+        if labels is not None and not isinstance(labels, Scale):
+            raise ConfigError(f"the labels are classes such as {labels[0]!r}; use ClassificationConfig")
+        scale = None if labels is None else (labels.low, labels.high)
+        values = [number(example) for example in examples]
+        if config.head == "cosine":
+            if len(examples[0].texts) != 2:
+                raise ConfigError("task.head is cosine, which compares two texts, but the data has one; leave "
+                                  "task.head out, or name the second text's column in data.second_text")  # fmt: skip
+            scale = scale or (min(values), max(values))
+            if scale[0] == scale[1]:
+                raise DataError(f"{examples[0].location}: the number is {scale[0]:g}, as in all other examples; a "
+                                "cosine needs at least two different numbers")  # fmt: skip
+        task = cls(tokenizer, config, data, labels=("value",), scale=scale)
+        task.objective.start = float(np.mean(values)), float(np.std(values)) or 1.0
+        return task
+
+    @classmethod
+    def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
+        task = super().from_settings(settings, tokenizer)
+        names = task.state.labels
+        if len(names) != 1:
+            raise DataError(f"the model predicts {len(names)} numbers per text ({', '.join(names)}); expected one")
+        return task
 
 
 def number(example: TextExample) -> float:

@@ -12,22 +12,17 @@ Each checks the shapes of its inputs: a server passes tensors of any shape to th
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.model.chunks import chunked_map, map_in_chunks
+from bert_tf.model.chunks import chunked_map
 from bert_tf.model.encoder import attention_probabilities, encoder_inputs, encoder_of
-from bert_tf.model.inference import infer
 from bert_tf.quiet import traced_function
-from bert_tf.tasks.task import Task
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Tensors, TfFunction
-
-if TYPE_CHECKING:  # which imports this module
-    from bert_tf.tasks.fine_tuning_task import FineTuningTask
 
 DEFAULT, WORDS, TOKENS = "serving_default", "words", "tokens"
 CLASSIFY, REGRESS, ATTENTION = "classify", "regress", "attention"
@@ -36,6 +31,36 @@ _LARGEST_ANSWER = 2**30
 _STRING_BYTES = 24  # of TensorFlow's strings, without text that does not fit in these
 # The input of the signature `words`, padded with "".
 WORD_LISTS = tf.TensorSpec([None, None], tf.string, name=WORDS)
+
+
+class Served(Protocol):
+    """What an export needs of a model: the way from a client's inputs to answers.
+
+    Attributes:
+        tokenizer: tokenizes its texts.
+        counted: answers with as many items as an example needs: name of the served count -> names of these answers.
+    """
+
+    tokenizer: Tokenizer
+
+    @property
+    def counted(self) -> Mapping[str, tuple[str, ...]]: ...
+
+    def inputs(self) -> tuple[tf.TensorSpec, ...]:
+        """Inputs of the exported model: named specs, each [batch, ...]."""
+
+    def token_features(self, columns: Tensors) -> Tensors:
+        """Features of the exported model's inputs; of a text with several windows, those of its first.
+
+        Args:
+            columns: by the names of `inputs`.
+
+        Returns:
+            Dense tensors [batch, ...], the encoder's inputs among them.
+        """
+
+    def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
+        """Signatures of the exported model, by name (see `tasks.signatures`)."""
 
 
 def signature(function: Callable[..., Tensors], specs: Sequence[tf.TensorSpec]) -> TfFunction:
@@ -61,36 +86,6 @@ def signature(function: Callable[..., Tensors], specs: Sequence[tf.TensorSpec]) 
             return function(*map(tf.identity, (first, *others)))
 
     return traced_function(serve, input_signature=specs)
-
-
-def text_signature(
-    task: "FineTuningTask",
-    model: keras.Model,
-    specs: Sequence[tf.TensorSpec],
-    received: Callable[[Tensors], Tensors],
-) -> TfFunction:
-    """From texts to the task's answers; many rows, or windows, go through the model in chunks.
-
-    Args:
-        task, model: of the export.
-        specs: the input signature, named.
-        received: maps the inputs, by their names, to the columns of `task.preprocess`.
-    """
-    names = [spec.name for spec in specs]
-    inputs = [tensor.name for tensor in model.inputs]
-
-    def serve(*values: tf.Tensor) -> Tensors:
-        columns = received(dict(zip(names, values, strict=True)))
-        features = task.preprocess(columns)
-        rows = features["row"]
-
-        def decoded(part: Tensors) -> Tensors:
-            return task.postprocess(part, infer(model, {name: part[name] for name in inputs}))
-
-        answers = task.aggregate_windows(columns, rows, map_in_chunks(decoded, task.pad(features)))
-        return padded(task.served(answers), task.counted)
-
-    return signature(serve, specs)
 
 
 def token_signature(model: keras.Model, answer: Callable[[Tensors], Tensors]) -> TfFunction:
@@ -132,35 +127,13 @@ def token_signature(model: keras.Model, answer: Callable[[Tensors], Tensors]) ->
     return signature(serve, specs)
 
 
-def example_signature(task: "FineTuningTask", from_text: TfFunction) -> TfFunction:
-    """TF Serving's Classify or Regress API: serialized tf.train.Examples with the task's inputs as features.
-
-    Args:
-        task: a task with an `example_api`.
-        from_text: its `text_signature`.
-    """
-
-    def parsed(spec: tf.TensorSpec) -> tf.io.FixedLenFeature | tf.io.RaggedFeature:
-        if spec.shape.rank == 1:
-            return tf.io.FixedLenFeature([], tf.string, "" if spec.name in task.optional else None)
-        return tf.io.RaggedFeature(tf.string, row_splits_dtype=tf.int64)
-
-    features = {spec.name: parsed(spec) for spec in task.inputs()}
-
-    def serve(examples: tf.Tensor) -> Tensors:
-        columns = padded(tf.io.parse_example(examples, features))
-        return task.example_outputs(columns, from_text(*(columns[name] for name in features)))
-
-    return signature(serve, [tf.TensorSpec([None], tf.string, name="inputs")])
-
-
-def attention_signature(task: Task, model: keras.Model) -> TfFunction:
+def attention_signature(codec: Served, model: keras.Model) -> TfFunction:
     """From texts to the tokens and attention probabilities of the first window of each.
 
     If an example is several sequences, such as choices, each output has one more dimension for these.
 
     Returns:
-        tf.function that maps the task's inputs to a dict: tokens string, ids int32, types int32 (segment ids), starts
+        tf.function that maps the codec's inputs to a dict: tokens string, ids int32, types int32 (segment ids), starts
         and ends int32 (byte offsets in the token's text), texts int32 (index of that text among the inputs; -1 for the
         special tokens) [batch, length]; token_count int32 [batch]; attention_bytes string [batch]: uint8 [layers,
         heads, tokens, tokens] in C order, 255 for probability 1, each token's attention in the last dimension;
@@ -169,11 +142,11 @@ def attention_signature(task: Task, model: keras.Model) -> TfFunction:
     encoder = encoder_of(model)
 
     def serve(*values: tf.Tensor) -> Tensors:
-        tokenizer = _NumberingTokenizer(task.tokenizer)
-        numbering = copy.copy(task)
-        numbering.tokenizer = tokenizer  # type: ignore[assignment]  # has what tasks use of a Tokenizer
-        columns = dict(zip((spec.name for spec in task.inputs()), values, strict=True))
-        features = numbering.token_features(task.received(columns))
+        tokenizer = _NumberingTokenizer(codec.tokenizer)
+        numbering = copy.copy(codec)
+        numbering.tokenizer = tokenizer  # type: ignore[assignment]  # has what codecs use of a Tokenizer
+        columns = dict(zip((spec.name for spec in codec.inputs()), values, strict=True))
+        features = numbering.token_features(columns)
         features, tokens = tokenizer.resolved({name: features[name] for name in encoder_inputs()})
         outer = tf.shape(features["input_word_ids"])[:-1]  # [batch], or [batch, sequences]
         length = tf.shape(features["input_word_ids"])[-1]
@@ -201,7 +174,7 @@ def attention_signature(task: Task, model: keras.Model) -> TfFunction:
             name: tf.reshape(value, tf.concat([outer, tf.shape(value)[1:]], 0)) for name, value in attention.items()
         }
 
-    return signature(serve, task.inputs())
+    return signature(serve, codec.inputs())
 
 
 def _attention_bytes(levels_and_count: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
@@ -217,7 +190,7 @@ def _attention_bytes(levels_and_count: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor
 class _NumberingTokenizer:
     """A tokenizer that returns a unique number for each token instead of its id.
 
-    Tasks pack, cut and pad ids without reading them. So the numbers in the features identify each token and its text.
+    Codecs pack, cut and pad ids without reading them. So the numbers in the features identify each token and its text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -263,7 +236,7 @@ def padded(answers: Tensors, counted: Mapping[str, tuple[str, ...]] | None = Non
 
     Args:
         answers: tensors and RaggedTensors [examples, ...].
-        counted: as `FineTuningTask.counted`; None to add no counts.
+        counted: as in `Served`; None to add no counts.
     """
     # Outputs with the same number of items in each row are counted together, for a small graph.
     items: dict[int, tuple[tf.RaggedTensor, int]] = {}

@@ -1,5 +1,6 @@
 """The zip file for GLUE's leaderboard, with one table per test set (gluebenchmark.com/faq)."""
 
+import functools
 import os
 import zipfile
 from collections.abc import Iterable
@@ -8,7 +9,17 @@ from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Scale, TextExample
 from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.metrics.glue import GLUE_SETS, check_submission, sets_of
-from bert_tf.types import Json
+from bert_tf.types import Json, Writer
+
+
+def submission_writers(metrics: str) -> dict[str, Writer]:
+    """The writer of .zip for a task of GLUE; none for other data.
+
+    Args:
+        metrics: as for `tasks.benchmark.Benchmark`.
+    """
+    family, _, task = metrics.partition("/")
+    return {".zip": functools.partial(write_submission, task)} if family == "glue" else {}
 
 
 def write_submission(task: str, path: str, predicted: Iterable[tuple[TextExample, Json]]) -> str:

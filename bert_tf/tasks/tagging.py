@@ -5,24 +5,27 @@ import dataclasses
 import functools
 import itertools
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import TaggingConfig
+from bert_tf.config import ExampleData, TaggingConfig, TagsConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, ReadReport, TaggedExample
 from bert_tf.inputs.datasets.tagged import adjoin, document_of, joined, word_columns
 from bert_tf.inputs.windows import cut, most_context, windows
-from bert_tf.metrics import tagging as metrics
+from bert_tf.metrics import tagging as metrics_of_tags
 from bert_tf.metrics.classification import accuracy
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
+from bert_tf.tasks.benchmark import Benchmark
+from bert_tf.tasks.codec import Codec, strings, text_signature
 from bert_tf.tasks.error_analysis import ErrorAnalysis
-from bert_tf.tasks.fine_tuning_task import FineTuningTask, strings
-from bert_tf.tasks.signatures import WORD_LISTS, WORDS, text_signature
+from bert_tf.tasks.objective import Objective
+from bert_tf.tasks.signatures import WORD_LISTS, WORDS, dense
 from bert_tf.tasks.tagging_errors import tagging_errors
 from bert_tf.tasks.tags import (
     Unit,
@@ -40,8 +43,10 @@ from bert_tf.tasks.tags import (
     words_of,
     write_columns,
 )
+from bert_tf.tasks.task import FineTuningTask, State
 from bert_tf.tasks.word_pieces import check_unit, match_words, split_texts, words_without_pieces
 from bert_tf.text.packing import pack
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import given_words, spans
 from bert_tf.types import Array, Json, Metrics, Tensors, TfFunction, Writer
 
@@ -55,12 +60,9 @@ _ENTITY = ("entity", "label", "start", "end", "score")  # columns of the answers
 _CHECKED = 1024
 
 
-class Tagging(FineTuningTask):
-    """Tagging of words or characters.
-
-    A word is learned and predicted at its first wordpiece, as in the paper. If the data tags characters (KLUE), each
-    piece is a unit with the tag of its first character, and answers are mapped back to the characters, which then are
-    the words of a text.
+@dataclasses.dataclass
+class TaggingState(State):
+    """State of a tagger.
 
     Attributes:
         labels: in the order of the logits: the tags of the training examples, the most frequent first, completed by all
@@ -69,105 +71,68 @@ class Tagging(FineTuningTask):
         written: the scheme of the training file, regardless of `scheme`; "" if unknown or if the tags are no entities.
     """
 
-    name = "tagging"
-    Config = TaggingConfig
-    example = TaggedExample
-    state = ("labels", "unit", "written")
-    config: TaggingConfig
+    labels: Sequence[str] = ()
     unit: str = "words"
     written: str = ""
+
+    @property
+    def default_tag(self) -> str:
+        """The tag of words without wordpieces."""
+        return "O" if "O" in self.labels else self.labels[0]
+
+
+class TaggingCodec(Codec):
+    """Of tagged words or characters.
+
+    A word is learned and predicted at its first wordpiece, as in the paper. If the data tags characters (KLUE), each
+    piece is a unit with the tag of its first character, and answers are mapped back to the characters, which then are
+    the words of a text.
+    """
+
+    config: TagsConfig
+    state: TaggingState
     windows = True
     counted = types.MappingProxyType({
         "word_count": ("word", "tag", "word_start", "word_end", "word_score"),
         "entity_count": _ENTITY,
     })  # fmt: skip
-    metric_names = ("accuracy",)
-
-    @classmethod
-    def arguments(cls, settings: Json) -> Json:
-        arguments = super().arguments(settings)
-        labels = arguments.get("labels", ())
-        # Converted models have labels such as PER-B.
-        if are_entities(labels) and len(set(known := [respelt([label])[0] for label in labels])) == len(labels):
-            arguments["labels"] = known
-        return arguments
-
-    @classmethod
-    def head(cls, settings: Json) -> str:
-        return "tagging_bilstm" if settings.get("head") == "bilstm" else "tagging"
-
-    def fit(self, examples: list[TaggedExample], labels: Labels | None) -> None:
-        config = self.config
-        if config.context == "document" and all(example.document is None for example in examples):
-            raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
-        self.unit = "characters" if any(map(adjoin, examples)) else "words"
-        if are_entities(itertools.chain.from_iterable(map(tags_of, examples))):
-            self.written = scheme_of(map(tags_of, examples))
-            scheme = config.scheme or self.written
-            # Units are wordpieces: in IOB1, two entities of one type with only a space between them would be one.
-            if self.unit == "characters" and scheme != "BIO":
-                raise ConfigError(f"the scheme {scheme} is for words, but the training file labels characters; "
-                                  "set task.scheme to BIO")  # fmt: skip
-            self.config = dataclasses.replace(config, scheme=scheme)
-        elif config.scheme:
-            raise ConfigError(f"task.scheme is {config.scheme}, but the training file has no tags of entities, "
-                              "such as B-PER; leave it out")  # fmt: skip
-        tags = collections.Counter(tag for example in examples for tag in learned(example, self.config.scheme))
-        if len(tags) < 2:
-            every = f"every tag is {next(iter(tags))!r}" if tags else "there is no tag"
-            raise DataError(
-                f"{examples[0].location} and all following: {every}; expected at least two: is data.column (now "
-                f"{self.data.column!r}) the column of the tags?"
-            )
-        self.labels = closed(tags, self.config.scheme)
 
     @property
     def scheme(self) -> str:
         """The scheme of the labels, one of `metrics.tagging.SCHEMES`; "" if they are no entities."""
-        if not are_entities(self.labels) or "I" in self.labels:  # the I of a converted model may be of any type
+        if (
+            not are_entities(self.state.labels) or "I" in self.state.labels
+        ):  # the I of a converted model may be of any type
             return ""
-        return self.config.scheme or ("BIOES" if any(label[0] in "ES" for label in self.labels) else "BIO")
-
-    @property
-    def monitor(self) -> str:
-        if self._is_klue:
-            return "entity_macro_f1"
-        return "f1" if self.scheme else "accuracy"
-
-    @property
-    def _is_klue(self) -> bool:
-        return self.unit == "characters" and set(self.labels) <= set(metrics.KLUE_LABELS)
-
-    @property
-    def _default_tag(self) -> str:
-        """The tag of words without wordpieces."""
-        return "O" if "O" in self.labels else self.labels[0]
+        return self.config.scheme or ("BIOES" if any(label[0] in "ES" for label in self.state.labels) else "BIO")
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
         return (tf.TensorSpec([None], tf.string, name="text"),)
 
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
         made = super().signatures(model)
-        if self.unit == "words":
+        if self.state.unit == "words":
             made[WORDS] = text_signature(self, model, (WORD_LISTS,), lambda columns: given_words(columns["words"]))
         return made
+
+    @property
+    def joins(self) -> bool:
+        return getattr(self.config, "context", "") == "document"
 
     def locations(self, examples: list[TaggedExample]) -> list[str]:
         return [group[0].location for group in self._groups(examples)]
 
     def _groups(self, examples: list[TaggedExample]) -> list[list[TaggedExample]]:
         """The examples that are read together, in order."""
-        if self.config.context == "sentence" or self.unit == "characters":  # whose data marks no documents
+        if not self.joins or self.state.unit == "characters":  # whose data marks no documents
             return [[example] for example in examples]
         return [list(group) for _, group in itertools.groupby(examples, document_of)]
 
     def chunks(self, examples: Iterable[TaggedExample], size: int) -> Iterator[list[TaggedExample]]:
-        """As in FineTuningTask; a document stays whole unless it has more than `size` sentences."""
+        """As in Codec; a document stays whole unless it has more than `size` sentences."""
         chunk: list[TaggedExample] = []
         for example in examples:
-            is_boundary = (
-                not chunk or self.config.context == "sentence" or document_of(example) != document_of(chunk[-1])
-            )
+            is_boundary = not chunk or not self.joins or document_of(example) != document_of(chunk[-1])
             if (len(chunk) >= size and is_boundary) or len(chunk) == 2 * size:
                 yield chunk
                 chunk = []
@@ -175,32 +140,16 @@ class Tagging(FineTuningTask):
         if chunk:
             yield chunk
 
-    def check(self, examples: list[TaggedExample], read_report: ReadReport) -> None:
-        known, scheme = set(self.labels), self.scheme and scheme_of(map(tags_of, examples))
-        if scheme == "IOB1":  # or a scheme that requires a B where this file has none
-            scheme = self.written or scheme
-        if not self.scheme and look_like_entities(known):
-            read_report.add(LOOK_LIKE_ENTITIES, examples[0].location)
-        if examples and not any(tag in known for example in examples for tag in learned(example, self.scheme)):
-            raise DataError(
-                f"{examples[0].location}: neither this sentence nor any other has a tag of the model's: "
-                f"{', '.join(map(repr, self.labels[:20]))}"
-            )
-        for example in examples:
-            written = list(tags_of(example))
-            usual = respelt(written) if scheme else written
-            if usual != written:
-                read_report.add(RESPELT, example.location)
-            for tag, repaired in zip(usual, learned(example, scheme), strict=True):
-                if tag != repaired:
-                    read_report.add("repaired: tag of a broken entity sequence", example.location)
-            for tag in learned(example, self.scheme):
-                if tag not in known:
-                    read_report.add(f"never predicted: tag {tag!r}, not in the training data", example.location)
-        if self.unit == "words":
-            for first in range(0, len(examples), _CHECKED):
-                for location in words_without_pieces(self.tokenizer, examples[first : first + _CHECKED]):
-                    read_report.add(f"always {self._default_tag!r}: word whose characters are all deleted", location)
+    def requests(self, examples: list[TaggedExample]) -> Iterator[tuple[Sequence[int], str, dict[str, Array]]]:
+        """As in Codec; given words are sent to the signature `words`."""
+        for has_words in (False, True):
+            rows = [row for row, one in enumerate(examples) if (one.words is not None) is has_words]
+            if has_words and rows and self.state.unit == "words":
+                words = tf.ragged.constant([examples[row].words for row in rows], tf.string)
+                yield rows, WORDS, {"words": dense(words).numpy()}
+            elif rows:
+                for _, signature, inputs in super().requests([examples[row] for row in rows]):
+                    yield rows, signature, inputs
 
     def to_tensors(self, examples: list[TaggedExample], *, labelled: bool) -> Tensors:
         """One entry per document, or per sentence if `context` is "sentence".
@@ -209,20 +158,20 @@ class Tagging(FineTuningTask):
         A target is a label's number from 1, or 0 if the task does not know the tag, so that it is not learned.
         """
         for example in examples:
-            check_unit(example, self.unit)
-        groups = self._groups(split_texts(self.tokenizer, self.unit, examples))
+            check_unit(example, self.state.unit)
+        groups = self._groups(split_texts(self.tokenizer, self.state.unit, examples))
         columns = {"text": tf.constant([joined(group) for group in groups], tf.string)}
-        if self.unit == "words" or labelled:
+        if self.state.unit == "words" or labelled:
             columns |= word_columns(groups)
         if labelled:
-            numbers = {label: number for number, label in enumerate(self.labels, 1)}
+            numbers = {label: number for number, label in enumerate(self.state.labels, 1)}
             tags = (tag for group in groups for example in group for tag in learned(example, self.scheme))
             targets = tf.constant([numbers.get(tag, 0) for tag in tags], tf.int32)
             columns["targets"] = columns["word_starts"].with_values(targets)
         return columns
 
     def preprocess(self, columns: Tensors) -> Tensors:
-        ids, is_first, features = match_words(self.tokenizer, self.unit, columns)
+        ids, is_first, features = match_words(self.tokenizer, self.state.unit, columns)
         most = self.config.max_length
         rows = windows(ids.row_lengths(), most - 2, self.config.stride or (most - 1) // 2)
         chosen = most_context(*rows).values & cut(ids.with_values(is_first), *rows).values
@@ -236,30 +185,6 @@ class Tagging(FineTuningTask):
         packed, types = pack(cut(ids, *rows), cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
         inputs = {"input_word_ids": packed, "input_type_ids": types, "row": rows[0]}
         return inputs | {name: in_windows(values) for name, values in features.items()}
-
-    def build(self, encoder: BertEncoder) -> keras.Model:
-        head = self.head(self.settings())
-        features = self.config.features if head == "tagging_bilstm" else None
-        if features:
-            try:
-                features.check(encoder.config.num_layers)
-            except ConfigError as error:
-                raise ConfigError(f"task.features: {error}") from None
-        return build(encoder, head, len(self.labels), features, frozen=self.config.frozen)
-
-    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}
-
-    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        has_target = tf.cast(features["target"] > 0, tf.float32)
-        target = tf.maximum(features["target"] - 1, 0)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(target, outputs["logits"])
-        right = tf.cast(tf.argmax(outputs["logits"], -1, tf.int32) == target, tf.float32)
-        words = tf.reduce_sum(has_target)
-        return {
-            "loss": (tf.reduce_sum(loss * has_target), words),
-            "accuracy": (tf.reduce_sum(right * has_target), words),
-        }
 
     def postprocess(self, features: Tensors, outputs: Tensors) -> Tensors:
         """`word` int32 [rows, length]: number of the word from 1 at the position that predicts it; else 0."""
@@ -284,16 +209,16 @@ class Tagging(FineTuningTask):
         # In order: windows follow one another, and so do the words for which each has most context.
         row = tf.gather(rows, indices[:, 0])
         words = {name: tf.gather_nd(value, indices) for name, value in decoded.items()}
-        if self.unit == "words" and "word_starts" in columns:
+        if self.state.unit == "words" and "word_starts" in columns:
             row, words = self._all_words(columns, row, words)
         answers: Tensors = {}
         if self.scheme:
-            entities, of_entity = entity_spans(texts, row, words, self.labels)
+            entities, of_entity = entity_spans(texts, row, words, self.state.labels)
             answers = {name: _of_texts(value, of_entity, texts) for name, value in entities.items()}
-        if self.unit == "characters":
-            words, row = tagged_characters(texts, row, words, self.labels, self._default_tag)
+        if self.state.unit == "characters":
+            words, row = tagged_characters(texts, row, words, self.state.labels, self.state.default_tag)
         else:
-            words["tag"] = tf.gather(tf.constant(self.labels), words["label"])
+            words["tag"] = tf.gather(tf.constant(self.state.labels), words["label"])
         parts = spans(texts, row, words["start"], words["end"])
         values = {"word": parts["text"], "word_start": parts["start"], "word_end": parts["end"]}
         values |= {"tag": words["tag"], "word_score": words["score"]}
@@ -311,24 +236,24 @@ class Tagging(FineTuningTask):
         return starts.value_rowids(), {
             "start": starts.values,
             "end": columns["word_ends"].values,
-            "label": filled(words["label"], self.labels.index(self._default_tag)),
+            "label": filled(words["label"], self.state.labels.index(self.state.default_tag)),
             "score": filled(words["score"], 0.0),
         }
 
     def answer_tokens(self, features: Tensors, outputs: Tensors) -> Tensors:
         """`tag` string and `score` float32, its probability, of each token: [rows, length], "" and 0 at padding."""
         is_token = features["input_mask"] > 0
-        tags = tf.gather(tf.constant(self.labels), tf.argmax(outputs["logits"], -1))
+        tags = tf.gather(tf.constant(self.state.labels), tf.argmax(outputs["logits"], -1))
         score = tf.reduce_max(tf.nn.softmax(outputs["logits"]), -1)
         return {"tag": tf.where(is_token, tags, ""), "score": tf.where(is_token, score, 0.0)}
 
     def _predictions(self, examples: list[TaggedExample], answers: dict[str, Array]) -> list[Json]:
-        groups = self._groups(split_texts(self.tokenizer, self.unit, examples))
+        groups = self._groups(split_texts(self.tokenizer, self.state.unit, examples))
         columns = (answers[name] for name in ("word_start", "word_end", "tag", "word_score"))
         predictions = []
         for number, (group, starts, ends, tags, scores) in enumerate(zip(groups, *columns, strict=True)):
             units = list(zip(starts.tolist(), ends.tolist(), strings(tags), scores.tolist(), strict=True))
-            if self.unit == "characters":
+            if self.state.unit == "characters":
                 found = {name: answers[name][number] for name in _ENTITY} if self.scheme else {}
                 predictions.append(self._prediction_of_characters(group[0], units, found))
                 continue
@@ -356,7 +281,7 @@ class Tagging(FineTuningTask):
                     "end": units[end - 1][1],
                     "score": float(np.mean([score for *_, score in units[start:end]])),
                 }
-                for start, end, kind in metrics.entities(prediction["tags"])
+                for start, end, kind in metrics_of_tags.entities(prediction["tags"])
             ]
         return prediction
 
@@ -368,7 +293,7 @@ class Tagging(FineTuningTask):
             units: its characters.
             found: its entities, which only the graph knows: their scores are means over wordpieces.
         """
-        tags, scores = onto_characters(units, len(example.text), self._default_tag)
+        tags, scores = onto_characters(units, len(example.text), self.state.default_tag)
         prediction: Json = {"id": example.id, "text": example.text, "words": list(example.text)}
         prediction |= {"tags": tags, "scores": scores}
         if self.scheme:
@@ -381,28 +306,166 @@ class Tagging(FineTuningTask):
             ]
         return prediction
 
+    def writers(self) -> dict[str, Writer]:
+        return super().writers() | {".conll": functools.partial(write_columns, scheme=self.scheme)}
+
+
+class TaggingObjective(Objective):
+    """Cross-entropy of the tag of each unit.
+
+    Args:
+        head: a key of `model.variables.HEADS`.
+        config, state: of the task.
+    """
+
+    metric_names = ("accuracy",)
+
+    def __init__(self, head: str, config: Any, state: TaggingState) -> None:
+        self._head, self._config, self._state = head, config, state
+
+    def build(self, encoder: BertEncoder) -> keras.Model:
+        features = self._config.features if self._head == "tagging_bilstm" else None
+        if features:
+            try:
+                features.check(encoder.config.num_layers)
+            except ConfigError as error:
+                raise ConfigError(f"task.features: {error}") from None
+        return build(encoder, self._head, len(self._state.labels), features, frozen=self._config.frozen)
+
+    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return {"loss": tf.reduce_sum(tf.cast(features["target"] > 0, tf.float32))}
+
+    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        has_target = tf.cast(features["target"] > 0, tf.float32)
+        target = tf.maximum(features["target"] - 1, 0)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(target, outputs["logits"])
+        right = tf.cast(tf.argmax(outputs["logits"], -1, tf.int32) == target, tf.float32)
+        words = tf.reduce_sum(has_target)
+        return {
+            "loss": (tf.reduce_sum(loss * has_target), words),
+            "accuracy": (tf.reduce_sum(right * has_target), words),
+        }
+
+
+class TaggingBenchmark(Benchmark[TaggingCodec]):
+    """Precision, recall and F1 of entities as conlleval.pl counts them, and KLUE's two metrics; else accuracy."""
+
+    def __init__(self, codec: TaggingCodec, metrics: str) -> None:
+        super().__init__(codec, metrics)
+        self._scheme, self._unit = codec.scheme, codec.state.unit
+        # Characters with other tags, which a user read in this format, have no KLUE metrics.
+        self._klue = metrics == "klue/ner" and set(codec.state.labels) <= set(metrics_of_tags.KLUE_LABELS)
+        self.monitor = "entity_macro_f1" if self._klue else "f1" if self._scheme else "accuracy"
+
     def official_metrics(self, examples: list[TaggedExample], predictions: list[Json]) -> Metrics:
-        """Precision, recall and F1 of entities as conlleval.pl counts them, and KLUE's two metrics; else accuracy."""
-        gold = [scored(example, learned(example, self.scheme), self.unit) for example in examples]
+        gold = [scored(example, learned(example, self._scheme), self._unit) for example in examples]
         predicted = [
-            scored(example, prediction["tags"], self.unit)
+            scored(example, prediction["tags"], self._unit)
             for example, prediction in zip(examples, predictions, strict=True)
         ]
-        if not self.scheme:
+        if not self._scheme:
             return accuracy(*(list(itertools.chain.from_iterable(sentences)) for sentences in (gold, predicted)))
-        scores = metrics.entity_scores(gold, predicted)
-        return scores | (metrics.klue_scores(*metrics.klue_counts(gold, predicted)) if self._is_klue else {})
+        found = metrics_of_tags.entity_scores(gold, predicted)
+        return found | (
+            metrics_of_tags.klue_scores(*metrics_of_tags.klue_counts(gold, predicted)) if self._klue else {}
+        )
 
     def baseline(self, examples: list[TaggedExample]) -> Metrics:
-        counts = collections.Counter(tag for example in examples for tag in learned(example, self.scheme))
+        counts = collections.Counter(tag for example in examples for tag in learned(example, self._scheme))
         tag = counts.most_common(1)[0][0]
         return self.official_metrics(examples, [{"tags": [tag] * len(words_of(example))} for example in examples])
 
     def error_analysis(self, examples: list[TaggedExample], predictions: list[Json]) -> ErrorAnalysis:
-        return tagging_errors(self.scheme, self.unit, examples, predictions, klue=self._is_klue)
+        return tagging_errors(self._scheme, self._unit, examples, predictions, klue=self._klue)
 
-    def writers(self) -> dict[str, Writer]:
-        return super().writers() | {".conll": functools.partial(write_columns, scheme=self.scheme)}
+
+class Tagging(FineTuningTask):
+    """Tagging of words or characters."""
+
+    name = "tagging"
+    Config: ClassVar[type[TagsConfig]] = TaggingConfig
+    State = TaggingState
+    example = TaggedExample
+    codec: TaggingCodec
+
+    def _parts(self, metrics: str) -> tuple[TaggingCodec, Objective, TaggingBenchmark]:
+        codec = TaggingCodec(self.tokenizer, self.config, self.state)
+        head = self.head({"head": self.config.head})
+        return codec, TaggingObjective(head, self.config, self.state), TaggingBenchmark(codec, metrics)
+
+    @classmethod
+    def arguments(cls, settings: Json) -> Json:
+        arguments = super().arguments(settings)
+        labels = arguments.get("labels", ())
+        # Converted models have labels such as PER-B.
+        if are_entities(labels) and len(set(known := [respelt([label])[0] for label in labels])) == len(labels):
+            arguments["labels"] = known
+        return arguments
+
+    @classmethod
+    def head(cls, settings: Json) -> str:
+        return "tagging_bilstm" if settings.get("head") == "bilstm" else "tagging"
+
+    @classmethod
+    def learn(
+        cls,
+        tokenizer: Tokenizer,
+        config: Any,
+        data: ExampleData,
+        examples: list[TaggedExample],
+        labels: Labels | None,
+    ) -> Self:
+        if getattr(config, "context", "") == "document" and all(example.document is None for example in examples):
+            raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
+        state = TaggingState(unit="characters" if any(map(adjoin, examples)) else "words")
+        if are_entities(itertools.chain.from_iterable(map(tags_of, examples))):
+            state.written = scheme_of(map(tags_of, examples))
+            scheme = config.scheme or state.written
+            # Units are wordpieces: in IOB1, two entities of one type with only a space between them would be one.
+            if state.unit == "characters" and scheme != "BIO":
+                raise ConfigError(f"the scheme {scheme} is for words, but the training file labels characters; "
+                                  "set task.scheme to BIO")  # fmt: skip
+            config = dataclasses.replace(config, scheme=scheme)
+        elif config.scheme:
+            raise ConfigError(f"task.scheme is {config.scheme}, but the training file has no tags of entities, "
+                              "such as B-PER; leave it out")  # fmt: skip
+        tags = collections.Counter(tag for example in examples for tag in learned(example, config.scheme))
+        if len(tags) < 2:
+            every = f"every tag is {next(iter(tags))!r}" if tags else "there is no tag"
+            raise DataError(
+                f"{examples[0].location} and all following: {every}; expected at least two: is data.column (now "
+                f"{data.column!r}) the column of the tags?"
+            )
+        state.labels = closed(tags, config.scheme)
+        return cls(tokenizer, config, data, **vars(state))
+
+    def check(self, examples: list[TaggedExample], read_report: ReadReport) -> None:
+        state, of_model = self.state, self.codec.scheme
+        known, scheme = set(state.labels), of_model and scheme_of(map(tags_of, examples))
+        if scheme == "IOB1":  # or a scheme that requires a B where this file has none
+            scheme = state.written or scheme
+        if not of_model and look_like_entities(known):
+            read_report.add(LOOK_LIKE_ENTITIES, examples[0].location)
+        if examples and not any(tag in known for example in examples for tag in learned(example, of_model)):
+            raise DataError(
+                f"{examples[0].location}: neither this sentence nor any other has a tag of the model's: "
+                f"{', '.join(map(repr, state.labels[:20]))}"
+            )
+        for example in examples:
+            written = list(tags_of(example))
+            usual = respelt(written) if scheme else written
+            if usual != written:
+                read_report.add(RESPELT, example.location)
+            for tag, repaired in zip(usual, learned(example, scheme), strict=True):
+                if tag != repaired:
+                    read_report.add("repaired: tag of a broken entity sequence", example.location)
+            for tag in learned(example, of_model):
+                if tag not in known:
+                    read_report.add(f"never predicted: tag {tag!r}, not in the training data", example.location)
+        if state.unit == "words":
+            for first in range(0, len(examples), _CHECKED):
+                for location in words_without_pieces(self.tokenizer, examples[first : first + _CHECKED]):
+                    read_report.add(f"always {state.default_tag!r}: word whose characters are all deleted", location)
 
 
 def _of_texts(values: tf.Tensor, row: tf.Tensor, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -25,7 +25,7 @@ def tagging_errors(
 
     Args:
         scheme, unit: of the task.
-        examples, predictions: as for `FineTuningTask.error_analysis`.
+        examples, predictions: as for `Benchmark.error_analysis`.
         klue: whether KLUE's two metrics are among the official ones.
 
     Returns:

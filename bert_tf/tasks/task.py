@@ -1,16 +1,26 @@
-"""The interface between a task and the code that trains, evaluates, predicts and exports."""
+"""A task: codec, objective and, if it is fine-tuned, benchmark; and how it is saved with its model."""
 
 import abc
-import types
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Self, TypedDict
+import dataclasses
+import json
+import typing
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, TypedDict
 
 import keras
-import tensorflow as tf
 
+from bert_tf.config import ExampleData, to_dict
+from bert_tf.config.tasks import TaskConfig, check_labels, check_weights
+from bert_tf.config.values import annotations, misfit, restored
+from bert_tf.errors import ConfigError
+from bert_tf.inputs.datasets.examples import Labels, ReadReport
+from bert_tf.inputs.datasets.sources import metrics_of
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.benchmark import Benchmark
+from bert_tf.tasks.codec import Codec
+from bert_tf.tasks.objective import Objective
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.types import Json, Tensors, TfFunction
+from bert_tf.types import Json, TfFunction, Writer
 
 
 class TaskDescription(TypedDict):
@@ -29,25 +39,18 @@ class Task(abc.ABC):
     Attributes:
         name: the task's name in configs and saved models.
         tokenizer: tokenizes its texts.
-        losses: names of the losses; training minimizes their sum.
-        metric_names: names of the other metrics that `loss_and_metrics` returns.
+        codec: from inputs to answers: what an export needs.
+        objective: what a training step needs.
+        monitor: name of the metric that selects the best checkpoint.
         mode: "max" if a higher `monitor` is better, else "min".
-        histograms: name -> length of each array that `counts` returns, for TensorBoard.
-        counted: answers with as many items as an example needs: name of the served count -> names of these answers.
     """
 
     name: str
     tokenizer: Tokenizer
-    losses: tuple[str, ...]
-    metric_names: tuple[str, ...]
+    codec: Any  # a `tasks.signatures.Served`
+    objective: Objective
+    monitor: str = "loss"
     mode: str = "min"
-    histograms: Mapping[str, int] = types.MappingProxyType({})
-    counted: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
-
-    @property
-    def monitor(self) -> str:
-        """Name of the metric that selects the best checkpoint."""
-        return "loss"
 
     @abc.abstractmethod
     def settings(self) -> Json:
@@ -77,52 +80,101 @@ class Task(abc.ABC):
         """
         return cls.name
 
-    @abc.abstractmethod
     def build(self, encoder: BertEncoder) -> keras.Model:
         """Builds the model on `encoder`: a dict of features in, a dict of outputs out."""
+        return self.objective.build(encoder)
 
-    @abc.abstractmethod
-    def weights(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Normalizer of each loss, from the features alone: loss name -> float32 scalar.
-
-        The loop sums it over replicas and micro-batches before the first backward pass, so that the result does not
-        depend on how a batch was split.
-        """
-
-    @abc.abstractmethod
-    def loss_and_metrics(self, features: Tensors, outputs: Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """Losses and simple metrics of one batch: name -> (float32 sum, float32 weight)."""
-
-    def counts(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Histograms of a batch: name -> float32 [histograms[name]], the number of examples with value 0, 1, 2, ...
-
-        Part of the replica step, so it must not contain host ops. Default: none.
-        """
-        return {}
-
-    @abc.abstractmethod
-    def inputs(self) -> tuple[tf.TensorSpec, ...]:
-        """Inputs of the exported model: named specs, each [batch, ...]."""
-
-    def received(self, columns: Tensors) -> Tensors:
-        """The client's columns without values that a server may have added. Default: unchanged.
-
-        Args:
-            columns: by the names of `inputs`.
-        """
-        return columns
-
-    @abc.abstractmethod
-    def token_features(self, columns: Tensors) -> Tensors:
-        """Features of the exported model's inputs; of a text with several windows, those of its first.
-
-        Args:
-            columns: by the names of `inputs`.
-
-        Returns:
-            Dense tensors [batch, ...], the encoder's inputs among them.
-        """
-
-    @abc.abstractmethod
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
         """Signatures of the exported model, by name (see `tasks.signatures`)."""
+        return self.codec.signatures(model)
+
+
+@dataclasses.dataclass
+class State:
+    """What a task learns from examples besides weights; saved with the model's config.
+
+    If a name is also a field of the config (`labels`, `class_weights`), the learned value wins. The defaults are for
+    those that the settings of a converted model lack.
+    """
+
+
+class FineTuningTask(Task):
+    """A task learned from labelled examples.
+
+    Args:
+        tokenizer: tokenizes the texts.
+        config: an instance of `Config`; None for its defaults.
+        data: saved with the model, so that evaluation reads the same kind of files.
+        **state: fields of its state.
+
+    Attributes:
+        Config: class of the task's settings; `FinetuneConfig.task` is an instance.
+        State: class of its state.
+        state: what it has learned; the parts share it.
+        example: class of its examples, e.g. TextExample.
+        benchmark: judges predictions, by the metrics of the data set.
+    """
+
+    Config: ClassVar[type[TaskConfig]]
+    State: ClassVar[type[State]] = State
+    example: ClassVar[type[Any]]
+    codec: Codec
+
+    def __init__(self, tokenizer: Tokenizer, config: Any = None, data: ExampleData | None = None, **state: Any) -> None:
+        self.tokenizer = tokenizer
+        self.config: Any = self.Config() if config is None else config
+        self.data = ExampleData() if data is None else data
+        self.state: Any = self.State(**state)
+        self.codec, self.objective, self.benchmark = self._parts(metrics_of(self.data))
+        self.monitor, self.mode = self.benchmark.monitor, self.benchmark.mode
+
+    @abc.abstractmethod
+    def _parts(self, metrics: str) -> tuple[Any, Objective, Benchmark[Any]]:
+        """Codec, objective and benchmark; `metrics` as for `Benchmark`."""
+
+    @classmethod
+    def learn(
+        cls, tokenizer: Tokenizer, config: Any, data: ExampleData, examples: list[Any], labels: Labels | None
+    ) -> Self:
+        """Creates a new task for training: learns its state, and checks that it can learn from the examples.
+
+        Args:
+            tokenizer, data: as for the class.
+            config: the checked config, of the class `Config`.
+            examples: the training examples.
+            labels: the labels that the format defines, as `Source.labels` returns.
+        """
+        return cls(tokenizer, config, data)
+
+    def replaced(self, *, config: Any = None, data: ExampleData | None = None) -> Self:
+        """The task with another config or other data."""
+        return type(self)(self.tokenizer, config or self.config, data or self.data, **vars(self.state))
+
+    def check(self, examples: list[Any], read_report: ReadReport) -> None:
+        """Adds to the report what the task will repair in labelled examples, or cannot use. Default: nothing."""
+
+    def writers(self) -> dict[str, Writer]:
+        """File formats of the predictions: those of the codec and of the benchmark."""
+        return self.codec.writers() | self.benchmark.writers()
+
+    def settings(self) -> Json:
+        state = dataclasses.asdict(self.state)
+        # Through JSON, so that values are as they will be read back: tuples become lists.
+        return json.loads(json.dumps(to_dict(self.config) | state | {"data": to_dict(self.data)}))
+
+    @classmethod
+    def arguments(cls, settings: Json) -> Json:
+        settings = dict(settings)
+        data = restored(ExampleData, settings.pop("data", {}), "task.settings.data")
+        names = [field.name for field in dataclasses.fields(cls.State)]
+        state = {name: settings.pop(name) for name in names if name in settings}
+        # The limits are those of the config field of that name, if any.
+        limited, kinds = annotations(cls.Config), typing.get_type_hints(cls.State)
+        for name, value in state.items():
+            kind, rule = limited.get(name) or (kinds[name], {})
+            if wrong := misfit(value, kind, f"task.settings.{name}", rule, in_json=True):
+                raise ConfigError(wrong)
+        if "labels" in state:
+            check_labels(state["labels"] or [""], "one or more, each once")
+            check_weights(state.get("class_weights", ()), state["labels"])
+        return {"config": restored(cls.Config, settings, "task.settings"), "data": data} | state

@@ -1,56 +1,44 @@
-"""Base class of tasks on one text or a pair of texts (paper, figure 4a and 4b)."""
+"""Base class of the codecs for one text or a pair of texts (paper, figure 4a and 4b)."""
 
-import functools
+import abc
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 import tensorflow as tf
 
 from bert_tf.config.tasks import TextConfig
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import TextExample
-from bert_tf.inputs.datasets.sources import glue_task_of
 from bert_tf.inputs.windows import cut, windows
-from bert_tf.tasks.fine_tuning_task import FineTuningTask
-from bert_tf.tasks.submission import write_submission
+from bert_tf.tasks.codec import Codec
 from bert_tf.text.packing import pack, truncate
-from bert_tf.types import Tensors, Writer
+from bert_tf.types import Tensors
 
 _BREAKS = re.compile(r"[\t\r\n]")
 
 
-class TextTask(FineTuningTask):
-    """A task on one text or a pair.
+class TextCodec(Codec):
+    """Of a task on one text or a pair.
 
-    Attributes:
-        pair: whether there are two texts. None in a converted checkpoint until `to_tensors` sees the first example; a
-            model exported before that takes one text.
+    Its state has `pair`: whether there are two texts. It is None in a converted checkpoint until `to_tensors` sees the
+    first example; a model exported before that takes one text.
     """
 
-    example = TextExample
-    state: ClassVar[tuple[str, ...]] = ("pair",)
     config: TextConfig
-    pair: bool | None = None
 
     @property
     def windows(self) -> bool:
         return self.config.long_texts == "window"
 
-    @property
-    def glue(self) -> str | None:
-        """The GLUE task it was trained on, a key of `inputs.datasets.formats.GLUE`; None for other data."""
-        return glue_task_of(self.data)
-
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
-        names = ("text", "second_text") if self.pair else ("text",)
+        names = ("text", "second_text") if self.state.pair else ("text",)
         return tuple(tf.TensorSpec([None], tf.string, name=name) for name in names)
 
-    def text_columns(self, examples: list[TextExample]) -> Tensors:
-        """The string columns, [examples] each."""
-        if self.pair is None:
-            self.pair = len(examples[0].texts) == 2
+    def to_tensors(self, examples: list[TextExample], *, labelled: bool) -> Tensors:
+        """As in Codec; the targets are one column, `labels` [examples, ...]."""
+        if self.state.pair is None:
+            self.state.pair = len(examples[0].texts) == 2
         names = [spec.name for spec in self.inputs()]
         for example in examples:
             if len(example.texts) != len(names):
@@ -58,7 +46,14 @@ class TextTask(FineTuningTask):
                     f"{example.location}: {len(example.texts)} text(s), but the model takes {len(names)}; data.text "
                     "and data.second_text name their columns"
                 )
-        return {name: tf.constant([example.texts[index] for example in examples]) for index, name in enumerate(names)}
+        columns = {
+            name: tf.constant([example.texts[index] for example in examples]) for index, name in enumerate(names)
+        }
+        return columns | {"labels": self.targets(examples)} if labelled else columns
+
+    @abc.abstractmethod
+    def targets(self, examples: list[TextExample]) -> tf.Tensor:
+        """The column `labels`."""
 
     def preprocess(self, columns: Tensors) -> Tensors:
         texts = [columns[spec.name] for spec in self.inputs()]
@@ -77,7 +72,7 @@ class TextTask(FineTuningTask):
         self, ids: list[tf.RaggedTensor], budget: int
     ) -> tuple[tf.Tensor, tf.RaggedTensor, tf.RaggedTensor | None, tf.Tensor]:
         """The row, first text, second text (if any) of each window, and whether it lost tokens."""
-        if not self.pair:
+        if not self.state.pair:
             rows, starts, ends = windows(ids[0].row_lengths(), budget, budget)
             return rows, cut(ids[0], rows, starts, ends), None, tf.zeros_like(rows, tf.bool)
         # The second text is read with respect to the first, so every window has the first, cut if it leaves no room.
@@ -92,17 +87,6 @@ class TextTask(FineTuningTask):
         decoded = self.postprocess(features, outputs)
         # Each row is an example.
         return self.served(self.aggregate_windows({"text": tf.fill([rows], "")}, tf.range(rows), decoded))
-
-    def served(self, answers: Tensors) -> Tensors:
-        """With `probabilities`, adds `labels`, their names in the same shape."""
-        if "probabilities" not in answers:
-            return answers
-        return answers | {"labels": tf.repeat([self.labels], tf.shape(answers["probabilities"])[0], 0)}
-
-    def writers(self) -> dict[str, Writer]:
-        if not self.glue:
-            return super().writers()
-        return super().writers() | {".zip": functools.partial(write_submission, self.glue)}
 
 
 def write_table(path: str, header: Sequence[str], rows: Iterable[Sequence[str | float]]) -> None:

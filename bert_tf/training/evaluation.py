@@ -13,31 +13,31 @@ from bert_tf.inputs.batching import microbatch, without_tuning
 from bert_tf.model.inference import infer
 from bert_tf.progress import bar
 from bert_tf.quiet import traced_function
-from bert_tf.tasks.fine_tuning_task import FineTuningTask
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.objective import Objective
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.training.strategy import accelerator, parallel_parts
 from bert_tf.types import Array, Metrics, Tensors
 
 
-def means(task: Task, names: Sequence[str], totals: Array) -> Metrics:
+def means(objective: Objective, names: Sequence[str], totals: Array) -> Metrics:
     """Mean of each metric, from its sum and weight.
 
     Args:
-        names: the metrics, the task's losses among them.
+        names: the metrics, the losses among them.
         totals: [metrics, 2], sum and weight of each.
 
     Returns:
         Mean by name, without metrics whose weight is 0: those are unknown, while NaN shows that the model has diverged.
-        "loss" is the sum of the task's losses.
+        "loss" is the sum of the losses.
     """
     pairs = zip(names, totals, strict=True)
     averages = {name: float(total / weight) for name, (total, weight) in pairs if weight}
-    losses = [averages[name] for name in task.losses if name in averages]
+    losses = [averages[name] for name in objective.losses if name in averages]
     return ({"loss": sum(losses)} if losses else {}) | averages
 
 
 def evaluator(
-    task: Task,
+    objective: Objective,
     model: keras.Model,
     batches: tf.data.Dataset,
     strategy: tf.distribute.Strategy,
@@ -48,20 +48,21 @@ def evaluator(
     As with `Answering`, each worker evaluates everything.
 
     Args:
-        model: built by `task.build`.
+        objective: of the metrics.
+        model: built by `objective.build`.
         batches: feature dicts; the last batch may be partial.
         prepare: applied to each replica's features, as in `phases.Input`.
 
     Returns:
         Function that returns the metrics, as `means` does.
     """
-    names = (*task.losses, *task.metric_names)
+    names = (*objective.losses, *objective.metric_names)
     inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None
 
     def on_replica(features: Tensors) -> tf.Tensor:
         features = prepare(features)
         outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
-        return _loss_and_metrics(task, names, features, outputs)
+        return _loss_and_metrics(objective, names, features, outputs)
 
     def evaluate_batch(features: Tensors) -> tf.Tensor:
         return tf.add_n(_split(strategy, on_replica, features))
@@ -74,7 +75,7 @@ def evaluator(
             for _, metrics in _computed(traced, batches, strategy):
                 totals += metrics.numpy()
                 line.update()
-        return means(task, names, totals)
+        return means(objective, names, totals)
 
     return evaluate
 
@@ -94,13 +95,13 @@ class Answering:
     def __init__(
         self, task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy, *, labelled: bool
     ) -> None:
-        self._task, self._strategy = task, strategy
-        self._names = names = (*task.losses, *task.metric_names) if labelled else ()
+        self._task, self._strategy, objective = task, strategy, task.objective
+        self._names = names = (*objective.losses, *objective.metric_names) if labelled else ()
         inputs, skip_padding = [tensor.name for tensor in model.inputs], accelerator(strategy) is None
 
         def on_replica(features: Tensors) -> tuple[Tensors, tf.Tensor]:
             outputs = infer(model, {name: features[name] for name in inputs}, skip_padding=skip_padding)
-            return task.postprocess(features, outputs), _loss_and_metrics(task, names, features, outputs)
+            return task.codec.postprocess(features, outputs), _loss_and_metrics(objective, names, features, outputs)
 
         def answer(features: Tensors) -> tuple[Tensors, tf.Tensor]:
             decoded, metrics = zip(*_split(strategy, on_replica, features), strict=True)
@@ -117,11 +118,11 @@ class Answering:
         """Answers examples.
 
         Args:
-            columns: from `task.to_tensors`.
-            batches: from `task.batches` of the columns.
+            columns: from `task.codec.to_tensors`.
+            batches: from `task.codec.rows.batches` of the columns.
 
         Returns:
-            (answers, arrays [examples, ...] from `task.aggregate_windows`; the task's losses and metrics over all rows,
+            (answers, arrays [examples, ...] from `task.codec.aggregate_windows`; losses and metrics over all rows,
             empty unless `labelled`).
         """
         names, traced = self._names, self.trace(batches)
@@ -135,9 +136,9 @@ class Answering:
         examples = np.concatenate(rows)  # [rows, 2]: example, window
         order = np.lexsort(examples.T[::-1])
         ordered = {name: _concatenate([batch[name] for batch in answered])[order] for name in answered[0]}
-        merged = self._task.aggregate_windows(columns, tf.constant(examples[order, 0]), ordered)
+        merged = self._task.codec.aggregate_windows(columns, tf.constant(examples[order, 0]), ordered)
         answers = {name: value.numpy() for name, value in merged.items()}
-        return answers, means(self._task, names, totals) if names else {}
+        return answers, means(self._task.objective, names, totals) if names else {}
 
 
 def _computed(
@@ -176,9 +177,9 @@ def _split(strategy: tf.distribute.Strategy, compute: Callable[[Tensors], Any], 
     return [tf.nest.pack_sequence_as(results, values) for values in zip(*local, strict=True)]
 
 
-def _loss_and_metrics(task: Task, names: Sequence[str], features: Tensors, outputs: Tensors) -> tf.Tensor:
+def _loss_and_metrics(objective: Objective, names: Sequence[str], features: Tensors, outputs: Tensors) -> tf.Tensor:
     """float32 [names, 2]: the (sum, weight) of each."""
-    metrics = task.loss_and_metrics(features, outputs) if names else {}
+    metrics = objective.loss_and_metrics(features, outputs) if names else {}
     return tf.reshape([metrics[name] for name in names], [len(names), 2])
 
 

@@ -79,7 +79,7 @@ class Trainer:
         self._learning_rate = phases.learning_rate(self.phases)
         self.loss_scale = LossScale(model, config.loss_scale_growth)
         self.train_step = Step(
-            task,
+            task.objective,
             model,
             self.optimizer,
             self._learning_rate,
@@ -333,7 +333,7 @@ class Trainer:
     def _means(self, totals: Array) -> Metrics:
         """Mean of each metric, NaN where the weight is 0: all updates were skipped, or no example had a target."""
         names = self.train_step.names
-        return dict.fromkeys(["loss", *names], math.nan) | means(self.task, names, totals)
+        return dict.fromkeys(["loss", *names], math.nan) | means(self.task.objective, names, totals)
 
     def _point(self, history: History, phase: phases.Phase, speed: Speed) -> None:
         """Adds a point to the curves; resets sums, counts and rates."""

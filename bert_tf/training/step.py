@@ -11,7 +11,7 @@ from bert_tf.config import TrainConfig
 from bert_tf.inputs.batching import microbatch
 from bert_tf.inputs.identity import batch_fingerprint
 from bert_tf.model.mode import Mode, Seeds, computing, fold_in
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.objective import Objective
 from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.optimizers import Optimizer
 from bert_tf.training.schedules import Schedule
@@ -29,7 +29,8 @@ class Step:
     Apart from the variables of model and optimizer, everything in it is a function of its arguments.
 
     Args:
-        model: built by `task.build`.
+        objective: what is minimized.
+        model: built by `objective.build`.
         learning_rate: function from the number of updates done before this one to a float32 scalar.
         loss_scale: only its rule is used; its state is passed in and returned.
         config: resolved (`TrainConfig.resolved`). Fields that a phase can override are not read.
@@ -45,7 +46,7 @@ class Step:
 
     def __init__(
         self,
-        task: Task,
+        objective: Objective,
         model: keras.Model,
         optimizer: Optimizer,
         learning_rate: Schedule,
@@ -56,7 +57,7 @@ class Step:
         jit_compile: bool = False,
         fuse_every_shape: bool = False,
     ) -> None:
-        self._task, self._model, self._optimizer = task, model, optimizer
+        self._objective, self._model, self._optimizer = objective, model, optimizer
         self._learning_rate, self._loss_scale = learning_rate, loss_scale
         self._config, self._strategy, self.fuse_every_shape = config, strategy, fuse_every_shape
         self._parts = 1 if jit_compile else parallel_parts(strategy)
@@ -64,7 +65,7 @@ class Step:
         # Without XLA no functions of their own, which would only make tracing slower.
         compiled = functools.partial(tf.function, autograph=False, jit_compile=True) if jit_compile else _unchanged
         self._shard_gradients, self._update = compiled(self._sum_gradients), compiled(self._apply_gradients)
-        self.names = (*task.losses, *task.metric_names, "gradient_norm")
+        self.names = (*objective.losses, *objective.metric_names, "gradient_norm")
 
     def compiled(
         self, iterator: Iterator[tuple[Tensors, tf.Tensor]], prepare: Callable[[Tensors], Tensors], accumulation: int
@@ -80,7 +81,7 @@ class Step:
             tf.function of (first, steps, nonfinite, scale_state): the updates done before, the updates to do and the
             preceding non-finite steps in a row, int64 scalars; the loss scale's state, float32 [2]. It stops early
             after config.max_nonfinite_steps non-finite steps in a row. It returns: the updates done, int64; sums and
-            weights of the metrics over all finite updates, float32 [metrics, 2]; dict name -> float32, the task's
+            weights of the metrics over all finite updates, float32 [metrics, 2]; dict name -> float32, the objective's
             counts over the same updates; the position after the last batch, int64 [2]; non-finite steps in a row,
             int64; the fingerprint of the last batch with a non-finite step, uint8 [8]; the loss scale's state.
         """
@@ -119,7 +120,7 @@ class Step:
                 return calls + 1, tf.nest.map_structure(lambda old, new: tf.where(stopped, old, new), before, after)
 
             totals = tf.zeros([len(self.names), 2])
-            histograms = {name: tf.zeros([bins]) for name, bins in self._task.histograms.items()}
+            histograms = {name: tf.zeros([bins]) for name, bins in self._objective.histograms.items()}
             position, fingerprint = tf.zeros([2], tf.int64), tf.zeros([8], tf.uint8)
             state = tf.zeros([], tf.int64), totals, histograms, position, nonfinite, fingerprint, scale_state
             return tf.while_loop(goes_on, update, (tf.constant(0), state))[1]
@@ -137,7 +138,7 @@ class Step:
             scale: float32 scalar, the loss scale.
 
         Returns:
-            (sums and weights of the metrics, float32 [metrics, 2]; dict name -> the task's counts, float32; bool
+            (sums and weights of the metrics, float32 [metrics, 2]; dict name -> the objective's counts, float32; bool
             scalar, whether losses and gradient were finite: if not, nothing was updated), over the whole batch.
         """
         context = tf.distribute.get_replica_context()
@@ -175,8 +176,8 @@ class Step:
                 added = [gradient * factor for gradient in added]
             gradients = [total + gradient for total, gradient in zip(gradients, added, strict=True)] if index else added
             metrics += added_metrics
-            counts.append(self._task.counts(features))
-        return gradients, metrics, {name: sum(count[name] for count in counts) for name in self._task.histograms}
+            counts.append(self._objective.counts(features))
+        return gradients, metrics, {name: sum(count[name] for count in counts) for name in self._objective.histograms}
 
     def _apply_gradients(
         self, gradients: list[tf.Tensor], metrics: tf.Tensor, step: tf.Tensor, scale: tf.Tensor
@@ -186,7 +187,7 @@ class Step:
         norm = tf.linalg.global_norm(gradients) / scale
         metrics = tf.concat([metrics, [[norm, 1.0]]], 0)
         # The losses too: a loss that overflows can have a gradient that does not.
-        finite = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(metrics[: len(self._task.losses)]))
+        finite = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(metrics[: len(self._objective.losses)]))
 
         def update() -> None:
             factor = (_clip_factor(norm, config.clip_norm) if config.clip_on == "global" else 1.0) / scale
@@ -199,8 +200,8 @@ class Step:
         self, context: tf.distribute.ReplicaContext, batches: Sequence[Tensors]
     ) -> list[dict[str, tf.Tensor]]:
         """For each micro-batch, loss name -> float32 scalar by which the sum of this loss is divided."""
-        losses = self._task.losses
-        weights = [self._task.weights(features) for features in batches]
+        losses = self._objective.losses
+        weights = [self._objective.weights(features) for features in batches]
         if self._config.normalization == "global":
             whole = {name: context.all_reduce("SUM", sum(weight[name] for weight in weights)) for name in losses}
             return [whole] * len(batches)
@@ -243,16 +244,16 @@ class Step:
         self, features: Tensors, divisors: dict[str, tf.Tensor], seed: tf.Tensor, scale: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """As `_gradients`, of a part of a micro-batch."""
-        task = self._task
+        objective = self._objective
         fusion: Literal["static", "every"] = "every" if self.fuse_every_shape else "static"
         mode = Mode(seeds=Seeds(seed), fusion=fusion, recompute=self._config.remat)
         with tf.GradientTape() as tape, computing(mode):
             outputs = self._model({name: features[name] for name in self._inputs}, training=True)
-            metrics = task.loss_and_metrics(features, outputs)
-            loss = scale * sum(metrics[name][0] / tf.maximum(divisors[name], 1e-5) for name in task.losses)
+            metrics = objective.loss_and_metrics(features, outputs)
+            loss = scale * sum(metrics[name][0] / tf.maximum(divisors[name], 1e-5) for name in objective.losses)
         variables = [variable.value for variable in self._model.trainable_variables]
         gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
-        stacked = tf.stack([tf.stack(metrics[name]) for name in (*task.losses, *task.metric_names)])
+        stacked = tf.stack([tf.stack(metrics[name]) for name in (*objective.losses, *objective.metric_names)])
         return [tf.convert_to_tensor(gradient) for gradient in gradients], stacked
 
     def _split(self, features: Tensors, accumulation: int) -> Any:

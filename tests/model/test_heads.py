@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.heads import build
-from bert_tf.model.variables import HEADS, OWN
+from bert_tf.model.variables import HEADS, ON_POOLED, OWN
 from tests.model.numpy_bert import encode, linear, masked_lm_logits, tensors_of
 from tests.model.small import inputs_for, multiplies_bfloat16, randomize, small_config
 
@@ -20,14 +20,20 @@ CONFIGS = {
     "no types, no pooler": {"type_vocab_size": 0, "pooler": False, "norm": "pre"},
 }
 # Heads that do not need the pooler.
-ON_TOKENS = ("masked_lm", "tagging", "question_answering", *OWN)
+ON_TOKENS = tuple({"masked_lm", "tagging", "question_answering", *OWN} - {*ON_POOLED})
 A_TOKEN = ("tagging", "question_answering", "tagging_bilstm")  # heads with logits for each token
 CASES = [(case, head) for case in CONFIGS for head in HEADS if CONFIGS[case].get("pooler", True) or head in ON_TOKENS]
 
 
+def _of_tokens(head, output):
+    """Whether an output has logits for each token."""
+    return head in A_TOKEN or output == "slot_logits"
+
+
 def make(head, *, dtype=None, scale=0.3, **config):
     encoder = BertEncoder(small_config(**config), dtype=dtype)
-    return randomize(build(encoder, head, LABELS if HEADS[head] else None), scale=scale)
+    labels = (2, LABELS) if head == "intent_and_slots" else LABELS if HEADS[head] else None
+    return randomize(build(encoder, head, labels), scale=scale)
 
 
 def numpy_logits(head, model, config, inputs):
@@ -47,6 +53,9 @@ def numpy_logits(head, model, config, inputs):
     if head == "question_answering":
         logits = linear(tensors, sequence, "qa_outputs")
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+    if head == "intent_and_slots":
+        intents, slots = linear(tensors, pooled, "intent"), linear(tensors, sequence, "slots")
+        return {"intent_logits": intents, "slot_logits": slots}
     if head == "multiple_choice":
         return {"logits": linear(tensors, pooled, "classifier").reshape(mask.shape[:2])}
     if head == "cosine":
@@ -94,7 +103,7 @@ def assert_close_at_tokens(head, got, want, mask, atol):
     """Outputs of a head at padding are meaningless."""
     assert got.keys() == want.keys()
     for name, value in got.items():
-        tokens = mask == 1 if head in A_TOKEN else ...
+        tokens = mask == 1 if _of_tokens(head, name) else ...
         np.testing.assert_allclose(value.numpy()[tokens], want[name][tokens], atol=atol)
 
 
@@ -181,8 +190,7 @@ def test_padding_changes_no_answer(head):
     }
     longer["input_word_ids"][longer["input_mask"] == 0] = 11  # nor does it matter which ids are there
     got = model(longer)
-    if head in A_TOKEN:
-        got = {name: value[:, :width] for name, value in got.items()}
+    got = {name: value[:, :width] if _of_tokens(head, name) else value for name, value in got.items()}
     want = {name: value.numpy() for name, value in model(inputs).items()}
     assert_close_at_tokens(head, got, want, inputs["input_mask"], atol=5e-6)
 

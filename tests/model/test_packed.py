@@ -46,8 +46,8 @@ def learn(task, model, features):
     """Sum of the normalized losses, and the gradients by variable path."""
     with tf.GradientTape() as tape:
         outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=True)
-        metrics, weights = task.loss_and_metrics(features, outputs), task.weights(features)
-        loss = sum(metrics[name][0] / weights[name] for name in task.losses)
+        metrics, weights = task.objective.loss_and_metrics(features, outputs), task.objective.weights(features)
+        loss = sum(metrics[name][0] / weights[name] for name in task.objective.losses)
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     paths = [variable.path for variable in model.trainable_variables]
     dense = {path: tf.convert_to_tensor(gradient).numpy() for path, gradient in zip(paths, gradients, strict=True)}

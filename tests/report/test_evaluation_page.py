@@ -28,8 +28,10 @@ ERROR_ANALYSIS = ErrorAnalysis(
 
 def shown(monitor, metrics, baseline, error_analysis, read_report=None):
     """The page of a task and examples that have these values."""
-    task = types.SimpleNamespace(name="t", monitor=monitor)
-    task.baseline, task.error_analysis = lambda examples: baseline, lambda examples, predictions: error_analysis
+    benchmark = types.SimpleNamespace(
+        baseline=lambda examples: baseline, error_analysis=lambda examples, predictions: error_analysis
+    )
+    task = types.SimpleNamespace(name="t", monitor=monitor, benchmark=benchmark)
     split = types.SimpleNamespace(
         where="folder/dev.tsv", examples=[None] * 1234, read_report=read_report or ReadReport()
     )

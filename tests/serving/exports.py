@@ -16,12 +16,12 @@ from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.serving.export import export
 from bert_tf.tasks.classification import Classification, ClassificationConfig
-from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs.finetuning import predictor
 from tests.model.small import PIECES, randomize, small_config

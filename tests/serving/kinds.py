@@ -17,11 +17,12 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.checkpoints import directory
-from bert_tf.config import EmbeddingConfig, FeatureConfig
+from bert_tf.config import EmbeddingConfig, FeatureConfig, IntentAndSlotsConfig
 from bert_tf.serving.embeddings import Embedder
 from bert_tf.serving.export import export
 from bert_tf.serving.samples import request_of, sample_requests
 from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.intent_and_slots import IntentAndSlots
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
@@ -103,6 +104,9 @@ KINDS = {
         _tagging(unit="characters", tokenizer=_tokenizer(lower_case=False), context="document")
     ),
     "tagging on bilstm": lambda: _made(_tagging(head="bilstm", features=FeatureConfig((0, -1)), frozen=True)),
+    "intent and slots": lambda: _made(
+        IntentAndSlots(_tokenizer(), IntentAndSlotsConfig(max_length=LENGTH), labels=TAGS, intents=("play", "예약"))
+    ),
     "questions": lambda: _made(_questions()),
     "questions without answer": lambda: _made(_questions(unanswerable=True)),
     "multiple choice": lambda: _made(MultipleChoice(_tokenizer(), MultipleChoiceConfig(max_length=LENGTH))),
@@ -151,11 +155,11 @@ def make(kind, folder, *, large=False):
     task, model = KINDS[kind]()
     signatures = task.signatures(model)
     if kind in WITH_ATTENTION:
-        signatures["attention"] = attention_signature(task, model)
+        signatures["attention"] = attention_signature(task.codec, model)
     task.signatures = lambda model: signatures  # traced once, for the export and for the answers
     path = export(task, model, str(folder / kind.replace(" ", "_")), check=False).path
     functions = {name: function.get_concrete_function() for name, function in signatures.items()}
-    requests = sample_requests(task, functions) + (_large(task, functions) if large else [])
+    requests = sample_requests(task.codec, functions) + (_large(task, functions) if large else [])
     return Case(path, requests, [request.answered(functions) for request in requests])
 
 
@@ -166,7 +170,9 @@ def _large(task, signatures):
     assert len(long) > 100_000
     rows = [b"%d %b [MASK]" % (row, words[row % len(words)]) for row in range(10_000)]
     return [
-        request_of(task, signature, kind, {spec.name: _column(spec.shape.rank, texts) for spec in task.inputs()})
+        request_of(
+            task.codec, signature, kind, {spec.name: _column(spec.shape.rank, texts) for spec in task.codec.inputs()}
+        )
         for kind, texts in (("100 kB", [long]), ("10,000 rows", rows))
         for signature in signatures
     ]

@@ -24,9 +24,9 @@ from bert_tf.serving.export import export, export_run
 from bert_tf.serving.samples import Request
 from bert_tf.serving.session import NotServable, Session
 from bert_tf.tasks.classification import Classification, ClassificationConfig
-from bert_tf.tasks.fine_tuning_task import FineTuningTask
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text import Tokenizer
 from tests.model.numpy_bert import encode, softmax, tensors_of
 from tests.model.small import PIECES, multiplies_bfloat16, randomize, small_config
@@ -214,7 +214,7 @@ def test_an_export_in_bfloat16_is_smaller_answers_nearly_the_same_and_leaves_the
     assert [variant["instructions"] for variant in card["variants"]] == ([[["avx512bw"]], []] if has_kernels else [])
     assert has_kernels == (not tf.config.list_physical_devices("GPU"))
     assert f"Computes {card['approximation']}." in pathlib.Path(exported.path, "assets.extra/README.md").read_text()
-    features = task.token_features({"text": tf.constant(texts)})
+    features = task.codec.token_features({"text": tf.constant(texts)})
     after, before = (keras_model(features)["logits"] for keras_model in (model, single.model))
     np.testing.assert_array_equal(after, before)
 

@@ -72,7 +72,7 @@ def test_answers_to_questions_equal_those_of_predict(served):
         best = [one["score"] for one in prediction["nbest"]]
         assert answer["null_odds"] == pytest.approx(prediction["null_odds"], abs=1e-3)
         np.testing.assert_allclose(answer["nbest_scores"], best, atol=1e-3)
-        if abs(answer["null_odds"] - task.null_threshold) < 1e-3 or np.diff(best).max(initial=-1) > -1e-3:
+        if abs(answer["null_odds"] - task.state.null_threshold) < 1e-3 or np.diff(best).max(initial=-1) > -1e-3:
             continue  # too close for float32
         told += 1
         empty += not answer["answer"]

@@ -76,7 +76,7 @@ def test_classes_of_windowed_pairs_equal_those_of_predict(answered):
     expected = np.array([list(one["probabilities"].values()) for one in predictions])
     np.testing.assert_allclose([answer["probabilities"] for answer in answers], expected, atol=1e-5)
     assert [answer["label"] for answer in answers] == [one["label"] for one in predictions]
-    assert answers[0]["labels"] == list(task.labels)
+    assert answers[0]["labels"] == list(task.state.labels)
     assert np.ptp(expected, 0).min() > 0.01  # the model's answers depend on the text
 
 
@@ -93,7 +93,8 @@ def test_several_labels_equal_those_of_predict(answered):
     expected = np.array([list(one["probabilities"].values()) for one in predictions])
     np.testing.assert_allclose([answer["probabilities"] for answer in answers], expected, atol=1e-5)
     given = [
-        [label for label, is_given in zip(task.labels, answer["given"], strict=True) if is_given] for answer in answers
+        [label for label, is_given in zip(task.state.labels, answer["given"], strict=True) if is_given]
+        for answer in answers
     ]
     assert given == [one["labels"] for one in predictions]
     assert len(set(map(tuple, given))) > 1

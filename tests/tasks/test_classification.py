@@ -47,7 +47,9 @@ def read(path, *, labelled=True):
 
 
 def test_labels_are_mapped_to_their_indices(task, tmp_path):
-    columns = task.to_tensors(read(write(tmp_path / "a.tsv", "sentence\tlabel\na b\tpos\nc\tneg\n")), labelled=True)
+    columns = task.codec.to_tensors(
+        read(write(tmp_path / "a.tsv", "sentence\tlabel\na b\tpos\nc\tneg\n")), labelled=True
+    )
     assert columns["text"].numpy().tolist() == [b"a b", b"c"]
     assert columns["labels"].numpy().tolist() == [1, 0]
 
@@ -59,21 +61,21 @@ def test_a_label_seen_only_in_evaluation_counts_as_an_error_and_in_one_line(task
     assert read_report.lines() == [
         f"never predicted: label 'neutral', 'mixed', not in the training data: 3 ({path}:3, {path}:4, {path}:5)"
     ]
-    features = {"labels": task.to_tensors(examples, labelled=True)["labels"], "window": tf.zeros([4], tf.int64),
+    features = {"labels": task.codec.to_tensors(examples, labelled=True)["labels"], "window": tf.zeros([4], tf.int64),
                 "truncated": tf.zeros([4], tf.bool)}  # fmt: skip
     logits = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 1.0], [0.0, 1.0]], np.float32)
-    sums = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
+    sums = task.objective.loss_and_metrics(features, {"logits": tf.constant(logits)})
     assert [float(value) for value in sums["accuracy"]] == [1.0, 4.0]
     np.testing.assert_allclose([float(value) for value in sums["loss"]], [-log_softmax(logits[0])[1], 1.0], rtol=1e-6)
     predictions = [
         {"label": label, "probabilities": {"neg": 0.4, "pos": 0.6}} for label in ("pos", "neg", "pos", "pos")
     ]
     gold, predicted = (["pos", "neutral", "neutral", "mixed"], [one["label"] for one in predictions])
-    scores = task.official_metrics(examples, predictions)
+    scores = task.benchmark.official_metrics(examples, predictions)
     assert scores["accuracy"] == 0.25
     assert scores["macro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, predicted, average="macro"))
-    assert task.baseline(examples)["accuracy"] == 0.5  # of the most frequent class, known or not
-    analysis = task.error_analysis(examples, predictions)
+    assert task.benchmark.baseline(examples)["accuracy"] == 0.5  # of the most frequent class, known or not
+    analysis = task.benchmark.error_analysis(examples, predictions)
     assert analysis.confusion.labels == ["neg", "pos", "neutral", "mixed"]
     np.testing.assert_array_equal(
         analysis.confusion.counts,
@@ -89,7 +91,7 @@ def test_a_label_seen_only_in_evaluation_counts_as_an_error_and_in_one_line(task
 def test_a_training_label_that_is_not_among_the_labels_of_the_task_is_an_error_with_file_and_line(tokenizer, tmp_path):
     examples = read(write(tmp_path / "train.tsv", "sentence\tlabel\na\tpos\n\nb\tneutral\n"))
     with pytest.raises(DataError) as raised:
-        Classification.create(tokenizer, ClassificationConfig(labels=("neg", "pos")), ExampleData(), examples, None)
+        Classification.learn(tokenizer, ClassificationConfig(labels=("neg", "pos")), ExampleData(), examples, None)
     assert str(raised.value) == f"{tmp_path}/train.tsv:4: label 'neutral' is not one of the model's: 'neg', 'pos'"
 
 
@@ -97,7 +99,7 @@ def test_a_model_that_does_not_say_whether_labels_are_integers_takes_whole_float
     task = Classification(tokenizer, ClassificationConfig(), labels=["1", "5"], pair=False)  # as a converted one
     examples = read(write(tmp_path / "dev.tsv", "sentence\tlabel\na\t5.0\nb\t1\n"))
     task.check(examples, ReadReport())
-    assert task.to_tensors(examples, labelled=True)["labels"].numpy().tolist() == [1, 0]
+    assert task.codec.to_tensors(examples, labelled=True)["labels"].numpy().tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("kind", [Classification, MultiLabel])
@@ -110,10 +112,10 @@ def test_memory_for_many_labels_is_a_few_numbers_each(tokenizer, kind):
     tracemalloc.start()
     answers = {
         name: value.numpy()
-        for name, value in task.aggregate_windows(columns, tf.range(300), {"logits": logits}).items()
+        for name, value in task.codec.aggregate_windows(columns, tf.range(300), {"logits": logits}).items()
     }
-    predictions = task.predictions(examples, answers)
-    task.official_metrics(examples, predictions)
+    predictions = task.codec.predictions(examples, answers)
+    task.benchmark.official_metrics(examples, predictions)
     assert tracemalloc.get_traced_memory()[1] < 300 * 1500 * 16
     tracemalloc.stop()
     assert predictions[7]["probabilities"] == dict(zip(labels, answers["probabilities"][7].tolist(), strict=True))
@@ -121,7 +123,7 @@ def test_memory_for_many_labels_is_a_few_numbers_each(tokenizer, kind):
 
 def test_texts_without_labels_are_read_for_prediction(task, tmp_path):
     path = write(tmp_path / "a.tsv", "sentence\na\nb\n")
-    assert task.to_tensors(read(path, labelled=False), labelled=False).keys() == {"text"}
+    assert task.codec.to_tensors(read(path, labelled=False), labelled=False).keys() == {"text"}
     with pytest.raises(DataError, match=r"a\.tsv:2: no label, .*data\.label \(now 'label'\)"):
         read(path)
 
@@ -143,14 +145,14 @@ def test_labels_are_sorted_and_numbers_by_their_value(labels, expected):
 def test_a_single_label_is_refused(tokenizer, tmp_path):
     path = write(tmp_path / "a.tsv", "sentence\tlabel\ty\na b\tpos\t1\nc\tpos\t0\n")
     with pytest.raises(DataError) as raised:
-        Classification.create(tokenizer, ClassificationConfig(), ExampleData(), read(path), None)
+        Classification.learn(tokenizer, ClassificationConfig(), ExampleData(), read(path), None)
     expected = "every label is 'pos'; expected at least two: is data.label (now 'label') the right column?"
     assert str(raised.value) == f"{path}:2 and all following: {expected}"
 
 
 def encode(task, *texts):
-    columns = {spec.name: tf.constant(text) for spec, text in zip(task.inputs(), texts, strict=True)}
-    features = task.preprocess(columns)
+    columns = {spec.name: tf.constant(text) for spec, text in zip(task.codec.inputs(), texts, strict=True)}
+    features = task.codec.preprocess(columns)
     return features["input_word_ids"], features["input_type_ids"], features["truncated"]
 
 
@@ -188,7 +190,7 @@ def test_each_row_occurs_once_with_its_own_text_and_label(task, count, batch_siz
     rows = make_rows(count)
     seed = seed and tf.constant(seed, tf.int64)
     seen = []
-    for batch in task.batches(rows, batch_size, seed=seed):
+    for batch in task.codec.rows.batches(rows, batch_size, seed=seed):
         ids, mask = batch["input_word_ids"].numpy(), batch["input_mask"].numpy()
         assert ids.shape[1] % 4 == 0 or ids.shape[1] == task.max_length
         assert len(ids) <= batch_size
@@ -206,14 +208,16 @@ def test_each_row_occurs_once_with_its_own_text_and_label(task, count, batch_siz
 
 def test_lengths_are_multiples_of_four_within_the_limit(tokenizer):
     task = make(tokenizer, ("neg", "pos"), max_length=64)
-    widths = {batch["input_word_ids"].shape[1] for batch in task.batches(make_rows(300), 8)}
+    widths = {batch["input_word_ids"].shape[1] for batch in task.codec.rows.batches(make_rows(300), 8)}
     assert all(width % 4 == 0 for width in widths)
     assert len(widths) > 1
 
 
 def test_the_seed_determines_the_order(task):
     rows = make_rows(200)
-    batches = tf.function(lambda seed: task.batches(rows, 8, seed=seed), autograph=False)  # traced once for all orders
+    batches = tf.function(
+        lambda seed: task.codec.rows.batches(rows, 8, seed=seed), autograph=False
+    )  # traced once for all orders
 
     def order(*seed):
         return [row for batch in batches(tf.constant(seed, tf.int64)) for row in batch["row"].numpy().tolist()]
@@ -225,7 +229,7 @@ def test_the_seed_determines_the_order(task):
 
 def test_the_seed_also_determines_which_rows_share_a_batch(task):
     rows = make_rows(2000)  # several pools
-    batches = tf.function(lambda seed: task.batches(rows, 8, seed=seed), autograph=False)
+    batches = tf.function(lambda seed: task.codec.rows.batches(rows, 8, seed=seed), autograph=False)
     first, second = (
         {frozenset(batch["row"].numpy().tolist()) for batch in batches(tf.constant(seed, tf.int64))}
         for seed in ((0, 1), (0, 2))
@@ -234,7 +238,7 @@ def test_the_seed_also_determines_which_rows_share_a_batch(task):
 
 
 def test_rows_without_labels_give_batches_without_labels(task):
-    (batch,) = task.batches({"text": tf.constant(["a", "b"])}, 4)
+    (batch,) = task.codec.rows.batches({"text": tf.constant(["a", "b"])}, 4)
     assert "labels" not in batch
 
 
@@ -243,24 +247,25 @@ def test_metrics_are_sums_over_the_rows_with_their_number_as_weight(task):
     labels = np.array([0, 1, 1, 0, 1, 0, 0], np.int32)
     features = {"labels": tf.constant(labels), "truncated": tf.constant([True, False] * 3 + [True])}
     features["window"] = tf.constant([0, 1, 0, 0, 0, 0, 1], tf.int64)  # two are additional windows of the previous text
-    sums = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
+    sums = task.objective.loss_and_metrics(features, {"logits": tf.constant(logits)})
     np.testing.assert_allclose(sums["loss"], [-log_softmax(logits, -1)[range(7), labels].sum(), 7], rtol=1e-6)
     np.testing.assert_allclose(sums["accuracy"], [(logits.argmax(-1) == labels).sum(), 7])
     np.testing.assert_allclose(sums["truncated_share"], [3, 5])
-    assert task.weights(features).keys() == set(task.losses)
-    assert float(task.weights(features)["loss"]) == float(sums["loss"][1])
-    assert set(sums) == {*task.losses, *task.metric_names}
+    assert task.objective.weights(features).keys() == set(task.objective.losses)
+    assert float(task.objective.weights(features)["loss"]) == float(sums["loss"][1])
+    assert set(sums) == {*task.objective.losses, *task.objective.metric_names}
 
 
 def test_predictions_are_written_as_a_table(task, tmp_path):
     logits = np.array([[0.3, -2.0], [-1000.0, 1000.0]], np.float32)
     texts = {"text": tf.constant(["a", "b"])}
     answers = {
-        name: value.numpy() for name, value in task.aggregate_windows(texts, tf.range(2), {"logits": logits}).items()
+        name: value.numpy()
+        for name, value in task.codec.aggregate_windows(texts, tf.range(2), {"logits": logits}).items()
     }
     examples = [TextExample(str(row), ("a",), None, "") for row in range(2)]
     path = tmp_path / "a.tsv"
-    task.writers()[".tsv"](path, zip(examples, task.predictions(examples, answers), strict=True))
+    task.writers()[".tsv"](path, zip(examples, task.codec.predictions(examples, answers), strict=True))
     header, *lines = [line.split("\t") for line in path.read_text().splitlines()]
     assert header == ["label", "neg", "pos"]
     assert [line[0] for line in lines] == ["neg", "pos"]
@@ -275,7 +280,7 @@ def test_error_analysis_has_confusions_most_confident_errors_and_intervals_of_ev
     predictions = [
         {"label": labels[row.argmax()], "probabilities": dict(zip(labels, [*row, 0.0], strict=True))} for row in sure
     ]
-    error_analysis = task.error_analysis(examples, predictions)
+    error_analysis = task.benchmark.error_analysis(examples, predictions)
 
     found = [prediction["label"] for prediction in predictions]
     counts = collections.Counter(zip([example.label for example in examples], found, strict=True))
@@ -309,14 +314,14 @@ def test_error_analysis_has_confusions_most_confident_errors_and_intervals_of_ev
 )
 def test_every_metric_lies_within_its_interval(tokenizer, format, labels):
     random, task = np.random.default_rng(0), make(tokenizer, labels)
-    task.data = ExampleData(format=format)
+    task = task.replaced(data=ExampleData(format=format))
     gold = random.choice(labels, 40)
     found = np.where(random.random(40) < 0.7, gold, random.choice(labels, 40))
     examples = [TextExample(str(n), ("a",), str(label), f"file:{n}") for n, label in enumerate(gold)]
     predictions = [{"label": str(label), "probabilities": {str(label): 1.0}} for label in found]
     scores, intervals = (
-        task.official_metrics(examples, predictions),
-        task.error_analysis(examples, predictions).intervals,
+        task.benchmark.official_metrics(examples, predictions),
+        task.benchmark.error_analysis(examples, predictions).intervals,
     )
     assert intervals.keys() == scores.keys()
     for name, (low, high) in intervals.items():
@@ -326,18 +331,18 @@ def test_every_metric_lies_within_its_interval(tokenizer, format, labels):
 @pytest.mark.parametrize("format, best", [("table", "accuracy"), ("klue/ynat", "macro_f1"), ("glue/mrpc", "score")])
 def test_the_official_metric_selects_the_best_model(tokenizer, format, best):
     task = make(tokenizer, ("0", "1"))
-    task.data = ExampleData(format=format)
+    task = task.replaced(data=ExampleData(format=format))
     assert task.monitor == best
     examples = [TextExample("0", ("a",), "1", "file:0")]
-    assert best in task.official_metrics(examples, [{"label": "1"}])
+    assert best in task.benchmark.official_metrics(examples, [{"label": "1"}])
 
 
 def test_the_task_is_restored_from_its_settings(tokenizer):
     task = make(tokenizer, ("x", "y"), pair=True, max_length=9)
-    task.data = ExampleData(format="nsmc", label="c")
+    task = task.replaced(data=ExampleData(format="nsmc", label="c"))
     again = Classification.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
     assert json.dumps(again.settings()) == json.dumps(task.settings())
-    assert (again.data, again.config, again.pair) == (task.data, task.config, True)
+    assert (again.data, again.config, again.state.pair) == (task.data, task.config, True)
 
 
 def test_long_texts_keep_the_configured_part(tokenizer):
@@ -352,12 +357,12 @@ def test_long_texts_keep_the_configured_part(tokenizer):
 def test_windows_truncate_nothing_and_their_logits_are_averaged(tokenizer):
     task = make(tokenizer, ("x", "y"), max_length=6, long_texts="window")
     texts = ["a b c d e f", "", "a b c d"]
-    features = task.preprocess({"text": tf.constant(texts)})
+    features = task.codec.preprocess({"text": tf.constant(texts)})
     assert features["row"].numpy().tolist() == [0, 0, 1, 2]
     a = PIECES.index("a")
     assert features["input_word_ids"].to_list() == [[2, a, a + 1, a + 2, a + 3, 3], [2, a + 4, a + 5, 3], [2, 3],
                                                     [2, a, a + 1, a + 2, a + 3, 3]]  # fmt: skip
     assert not features["truncated"].numpy().any()
     logits = np.array([[1.0, 0.0], [3.0, 2.0], [0.0, 5.0], [1.0, 1.0]], np.float32)
-    answers = task.aggregate_windows({"text": tf.constant(texts)}, features["row"], {"logits": logits})
+    answers = task.codec.aggregate_windows({"text": tf.constant(texts)}, features["row"], {"logits": logits})
     np.testing.assert_allclose(answers["probabilities"], softmax([[2.0, 1.0], [0.0, 5.0], [1.0, 1.0]], -1), rtol=1e-6)

@@ -34,7 +34,10 @@ def test_the_most_confident_of_many_errors_are_shown():
 
 def found_by(task, examples, predictions):
     """The error analysis; each interval must be of a metric and contain it."""
-    error_analysis, scores = task.error_analysis(examples, predictions), task.official_metrics(examples, predictions)
+    error_analysis, scores = (
+        task.benchmark.error_analysis(examples, predictions),
+        task.benchmark.official_metrics(examples, predictions),
+    )
     assert error_analysis.intervals and task.monitor in error_analysis.intervals
     for name, (low, high) in error_analysis.intervals.items():
         assert low <= scores[name] <= high, name
@@ -50,7 +53,7 @@ def resampled(monkeypatch):
         def metrics(rows):
             # Each draw of a question counts as a question of its own.
             drawn = [examples[row]._replace(id=str(number)) for number, row in enumerate(rows)]
-            return task.official_metrics(
+            return task.benchmark.official_metrics(
                 drawn, [predictions[row] | {"id": one.id} for one, row in zip(drawn, rows, strict=True)]
             )
 
@@ -116,7 +119,16 @@ def test_intervals_can_be_computed_with_a_sentence_without_words(tokenizer):
     ],
 )
 def test_intervals_of_tagging_metrics_equal_those_of_scoring_each_resample(tokenizer, labels, unit, scores, resampled):
-    random, task = np.random.default_rng(0), Tagging(tokenizer, labels=labels, unit=unit)
+    random, task = (
+        np.random.default_rng(0),
+        Tagging(
+            tokenizer,
+            None,
+            ExampleData(format="klue/ner" if unit == "characters" else "conll"),
+            labels=labels,
+            unit=unit,
+        ),
+    )
     examples, predictions = [], []
     for number in range(6):  # few: in some resamples a type is missing
         tags = random.choice(labels, 5)
@@ -125,7 +137,10 @@ def test_intervals_of_tagging_metrics_equal_those_of_scoring_each_resample(token
         examples.append(sentence("a b c d e", " ".join(tags), number))
         predictions.append({"tags": found, "spans": []})
 
-    expected, intervals = resampled(task, examples, predictions), task.error_analysis(examples, predictions).intervals
+    expected, intervals = (
+        resampled(task, examples, predictions),
+        task.benchmark.error_analysis(examples, predictions).intervals,
+    )
     assert intervals == {name: pytest.approx(expected[name]) for name in scores}
 
 
@@ -160,7 +175,7 @@ def test_the_most_confident_wrong_answers_come_first_with_context_of_the_right_o
 
 def test_an_answer_below_the_threshold_counts_as_none(tokenizer):
     task = QuestionAnswering(tokenizer, QuestionAnsweringConfig(unanswerable=True), ExampleData(format="squad2"))
-    task.null_threshold = 1.0
+    task.state.null_threshold = 1.0
     examples = [question(0, "a b"), question(1, "a b", "a"), question(2, "a b")]
     predictions = [answered(0, "b", 0.9, null_odds=2.0), answered(1, "a", 0.8, 0.5), answered(2, "b", 0.7, 0.9)]
     error_analysis = found_by(task, examples, predictions)
@@ -178,7 +193,10 @@ def test_intervals_of_squad_2_metrics_equal_those_of_scoring_each_resample(token
     predictions = [
         answered(number, random.choice(["b c", "b", "d e", ""]), 0.5, random.normal()) for number in range(30)
     ]
-    expected, intervals = resampled(task, examples, predictions), task.error_analysis(examples, predictions).intervals
+    expected, intervals = (
+        resampled(task, examples, predictions),
+        task.benchmark.error_analysis(examples, predictions).intervals,
+    )
     names = {f"{kind}{score}" for kind in ("", "HasAns_", "NoAns_", "best_") for score in ("exact", "f1")}
     assert intervals == {name: pytest.approx(expected[name]) for name in names}
 

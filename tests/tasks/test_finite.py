@@ -57,16 +57,16 @@ def of_kind(kind, examples=None):
     """A task; and a function from whether the last row of the model's outputs is NaN to the predictions."""
     task_class, config, state, unlabelled, names, shape = TASKS[kind]
     task, examples = task_class(Tokenizer(PIECES), config, **state), examples or unlabelled
-    columns = task.to_tensors(examples, labelled=False)
-    features = task.pad(task.preprocess(columns))
+    columns = task.codec.to_tensors(examples, labelled=False)
+    features = task.codec.pad(task.codec.preprocess(columns))
 
     def predicted(damaged, **how):
         outputs = tf.zeros([3, *shape(features["input_word_ids"].shape[-1])])
         if damaged:
             outputs = tf.tensor_scatter_nd_update(outputs, [[2]], tf.fill([1, *outputs.shape[1:]], math.nan))
-        decoded = task.postprocess(features, dict.fromkeys(names, outputs))
-        answers = task.aggregate_windows(columns, features["row"], decoded)
-        return task.predictions(examples, {name: answer.numpy() for name, answer in answers.items()}, **how)
+        decoded = task.codec.postprocess(features, dict.fromkeys(names, outputs))
+        answers = task.codec.aggregate_windows(columns, features["row"], decoded)
+        return task.codec.predictions(examples, {name: answer.numpy() for name, answer in answers.items()}, **how)
 
     return task, predicted
 
@@ -89,18 +89,20 @@ def test_a_run_whose_model_has_diverged_ends_with_a_report(kind):
         examples[2] = examples[2]._replace(choices=("b",))
     task, predicted = of_kind(kind, examples)
     predictions = predicted(True, finite=False)
-    task.tune(examples, predictions)
-    metrics = {"loss": math.nan} | task.official_metrics(examples, predictions)
+    task.benchmark.tune(examples, predictions)
+    metrics = {"loss": math.nan} | task.benchmark.official_metrics(examples, predictions)
     split = types.SimpleNamespace(where="rows", examples=examples, read_report=ReadReport())
     page = evaluation_page(task, split, predictions, metrics)
-    has_nan = any(not math.isfinite(value) for value in task.error_analysis(examples, predictions).confidences)
+    has_nan = any(
+        not math.isfinite(value) for value in task.benchmark.error_analysis(examples, predictions).confidences
+    )
     assert ("Left out, because confidences are NaN or infinite" in page) == has_nan
 
 
 def test_the_metrics_of_a_diverged_regression_are_nan():
     examples = [example._replace(label=float(row)) for row, example in enumerate(TEXTS)]
     task = Regression(Tokenizer(PIECES), **SCALE)
-    metrics = task.official_metrics(examples, [{"value": value} for value in (1.0, math.nan, 3.0)])
+    metrics = task.benchmark.official_metrics(examples, [{"value": value} for value in (1.0, math.nan, 3.0)])
     assert all(map(math.isnan, metrics.values()))
 
 
@@ -112,6 +114,6 @@ def test_a_diverged_model_answers_no_question():
     ]
     task = QuestionAnswering(Tokenizer(PIECES), NO_ANSWER)
     predictions = [{"id": example.id, "nbest": [], "null_odds": math.nan} for example in examples]
-    task.tune(examples, predictions)
-    metrics = task.official_metrics(examples, predictions)
+    task.benchmark.tune(examples, predictions)
+    metrics = task.benchmark.official_metrics(examples, predictions)
     assert metrics["f1"] == metrics["NoAns_f1"] / 3 == 1 / 3

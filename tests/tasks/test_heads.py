@@ -24,8 +24,12 @@ def make(case):
     kind = TASKS[case.partition(",")[0]]
     if not issubclass(kind, FineTuningTask):
         return kind(Tokenizer(PIECES), 24)
-    labels = {"labels": ["a"] if case.startswith("regression") else ["a", "b", "c"]} if "labels" in kind.state else {}
-    return kind(Tokenizer(PIECES), CONFIGS.get(case), **labels)
+    state = {}
+    if hasattr(kind.State, "labels"):
+        state["labels"] = ["a"] if case.startswith("regression") else ["a", "b", "c"]
+    if hasattr(kind.State, "intents"):
+        state["intents"] = ["x", "y"]
+    return kind(Tokenizer(PIECES), CONFIGS.get(case), **state)
 
 
 @pytest.mark.parametrize("case", [*TASKS, *CONFIGS])

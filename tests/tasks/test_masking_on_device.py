@@ -111,7 +111,7 @@ def test_a_run_with_masking_on_the_device_has_the_weights_and_metrics_of_one_on_
         source = Input(epochs(corpus, data))
         if mask_on == "device":
             source = source._replace(prepare=Masker(data, tokenizer).in_step())
-        check = evaluator(task, model, epochs(corpus, data)(-1).take(2), strategy, source.prepare)
+        check = evaluator(task.objective, model, epochs(corpus, data)(-1).take(2), strategy, source.prepare)
         source = source._replace(evaluate=check)
         history = trainer.run([source], str(tmp_path / f"{mask_on}{accumulation}"), title="test")
         return [point["loss"] for point in history.points] + [row["loss"] for row in history.evaluations]

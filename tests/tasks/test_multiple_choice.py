@@ -80,7 +80,7 @@ def test_a_row_is_the_context_with_each_choice_and_a_question_follows_the_contex
         ChoiceExample("1", "a " * 15, "", ("b " * 9, "c", "d e"), 0, ""),
         ChoiceExample("2", "", "c?", ("d", "e"), 0, ""),
     ]
-    features = task.preprocess(task.to_tensors(examples, labelled=True))
+    features = task.codec.preprocess(task.codec.to_tensors(examples, labelled=True))
     expected = [[ids_of("a b c ?", "d"), ids_of("a b c ?", "e f")],
                 [ids_of("a " * 15, choice) for choice in examples[1].choices],
                 [ids_of("c ?", "d"), ids_of("c ?", "e")]]  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_context_or_choice_that_is_too_long_is_cut_and_the_question_is_not(tas
     long = " ".join(LETTERS * 9)
     cases = [("a", "b c d ?", long), (long, "b c d ?", "e f"), (long, "b c d ?", long), (long, long, long)]
     examples = [ChoiceExample("", *texts[:2], (texts[2], "a"), 0, "") for texts in cases]
-    features = task.preprocess(task.to_tensors(examples, labelled=True))
+    features = task.codec.preprocess(task.codec.to_tensors(examples, labelled=True))
     rows = [[PIECES[piece] for piece in row[0]] for row in features["input_word_ids"].to_list()]
     assert {len(row) for row in rows} == {20} and all(features["truncated"].numpy())
     segments = [" ".join(row).removeprefix("[CLS] ").split(" [SEP]")[:2] for row in rows]
@@ -107,10 +107,10 @@ def test_long_contexts_keep_the_configured_part(tokenizer):
     example = ChoiceExample("0", "a b c d e f g h", "", ("i", "j"), 0, "")
     for kept, expected in (("head", "a b c d"), ("tail", "e f g h"), ("head_tail", "a b g h")):
         task = MultipleChoice(tokenizer, MultipleChoiceConfig(max_length=8, long_texts=kept).check())
-        (row,) = task.preprocess(task.to_tensors([example], labelled=True))["input_word_ids"].to_list()
+        (row,) = task.codec.preprocess(task.codec.to_tensors([example], labelled=True))["input_word_ids"].to_list()
         assert [PIECES[piece] for piece in row[0]] == ["[CLS]", *expected.split(), "[SEP]", "i", "[SEP]"]
         asked = example._replace(question="z y", choices=("i", "j"))
-        (row,) = task.preprocess(task.to_tensors([asked], labelled=True))["input_word_ids"].to_list()
+        (row,) = task.codec.preprocess(task.codec.to_tensors([asked], labelled=True))["input_word_ids"].to_list()
         half = {"head": "a b", "tail": "g h", "head_tail": "a h"}[kept]
         assert [PIECES[piece] for piece in row[0]] == ["[CLS]", *half.split(), "z", "y", "[SEP]", "i", "[SEP]"]
     with pytest.raises(ConfigError, match=r"is 'window'; expected one of head, tail, head_tail"):
@@ -120,9 +120,9 @@ def test_long_contexts_keep_the_configured_part(tokenizer):
 @pytest.mark.parametrize("count, batch_size, seed", [(40, 7, None), (330, 10, (3, 4))])
 def test_each_example_occurs_once_with_its_own_choices(task, count, batch_size, seed):
     examples = random_examples(count)
-    columns = task.to_tensors(examples, labelled=True)
+    columns = task.codec.to_tensors(examples, labelled=True)
     seen = []
-    for batch in task.batches(columns, batch_size, seed=seed and tf.constant(seed, tf.int64)):
+    for batch in task.codec.rows.batches(columns, batch_size, seed=seed and tf.constant(seed, tf.int64)):
         batch = {name: value.numpy() for name, value in batch.items()}
         for row, ids, mask, there, label in zip(
             *(batch[name] for name in ("row", "input_word_ids", "input_mask", "is_choice", "labels")), strict=True
@@ -140,15 +140,15 @@ def test_each_example_occurs_once_with_its_own_choices(task, count, batch_size, 
 
 def test_loss_and_answers_equal_those_of_each_example_alone(task, model):
     examples = random_examples(23)
-    columns = task.to_tensors(examples, labelled=True)
-    found, measured = Answering(task, model, STRATEGY, labelled=True)(columns, task.batches(columns, 4))
-    predictions = task.predictions(examples, found)
+    columns = task.codec.to_tensors(examples, labelled=True)
+    found, measured = Answering(task, model, STRATEGY, labelled=True)(columns, task.codec.rows.batches(columns, 4))
+    predictions = task.codec.predictions(examples, found)
     logits = [logits_by_hand(model, example) for example in examples]
     losses = [-log_softmax(scores)[example.label] for scores, example in zip(logits, examples, strict=True)]
     right = [scores.argmax() == example.label for scores, example in zip(logits, examples, strict=True)]
     assert measured["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
     assert measured["accuracy"] == pytest.approx(np.mean(right))
-    assert task.official_metrics(examples, predictions)["accuracy"] == pytest.approx(np.mean(right))
+    assert task.benchmark.official_metrics(examples, predictions)["accuracy"] == pytest.approx(np.mean(right))
     assert len({one.argmax() for one in logits}) > 2  # the model's answers depend on the choices
     for example, scores, prediction in zip(examples, logits, predictions, strict=True):
         np.testing.assert_allclose(prediction["probabilities"], softmax(scores), atol=1e-5)
@@ -215,9 +215,9 @@ def test_examples_of_a_request_may_have_any_number_of_choices(signatures):
 
 def test_the_baseline_is_the_accuracy_of_random_choices(task):
     examples = random_examples(2)[:1] * 3 + [ChoiceExample("x", "a", "", tuple("abcd"), 0, "")]
-    assert task.baseline(examples)["accuracy"] == pytest.approx((3 / len(examples[0].choices) + 1 / 4) / 4)
+    assert task.benchmark.baseline(examples)["accuracy"] == pytest.approx((3 / len(examples[0].choices) + 1 / 4) / 4)
     copa = list(read_copa(shared("english/copa/copa-test.xml")))
-    assert (len(copa), task.baseline(copa)) == (500, {"accuracy": 0.5})
+    assert (len(copa), task.benchmark.baseline(copa)) == (500, {"accuracy": 0.5})
 
 
 def test_the_task_is_restored_from_its_settings(task, tokenizer):

@@ -49,7 +49,7 @@ def test_metrics_count_masked_tokens_and_pairs(kind):
         "next_sentence_labels": tf.constant(labels, tf.int32),
     }
     outputs = {"mlm_logits": tf.constant(masked, tf.float32), "nsp_logits": tf.constant(following, tf.float32)}
-    metrics = task.loss_and_metrics(features, outputs)
+    metrics = task.objective.loss_and_metrics(features, outputs)
     entropies = -np.take_along_axis(log_softmax(masked, -1), ids[..., None], -1)[..., 0]
     expected = {
         "mlm_loss": ((entropies * weights).sum(), 4),
@@ -59,12 +59,12 @@ def test_metrics_count_masked_tokens_and_pairs(kind):
         "padding_share": (3, 15),
     }
     assert expected["mlm_accuracy"][0] >= 1
-    assert metrics.keys() == {*task.losses, *task.metric_names}
+    assert metrics.keys() == {*task.objective.losses, *task.objective.metric_names}
     assert len(metrics) == {Pretraining: 5, MaskedLM: 3}[kind]
     for name in metrics:
         np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-5, err_msg=name)
-    assert task.weights(features).keys() == set(task.losses)
-    for name, weight in task.weights(features).items():
+    assert task.objective.weights(features).keys() == set(task.objective.losses)
+    for name, weight in task.objective.weights(features).items():
         np.testing.assert_allclose(weight, expected[name][1], atol=2e-5)
 
 
@@ -78,17 +78,19 @@ def test_the_sequences_of_packed_rows_are_counted_one_by_one():
         "next_sentence_weights": tf.constant([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]),
     }
     logits = np.array([[[0, 1], [0, 2], [0, 3]], [[4, 0], [5, 0], [6, 0]]], np.float32)
-    metrics = task.loss_and_metrics(features, {"mlm_logits": tf.zeros([2, 1, 9]), "nsp_logits": tf.constant(logits)})
+    metrics = task.objective.loss_and_metrics(
+        features, {"mlm_logits": tf.zeros([2, 1, 9]), "nsp_logits": tf.constant(logits)}
+    )
     entropies = -log_softmax(logits, -1)
     expected = entropies[0, 0, 1] + entropies[0, 1, 0] + entropies[0, 2, 1] + entropies[1, 0, 0]
     np.testing.assert_allclose(metrics["nsp_loss"], (expected, 4), rtol=1e-6)
     np.testing.assert_allclose(metrics["nsp_accuracy"], (3, 4))
-    assert float(task.weights(features)["nsp_loss"]) == 4
+    assert float(task.objective.weights(features)["nsp_loss"]) == 4
 
 
 def test_a_batch_without_masks_divides_by_more_than_zero():
     features = {"masked_lm_weights": tf.zeros([2, 3]), "next_sentence_labels": tf.zeros([2], tf.int32)}
-    assert float(Pretraining(None, 12).weights(features)["mlm_loss"]) > 0
+    assert float(Pretraining(None, 12).objective.weights(features)["mlm_loss"]) > 0
 
 
 def expected_fillings(model, words):
@@ -163,7 +165,7 @@ def test_lengths_and_masks_are_counted_for_each_sequence_of_a_row():
         "masked_lm_positions": [[1, 5, 8, 9], [1, 2, 3, 0], [1, 0, 0, 0]],
         "masked_lm_weights": [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
     }
-    counts = task.counts({name: tf.constant(value) for name, value in packed.items()})
+    counts = task.objective.counts({name: tf.constant(value) for name, value in packed.items()})
     lengths, masks = [counts[name].numpy().tolist() for name in ("sequence_length", "masks_a_sequence")]
     assert lengths == [{3: 2, 4: 2, 12: 1}.get(length, 0) for length in range(13)]
     assert masks == [{1: 3, 2: 1, 3: 1}.get(number, 0) for number in range(13)]

@@ -90,7 +90,7 @@ def features_of(example, tokenizer, config):
 
 
 def check_features(task, examples):
-    features = task.preprocess(task.to_tensors(examples, labelled=True))
+    features = task.codec.preprocess(task.codec.to_tensors(examples, labelled=True))
     tokens = zip(*(features[name].to_list() for name in ("starts", "ends", "may_start")), strict=True)
     found = zip(
         features["row"].numpy().tolist(),
@@ -159,7 +159,7 @@ def test_positions_equal_those_of_run_squad_or_lie_within_them(language):
         tokenizer = Tokenizer(shared("korean/wordpiece_vocab_32200.txt"), lower_case=False)
     examples = list(itertools.islice(read_squad(str(path), ReadReport()), 0, 5774, 30))
     task = make(tokenizer, max_length=4000)
-    features = task.preprocess(task.to_tensors(examples, labelled=True))
+    features = task.codec.preprocess(task.codec.to_tensors(examples, labelled=True))
     asked = tokenizer.tokenize([example.question for example in examples]).row_lengths().numpy()
     found = features["positions"].numpy() - np.minimum(asked, 64)[:, None] - 2
     expected = np.array([position_by_words(example, tokenizer) for example in examples])
@@ -181,15 +181,17 @@ def test_windows_and_positions_on_korquad_equal_those_of_run_squad():
 def test_an_answer_across_two_windows_is_a_target_in_neither(tokenizer):
     # Windows of 4 wordpieces with stride 4: the answer "d e" lies in two of them.
     task = make(tokenizer, max_length=8, stride=4)
-    features = task.preprocess(task.to_tensors([question("a b c d e f", "d e", asked="a")], labelled=True))
+    features = task.codec.preprocess(task.codec.to_tensors([question("a b c d e f", "d e", asked="a")], labelled=True))
     assert features["positions"].numpy().tolist() == [[0, 0], [0, 0]]
-    features = task.preprocess(task.to_tensors([question("a b c d e f", "e", asked="a")], labelled=True))
+    features = task.codec.preprocess(task.codec.to_tensors([question("a b c d e f", "e", asked="a")], labelled=True))
     assert features["positions"].numpy().tolist() == [[0, 0], [3, 3]]  # [CLS] a [SEP] e f [SEP]
 
 
 def test_a_question_too_long_for_the_windows_is_truncated(tokenizer):
     task = make(tokenizer, max_length=12, max_question_length=64)
-    features = task.preprocess({"question": tf.constant(["a " * 30, "b"]), "context": tf.constant(["c d e f g", ""])})
+    features = task.codec.preprocess(
+        {"question": tf.constant(["a " * 30, "b"]), "context": tf.constant(["c d e f g", ""])}
+    )
     a, b, c = (PIECES.index(letter) for letter in "abc")
     assert features["input_word_ids"].to_list() == [[2, *[a] * 4, 3, c, c + 1, c + 2, c + 3, c + 4, 3], [2, b, 3, 3]]
     assert features["truncated"].numpy().tolist() == [True, False]
@@ -229,22 +231,22 @@ def model(tokenizer):
 
 def ask(task, model, examples):
     """Predictions, and the model's outputs for the tokens of each row."""
-    columns = task.to_tensors(examples, labelled=False)
-    features = task.preprocess(columns)
+    columns = task.codec.to_tensors(examples, labelled=False)
+    features = task.codec.preprocess(columns)
     rows, lengths = features["row"], features["input_word_ids"].row_lengths().numpy()
-    features = task.pad(features)
+    features = task.codec.pad(features)
     outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=False)
-    merged = task.aggregate_windows(columns, rows, task.postprocess(features, outputs))
+    merged = task.codec.aggregate_windows(columns, rows, task.codec.postprocess(features, outputs))
     both = (outputs[name].numpy() for name in ("start_logits", "end_logits"))
     logits = [[row[:length].tolist() for row in pair] for *pair, length in zip(*both, lengths, strict=True)]
-    return task.predictions(examples, {name: value.numpy() for name, value in merged.items()}), logits
+    return task.codec.predictions(examples, {name: value.numpy() for name, value in merged.items()}), logits
 
 
 @pytest.mark.parametrize("unanswerable", [False, True])
 def test_answers_are_the_best_of_all_spans_of_all_windows(tokenizer, model, unanswerable):
     config = {"max_length": 20, "stride": 7, "max_answer_length": 4, "n_best": 6}
     task = make(tokenizer, unanswerable=unanswerable, **config)
-    task.null_threshold = 0.1
+    task.state.null_threshold = 0.1
     examples = [
         question(text, number=f"{asked}{number}", asked=asked)
         for asked in ("a", "b c?", "good")
@@ -298,16 +300,16 @@ def test_an_answer_includes_the_combining_marks_of_its_last_letter(gold):
     letters = Tokenizer([*PIECES[:5], *"cafezoनमसतש", *(f"##{letter}" for letter in "afeoनमसत")])
     context, gold = (unicodedata.normalize("NFD", text) for text in ("a é Café Zoë, नमस्ते! שָׁ", gold))
     task, example = make(letters, max_length=48), question(context, gold)
-    columns = task.to_tensors([example], labelled=True)
-    features = task.preprocess(columns)
-    rows, features = features["row"], task.pad(features)
+    columns = task.codec.to_tensors([example], labelled=True)
+    features = task.codec.preprocess(columns)
+    rows, features = features["row"], task.codec.pad(features)
     places, length = features["positions"], features["input_word_ids"].shape[1]
     outputs = {f"{name}_logits": tf.one_hot(places[:, at], length) for at, name in enumerate(("start", "end"))}
-    merged = task.aggregate_windows(columns, rows, task.postprocess(features, outputs))
-    (prediction,) = task.predictions([example], {name: value.numpy() for name, value in merged.items()})
+    merged = task.codec.aggregate_windows(columns, rows, task.codec.postprocess(features, outputs))
+    (prediction,) = task.codec.predictions([example], {name: value.numpy() for name, value in merged.items()})
     start = context.index(gold)
     assert (prediction["answer"], prediction["start"], prediction["end"]) == (gold, start, start + len(gold))
-    assert task.official_metrics([example], [prediction]) == {"exact_match": 1, "f1": 1}
+    assert task.benchmark.official_metrics([example], [prediction]) == {"exact_match": 1, "f1": 1}
 
 
 def test_the_loss_is_the_mean_of_both_ends_without_padding(tokenizer):
@@ -327,12 +329,14 @@ def test_the_loss_is_the_mean_of_both_ends_without_padding(tokenizer):
         logs = [log_softmax(logits[row, : lengths[row]]) for logits in (start, end)]
         expected -= sum(log[place] for log, place in zip(logs, positions[row], strict=True)) / 2
         right += all(log.argmax() == place for log, place in zip(logs, positions[row], strict=True))
-    sums = task.loss_and_metrics(features, {"start_logits": tf.constant(start), "end_logits": tf.constant(end)})
+    sums = task.objective.loss_and_metrics(
+        features, {"start_logits": tf.constant(start), "end_logits": tf.constant(end)}
+    )
     np.testing.assert_allclose(sums["loss"], [expected, 2], rtol=1e-6)
     np.testing.assert_allclose(sums["span_accuracy"], [right, 2])
     np.testing.assert_allclose(sums["truncated_share"], [1, 2])
-    assert float(task.weights(features)["loss"]) == 2
-    assert sums.keys() == {*task.losses, *task.metric_names}
+    assert float(task.objective.weights(features)["loss"]) == 2
+    assert sums.keys() == {*task.objective.losses, *task.objective.metric_names}
 
 
 def test_the_first_answer_in_the_context_is_the_target_and_others_are_counted(tokenizer):
@@ -345,12 +349,12 @@ def test_the_first_answer_in_the_context_is_the_target_and_others_are_counted(to
     task = make(tokenizer, max_length=12, unanswerable=True)
     task.check(examples, read_report)
     assert read_report.locations == {NOT_LEARNED: ["file:1"]}
-    features = task.preprocess(task.to_tensors(examples, labelled=True))
+    features = task.codec.preprocess(task.codec.to_tensors(examples, labelled=True))
     assert features["positions"].numpy().tolist() == [[5, 5], [0, 0], [0, 0]]
     assert features["weight"].numpy().tolist() == [1, 0, 1]
     # Questions that cannot be trained on are still predicted and scored, by the answer text.
     predictions = [{"id": example.id, "nbest": [{"answer": "x"}], "null_odds": -1.0} for example in examples]
-    assert task.official_metrics(examples, predictions)["HasAns_exact"] == 1
+    assert task.benchmark.official_metrics(examples, predictions)["HasAns_exact"] == 1
 
 
 def test_invalid_settings_are_refused(tokenizer):
@@ -361,19 +365,20 @@ def test_invalid_settings_are_refused(tokenizer):
         QuestionAnsweringConfig(max_length=128, stride=64).check()
     assert QuestionAnsweringConfig(max_length=128, stride=63).check()
     # Also for evaluation data: training starts with an evaluation, which builds the tensors of both.
-    task = QuestionAnswering.create(tokenizer, QuestionAnsweringConfig(), ExampleData(), [answered], None)
+    task = QuestionAnswering.learn(tokenizer, QuestionAnsweringConfig(), ExampleData(), [answered], None)
     with pytest.raises(ConfigError, match=r"^file:7: no answer, but task\.unanswerable is False; train with True, or"):
-        task.to_tensors([answered, unanswered], labelled=True)
-    assert task.to_tensors([answered, unanswered], labelled=False)
+        task.codec.to_tensors([answered, unanswered], labelled=True)
+    assert task.codec.to_tensors([answered, unanswered], labelled=False)
 
 
 def test_the_task_is_restored_from_its_settings_or_those_of_a_converted_model(tokenizer):
     task = make(tokenizer, unanswerable=True, n_best=3)
-    task.null_threshold, task.data = -1.5, ExampleData(format="squad2")
+    task = task.replaced(data=ExampleData(format="squad2"))
+    task.state.null_threshold = -1.5
     again = QuestionAnswering.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
-    assert (again.config, again.data, again.null_threshold) == (task.config, task.data, -1.5)
+    assert (again.config, again.data, again.state.null_threshold) == (task.config, task.data, -1.5)
     converted = QuestionAnswering.from_settings({"max_length": 24}, tokenizer)
-    assert (converted.config, converted.null_threshold) == (QuestionAnsweringConfig(max_length=24), 0.0)
+    assert (converted.config, converted.state.null_threshold) == (QuestionAnsweringConfig(max_length=24), 0.0)
 
 
 def predicted(odds, texts):
@@ -387,33 +392,33 @@ def test_the_threshold_with_the_best_score_is_used_by_the_metrics(tokenizer):
     task = make(tokenizer, unanswerable=True)
     examples = [question("a b c", *answers, number=str(n)) for n, answers in enumerate([["b"], [], ["c"], []])]
     predictions = predicted([-3.0, -2.0, -1.0, 4.0], "bccb")
-    task.tune(examples, predictions)
+    task.benchmark.tune(examples, predictions)
     # Of the two without answer only the last can be separated from the others.
     candidates = {odds: np.mean([odds >= -3, odds < -2, odds >= -1, odds < 4]) for odds in (-4, -3, -2, -1, 4)}
-    assert candidates[task.null_threshold] == max(candidates.values()) == 0.75
-    assert task.official_metrics(examples, predictions)["f1"] == 0.75
-    task.null_threshold = 5.0
-    assert task.official_metrics(examples, predictions)["f1"] == 0.5
+    assert candidates[task.state.null_threshold] == max(candidates.values()) == 0.75
+    assert task.benchmark.official_metrics(examples, predictions)["f1"] == 0.75
+    task.state.null_threshold = 5.0
+    assert task.benchmark.official_metrics(examples, predictions)["f1"] == 0.5
 
 
 def test_if_no_answer_helps_the_threshold_leaves_all_questions_unanswered(tokenizer):
     task = make(tokenizer, unanswerable=True)
     examples = [question("a b c", *answers, number=str(n)) for n, answers in enumerate([["b"], []])]
     predictions = predicted([-3.0, -4.0], "cc")
-    task.tune(examples, predictions)
-    assert task.null_threshold < -4
-    assert task.official_metrics(examples, predictions)["f1"] == 0.5
+    task.benchmark.tune(examples, predictions)
+    assert task.state.null_threshold < -4
+    assert task.benchmark.official_metrics(examples, predictions)["f1"] == 0.5
 
 
 def test_each_data_set_is_scored_by_its_own_rules(tokenizer):
     task = make(tokenizer)
     examples = [question("《토지》는 the 소설", "《토지》")]
     predictions = predicted([None], ["토지"])
-    assert task.official_metrics(examples, predictions) == {"exact_match": 0, "f1": 0}
-    task.data = ExampleData(format="korquad")
-    assert task.official_metrics(examples, predictions) == {"exact_match": 1, "f1": 1}
-    assert task.baseline(examples)["exact_match"] == 0
-    assert 0 < task.baseline(examples)["f1"] < 0.6
+    assert task.benchmark.official_metrics(examples, predictions) == {"exact_match": 0, "f1": 0}
+    task = task.replaced(data=ExampleData(format="korquad"))
+    assert task.benchmark.official_metrics(examples, predictions) == {"exact_match": 1, "f1": 1}
+    assert task.benchmark.baseline(examples)["exact_match"] == 0
+    assert 0 < task.benchmark.baseline(examples)["f1"] < 0.6
 
 
 def test_official_files_have_the_contents_that_the_official_scripts_read(tokenizer, tmp_path):
@@ -452,11 +457,11 @@ def test_official_scripts_and_evaluate_give_the_same_scores(tmp_path, unanswerab
     model = randomize(task.build(encoder), scale=0.5)
     predictions, _ = ask(task, model, examples)
     if unanswerable:
-        task.null_threshold = float(np.median([one["null_odds"] for one in predictions]))
+        task.state.null_threshold = float(np.median([one["null_odds"] for one in predictions]))
         predictions, _ = ask(task, model, examples)
     task.writers()[".json"](str(tmp_path / "found.json"), zip(examples, predictions, strict=True))
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    scores = task.official_metrics(examples, predictions)
+    scores = task.benchmark.official_metrics(examples, predictions)
     assert len(examples) > 100
     assert 0 < scores["f1"] < 1
     if not unanswerable:

@@ -20,20 +20,20 @@ def examples_of(*labels):
 
 
 def create(labels, *, scale=None, **data):
-    return Regression.create(Tokenizer(PIECES), RegressionConfig(), ExampleData(**data), examples_of(*labels), scale)
+    return Regression.learn(Tokenizer(PIECES), RegressionConfig(), ExampleData(**data), examples_of(*labels), scale)
 
 
 def test_the_loss_is_the_squared_error_and_labels_may_be_written_as_text():
     task = create(["1.5", "-2", "3e1"])
-    columns = task.to_tensors(examples_of("1.5", "-2", "3e1"), labelled=True)
+    columns = task.codec.to_tensors(examples_of("1.5", "-2", "3e1"), labelled=True)
     np.testing.assert_array_equal(columns["labels"], [1.5, -2.0, 30.0])
     rows = {"labels": columns["labels"], "truncated": tf.constant([True, False, False])}
     rows["window"] = tf.zeros(3, tf.int64)
-    metrics = task.loss_and_metrics(rows, {"logits": tf.constant([[1.0], [0.0], [30.0]])})
+    metrics = task.objective.loss_and_metrics(rows, {"logits": tf.constant([[1.0], [0.0], [30.0]])})
     np.testing.assert_allclose(metrics["loss"], [0.25 + 4.0, 3.0])
     np.testing.assert_allclose(metrics["truncated_share"], [1, 3])
-    assert float(task.weights(rows)["loss"]) == 3.0
-    assert set(metrics) == {*task.losses, *task.metric_names}
+    assert float(task.objective.weights(rows)["loss"]) == 3.0
+    assert set(metrics) == {*task.objective.losses, *task.objective.metric_names}
 
 
 @pytest.mark.parametrize("label", ["many", "nan", "inf", "", ("1", "2")])
@@ -46,14 +46,14 @@ def test_a_label_that_is_not_a_number_is_reported_with_its_location(label):
 
 def test_a_single_example_is_refused_before_training():
     with pytest.raises(DataError, match="file:0: the only example; a correlation needs at least two"):
-        create([1.0, 2.0]).to_tensors(examples_of(1.0), labelled=True)
+        create([1.0, 2.0]).codec.to_tensors(examples_of(1.0), labelled=True)
 
 
 @pytest.mark.parametrize("scale, expected", [(None, [-3.0, 7.0, 2.5]), (SIMILARITY, [0.0, 5.0, 2.5])])
 def test_answers_are_means_over_windows_clipped_to_the_scale_of_the_format(scale, expected):
     task = create([0.0, 5.0], scale=scale)
     values = tf.constant([[-3.0], [7.0], [2.0], [3.0]])
-    answers = task.aggregate_windows(
+    answers = task.codec.aggregate_windows(
         {"text": tf.constant(["a", "b", "c"])}, tf.constant([0, 1, 2, 2]), {"values": values}
     )
     np.testing.assert_allclose(answers["value"], expected)
@@ -83,21 +83,26 @@ def test_metrics_are_the_correlations_and_those_of_glue_and_klue():
     expected = {"pearson": pytest.approx(pearson), "spearman": pytest.approx(spearman)}
     own, glue, klue = create(gold), create(gold, format="glue/stsb"), create(gold, format="klue/sts")
     tfds = create(gold, source="tfds:glue/stsb")
-    assert own.official_metrics(examples, predictions) == expected
+    assert own.benchmark.official_metrics(examples, predictions) == expected
     mean = {"score": pytest.approx((pearson + spearman) / 2)}
     assert (
-        glue.official_metrics(examples, predictions) == tfds.official_metrics(examples, predictions) == expected | mean
+        glue.benchmark.official_metrics(examples, predictions)
+        == tfds.benchmark.official_metrics(examples, predictions)
+        == expected | mean
     )
     right, wrong = ((gold >= 3) & (found >= 3)).sum(), ((gold >= 3) != (found >= 3)).sum()
-    assert klue.official_metrics(examples, predictions) == expected | {
+    assert klue.benchmark.official_metrics(examples, predictions) == expected | {
         "f1": pytest.approx(2 * right / (2 * right + wrong))
     }
     assert (own.monitor, glue.monitor, tfds.monitor) == ("spearman", "score", "score")
     assert (klue.monitor, klue.mode) == ("pearson", "max")  # its authors' first metric
     for task in (own, glue, klue):
-        assert task.monitor in task.official_metrics(examples, predictions)
-        assert task.baseline(examples)[task.monitor] == 0.0
-    assert klue.error_analysis(examples, predictions).errors[0].location == f"file:{np.abs(gold - found).argmax()}"
+        assert task.monitor in task.benchmark.official_metrics(examples, predictions)
+        assert task.benchmark.baseline(examples)[task.monitor] == 0.0
+    assert (
+        klue.benchmark.error_analysis(examples, predictions).errors[0].location
+        == f"file:{np.abs(gold - found).argmax()}"
+    )
 
 
 @pytest.mark.parametrize("format", ["glue/stsb", "klue/sts"])
@@ -107,8 +112,8 @@ def test_every_metric_lies_within_its_interval(format):
     predictions = [{"value": value} for value in np.clip(gold + random.normal(0, 1, 60), 0, 5)]
     task, examples = create(gold, format=format), examples_of(*gold)
     scores, intervals = (
-        task.official_metrics(examples, predictions),
-        task.error_analysis(examples, predictions).intervals,
+        task.benchmark.official_metrics(examples, predictions),
+        task.benchmark.error_analysis(examples, predictions).intervals,
     )
     assert intervals.keys() == scores.keys()
     for name, (low, high) in intervals.items():
@@ -118,7 +123,7 @@ def test_every_metric_lies_within_its_interval(format):
 def apart(labels, *, scale=None, texts=("a b", "b"), **config):
     examples = [TextExample(str(row), texts, label, f"file:{row}") for row, label in enumerate(labels)]
     config = RegressionConfig(head="cosine", **config)
-    return Regression.create(Tokenizer(PIECES), config.check(), ExampleData(), examples, scale), examples
+    return Regression.learn(Tokenizer(PIECES), config.check(), ExampleData(), examples, scale), examples
 
 
 def test_a_cosine_is_mapped_to_the_scale_or_the_range_of_the_training_examples():
@@ -126,13 +131,13 @@ def test_a_cosine_is_mapped_to_the_scale_or_the_range_of_the_training_examples()
         task, _ = apart([2.0, 4.0], scale=scale)
         outputs = {"logits": tf.constant([[0.0], [1.0], [0.5], [-0.5]])}
         columns = {"text": tf.constant(["a"] * 4)}
-        answers = task.aggregate_windows(columns, tf.range(4), task.postprocess({}, outputs))
+        answers = task.codec.aggregate_windows(columns, tf.range(4), task.codec.postprocess({}, outputs))
         np.testing.assert_allclose(answers["value"], expected)
         rows = {"labels": tf.constant([expected[1]] * 4), "truncated": tf.constant([False] * 4)}
         rows["window"] = tf.zeros(4, tf.int64)
         low, high = expected[0], expected[1]
         losses = [(low + (high - low) * cosine - high) ** 2 for cosine in (0, 1, 0.5, -0.5)]
-        np.testing.assert_allclose(task.loss_and_metrics(rows, outputs)["loss"], [sum(losses), 4])
+        np.testing.assert_allclose(task.objective.loss_and_metrics(rows, outputs)["loss"], [sum(losses), 4])
         assert Regression.from_settings(task.settings(), task.tokenizer).settings() == task.settings()
 
 
@@ -142,7 +147,7 @@ def test_the_two_texts_are_encoded_separately_each_with_its_own_length(keep, kep
     long = "a b c d e f g h"
     pairs = [("b", long), (long, "b"), ("b", "b")]
     examples = [TextExample("", pair, label, "") for label, pair in enumerate(pairs)]
-    features = task.preprocess(task.to_tensors(examples, labelled=True))
+    features = task.codec.preprocess(task.codec.to_tensors(examples, labelled=True))
     ids = {piece: number for number, piece in enumerate(PIECES)}
     short, cut = ([ids[piece] for piece in ("[CLS]", *text, "[SEP]")] for text in ("b", kept))
     assert features["input_word_ids"].to_list() == [[short, cut], [cut, short], [short, short]]
@@ -155,7 +160,7 @@ def test_equal_texts_have_the_highest_similarity_and_order_does_not_matter():
     task, examples = apart([0.0, 4.0])
     texts = [("a b", "a b"), ("a", "b a b"), ("b a b", "a")]
     examples = [TextExample("", pair, None, "") for pair in texts]
-    asked = task.to_tensors(examples, labelled=False)
+    asked = task.codec.to_tensors(examples, labelled=False)
     serve = task.signatures(task.build(BertEncoder(small_config(num_layers=1))))["serving_default"]
     answers = serve(*asked.values())["value"].numpy()
     assert answers[0] == pytest.approx(4.0) and answers[1] == pytest.approx(answers[2])

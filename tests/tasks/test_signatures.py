@@ -27,13 +27,13 @@ def pairs():
 
 @pytest.fixture(scope="module")
 def attention(pairs):
-    answer = attention_signature(*pairs)(tf.constant(TEXTS), tf.constant(OTHERS))
+    answer = attention_signature(pairs[0].codec, pairs[1])(tf.constant(TEXTS), tf.constant(OTHERS))
     return {name: value.numpy() for name, value in answer.items()}
 
 
 def test_tokens_are_the_models_inputs_with_their_byte_offsets_in_the_texts(pairs, attention):
     task, _ = pairs
-    features = task.token_features({"text": tf.constant(TEXTS), "second_text": tf.constant(OTHERS)})
+    features = task.codec.token_features({"text": tf.constant(TEXTS), "second_text": tf.constant(OTHERS)})
     pieces = np.array(task.tokenizer.vocab)[features["input_word_ids"]]
     there = features["input_mask"].numpy() > 0
     assert np.char.decode(attention["tokens"].astype(bytes)).tolist() == np.where(there, pieces, "").tolist()
@@ -53,7 +53,7 @@ def test_tokens_are_the_models_inputs_with_their_byte_offsets_in_the_texts(pairs
 
 def test_attention_equals_numpys(pairs, attention):
     task, model = pairs
-    features = task.token_features({"text": tf.constant(TEXTS), "second_text": tf.constant(OTHERS)})
+    features = task.codec.token_features({"text": tf.constant(TEXTS), "second_text": tf.constant(OTHERS)})
     encoder = model.get_layer("encoder")
     outputs = encoder({name: features[name] for name in encoder.input})
     states = [outputs["embedding_output"], outputs["encoder_outputs"][0]]
@@ -78,7 +78,7 @@ def test_token_ids_get_the_answers_of_their_texts(pairs):
     task, model = pairs
     signatures = task.signatures(model)
     columns = tf.constant(TEXTS), tf.constant(OTHERS)
-    features = task.token_features(dict(zip(("text", "second_text"), columns, strict=True)))
+    features = task.codec.token_features(dict(zip(("text", "second_text"), columns, strict=True)))
     names = ("input_word_ids", "input_mask", "input_type_ids")
     found = signatures["tokens"](*(features[name] for name in names))
     for name, expected in signatures["serving_default"](*columns).items():
@@ -114,10 +114,10 @@ def test_a_users_pipeline_traces_a_task_without_a_warning_of_autograph(task, cap
         "questions": kinds._questions,
     }
     made = makers[task]()
-    columns = {spec.name: tf.constant(["the good a b", "b"]) for spec in made.inputs()}
+    columns = {spec.name: tf.constant(["the good a b", "b"]) for spec in made.codec.inputs()}
     tf.get_logger().addHandler(caplog.handler)
     try:
-        batches = tf.data.Dataset.from_tensors(columns).map(lambda batch: made.pad(made.preprocess(batch)))
+        batches = tf.data.Dataset.from_tensors(columns).map(lambda batch: made.codec.pad(made.codec.preprocess(batch)))
         assert next(iter(batches))["input_word_ids"].shape[0] == 2
     finally:
         tf.get_logger().removeHandler(caplog.handler)
@@ -144,6 +144,8 @@ def test_answers_that_would_take_too_much_memory_are_refused(monkeypatch):
     tag = tagging[0].signatures(tagging[1])["serving_default"]
     check(tag, [tf.constant(many)], [tf.constant([*many, "the " * 300])])
     # 1 layer, 4 heads, and 32 x 32 pairs of tokens in each of 1000 texts.
-    check(attention_signature(*tagging), [tf.constant(["the"])], [tf.constant(["the " * 300] * 1000)])
+    check(
+        attention_signature(tagging[0].codec, tagging[1]), [tf.constant(["the"])], [tf.constant(["the " * 300] * 1000)]
+    )
     # 64 numbers for each token: 4 kB for a row.
     check(vectors[0].signatures(vectors[1])["tokens"], token_ids(100), token_ids(300))

@@ -116,26 +116,26 @@ def make(name, source=""):
 )
 def test_metrics_are_those_of_the_glue_task_and_their_mean_selects_the_best_model(name, source):
     task, random = make(name, source), np.random.default_rng(0)
-    gold, found = random.choice(task.labels, 80), random.choice(task.labels, 80, p=[0.3, 0.7])
+    gold, found = random.choice(task.state.labels, 80), random.choice(task.state.labels, 80, p=[0.3, 0.7])
     examples = [TextExample(str(row), ("a", "b"), str(label), f"file:{row}") for row, label in enumerate(gold)]
-    predictions = [{"label": str(label), "probabilities": dict.fromkeys(task.labels, 0.5)} for label in found]
+    predictions = [{"label": str(label), "probabilities": dict.fromkeys(task.state.labels, 0.5)} for label in found]
     expected = {
         "cola": {"matthews": sklearn.metrics.matthews_corrcoef(gold, found)},
         "rte": {"accuracy": np.mean(gold == found)},
     }.get(name) or {"accuracy": np.mean(gold == found), "f1": sklearn.metrics.f1_score(gold, found, pos_label="1")}
-    scores = task.official_metrics(examples, predictions)
+    scores = task.benchmark.official_metrics(examples, predictions)
     assert scores == pytest.approx(expected | {"score": np.mean(list(expected.values()))})
     assert task.monitor == "score"
-    intervals = task.error_analysis(examples, predictions).intervals
+    intervals = task.benchmark.error_analysis(examples, predictions).intervals
     assert intervals.keys() == scores.keys()
     assert all(low <= scores[name] <= high for name, (low, high) in intervals.items())
-    json.dumps([scores, task.baseline(examples)])
+    json.dumps([scores, task.benchmark.baseline(examples)])
 
 
 @pytest.mark.parametrize("data", [ExampleData(source="tfds:glue/ax"), ExampleData(format="glue/ax")])
 def test_a_model_of_mnli_predicts_ax_and_is_scored_with_its_metric(tmp_path, data):
     task = make("mnli_matched")
-    task.data = data
+    task = task.replaced(data=data)
     with replacing(tmp_path / "a.zip", adding=True) as temporary:
         note = task.writers()[".zip"](temporary, predicted("ax"))
     assert note.startswith("AX.tsv written")
@@ -143,9 +143,9 @@ def test_a_model_of_mnli_predicts_ax_and_is_scored_with_its_metric(tmp_path, dat
         example.id: prediction["label"] for example, prediction in predicted("ax")
     }
     gold, found = ([*"aabbc"], [*"abbcc"])
-    gold, found = ([task.labels["abc".index(letter)] for letter in letters] for letters in (gold, found))
+    gold, found = ([task.state.labels["abc".index(letter)] for letter in letters] for letters in (gold, found))
     examples = [TextExample(str(row), ("a", "b"), label, f"file:{row}") for row, label in enumerate(gold)]
-    scores = task.official_metrics(examples, [{"label": label} for label in found])
+    scores = task.benchmark.official_metrics(examples, [{"label": label} for label in found])
     matthews = sklearn.metrics.matthews_corrcoef(gold, found)
     assert scores == pytest.approx({"matthews": matthews, "score": matthews})
 

@@ -42,7 +42,8 @@ def tokenizer():
 
 
 def make(tokenizer, labels=LABELS, unit="words", **config):
-    return Tagging(tokenizer, TaggingConfig(**config), labels=labels, unit=unit)
+    data = ExampleData(format="klue/ner" if unit == "characters" else "conll")
+    return Tagging(tokenizer, TaggingConfig(**config), data, labels=labels, unit=unit)
 
 
 def sentence(text, tags=None, document=None, identity="0"):
@@ -52,14 +53,14 @@ def sentence(text, tags=None, document=None, identity="0"):
 
 def answer(task, examples, label_of):
     """Predictions, and the merged outputs they are made from, of a model that labels each wordpiece by its id."""
-    columns = task.to_tensors(examples, labelled=False)
-    features = task.preprocess(columns)
-    rows, features = features["row"], task.pad(features)
+    columns = task.codec.to_tensors(examples, labelled=False)
+    features = task.codec.preprocess(columns)
+    rows, features = features["row"], task.codec.pad(features)
     labels = label_of(features["input_word_ids"].numpy())
-    logits = tf.one_hot(labels, len(task.labels), 3.0, 0.0)
-    merged = task.aggregate_windows(columns, rows, task.postprocess(features, {"logits": logits}))
+    logits = tf.one_hot(labels, len(task.state.labels), 3.0, 0.0)
+    merged = task.codec.aggregate_windows(columns, rows, task.codec.postprocess(features, {"logits": logits}))
     answers = {name: value.numpy() for name, value in merged.items()}
-    return task.predictions(examples, answers), merged
+    return task.codec.predictions(examples, answers), merged
 
 
 def by_remainder(ids):
@@ -87,7 +88,7 @@ def test_the_first_wordpiece_of_a_word_has_its_target_and_its_answer(tokenizer):
     task = make(tokenizer, max_length=12)
     # A zero-width space is deleted: its word has no wordpiece.
     example = sentence("the goods \u200b a, B", "O B-X I-X I-Z I-Y")
-    features = task.preprocess(task.to_tensors([example], labelled=True))
+    features = task.codec.preprocess(task.codec.to_tensors([example], labelled=True))
     pieces = [VOCABULARY[number] for number in features["input_word_ids"].to_list()[0]]
     assert pieces == ["[CLS]", "the", "good", "##s", "a", ",", "b", "[SEP]"]
     assert features["word"].to_list() == [[0, 1, 2, 0, 4, 0, 5, 0]]
@@ -109,7 +110,9 @@ def test_every_word_has_one_target_and_the_answer_of_its_first_wordpiece(tokeniz
     task = make(tokenizer, max_length=max_length, stride=stride, context=context)
     examples = random_sentences(60, documents=True)
     learned = []
-    for batch in task.batches(task.to_tensors(examples, labelled=True), 8, seed=tf.constant([1, 2], tf.int64)):
+    for batch in task.codec.rows.batches(
+        task.codec.to_tensors(examples, labelled=True), 8, seed=tf.constant([1, 2], tf.int64)
+    ):
         assert batch["input_word_ids"].shape[1] <= max_length
         learned += batch["target"].numpy().ravel().tolist()
     mended = [tag for example in examples for tag in metrics.repair(example.tags)]
@@ -125,7 +128,7 @@ def test_the_sentences_of_a_document_are_one_text(tokenizer):
     task = make(tokenizer, context="document")
     examples = [sentence("a b", "O O", document) for document in (0, 0, 1, None, None)]
     examples = [example._replace(location=f"file:{line}") for line, example in enumerate(examples)]
-    columns = task.to_tensors(examples, labelled=True)
+    columns = task.codec.to_tensors(examples, labelled=True)
     assert columns["text"].numpy().tolist() == [b"a b a b", b"a b", b"a b", b"a b"]
     assert columns["word_starts"].to_list() == [[0, 2, 4, 6], [0, 2], [0, 2], [0, 2]]
 
@@ -133,7 +136,7 @@ def test_the_sentences_of_a_document_are_one_text(tokenizer):
 def test_windows_are_filled_with_neighbouring_sentences_of_the_document(tokenizer):
     sentences = [sentence("a b c", "O O O", 0), sentence("d e f", "O O O", 0)]
     task = make(tokenizer, max_length=6, context="document")
-    ids = task.preprocess(task.to_tensors(sentences, labelled=True))["input_word_ids"].to_list()
+    ids = task.codec.preprocess(task.codec.to_tensors(sentences, labelled=True))["input_word_ids"].to_list()
     a = VOCABULARY.index("a")
     assert ids == [[2, a, a + 1, a + 2, a + 3, 3], [2, a + 2, a + 3, a + 4, a + 5, 3]]
 
@@ -143,7 +146,7 @@ def test_a_stream_is_not_split_inside_a_document(tokenizer):
     examples = [sentence("a", "O", number)._replace(location=str(line)) for line, number in enumerate(numbers)]
 
     def sizes(context):
-        return [len(chunk) for chunk in make(tokenizer, context=context).chunks(iter(examples), 4)]
+        return [len(chunk) for chunk in make(tokenizer, context=context).codec.chunks(iter(examples), 4)]
 
     # The third document has more sentences than two chunks: limiting memory is more important.
     assert sizes("document") == [7, 8, 5, 1]
@@ -219,12 +222,12 @@ def characters_of(text, tags):
 def test_wordpieces_have_the_target_of_their_first_character_and_tag_all_of_them():
     tokenizer = Tokenizer([*PIECES[:5], "서울", "##시", "청", "##장", "김", "##철수"], lower_case=False)
     example = characters_of("서울시 청장 김철수", "B-OG I-OG I-OG I-OG I-OG O O B-PS I-PS I-PS")
-    create = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [example], None)
-    assert create.unit == "characters"
-    features = create.preprocess(create.to_tensors([example], labelled=True))
-    targets = [create.labels[target - 1] for target in features["target"].to_list()[0][1:-1]]
+    create = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), [example], None)
+    assert create.state.unit == "characters"
+    features = create.codec.preprocess(create.codec.to_tensors([example], labelled=True))
+    targets = [create.state.labels[target - 1] for target in features["target"].to_list()[0][1:-1]]
     assert targets == ["B-OG", "I-OG", "I-OG", "O", "B-PS", "I-PS"]
-    labels = np.array([[0, *(create.labels.index(label) for label in targets), 0, 0]])  # padded to eight
+    labels = np.array([[0, *(create.state.labels.index(label) for label in targets), 0, 0]])  # padded to eight
     (prediction,), merged = answer(create, [example], lambda ids: labels[:, : ids.shape[1]])
     assert prediction["tags"] == list(example.tags)
     assert [(span["text"], span["label"]) for span in prediction["spans"]] == [("서울시 청", "OG"), ("김철수", "PS")]
@@ -272,16 +275,16 @@ def test_served_characters_have_the_tags_that_python_maps_onto_them():
 def test_an_unknown_tag_in_an_evaluation_file_of_klue_counts_as_an_error(tokenizer):
     task = make(tokenizer, ("O", "B-PS", "I-PS"), unit="characters")
     validation = [characters_of("이순신 장군", "B-PS I-PS I-PS O B-AF I-AF")]
-    scores = task.official_metrics(validation, [{"tags": ["B-PS", "I-PS", "I-PS", "O", "O", "O"]}])
+    scores = task.benchmark.official_metrics(validation, [{"tags": ["B-PS", "I-PS", "I-PS", "O", "O", "O"]}])
     assert (scores["entity_macro_f1"], scores["recall"]) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize("scheme", ["BIOES", "IOB1"])
 def test_characters_can_only_be_tagged_in_bio(tokenizer, scheme):
     examples = [characters_of("가나 다라", "B-X I-X O B-X I-X")]
-    assert Tagging.create(tokenizer, TaggingConfig(), ExampleData(), examples, None).scheme == "BIO"
+    assert Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), examples, None).codec.scheme == "BIO"
     with pytest.raises(ConfigError, match=f"the scheme {scheme} is for words, but the .* set task.scheme to BIO"):
-        Tagging.create(tokenizer, TaggingConfig(scheme=scheme), ExampleData(), examples, None)
+        Tagging.learn(tokenizer, TaggingConfig(scheme=scheme), ExampleData(), examples, None)
 
 
 def test_json_lines_of_texts_with_a_tag_per_character_are_those_of_klue(tmp_path):
@@ -308,10 +311,10 @@ def test_words_are_refused_by_a_model_of_characters_and_characters_by_one_of_wor
     with pytest.raises(
         DataError, match=r"a\.jsonl:3: 2 words of 6 characters, but the model tags characters; give the w"
     ):
-        by_characters.to_tensors([text, words], labelled=False)
+        by_characters.codec.to_tensors([text, words], labelled=False)
     characters = characters_of("이순신 장군", "B-X I-X I-X O O O")
     with pytest.raises(DataError, match="file:1: characters, but the model tags words; give data that tags words"):
-        make(tokenizer).to_tensors([words, characters], labelled=True)
+        make(tokenizer).codec.to_tensors([words, characters], labelled=True)
     # Words that the model finds in a text may be adjacent.
     assert answer(make(tokenizer), [text._replace(text="(a)")], by_remainder)[0][0]["words"] == ["(", "a", ")"]
 
@@ -322,16 +325,20 @@ def test_perfect_predictions_have_perfect_klue_metrics():
     examples = [example for example, _ in zip(read_klue_ner(str(path)), range(300), strict=False)]
     letters = sorted({char for example in examples for char in example.text if char.strip()})
     pieces = [*PIECES[:5], *letters, *(f"##{char}" for char in letters)]
-    task = Tagging.create(
-        Tokenizer(pieces, lower_case=False), TaggingConfig(max_length=40), ExampleData(), examples, None
+    task = Tagging.learn(
+        Tokenizer(pieces, lower_case=False),
+        TaggingConfig(max_length=40),
+        ExampleData(format="klue/ner"),
+        examples,
+        None,
     )
-    columns = task.to_tensors(examples, labelled=True)
-    features = task.preprocess(columns)
-    rows, features = features["row"], task.pad(features)
-    logits = tf.one_hot(features["target"] - 1, len(task.labels), 9.0)
-    merged = task.aggregate_windows(columns, rows, task.postprocess(features, {"logits": logits}))
-    predictions = task.predictions(examples, {name: value.numpy() for name, value in merged.items()})
-    scores = task.official_metrics(examples, predictions)
+    columns = task.codec.to_tensors(examples, labelled=True)
+    features = task.codec.preprocess(columns)
+    rows, features = features["row"], task.codec.pad(features)
+    logits = tf.one_hot(features["target"] - 1, len(task.state.labels), 9.0)
+    merged = task.codec.aggregate_windows(columns, rows, task.codec.postprocess(features, {"logits": logits}))
+    predictions = task.codec.predictions(examples, {name: value.numpy() for name, value in merged.items()})
+    scores = task.benchmark.official_metrics(examples, predictions)
     assert scores["entity_macro_f1"] == scores["character_macro_f1"] == scores["f1"] == 1.0
     assert task.monitor == "entity_macro_f1"
     with_spaces = [prediction["tags"] for prediction in predictions]
@@ -340,16 +347,16 @@ def test_perfect_predictions_have_perfect_klue_metrics():
 
 def test_metrics_are_sums_over_the_words(tokenizer):
     task = make(tokenizer)
-    features = task.pad(task.preprocess(task.to_tensors(random_sentences(5), labelled=True)))
+    features = task.codec.pad(task.codec.preprocess(task.codec.to_tensors(random_sentences(5), labelled=True)))
     logits = np.random.default_rng(0).normal(size=(*features["target"].shape, 5)).astype(np.float32)
-    sums = task.loss_and_metrics(features, {"logits": tf.constant(logits)})
+    sums = task.objective.loss_and_metrics(features, {"logits": tf.constant(logits)})
     rows, places = np.nonzero(features["target"].numpy())
     labels = features["target"].numpy()[rows, places] - 1
     words = sum(len(example.words) for example in random_sentences(5))
     np.testing.assert_allclose(sums["loss"], [-log_softmax(logits, -1)[rows, places, labels].sum(), words], rtol=1e-5)
     np.testing.assert_allclose(sums["accuracy"], [(logits[rows, places].argmax(-1) == labels).sum(), words])
-    assert float(task.weights(features)["loss"]) == words
-    assert set(sums) == {*task.losses, *task.metric_names}
+    assert float(task.objective.weights(features)["loss"]) == words
+    assert set(sums) == {*task.objective.losses, *task.objective.metric_names}
 
 
 @pytest.mark.parametrize(
@@ -375,28 +382,28 @@ def test_the_scheme_is_inferred_from_the_tags(tags, scheme):
 )
 def test_labels_are_ordered_by_frequency_and_every_type_has_all_prefixes(tokenizer, scheme, expected):
     examples = [sentence("a b c d e f g h", "O O O O I-X B-X I-X O"), sentence("a a b", "I-Y I-Y O")]
-    task = Tagging.create(tokenizer, TaggingConfig(scheme=scheme), ExampleData(), examples, None)
-    assert set(task.labels) == set(expected)
-    assert task.labels[0] == "O"
-    assert task.scheme == (scheme or "IOB1")
-    counts = [tag for example in examples for tag in metrics.repair(example.tags, task.scheme)]
-    frequencies = [counts.count(label) for label in task.labels]
+    task = Tagging.learn(tokenizer, TaggingConfig(scheme=scheme), ExampleData(), examples, None)
+    assert set(task.state.labels) == set(expected)
+    assert task.state.labels[0] == "O"
+    assert task.codec.scheme == (scheme or "IOB1")
+    counts = [tag for example in examples for tag in metrics.repair(example.tags, task.codec.scheme)]
+    frequencies = [counts.count(label) for label in task.state.labels]
     assert frequencies == sorted(frequencies, reverse=True)
 
 
 def test_broken_sequences_are_repaired_and_counted_and_unknown_tags_are_never_targets(tokenizer):
     train = [sentence("a b c", "O B-X I-X", identity="1")] * 3 + [sentence("a b c d", "I-X I-X O I-Y", identity="2")]
-    task, read_report = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None), ReadReport()
+    task, read_report = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), train, None), ReadReport()
     task.check(train, read_report)
     assert read_report.lines() == ["repaired: tag of a broken entity sequence: 2 (file:2, file:2)"]
     validation, read_report = [sentence("a b c", "B-Z I-Z O", identity="9"), sentence("a b c", "B-X O O")], ReadReport()
     task.check(validation, read_report)
     assert read_report.counts == {"never predicted: tag 'B-Z', not in the training data": 1,
                             "never predicted: tag 'I-Z', not in the training data": 1}  # fmt: skip
-    targets = task.preprocess(task.to_tensors(validation, labelled=True))["target"].to_list()
-    assert targets[0] == [0, 0, 0, 1 + task.labels.index("O"), 0]
+    targets = task.codec.preprocess(task.codec.to_tensors(validation, labelled=True))["target"].to_list()
+    assert targets[0] == [0, 0, 0, 1 + task.state.labels.index("O"), 0]
     predictions = [{"tags": ["B-X", "I-X", "O"]}, {"tags": ["B-X", "O", "O"]}]
-    scores = task.official_metrics(validation, predictions)
+    scores = task.benchmark.official_metrics(validation, predictions)
     assert (scores["precision"], scores["recall"], scores["Z/recall"]) == (0.5, 0.5, 0.0)
 
 
@@ -412,7 +419,7 @@ def test_broken_sequences_are_repaired_and_counted_and_unknown_tags_are_never_ta
 )
 def test_a_file_without_b_tags_is_repaired_if_the_training_file_has_them(tokenizer, written, scheme, mended):
     config = TaggingConfig(scheme=scheme)
-    task = Tagging.create(tokenizer, config, ExampleData(), [sentence("a b c", written)], None)
+    task = Tagging.learn(tokenizer, config, ExampleData(), [sentence("a b c", written)], None)
     task = Tagging.from_settings(task.settings(), tokenizer)
     read_report = ReadReport()
     task.check([sentence("a b c", "O I-X O"), sentence("a", "I-X")], read_report)
@@ -421,7 +428,7 @@ def test_a_file_without_b_tags_is_repaired_if_the_training_file_has_them(tokeniz
 
 def test_files_in_another_scheme_than_the_training_file_are_not_broken(tokenizer):
     for written in ("O I-X I-X", "O B-X I-X", "B-X E-X O"):
-        task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", written)], None)
+        task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", written)], None)
         for tags in ("O B-X I-X", "O B-X E-X"):
             read_report = ReadReport()
             task.check([sentence("a b c", tags)], read_report)
@@ -438,7 +445,7 @@ def test_old_settings_without_the_scheme_of_the_training_file_are_read(tokenizer
 
 def test_an_invalid_tag_is_reported_with_its_location(tokenizer):
     with pytest.raises(DataError, match=r"file:0: tag 'B:X'; expected O, or B, I, E or S"):
-        Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", "B-X B:X O")], None)
+        Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c", "B-X B:X O")], None)
     with pytest.raises(DataError, match=r"^file:7: tag 'PER'; expected O, or B, I, E or S"):  # as in evaluate
         make(tokenizer).check([sentence("a", "O"), sentence("a b", "O PER", identity="7")], ReadReport())
 
@@ -455,7 +462,7 @@ def test_an_invalid_tag_is_reported_with_its_location(tokenizer):
 )
 def test_inconsistent_settings_are_refused(tokenizer, config, tags, message):
     with pytest.raises(ConfigError, match=message):
-        Tagging.create(tokenizer, TaggingConfig(**config).check(), ExampleData(), [sentence("a b", tags)], None)
+        Tagging.learn(tokenizer, TaggingConfig(**config).check(), ExampleData(), [sentence("a b", tags)], None)
 
 
 @pytest.mark.parametrize(
@@ -474,15 +481,15 @@ def test_entity_tags_are_learned_and_scored_whatever_their_spelling(tokenizer, o
     spelling = {"O": outside, "B": begin, "I": inside}
     written = [spelling[tag[0]].format(tag[2:]) for tag in tags]
     train = [sentence("a b c d e f g", " ".join(written))]
-    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None)
-    assert set(task.labels) == set(tags) and task.scheme == "BIO" and task.monitor == "f1"
-    targets = task.preprocess(task.to_tensors(train, labelled=True))["target"].to_list()
-    assert [task.labels[number - 1] for number in targets[0][1:-1]] == tags
+    task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), train, None)
+    assert set(task.state.labels) == set(tags) and task.codec.scheme == "BIO" and task.monitor == "f1"
+    targets = task.codec.preprocess(task.codec.to_tensors(train, labelled=True))["target"].to_list()
+    assert [task.state.labels[number - 1] for number in targets[0][1:-1]] == tags
     # Three entities, one of them found: as conlleval counts the same tags in their usual spelling.
     predicted = [{"tags": ["O", "B-PER", "I-PER", "O", "O", "B-LOC", "O"]}]
-    scores = task.official_metrics(train, predicted)
+    scores = task.benchmark.official_metrics(train, predicted)
     assert (scores["precision"], scores["recall"], scores["LOC/f1"], scores["PER/entities"]) == (1 / 2, 1 / 3, 0, 2)
-    assert task.baseline(train)["recall"] < 1 and "f1" in task.baseline(train)
+    assert task.benchmark.baseline(train)["recall"] < 1 and "f1" in task.benchmark.baseline(train)
     read_report = ReadReport()
     task.check(train, read_report)
     assert read_report.counts == ({} if written == tags else {RESPELT: 1})
@@ -490,33 +497,37 @@ def test_entity_tags_are_learned_and_scored_whatever_their_spelling(tokenizer, o
 
 def test_bilou_and_bmewo_are_bioes(tokenizer):
     for written in ("B-X L-X O U-Y", "B-X M-X E-X W-Y", "X_B X_L O Y_U"):
-        task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c d", written)], None)
-        assert task.scheme == "BIOES" and "S-Y" in task.labels and not {"L-X", "U-Y", "M-X", "W-Y"} & {*task.labels}
+        task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b c d", written)], None)
+        assert (
+            task.codec.scheme == "BIOES"
+            and "S-Y" in task.state.labels
+            and not {"L-X", "U-Y", "M-X", "W-Y"} & {*task.state.labels}
+        )
 
 
 def test_an_untyped_i_continues_the_entity_before_it_and_is_o_without_one(tokenizer):
     train, read_report = [sentence("a b c d e", "B_DT I O I B_PS")], ReadReport()
-    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None)
+    task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), train, None)
     task.check(train, read_report)
-    assert learned(train[0], task.scheme) == ["B-DT", "I-DT", "O", "O", "B-PS"]
+    assert learned(train[0], task.codec.scheme) == ["B-DT", "I-DT", "O", "O", "B-PS"]
     assert read_report.counts == {RESPELT: 1, "repaired: tag of a broken entity sequence": 1}
 
 
 def test_the_labels_of_a_converted_model_are_understood_in_any_spelling(tokenizer):
     task = Tagging.from_settings({"labels": ["O", "PER-B", "PER-I", "LOC-B"], "max_length": 64}, tokenizer)
-    assert (task.labels, task.scheme) == (["O", "B-PER", "I-PER", "B-LOC"], "BIO")
+    assert (task.state.labels, task.codec.scheme) == (["O", "B-PER", "I-PER", "B-LOC"], "BIO")
     untyped = Tagging.from_settings({"labels": ["O", "B_PS", "I"], "max_length": 64}, tokenizer)
-    assert untyped.scheme == ""  # I may be of any type
+    assert untyped.codec.scheme == ""  # I may be of any type
     numbered = Tagging.from_settings({"labels": ["LABEL_0", "LABEL_1"], "max_length": 64}, tokenizer)
-    assert (numbered.labels, numbered.scheme) == (["LABEL_0", "LABEL_1"], "")
+    assert (numbered.state.labels, numbered.codec.scheme) == (["LABEL_0", "LABEL_1"], "")
 
 
 @pytest.mark.parametrize("tags", ["BPER IPER O", "B:PER I:PER OUT", "B I O", "PERB PERI O", "B_DT I_DT NNG JKB"])
 def test_tags_that_only_look_like_entities_are_reported_in_one_line(tokenizer, tags):
     train, read_report = [sentence(" ".join("abcdefgh"[: len(tags.split())]), tags)], ReadReport()
-    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), train, None)
+    task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), train, None)
     task.check(train, read_report)
-    assert task.scheme == "" and read_report.locations == {LOOK_LIKE_ENTITIES: ["file:0"]}
+    assert task.codec.scheme == "" and read_report.locations == {LOOK_LIKE_ENTITIES: ["file:0"]}
 
 
 @pytest.mark.parametrize(("read", "path"), [
@@ -532,7 +543,7 @@ def test_parts_of_speech_are_no_entities_and_do_not_look_like_them(read, path):
 def test_a_single_tag_is_refused(tokenizer):
     message = r"file:0 and all following: every tag is 'NN'; expected at least two: is data\.column \(now ''\) the"
     with pytest.raises(DataError, match=message):
-        Tagging.create(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "NN NN")], None)
+        Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), [sentence("a b", "NN NN")], None)
 
 
 def test_the_task_is_restored_from_its_settings_or_those_of_a_converted_model(tokenizer):
@@ -540,30 +551,34 @@ def test_the_task_is_restored_from_its_settings_or_those_of_a_converted_model(to
     again = Tagging.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
     assert json.dumps(again.settings()) == json.dumps(task.settings())
     foreign = Tagging.from_settings({"labels": ["O", "B-PER", "E-PER"], "max_length": 64}, tokenizer)
-    assert (foreign.unit, foreign.scheme, foreign.config.max_length) == ("words", "BIOES", 64)
+    assert (foreign.state.unit, foreign.codec.scheme, foreign.config.max_length) == ("words", "BIOES", 64)
 
 
 def test_parts_of_speech_are_scored_by_accuracy_and_have_no_entities(tokenizer):
     examples = [sentence("a b c", "NN VB NN"), sentence("a", "DT")]
-    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(), examples, None)
-    assert task.labels == ("NN", "DT", "VB")
-    assert task.official_metrics(examples, [{"tags": ["NN", "NN", "NN"]}, {"tags": ["DT"]}]) == {"accuracy": 0.75}
-    assert task.baseline(examples) == {"accuracy": 0.5}
-    assert (task.monitor, task.scheme) == ("accuracy", "")
+    task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(), examples, None)
+    assert task.state.labels == ("NN", "DT", "VB")
+    assert task.benchmark.official_metrics(examples, [{"tags": ["NN", "NN", "NN"]}, {"tags": ["DT"]}]) == {
+        "accuracy": 0.75
+    }
+    assert task.benchmark.baseline(examples) == {"accuracy": 0.5}
+    assert (task.monitor, task.codec.scheme) == ("accuracy", "")
     (prediction, _), _ = answer(task, examples, lambda ids: ids % 3)
     assert prediction.keys() == {"id", "text", "words", "tags", "scores"}
 
 
 def test_parts_of_speech_that_resemble_entity_tags_are_not_read_as_entities(tokenizer):
     examples = [sentence("a b c", "N------S1D S----3MS2- VP-A-3MS--")]  # from the Prague Arabic treebank
-    task = Tagging.create(tokenizer, TaggingConfig(), ExampleData(format="conllu", column="xpos"), examples, None)
-    assert (task.monitor, task.scheme, len(task.labels)) == ("accuracy", "", 3)
+    task = Tagging.learn(tokenizer, TaggingConfig(), ExampleData(format="conllu", column="xpos"), examples, None)
+    assert (task.monitor, task.codec.scheme, len(task.state.labels)) == ("accuracy", "", 3)
 
 
 def test_one_long_sentence_does_not_mix_lengths_in_the_following_batches(tokenizer):
     def padding(examples):
         task = make(tokenizer, max_length=32)
-        batches = task.batches(task.to_tensors(examples, labelled=True), 8, seed=tf.constant([0, 1], tf.int64))
+        batches = task.codec.rows.batches(
+            task.codec.to_tensors(examples, labelled=True), 8, seed=tf.constant([0, 1], tf.int64)
+        )
         masks = [features["input_mask"].numpy() for features in batches]
         return 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
 
@@ -584,7 +599,7 @@ def test_conlleval_finds_the_same_scores_in_the_prediction_file(tokenizer, label
     path = tmp_path / "a.conll"
     task.writers()[".conll"](path, zip(examples, predictions, strict=True))
     done = subprocess.run(["perl", script], stdin=path.open(), capture_output=True, text=True, check=True)
-    scores = task.official_metrics(examples, predictions)
+    scores = task.benchmark.official_metrics(examples, predictions)
     overall = re.search(r"precision: +([\d.]+)%; recall: +([\d.]+)%; FB1: +([\d.]+)", done.stdout)
     expected = [scores[name] for name in ("precision", "recall", "f1")]
     np.testing.assert_allclose([float(value) / 100 for value in overall.groups()], expected, atol=5.1e-5)

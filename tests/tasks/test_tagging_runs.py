@@ -79,7 +79,7 @@ def test_a_head_on_a_frozen_encoder_learns_while_the_encoder_is_unchanged(run):
 def test_the_model_predicts_files_with_and_without_tags(run, tmp_path):
     folder, _, strategy = run
     task, model = directory.load_fine_tuned(str(folder / "model"))
-    assert set(task.labels) == {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}
+    assert set(task.state.labels) == {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}
     examples = list(Source(task.data, str(folder), task.example).examples(ReadReport(), "test"))
     predicted = list(predictor(task, model, strategy)(examples, 16))
     task.writers()[".conll"](tmp_path / "a.conll", predicted)

@@ -33,7 +33,7 @@ def examples_of(*labels, texts=("a b",)):
 
 def create(tokenizer, config, examples, labels=None, data=None):
     kind = next(kind for kind in TEXT_TASKS.values() if type(config) is kind.Config)
-    return kind.create(tokenizer, config, data or ExampleData(), examples, labels)
+    return kind.learn(tokenizer, config, data or ExampleData(), examples, labels)
 
 
 @pytest.mark.parametrize("config", [ClassificationConfig, RegressionConfig, MultiLabelConfig])
@@ -49,7 +49,7 @@ def test_each_window_of_a_pair_has_the_first_text_and_none_of_the_second_is_lost
         tokenizer, ClassificationConfig(max_length=11, long_texts="window"), labels=("x", "y"), pair=True
     )
     first, second = ["a b", "a", "a b c d e"], ["c d e f g h i j", "", "f g h i j"]
-    features = task.preprocess({"text": tf.constant(first), "second_text": tf.constant(second)})
+    features = task.codec.preprocess({"text": tf.constant(first), "second_text": tf.constant(second)})
     letters = [
         " ".join({2: "[CLS]", 3: "[SEP]"}.get(piece, PIECES[piece]) for piece in row)
         for row in features["input_word_ids"].to_list()
@@ -72,38 +72,43 @@ def test_a_converted_checkpoint_has_labels_and_length_only_and_accepts_pairs(tok
     settings = {"labels": ["x"] if name == "regression" else ["x", "y"], "max_length": 16}
     assert TASKS[name] is TEXT_TASKS[name]
     task = TASKS[name].from_settings(settings, tokenizer)
-    assert [spec.name for spec in task.inputs()] == ["text"]
-    columns = task.to_tensors(examples_of(None, None, texts=("a", "b")), labelled=False)
+    assert [spec.name for spec in task.codec.inputs()] == ["text"]
+    columns = task.codec.to_tensors(examples_of(None, None, texts=("a", "b")), labelled=False)
     assert columns.keys() == {"text", "second_text"}
     with pytest.raises(DataError, match=r"file:0: 1 text\(s\), but the model takes 2; data.text and data.second_text"):
-        task.to_tensors(examples_of(None), labelled=False)
+        task.codec.to_tensors(examples_of(None), labelled=False)
     again = TASKS[name].from_settings(json.loads(json.dumps(task.settings())), tokenizer)
-    assert again.settings() == json.loads(json.dumps(task.settings())) | {"labels": again.labels}
+    assert again.settings() == json.loads(json.dumps(task.settings())) | {"labels": again.state.labels}
 
 
 def test_balanced_classes_have_equal_total_weights_and_the_loss_is_the_weighted_mean(tokenizer):
     examples = examples_of(*"xxxxxxyyz")
     task = create(tokenizer, ClassificationConfig(labels=("x", "y", "z", "unseen"), balanced=True), examples)
-    weights = dict(zip(task.labels, task.class_weights, strict=True))
+    weights = dict(zip(task.state.labels, task.state.class_weights, strict=True))
     assert weights == pytest.approx({"x": 3 / 6, "y": 3 / 2, "z": 3 / 1, "unseen": 1.0})
     labels = np.array([0, 1, 2, 0, 3], np.int32)
     logits = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     features = {"labels": tf.constant(labels), "truncated": tf.zeros(5, tf.bool)}
     features["window"] = tf.zeros(5, tf.int64)
-    total, weight = task.loss_and_metrics(features, {"logits": logits})["loss"]
-    own = np.array(task.class_weights)[labels]
+    total, weight = task.objective.loss_and_metrics(features, {"logits": logits})["loss"]
+    own = np.array(task.state.class_weights)[labels]
     np.testing.assert_allclose(total, (own * -log_softmax(logits, -1)[range(5), labels]).sum(), rtol=1e-5)
     np.testing.assert_allclose(weight, own.sum(), rtol=1e-6)
-    assert float(task.weights(features)["loss"]) == pytest.approx(float(weight))
+    assert float(task.objective.weights(features)["loss"]) == pytest.approx(float(weight))
     # evaluate gives the same loss for the saved model.
     again = Classification.from_settings(json.loads(json.dumps(task.settings())), tokenizer)
-    np.testing.assert_array_equal(again.loss_and_metrics(features, {"logits": logits})["loss"], [total, weight])
+    np.testing.assert_array_equal(
+        again.objective.loss_and_metrics(features, {"logits": logits})["loss"], [total, weight]
+    )
 
 
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"class_weights": (1.0, 2.0)}, r"has 2 weights for 0 task.labels; list all labels, and one weight for each"),
+        (
+            {"class_weights": (1.0, 2.0)},
+            r"has 2 weights for 0 task.labels; list all labels, and one weight for each",
+        ),
         (
             {"class_weights": (1.0, 0.0), "labels": ("1", "2")},
             r"class_weights\[1\] is 0.0; expected a number above 0",
@@ -153,9 +158,9 @@ def test_an_empty_label_means_none_of_several_and_is_an_error_with_location_othe
     with pytest.raises(DataError, match=r"^dev:1: the label is empty; expected a "):
         create(tokenizer, config, good + bad)
     with pytest.raises(DataError, match=r"^dev:1: the label is empty; expected a "):
-        create(tokenizer, config, good).to_tensors(bad * 2, labelled=True)
+        create(tokenizer, config, good).codec.to_tensors(bad * 2, labelled=True)
     several = create(tokenizer, MultiLabelConfig(), examples_of("x", empty, "y"))
-    np.testing.assert_array_equal(several.to_tensors(bad, labelled=True)["labels"], [[0, 0]])
+    np.testing.assert_array_equal(several.codec.to_tensors(bad, labelled=True)["labels"], [[0, 0]])
 
 
 def test_classes_and_numbers_are_not_confused(tokenizer):

@@ -39,8 +39,8 @@ def answers(strategy):
     task, model = model_on(strategy)
     answer, found = Answering(task, model, strategy, labelled=True), {}
     for size in BATCH_SIZES:
-        columns = task.to_tensors(examples(), labelled=True)
-        given, measured = answer(columns, task.batches(columns, size))
+        columns = task.codec.to_tensors(examples(), labelled=True)
+        given, measured = answer(columns, task.codec.rows.batches(columns, size))
         found[f"{size}/probabilities"] = given["probabilities"]
         found[f"{size}/measured"] = np.array([measured["loss"], measured["accuracy"]])
     return found

@@ -40,7 +40,7 @@ def train(strategy, folder, case, **changes):
         assert all(np.array_equal(first, other) for other in others), f"the replicas differ in {path}"
     for name in ("loss", "mlm_accuracy", "gradient_norm"):
         found[f"curve/{name}"] = np.array([point[name] for point in history.points])
-    measured = evaluation.evaluator(trained.task, trained.model, epochs(examples=21)(0), strategy)()
+    measured = evaluation.evaluator(trained.task.objective, trained.model, epochs(examples=21)(0), strategy)()
     found["evaluation"] = np.array([measured[name] for name in sorted(measured)])
     return found
 

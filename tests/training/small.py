@@ -7,6 +7,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, TrainConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.task import Task
 from bert_tf.training.loop import Trainer
@@ -64,22 +65,13 @@ def with_nan(batches, nonfinite_steps, *, first_row=0, per_epoch=EXAMPLES // 8):
     return spoiled
 
 
-class Regression(Task):
-    """Predicts whether a pair's first ids are large: all that the loop needs of a task, in a model of three layers."""
+class _Numbers(Objective):
+    """Whether a pair's first ids are large, in a model of three layers."""
 
-    name = "regression"
-    losses = ("loss",)
     metric_names = ("error",)
 
     def __init__(self, dropout):
         self.dropout = dropout
-
-    def settings(self):
-        return {"dropout": self.dropout}
-
-    @classmethod
-    def arguments(cls, settings):
-        return settings
 
     def build(self, encoder):
         ids = keras.Input((LENGTH,), dtype="int32", name="input_word_ids")
@@ -98,10 +90,21 @@ class Regression(Task):
             "error": (tf.reduce_sum(weights * tf.abs(errors)), weight),
         }
 
-    def inputs(self):
-        raise NotImplementedError
 
-    token_features = signatures = inputs
+class Regression(Task):
+    """All that the loop needs of a task."""
+
+    name = "regression"
+
+    def __init__(self, dropout):
+        self.objective = _Numbers(dropout)
+
+    def settings(self):
+        return {"dropout": self.objective.dropout}
+
+    @classmethod
+    def arguments(cls, settings):
+        return settings
 
 
 def trainer(strategy=None, *, bert=True, dropout=0.0, dtype="float32", weights=3, total_steps=12, **train):

@@ -30,7 +30,7 @@ def test_every_example_counts_once_for_any_batch_size(trained, batch_size):
     right = logits.argmax(-1) == rows["masked_lm_ids"]
     picked = np.take_along_axis(logits, rows["masked_lm_ids"][..., None], -1)[..., 0]
 
-    measured = evaluator(trained.task, trained.model, epochs(batch_size, examples=21)(0), STRATEGY)()
+    measured = evaluator(trained.task.objective, trained.model, epochs(batch_size, examples=21)(0), STRATEGY)()
 
     assert measured["mlm_loss"] == pytest.approx(-(picked * masks).sum() / masks.sum(), rel=1e-5)
     assert measured["mlm_accuracy"] == pytest.approx((right * masks).sum() / masks.sum(), abs=1e-6)
@@ -40,17 +40,20 @@ def test_every_example_counts_once_for_any_batch_size(trained, batch_size):
 
 
 def test_metrics_without_targets_are_left_out(trained):
-    names = (*trained.task.losses, "nsp_accuracy")
+    names = (*trained.task.objective.losses, "nsp_accuracy")
     assert names == ("mlm_loss", "nsp_loss", "nsp_accuracy")
-    assert means(trained.task, names, np.array([[6.0, 2.0], [0, 0], [0, 0]])) == {"loss": 3.0, "mlm_loss": 3.0}
-    assert means(trained.task, names, np.zeros([3, 2])) == {}
-    diverged = means(trained.task, names, np.array([[np.nan, 2.0], [0, 0], [0, 0]]))
+    assert means(trained.task.objective, names, np.array([[6.0, 2.0], [0, 0], [0, 0]])) == {
+        "loss": 3.0,
+        "mlm_loss": 3.0,
+    }
+    assert means(trained.task.objective, names, np.zeros([3, 2])) == {}
+    diverged = means(trained.task.objective, names, np.array([[np.nan, 2.0], [0, 0], [0, 0]]))
     assert diverged.keys() == {"loss", "mlm_loss"} and np.isnan([*diverged.values()]).all()
 
 
 def test_evaluation_uses_no_dropout():
     noisy = trainer(dropout=0.5)
-    first, second = (evaluator(noisy.task, noisy.model, epochs()(0), STRATEGY)() for _ in range(2))
+    first, second = (evaluator(noisy.task.objective, noisy.model, epochs()(0), STRATEGY)() for _ in range(2))
     assert first == second
 
 
@@ -87,16 +90,16 @@ def test_every_example_is_predicted_once_and_in_order_for_any_batch_size(by_hand
 
 def test_a_model_that_was_traced_in_a_thread_is_not_traced_again_for_batches_of_any_shape(monkeypatch):
     task, model = answers.model_on(STRATEGY)
-    traces, postprocess = [], task.postprocess
-    monkeypatch.setattr(task, "postprocess", lambda *arguments: traces.append(0) or postprocess(*arguments))
+    traces, postprocess = [], task.codec.postprocess
+    monkeypatch.setattr(task.codec, "postprocess", lambda *arguments: traces.append(0) or postprocess(*arguments))
     answer = Answering(task, model, STRATEGY, labelled=True)
-    columns = task.to_tensors(answers.examples(), labelled=True)
-    thread = threading.Thread(target=answer.trace, args=[task.batches(columns, 4)])
+    columns = task.codec.to_tensors(answers.examples(), labelled=True)
+    thread = threading.Thread(target=answer.trace, args=[task.codec.rows.batches(columns, 4)])
     thread.start()
     thread.join()
     assert len(traces) == 1
     for size in answers.BATCH_SIZES:
-        answer(columns, task.batches(columns, size))
+        answer(columns, task.codec.rows.batches(columns, size))
     assert len(traces) == 1
 
 

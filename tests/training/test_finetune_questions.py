@@ -75,7 +75,7 @@ def evaluated(folder):
     source = Source(task.data, str(folder), task.example)
     examples = list(source.examples(ReadReport(), "validation"))
     predictions = dict(finetuning.predictor(task, model, STRATEGY)(examples, 8)).values()
-    return task.official_metrics(examples, list(predictions)), {one["id"]: one for one in predictions}
+    return task.benchmark.official_metrics(examples, list(predictions)), {one["id"]: one for one in predictions}
 
 
 @pytest.mark.slow

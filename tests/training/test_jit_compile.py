@@ -62,10 +62,12 @@ def test_a_compiled_run_skips_a_batch_that_is_not_finite(tmp_path):
 def test_every_fine_tuning_task_compiles_for_batches_of_few_lengths(tmp_path, name):
     tokenizer = Tokenizer(PIECES)
     task = TASKS[name].from_settings({"max_length": 20} | FINE_TUNED[name], tokenizer)
-    columns = task.to_tensors(list(examples_of(name)), labelled=True)
+    columns = task.codec.to_tensors(list(examples_of(name)), labelled=True)
 
     def batches(epoch, few_lengths=True):
-        return task.batches(columns, 8, seed=tf.stack([tf.constant(0, tf.int64), epoch]), few_lengths=few_lengths)
+        return task.codec.rows.batches(
+            columns, 8, seed=tf.stack([tf.constant(0, tf.int64), epoch]), few_lengths=few_lengths
+        )
 
     rows, many = (list(batches(tf.constant(0, tf.int64), few)) for few in (True, False))
     assert {batch["input_word_ids"].shape[-1] for batch in rows} <= {16, 20}

@@ -31,7 +31,7 @@ from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.report.file_reporter import FileReporter
-from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.labels import LabelsCodec
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.text import Tokenizer
@@ -257,13 +257,13 @@ def test_a_file_cannot_be_used_for_training_and_validation(tmp_path):
 
 
 def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(finetune, tmp_path, monkeypatch):
-    postprocess, tracing = Classification.postprocess, []
+    postprocess, tracing = LabelsCodec.postprocess, []
 
     def traced(*arguments):
         tracing.append(threading.current_thread() is threading.main_thread())
         return postprocess(*arguments)
 
-    monkeypatch.setattr(Classification, "postprocess", traced)
+    monkeypatch.setattr(LabelsCodec, "postprocess", traced)
 
     class WithoutRoom(FileReporter):
         def evaluation(self, *_):
@@ -312,7 +312,7 @@ def test_finetuning_keeps_the_labels_with_the_model_and_skipped_examples_in_the_
     results = finetune(train=f"{HEADER}w1 w2\ta\nw3\tb\n\tb\n \ta\n")
     assert results["skipped"] == {"train": {"skipped: empty text": 2}, "validation": {}}
     task, _ = directory.load_task(str(tmp_path / "model"))
-    assert tuple(task.labels) == ("a", "b")
+    assert tuple(task.state.labels) == ("a", "b")
     assert results["final"]["accuracy"] in (0.0, 1.0)  # of the single row
 
 

@@ -60,7 +60,7 @@ def run(tmp_path, pretrained, monkeypatch):
         validation.prepare(task)
         metrics = finetuning.Evaluation(task, model, validation, 32, STRATEGY)()
         assert metrics == pytest.approx({name: results["final"][name] for name in metrics}, rel=1e-4, abs=1e-4)
-        assert task.monitor in metrics and task.baseline(validation.examples).keys() <= metrics.keys()
+        assert task.monitor in metrics and task.benchmark.baseline(validation.examples).keys() <= metrics.keys()
         asked = list(source.examples(ReadReport(), "test", labelled=False))
         predicted = list(finetuning.predictor(task, model, STRATEGY)(asked, 32))
         assert [example for example, _ in predicted] == asked
@@ -181,11 +181,11 @@ def test_a_published_format_is_fine_tuned_evaluated_and_predicted(run, tmp_path,
     metrics, task, predictions = run(ClassificationConfig() if labels else RegressionConfig(), tmp_path, format=name)
     assert metrics.keys() >= scores | {"loss", "truncated_share"}
     if labels is None:
-        assert task.scale == [0.0, 5.0]
+        assert task.state.scale == [0.0, 5.0]
         assert all(0 <= prediction["value"] <= 5 for prediction in predictions)
     else:
-        assert len(task.labels) == labels if isinstance(labels, int) else tuple(task.labels) == labels
-        assert {prediction["label"] for prediction in predictions} <= set(task.labels)
+        assert len(task.state.labels) == labels if isinstance(labels, int) else tuple(task.state.labels) == labels
+        assert {prediction["label"] for prediction in predictions} <= set(task.state.labels)
 
 
 def test_json_lines_with_several_labels_are_fine_tuned_evaluated_and_predicted(run, tmp_path):
@@ -200,7 +200,7 @@ def test_json_lines_with_several_labels_are_fine_tuned_evaluated_and_predicted(r
     files = {"train": "train.jsonl", "validation": "dev.jsonl", "test": "test.jsonl"}
     config = MultiLabelConfig(long_texts="window", balanced=True)
     metrics, task, predictions = run(config, tmp_path, text="title", second_text="body", label="topics", **files)
-    assert task.labels == ["x", "y", "z"] and task.pair and len(task.class_weights) == 3
+    assert task.state.labels == ["x", "y", "z"] and task.state.pair and len(task.state.class_weights) == 3
     assert metrics.keys() >= {"micro_f1", "macro_f1", "exact_match"} and metrics["truncated_share"] == 0
     assert all(set(prediction["labels"]) <= set("xyz") for prediction in predictions) and len(predictions) == 20
 
@@ -214,7 +214,7 @@ def test_a_csv_file_with_numbers_is_fine_tuned_evaluated_and_predicted(run, tmp_
             )
     files = {"train": "train.csv", "validation": "dev.csv", "test": "test.csv"}
     metrics, task, predictions = run(RegressionConfig(), tmp_path, text="review", label="stars", **files)
-    assert task.scale is None and not task.pair
+    assert task.state.scale is None and not task.state.pair
     # Three updates of 5e-5 change nothing: that the answers are near the mean, 400, is due to the new head.
     assert np.mean([prediction["value"] for prediction in predictions]) == pytest.approx(400, abs=300)
     assert metrics["loss"] < 400**2 + np.var(np.arange(9) * 100)
@@ -236,5 +236,5 @@ def test_a_set_of_tfds_is_fine_tuned_evaluated_and_predicted(run, name, text, co
     with tfds.testing.mock_data(num_examples=20):
         metrics, task, predictions = run(config, "", source=f"tfds:{name}", **fields)
     assert len(predictions) == 20
-    assert task.pair == (not text)
+    assert task.state.pair == (not text)
     assert metrics.keys() >= ({"score"} if name.startswith("glue/") else {"accuracy", "macro_f1"})

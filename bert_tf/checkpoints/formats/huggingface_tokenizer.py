@@ -27,9 +27,9 @@ _NOT_KEPT = {"auto_map", "name_or_path", "tokenizer_file", "vocab_file"}
 
 
 class _Config(TypedDict, total=False):
-    do_lower_case: bool | None
+    do_lower_case: bool
     strip_accents: bool | None
-    tokenize_chinese_chars: bool | None
+    tokenize_chinese_chars: bool
     tokenizer_class: str | None
     added_tokens_decoder: dict[str, "_Token"] | None
 
@@ -49,9 +49,9 @@ class _Model(TypedDict, total=False):
 
 class _Normalizer(TypedDict, total=False):
     type: str
-    lowercase: bool | None
+    lowercase: bool
     strip_accents: bool | None
-    handle_chinese_chars: bool | None
+    handle_chinese_chars: bool
 
 
 class _Library(TypedDict, total=False):

@@ -53,6 +53,7 @@ class TaggedExample(NamedTuple):
         tags: one per word, as in the file: a broken sequence is not repaired. None if there are none.
         document: number of the document from 0; None if the file does not mark documents.
         location: "file:line" of the first word.
+        label: the class of the text; None if the data has none.
     """
 
     id: str
@@ -62,6 +63,7 @@ class TaggedExample(NamedTuple):
     tags: tuple[str, ...] | None
     document: int | None
     location: str
+    label: str | None = None
 
 
 class Answer(NamedTuple):

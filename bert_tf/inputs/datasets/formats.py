@@ -4,7 +4,8 @@ A new data set in a table or in JSON is a row of `FORMATS`. The sources are GLUE
 gluebenchmark.com/tasks); SST (Socher et al., 2013) as `sentence<TAB>label`; NSMC (github.com/e9t/nsmc); KorNLI and
 KorSTS (Ham et al., 2020); KLUE (Park et al., 2021), which publishes no test sets; CLINC150 (Larson et al., 2019); SWAG
 (Zellers et al., 2018); COPA (Roemmele et al., 2011); SQuAD (Rajpurkar et al., 2016, 2018) and KorQuAD 1.0 (Lim et al.,
-2019); CoNLL-2003 (Tjong Kim Sang and De Meulder, 2003) and CoNLL-U (universaldependencies.org/format.html).
+2019); CoNLL-2003 (Tjong Kim Sang and De Meulder, 2003); SNIPS (Coucke et al., 2018) and CoNLL-U
+(universaldependencies.org/format.html).
 """
 
 import os
@@ -25,6 +26,7 @@ from bert_tf.inputs.datasets.examples import (
     TextExample,
 )
 from bert_tf.inputs.datasets.json_lines import read_choices
+from bert_tf.inputs.datasets.snips import read_intents
 from bert_tf.inputs.datasets.squad import read_squad
 from bert_tf.inputs.datasets.tables import Layout, read_json_rows, read_rows, read_texts
 from bert_tf.inputs.datasets.text_files import read_csv
@@ -66,6 +68,7 @@ class Format(NamedTuple):
         labels_in: maps the path of the training file to the labels, if they depend on it.
         settings: fields of ExampleData that select columns; the format defines the other columns.
         unanswerable: whether questions may have no answer.
+        metrics: name of its official metrics, by which the tasks list those that are not their usual ones.
     """
 
     parts: tuple[str, str, str]
@@ -79,6 +82,7 @@ class Format(NamedTuple):
     labels_in: Callable[[str], Labels] | None = None
     settings: tuple[str, ...] = ()
     unanswerable: bool = False
+    metrics: str = ""
 
     def examples(self, file: File) -> Iterator[Any]:
         """Streams the examples of a file."""
@@ -93,12 +97,15 @@ class Format(NamedTuple):
         return [os.path.join(place, name) for place in folders for name in names]
 
 
-def _klue(name: str, layout: Layout, labels: Labels) -> Format:
+def _klue(name: str, layout: Layout, labels: Labels, metrics: str = "") -> Format:
     parts = (f"{name}_train.json", f"{name}_dev.json", f"{name}_dev.json")
-    return Format(parts, labels=labels, read=lambda file: read_json_rows(file.path, layout, {"": labels}))
+    return Format(
+        parts, labels=labels, read=lambda file: read_json_rows(file.path, layout, {"": labels}), metrics=metrics
+    )
 
 
 def _glue(
+    name: str,
     folder: str,
     texts: tuple[str, ...],
     labels: Labels,
@@ -110,6 +117,7 @@ def _glue(
     """A task of GLUE. Train and dev sets have labels, test sets the index of a submission.
 
     Args:
+        name: of its metrics.
         folder: its name in the benchmark's zip file.
         texts, labels, label: as for `Layout` and `Format`.
         layouts: of other files than the benchmark's.
@@ -118,16 +126,22 @@ def _glue(
     splits = ("train", "dev", "test")
     files = {split: (f"{split}.tsv", *others.get(split, ())) for split in splits}
     return Format(
-        splits, (Layout(texts, label), Layout(texts, id="index"), *layouts), labels, files=files, folder=folder
+        splits,
+        (Layout(texts, label), Layout(texts, id="index"), *layouts),
+        labels,
+        files=files,
+        folder=folder,
+        metrics=f"glue/{name}",
     )
 
 
-def _squad(train: str, dev: str, *, unanswerable: bool = False) -> Format:
+def _squad(train: str, dev: str, *, unanswerable: bool = False, metrics: str = "") -> Format:
     return Format(
         (train, dev, dev),
         read=lambda file: read_squad(file.path, file.read_report, unanswerable=unanswerable),
         example=QuestionExample,
         unanswerable=unanswerable,
+        metrics=metrics,
     )
 
 
@@ -174,23 +188,26 @@ FORMATS: dict[str, Format] = {
     # Its `id` repeats across genres.
     "korsts": Format(("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv"), (Layout(_PAIR, "score"),), SIMILARITY),
     # The annotators' labels, not the publisher's.
-    "klue/ynat": _klue("ynat-v1.1", Layout(("title",), "label", "guid"), YNAT_LABELS),
+    "klue/ynat": _klue("ynat-v1.1", Layout(("title",), "label", "guid"), YNAT_LABELS, "klue/ynat"),
     "klue/nli": _klue("klue-nli-v1.1", Layout(("premise", "hypothesis"), "gold_label", "guid"), NLI),
     # The mean rating, not rounded to one digit, as in its authors' reader (klue_baseline/data/klue_sts.py).
-    "klue/sts": _klue("klue-sts-v1.1", Layout(_PAIR, "labels/real-label", "guid"), SIMILARITY),
+    "klue/sts": _klue("klue-sts-v1.1", Layout(_PAIR, "labels/real-label", "guid"), SIMILARITY, "klue/sts"),
     "klue/ner": Format(
         ("klue-ner-v1.1_train.tsv", "klue-ner-v1.1_dev.tsv", "klue-ner-v1.1_dev.tsv"),
         read=lambda file: read_klue_ner(file.path),
         example=TaggedExample,
+        metrics="klue/ner",
     ),
-    "klue/mrc": _squad("klue-mrc-v1.1_train.json", "klue-mrc-v1.1_dev.json", unanswerable=True),
+    "klue/mrc": _squad("klue-mrc-v1.1_train.json", "klue-mrc-v1.1_dev.json", unanswerable=True, metrics="korquad"),
     "clinc150": Format(
         ("train", "val", "test"),
         read=_read_clinc150,
         labels_in=clinc150_labels,
+        metrics="clinc150",
         files=dict.fromkeys(("train", "val", "test"), ("data_full.json",)),
     ),
     "glue/cola": _glue(
+        "cola",
         "CoLA",
         ("sentence",),
         BINARY,
@@ -199,8 +216,9 @@ FORMATS: dict[str, Format] = {
         train=("in_domain_train.tsv",),
         dev=("in_domain_dev.tsv",),
     ),
-    "glue/sst2": _glue("SST-2", ("sentence",), BINARY),
+    "glue/sst2": _glue("sst2", "SST-2", ("sentence",), BINARY),
     "glue/mrpc": _glue(
+        "mrpc",
         "MRPC",
         ("#1 String", "#2 String"),
         BINARY,
@@ -211,6 +229,7 @@ FORMATS: dict[str, Format] = {
         test=("msr_paraphrase_test.txt", "msr-para-test.tsv"),
     ),
     "glue/stsb": _glue(
+        "stsb",
         "STS-B",
         _PAIR,
         SIMILARITY,
@@ -222,20 +241,20 @@ FORMATS: dict[str, Format] = {
         test=("sts-test.csv",),
     ),
     # Train and dev have a few rows that are broken by a line end within a question.
-    "glue/qqp": _glue("QQP", ("question1", "question2"), BINARY, "is_duplicate")._replace(
+    "glue/qqp": _glue("qqp", "QQP", ("question1", "question2"), BINARY, "is_duplicate")._replace(
         layouts=(Layout(("question1", "question2"), "is_duplicate"), Layout(("question1", "question2"), id="id")),
         broken_rows=True,
     ),
-    "glue/mnli": _glue("MNLI", _PAIR, NLI, "gold_label")._replace(
+    "glue/mnli": _glue("mnli", "MNLI", _PAIR, NLI, "gold_label")._replace(
         parts=("train", "dev_matched", "test_matched"),
         files={
             split: (f"{split}.tsv",)
             for split in ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
         },
     ),
-    "glue/qnli": _glue("QNLI", ("question", "sentence"), _TWO_WAY),
-    "glue/rte": _glue("RTE", _PAIR, _TWO_WAY),
-    "glue/wnli": _glue("WNLI", _PAIR, BINARY),
+    "glue/qnli": _glue("qnli", "QNLI", ("question", "sentence"), _TWO_WAY),
+    "glue/rte": _glue("rte", "RTE", _PAIR, _TWO_WAY),
+    "glue/wnli": _glue("wnli", "WNLI", _PAIR, BINARY),
     # Predicted by a model trained on MNLI; only the leaderboard has its labels.
     "glue/ax": Format(
         ("test", "test", "test"),
@@ -243,6 +262,7 @@ FORMATS: dict[str, Format] = {
         NLI,
         files={"test": ("diagnostic.tsv", "AX.tsv")},
         folder="diagnostic",
+        metrics="glue/ax",
     ),
     "conll": Format(
         ("train.txt", "valid.txt", "test.txt"),
@@ -258,9 +278,16 @@ FORMATS: dict[str, Format] = {
         example=TaggedExample,
         settings=("column",),
     ),
+    # SNIPS as github.com/MiuLab/SlotGated-SLU publishes it (Goo et al., 2018), and ATIS in the same files.
+    "snips": Format(
+        ("train", "valid", "test"),
+        read=lambda file: read_intents(file.path),
+        example=TaggedExample,
+        files={part: (os.path.join(part, "seq.in"),) for part in ("train", "valid", "test")},
+    ),
     "squad": _squad("train-v1.1.json", "dev-v1.1.json"),
     "squad2": _squad("train-v2.0.json", "dev-v2.0.json", unanswerable=True),
-    "korquad": _squad("KorQuAD_v1.0_train.json", "KorQuAD_v1.0_dev.json"),
+    "korquad": _squad("KorQuAD_v1.0_train.json", "KorQuAD_v1.0_dev.json", metrics="korquad"),
     "swag": Format(
         ("train.csv", "val.csv", "test.csv"),
         read=lambda file: map(_swag_choice, read_rows(file.path, _SWAG, ("0", "1", "2", "3"), rows=read_csv)),

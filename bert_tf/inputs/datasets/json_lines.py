@@ -49,7 +49,8 @@ def read_text_lines(lines: Lines, texts: tuple[str, ...], label: str) -> Iterato
 def read_tagged_lines(lines: Lines, text: str = "text") -> Iterator[TaggedExample]:
     """Reads sentences: {"words": [...], "tags": [...]}, or {"text": "...", "tags": [...]} with a tag per character.
 
-    "tags" may be missing for prediction. The task then splits a text into its own units.
+    "tags" may be missing for prediction. The task then splits a text into its own units. With "label", the class of
+    the text, they are for intent and slots.
 
     Args:
         lines: the file or its objects.
@@ -70,7 +71,11 @@ def read_tagged_lines(lines: Lines, text: str = "text") -> Iterator[TaggedExampl
         tags = [_filled(str(tag), f"{location}: tags").strip() for tag in numbered]
         if len(words) != len(tags):
             raise DataError(f"{location}: {len(words)} {unit}s and {len(tags)} tags; expected one per {unit}")
-        return tagged("", words, tags, None, location, joiner=joiner)
+        label = None
+        if record.get("label") is not None:
+            kind: Any = str | int
+            label = _filled(str(field(record, "label", kind, location)), f"{location}: label")
+        return tagged("", words, tags, None, location, joiner=joiner)._replace(label=label)
 
     return _read(lines, example)
 

@@ -116,13 +116,12 @@ KINDS: dict[type, Kind] = {
 }
 
 
-def glue_task_of(data: ExampleData) -> str | None:
-    """Returns the key of `formats.GLUE` for data from GLUE, in files or TFDS; None for other data."""
+def metrics_of(data: ExampleData) -> str:
+    """The name of the official metrics of a data set in files or TFDS, as in `Format.metrics`."""
     if data.source:
         task = tfds_sets.glue_of_tfds(data.source.removeprefix(TFDS))
-        return task and task[0]
-    family, _, name = data.format.partition("/")
-    return name if family == "glue" else None
+        return FORMATS[f"glue/{task[0]}"].metrics if task else ""
+    return FORMATS[data.format].metrics if data.format in FORMATS else ""
 
 
 def _is_lines(path: str) -> bool:

@@ -24,6 +24,11 @@ const EXAMPLES = {
     { text: "Angela Merkel flew from Berlin to New York on Monday to meet people at Microsoft." },
     { text: "이순신은 1545년 서울에서 태어났고, 한국은행은 백 원 동전에 그의 얼굴을 새겼다." },
   ],
+  intent_and_slots: [
+    { text: "play some jazz from the nineties on the kitchen speaker" },
+    { text: "book a table for four at an italian restaurant in boston tomorrow" },
+    { text: "내일 오후 서울 날씨 알려 줘" },
+  ],
   question_answering: [
     {
       question: "When did Ada Lovelace publish her notes?",

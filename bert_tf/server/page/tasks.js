@@ -103,6 +103,18 @@ const ANSWERS = {
     ];
   },
 
+  intent_and_slots(outputs, values, settings) {
+    const rows = ranked(outputs.intents[0], outputs.intent_probabilities[0]);
+    return [
+      verdict(outputs.intent[0]),
+      bars(
+        rows.map(([name, share], index) => [name, share, index ? "" : "best"]),
+        { more: t("allLabels", { count: rows.length }) },
+      ),
+      ...ANSWERS.tagging(outputs, values, settings),
+    ];
+  },
+
   question_answering(outputs, { context }, { null_threshold }) {
     const count = outputs.nbest_count[0];
     const best = Array.from({ length: count }, (_, index) => ({
@@ -304,6 +316,11 @@ export function compare(task, outputs, sequence, index, values, settings, maskId
       return [both(t("value"), (row) => outputs.value[row].toFixed(3))];
     case "multiple_choice":
       return values.choices.map((text, number) => both(text, (row) => outputs.probabilities[row][number] ?? 0));
+    case "intent_and_slots":
+      return outputs.intents[0]
+        .map((name, number) => both(name, (row) => outputs.intent_probabilities[row][number]))
+        .sort((one, other) => other[1] - one[1])
+        .slice(0, 10);
     case "tagging":
       return sequence.tokens
         .map((token, number) => ({ token, number, change: taggingChange(outputs, number) }))

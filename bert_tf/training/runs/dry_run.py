@@ -18,7 +18,7 @@ from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.shards import Shards, are_shards
 from bert_tf.model.mode import Mode, Seeds, computing
 from bert_tf.progress import duration
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.objective import Objective
 from bert_tf.text import Tokenizer
 from bert_tf.training.speed import Work
 from bert_tf.types import Array, Tensors
@@ -43,11 +43,11 @@ def parameters(model: keras.Model) -> dict[str, int]:
     return parts
 
 
-def kept_bytes(task: Task, model: keras.Model, features: Tensors, *, remat: bool) -> int:
+def kept_bytes(objective: Objective, model: keras.Model, features: Tensors, *, remat: bool) -> int:
     """Bytes that the forward pass keeps for the backward pass, counted in the traced graph.
 
     Args:
-        model: built by `task.build`.
+        model: built by `objective.build`.
         features: a micro-batch of one replica, masked.
         remat: as in TrainConfig. The tensors that exist while a layer is recomputed are not counted.
 
@@ -62,8 +62,8 @@ def kept_bytes(task: Task, model: keras.Model, features: Tensors, *, remat: bool
         mode = Mode(seeds=Seeds(tf.zeros([2], tf.int64)), recompute=remat)
         with tf.GradientTape() as tape, computing(mode):
             outputs = model({tensor.name: features[tensor.name] for tensor in model.inputs}, training=True)
-            metrics = task.loss_and_metrics(features, outputs)
-            loss = sum(metrics[name][0] for name in task.losses)
+            metrics = objective.loss_and_metrics(features, outputs)
+            loss = sum(metrics[name][0] for name in objective.losses)
         forward.update(op.name for op in tf.compat.v1.get_default_graph().get_operations())
         return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 

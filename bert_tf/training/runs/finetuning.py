@@ -88,7 +88,7 @@ def finetune(
     limit = encoder.config.max_position_embeddings
     if task_config.max_length > limit:
         raise ConfigError(f"task.max_length is {task_config.max_length}; it must be at most the model's {limit}")
-    task = kind.create(tokenizer, task_config, config.data, splits["train"].examples, source.labels())
+    task = kind.learn(tokenizer, task_config, config.data, splits["train"].examples, source.labels())
     for split in splits.values():  # before training, so that an unknown label in the validation set is reported at once
         split.prepare(task)
     # The same files may be read or repaired differently by another version.
@@ -96,7 +96,7 @@ def finetune(
     _check_inputs(inputs, like)
     columns, validation = splits["train"].columns, splits.get("validation")
     batch_size = config.train.batch_size
-    steps_per_epoch = math.ceil(task.count_rows(columns) / batch_size)
+    steps_per_epoch = math.ceil(task.codec.rows.count(columns) / batch_size)
     total_steps = config.train.steps or math.ceil(steps_per_epoch * config.train.epochs)
 
     # XLA compiles the update, or at least GELU, for each length.
@@ -104,7 +104,7 @@ def finetune(
 
     def epoch_batches(epoch: tf.Tensor | int) -> tf.data.Dataset:
         seed = tf.stack([tf.constant(config.train.seed, tf.int64), epoch])
-        return task.batches(columns, batch_size, seed=seed, few_lengths=few_lengths)
+        return task.codec.rows.batches(columns, batch_size, seed=seed, few_lengths=few_lengths)
 
     evaluation: Evaluation | None = None
 
@@ -125,7 +125,10 @@ def finetune(
         results["steps_per_epoch"] = steps_per_epoch
         if evaluation is None:
             return
-        results |= {"measure": [task.monitor, task.mode], "baseline": task.baseline(evaluation.split.examples)}
+        results |= {
+            "measure": [task.monitor, task.mode],
+            "baseline": task.benchmark.baseline(evaluation.split.examples),
+        }
         if evaluation.predictions is None or results["final"]["step"] != results["steps"]:
             evaluation()  # with the weights that will be saved
 
@@ -197,7 +200,7 @@ class Split:
         where: the name of the examples.
         examples: in their order.
         read_report: examples that were skipped or repaired.
-        columns: from `FineTuningTask.to_tensors`, set by `prepare`.
+        columns: from `Codec.to_tensors`, set by `prepare`.
     """
 
     columns: Tensors
@@ -211,7 +214,7 @@ class Split:
 
     def prepare(self, task: FineTuningTask) -> None:
         """Makes the columns; prints what was skipped, and what the task will repair or cannot use."""
-        self.columns = task.to_tensors(self.examples, labelled=True)
+        self.columns = task.codec.to_tensors(self.examples, labelled=True)
         task.check(self.examples, self.read_report)
         print_report(self.where, self.read_report)
 
@@ -229,7 +232,7 @@ class Evaluation:
         task, split: also attributes; the split is prepared for the task.
         model: built by `task.build`.
         batch_size: rows per batch.
-        tune: whether the task tunes settings on these examples (`FineTuningTask.tune`).
+        tune: whether the task tunes settings on these examples (`Benchmark.tune`).
 
     Attributes:
         predictions: of the last call; None before.
@@ -246,7 +249,7 @@ class Evaluation:
         tune: bool = False,
     ) -> None:
         self.task, self.split, self._tune = task, split, tune
-        self._batches = task.batches(split.columns, batch_size)
+        self._batches = task.codec.rows.batches(split.columns, batch_size)
         self._answers = Answering(task, model, strategy, labelled=True)
         self.predictions: list[Json] | None = None
 
@@ -258,10 +261,10 @@ class Evaluation:
         examples = self.split.examples
         answers, metrics = self._answers(self.split.columns, self._batches)
         # A run or a search continues after an evaluation of a diverged model, and its metrics show that.
-        self.predictions = predictions = self.task.predictions(examples, answers, finite=not self._tune)
+        self.predictions = predictions = self.task.codec.predictions(examples, answers, finite=not self._tune)
         if self._tune:
-            self.task.tune(examples, predictions)
-        return metrics | self.task.official_metrics(examples, predictions)
+            self.task.benchmark.tune(examples, predictions)
+        return metrics | self.task.benchmark.official_metrics(examples, predictions)
 
 
 def predictor(
@@ -279,9 +282,9 @@ def predictor(
     answers = Answering(task, model, strategy, labelled=False)
 
     def predict(examples: Iterable[Any], batch_size: int) -> Iterator[tuple[Any, Json]]:
-        for chunk in task.chunks(examples, _CHUNK):
-            columns = task.to_tensors(chunk, labelled=False)
-            answered, _ = answers(columns, task.batches(columns, batch_size))
-            yield from zip(chunk, task.predictions(chunk, answered), strict=True)
+        for chunk in task.codec.chunks(examples, _CHUNK):
+            columns = task.codec.to_tensors(chunk, labelled=False)
+            answered, _ = answers(columns, task.codec.rows.batches(columns, batch_size))
+            yield from zip(chunk, task.codec.predictions(chunk, answered), strict=True)
 
     return predict

@@ -108,7 +108,7 @@ def pretrain(
             _validation_batches(Corpus(validation, tokenizer, data), batch_size, seed) for data, batch_size in phases
         ]
         return [
-            batches and evaluator(task, model, batches, strategy, source.prepare)
+            batches and evaluator(task.objective, model, batches, strategy, source.prepare)
             for batches, source in zip(validation_batches, inputs, strict=True)
         ]
 

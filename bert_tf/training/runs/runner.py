@@ -198,7 +198,7 @@ class Runner:
         for work, source, phase in zip(works, inputs, trainer.phases, strict=True):
             rows = work.batch_size // self.strategy.num_replicas_in_sync // phase.config.accumulation
             microbatch = {name: value[:rows] for name, value in next(iter(source.batches(0))).items()}
-            kept.append(dry_run.kept_bytes(task, model, source.prepare(microbatch), remat=self.config.remat))
+            kept.append(dry_run.kept_bytes(task.objective, model, source.prepare(microbatch), remat=self.config.remat))
         size = 4 * model.count_params()
         parts = parallel_parts(self.strategy)
         gradients = size if parts == 1 else (parts + 1) * size  # those of each part, and their sum

@@ -57,12 +57,12 @@ def test_stored_activations_grow_with_the_rows_and_are_fewer_with_remat():
     task = Pretraining(None, LENGTH)
     model = task.build(encoder(0.1, "float32"))
     one, two = ({name: tf.constant(value[:rows]) for name, value in features().items()} for rows in (16, 32))
-    kept = dry_run.kept_bytes(task, model, one, remat=False)
+    kept = dry_run.kept_bytes(task.objective, model, one, remat=False)
     # One layer with 16 units and 12 positions: its input, query, key, value, context, the two halves of the
     # feed-forward network, float32, as a lower limit.
     assert kept > 16 * LENGTH * 4 * (16 + 48 + 16 + 32 + 32)
-    assert dry_run.kept_bytes(task, model, two, remat=False) == pytest.approx(2 * kept, rel=0.02)
-    assert dry_run.kept_bytes(task, model, one, remat=True) < 0.7 * kept
+    assert dry_run.kept_bytes(task.objective, model, two, remat=False) == pytest.approx(2 * kept, rel=0.02)
+    assert dry_run.kept_bytes(task.objective, model, one, remat=True) < 0.7 * kept
 
 
 @pytest.mark.parametrize("pairs", ["nsp", *(pytest.param(pairs, marks=pytest.mark.slow) for pairs in ("sop", "none"))])

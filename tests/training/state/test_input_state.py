@@ -117,10 +117,10 @@ QUICK = ("classification",)  # rows of windows
 def test_the_input_position_of_fine_tuning_is_saved_for_every_task(tmp_path, capsys, name):
     tokenizer = Tokenizer([*SPECIALS, "?", *LETTERS])
     task = TASKS[name].from_settings({"max_length": 16} | FINE_TUNED[name], tokenizer)
-    columns = task.to_tensors(list(examples_of(name)), labelled=True)
+    columns = task.codec.to_tensors(list(examples_of(name)), labelled=True)
 
     def batches(epoch):
-        return task.batches(columns, 8, seed=tf.stack([tf.constant(0, tf.int64), epoch]))
+        return task.codec.rows.batches(columns, 8, seed=tf.stack([tf.constant(0, tf.int64), epoch]))
 
     state = InputState(str(tmp_path), STRATEGY, keep=2)
     iterator = state.open(batches, (0, 0), None)
