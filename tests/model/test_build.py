@@ -15,10 +15,12 @@ CONFIGS = {
     "positions from 2, 3 types": {"position_offset": 2, "type_vocab_size": 3},
     "pre-norm, 3 layers": {"norm": "pre", "num_layers": 3, "intermediate_size": 48},
 }
-NEED_A_POOLER = {"pretraining", "next_sentence", "classification", "multiple_choice"}
+NEED_A_POOLER = {"pretraining", "next_sentence", "classification", "multiple_choice", "intent_and_slots"}
 
 
 def labels_of(head):
+    if head == "intent_and_slots":
+        return 2, 3
     return 3 if head and HEADS[head] else None
 
 
