@@ -243,7 +243,6 @@ LARGE = """
 """
 CONVERT = """
 import sys
-sys.modules["IPython"] = None  # 80 MB of modules, which libraries import where it is installed
 from bert_tf.checkpoints.conversion import convert
 convert(sys.argv[1], sys.argv[2], sys.argv[3])
 """

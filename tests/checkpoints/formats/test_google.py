@@ -609,7 +609,6 @@ def test_a_large_model_is_written_in_parts(tmp_path, monkeypatch):
 # Writes a checkpoint with tensors drawn at random on demand, then reads every tensor of it.
 LARGE = """
 import sys
-sys.modules["IPython"] = None  # 80 MB of modules, which libraries import where it is installed
 import numpy as np
 import bert_tf
 from bert_tf.checkpoints.formats import google
