@@ -48,6 +48,11 @@ def test_three_files_are_read_as_the_same_json_lines(tmp_path, examples):
     ]
 
 
+def test_an_intent_that_is_a_number_is_refused_as_it_would_come_back_as_text():
+    with pytest.raises(DataError, match=r"^x\[0\]: label is 5; expected text"):
+        list(read_tagged_lines([("x[0]", {"words": ["a"], "tags": ["O"], "label": 5})]))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

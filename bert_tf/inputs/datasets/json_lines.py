@@ -73,8 +73,7 @@ def read_tagged_lines(lines: Lines, text: str = "text") -> Iterator[TaggedExampl
             raise DataError(f"{location}: {len(words)} {unit}s and {len(tags)} tags; expected one per {unit}")
         label = None
         if record.get("label") is not None:
-            kind: Any = str | int
-            label = _filled(str(field(record, "label", kind, location)), f"{location}: label")
+            label = _filled(field(record, "label", str, location), f"{location}: label")
         return tagged("", words, tags, None, location, joiner=joiner)._replace(label=label)
 
     return _read(lines, example)
