@@ -45,7 +45,14 @@ class Training:
         self.loss_scale = LossScale(self.model, train.loss_scale_growth)
         rate = phases.learning_rate(phases.split(train, train.steps))
         self.step = Step(
-            task, self.model, self.optimizer, rate, self.loss_scale, train, self.strategy, jit_compile=compiled
+            task.objective,
+            self.model,
+            self.optimizer,
+            rate,
+            self.loss_scale,
+            train,
+            self.strategy,
+            jit_compile=compiled,
         )
         self.losses = len(task.objective.losses)
         with tf.device("/cpu:0"):
