@@ -392,11 +392,13 @@ class TextClassifier(_TextModel):
     `predict` returns the label and the probability of each label, as integers if the labels were.
 
     Examples:
-        >>> path = "hf://google/bert_uncased_L-2_H-128_A-2"
-        >>> classifier = bert_tf.TextClassifier.from_pretrained(path)
-        >>> classifier.fit(texts, labels, validation_data=(dev_texts, dev_labels))
-        >>> classifier.predict(["A film to remember."])
-        [{'label': 'positive', 'probabilities': {'negative': 0.02, 'positive': 0.98}}]
+        >>> classifier = bert_tf.TextClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> texts, labels = ["A film to remember.", "Two lost hours."], ["positive", "negative"]
+        >>> history = classifier.fit(texts, labels, epochs=1)
+        >>> classifier.predict(["A quiet, moving film."])
+        [{'label': ..., 'probabilities': {'negative': ..., 'positive': ...}}]
+        >>> sorted(classifier.evaluate(texts, labels))
+        ['accuracy', 'loss', 'macro_f1', 'truncated_share']
     """
 
     _kind = Classification
@@ -418,6 +420,13 @@ class MultiLabelClassifier(_TextModel):
     The labels of a text are a list of strings; a matrix of 0 and 1 (NumPy or a data frame) has a column per label,
     named by the setting `labels`, the columns of the data frame, or else by its number. `predict` returns labels, those
     above the threshold, and the probability of each.
+
+    Examples:
+        >>> model = bert_tf.MultiLabelClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> texts = ["The plot is thin but the music is lovely.", "Great music.", "I fell asleep."]
+        >>> history = model.fit(texts, [["plot", "music"], ["music"], []], epochs=1)
+        >>> model.predict(["What a soundtrack!"])
+        [{'labels': [...], 'probabilities': {'music': ..., 'plot': ...}}]
     """
 
     _kind = MultiLabel
@@ -458,7 +467,15 @@ class MultiLabelClassifier(_TextModel):
 
 
 class TextRegressor(_TextModel):
-    """Predicts a number for a text or a pair of texts. `predict` returns its value."""
+    """Predicts a number for a text or a pair of texts. `predict` returns its value.
+
+    Examples:
+        >>> model = bert_tf.TextRegressor.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> pairs = [("A man plays.", "Someone plays."), ("A cat sleeps.", "The market fell.")]
+        >>> history = model.fit(pairs, [4.2, 0.3], epochs=1)
+        >>> model.predict([("A dog runs.", "A dog is running.")])
+        [{'value': ...}]
+    """
 
     _kind = Regression
 
@@ -471,6 +488,14 @@ class TokenClassifier(_FineTuned):
     model of words splits a text, for which `predict` has no words, into words, a model of characters into characters.
     `predict` returns text, words (or characters), tags, scores, one each, 0 where there is no wordpiece, and, for
     entities, spans: text, label, start and end in characters of the text, and score.
+
+    Examples:
+        >>> tagger = bert_tf.TokenClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> sentences = [["Ada", "lived", "in", "London", "."], ["Seoul", "is", "large", "."]]
+        >>> tags = [["B-PER", "O", "O", "B-LOC", "O"], ["B-LOC", "O", "O", "O"]]
+        >>> history = tagger.fit(sentences, tags, epochs=1)
+        >>> tagger.predict(["She was born in Seoul."])[0]["words"]
+        ['She', 'was', 'born', 'in', 'Seoul', '.']
     """
 
     _kind = Tagging
@@ -501,8 +526,12 @@ class IntentAndSlots(TokenClassifier):
     returns what `TokenClassifier` returns, the intent and the probability of each intent.
 
     Examples:
-        >>> model = bert_tf.IntentAndSlots.from_pretrained("hf://google/bert_uncased_L-2_H-128_A-2")
-        >>> model.fit([["play", "some", "jazz"], ...], [("PlayMusic", ["O", "O", "B-genre"]), ...])
+        >>> assistant = bert_tf.IntentAndSlots.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> requests = [["play", "some", "jazz"], ["weather", "in", "Oslo"]]
+        >>> labels = [("PlayMusic", ["O", "O", "B-genre"]), ("GetWeather", ["O", "O", "B-city"])]
+        >>> history = assistant.fit(requests, labels, epochs=1)
+        >>> assistant.predict(["play folk"])[0]["intent_probabilities"]
+        {'GetWeather': ..., 'PlayMusic': ...}
     """
 
     _kind = IntentAndSlotsTask
@@ -519,6 +548,14 @@ class QuestionAnswerer(_FineTuned):
     occurrence in the context counts; a list of dicts with `text` and `answer_start`, or a dict with a list of each, as
     in SQuAD; or None for a question without an answer (with the setting unanswerable=True). `predict` returns the
     answer, its start and end in characters of the context, its probability, and the best candidates as `nbest`.
+
+    Examples:
+        >>> reader = bert_tf.QuestionAnswerer.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> pair = ("When was Mozart born?", "Mozart was born in Salzburg in 1756.")
+        >>> history = reader.fit([pair], ["1756"], epochs=1)
+        >>> answer = reader.predict([pair])[0]
+        >>> pair[1][answer["start"] : answer["end"]] == answer["answer"]
+        True
     """
 
     _kind = QuestionAnswering
@@ -549,6 +586,13 @@ class MultipleChoice(_FineTuned):
 
     An input is a tuple (context, choices) or (context, question, choices), or a dict with these keys; a label is the
     index of the right choice. `predict` returns choice (an index), label (its text) and the probability of each choice.
+
+    Examples:
+        >>> model = bert_tf.MultipleChoice.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> questions = [("The vase fell.", ["It broke.", "It sang."])]
+        >>> history = model.fit(questions, [0], epochs=1)
+        >>> model.predict(questions)
+        [{'choice': ..., 'label': ..., 'probabilities': [..., ...]}]
     """
 
     _kind = MultipleChoiceTask
@@ -566,7 +610,13 @@ class MultipleChoice(_FineTuned):
 
 
 class MaskedLM(_Model[MaskedLMTask]):
-    """A pre-trained masked language model, which fills in [MASK]."""
+    """A pre-trained masked language model, which fills in [MASK].
+
+    Examples:
+        >>> model = bert_tf.MaskedLM.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> model.predict(["Paris is the [MASK] of France."])
+        [[[{'token': ..., 'probability': ...}, ...]]]
+    """
 
     _kind = MaskedLMTask
 
@@ -615,6 +665,14 @@ class SentenceEncoder:
     Attributes:
         encoder: the Keras model.
         tokenizer: its tokenizer.
+
+    Examples:
+        >>> encoder = bert_tf.SentenceEncoder.from_pretrained("hf://sentence-transformers/all-MiniLM-L6-v2")
+        >>> vectors = encoder.encode(["A man plays a guitar.", "Someone makes music.", "The market fell."])
+        >>> vectors.shape
+        (3, 384)
+        >>> bool(vectors[0] @ vectors[1] > vectors[0] @ vectors[2])
+        True
     """
 
     def __init__(self, path: str, settings: Json, dtype: str) -> None:

@@ -29,6 +29,12 @@ def load(
 
     Returns:
         The encoder, and its tokenizer or None if the checkpoint has no WordPiece vocabulary.
+
+    Examples:
+        >>> encoder, tokenizer = bert_tf.load("hf://sentence-transformers/all-MiniLM-L6-v2")
+        >>> outputs = encoder(tokenizer.encode(["A film to remember."]))
+        >>> outputs["sequence_output"].shape  # [CLS] a film to remember . [SEP]
+        TensorShape([1, 7, 384])
     """
     fitting(pooler, bool | None, "pooler")
     checkpoint = open_with_warnings(path, allow_pickle=fitting(allow_pickle, bool, "allow_pickle"))

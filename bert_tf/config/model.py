@@ -40,6 +40,13 @@ class BertConfig:
         norm: "post" (BERT) or "pre" (LayerNorm before each sublayer and once at the end).
         layer_norm_epsilon: added to the variance.
         initializer_range: standard deviation of the truncated normal.
+
+    Examples:
+        >>> bert_tf.BertConfig().num_layers
+        12
+        >>> config = bert_tf.BertConfig.from_name("tiny", vocab_size=8000)
+        >>> config.num_layers, config.hidden_size, config.vocab_size
+        (2, 128, 8000)
     """
 
     # The upper limits are far beyond any published model: a mistyped number would build for hours or fill the memory.

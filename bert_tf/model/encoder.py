@@ -160,6 +160,7 @@ class BertEncoder(FunctionalModel):
         frozen: as for `FunctionalModel`.
 
     Examples:
+        >>> import numpy as np
         >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
         >>> ones = np.ones((1, 5), "int32")
         >>> inputs = {"input_word_ids": ones, "input_mask": ones, "input_type_ids": 0 * ones}

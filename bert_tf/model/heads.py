@@ -137,6 +137,16 @@ class BertPretrainer(FunctionalModel):
         next_sentence: False omits the next-sentence head, which needs a pooler.
         trainable: as for `FunctionalModel`.
         frozen: as for `FunctionalModel`.
+
+    Examples:
+        >>> import numpy as np
+        >>> encoder = bert_tf.BertEncoder(bert_tf.BertConfig.from_name("tiny"))
+        >>> model = bert_tf.BertPretrainer(encoder)
+        >>> ones = np.ones((1, 5), "int32")
+        >>> inputs = {"input_word_ids": ones, "input_mask": ones, "input_type_ids": 0 * ones}
+        >>> logits = model(inputs | {"masked_lm_positions": 2 * ones[:, :1]})  # predict the third token
+        >>> logits["mlm_logits"].shape, logits["nsp_logits"].shape
+        (TensorShape([1, 1, 30522]), TensorShape([1, 2]))
     """
 
     def __init__(

@@ -74,6 +74,14 @@ class Tokenizer(tf.Module):
 
     Attributes:
         continues: bool [vocab_size], True for pieces that begin with "##".
+
+    Examples:
+        >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "chess", "!"]
+        >>> tokenizer = bert_tf.Tokenizer(pieces)
+        >>> tokenizer.tokenize(["Playing chess!"])
+        <tf.RaggedTensor [[5, 6, 7, 8]]>
+        >>> tokenizer.encode(["Playing chess!"])["input_word_ids"].numpy()
+        array([[2, 5, 6, 7, 8, 3]], dtype=int32)
     """
 
     def __init__(

@@ -8,13 +8,14 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.precision.optimize import to_bfloat16
 from bert_tf.model.precision.processors import fastest
+from bert_tf.progress import log
 
 
 def policy(dtype: str) -> str:
-    """The Keras dtype policy for TrainConfig.dtype; "auto" takes the fastest format on this machine and prints it."""
+    """The Keras dtype policy for TrainConfig.dtype; "auto" takes the fastest format on this machine and reports it."""
     if dtype == "auto":
         dtype, reason = fastest()
-        print(f"train.dtype=auto computes in {dtype}: {reason}")
+        log(f"training in {dtype}, the fastest format here ({reason}); the setting train.dtype chooses another")
     return dtype if dtype == "float32" else f"mixed_{dtype}"
 
 
@@ -28,7 +29,7 @@ def infer_in(dtype: str, model: keras.Model) -> str:
     """Makes a model predict in another number format from now on.
 
     Args:
-        dtype: one of `INFERENCE_DTYPES`; "auto" takes bfloat16 where that is faster, and prints its choice.
+        dtype: one of `INFERENCE_DTYPES`; "auto" takes bfloat16 where that is faster, and reports its choice.
         model: with float32 weights, of which nothing has been traced; created in the current strategy's scope. For
             bfloat16 it is then for inference only, and does not follow changes of its weights.
 
@@ -40,15 +41,15 @@ def infer_in(dtype: str, model: keras.Model) -> str:
     found, reason = fastest()
     if dtype == "auto":
         dtype = "bfloat16" if found == "bfloat16" else "float32"
-        print(f"dtype=auto predicts in {dtype}: {reason}" + (", without bfloat16" if found == "float16" else ""))
+        log(f"predicting in {dtype} ({reason}" + (", without bfloat16)" if found == "float16" else ")"))
     elif found != dtype:
-        print(f"{dtype} is no faster than float32 on this machine ({reason})")
+        log(f"{dtype} is no faster than float32 on this machine ({reason})")
     if dtype == "bfloat16":
         to_bfloat16(encoder_of(model))
     return dtype
 
 
 def note_slow(dtype: str) -> None:
-    """Prints a line if "bfloat16" is asked for on a machine where it brings nothing."""
+    """Reports if "bfloat16" is requested on a machine where it brings nothing."""
     if dtype == "bfloat16" and fastest()[0] != dtype:
-        print(f"bfloat16 is no faster than float32 on this machine ({fastest()[1]}); servers may differ")
+        log(f"bfloat16 is no faster than float32 on this machine ({fastest()[1]}); servers may differ")

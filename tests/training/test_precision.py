@@ -74,13 +74,15 @@ def test_gpus_use_the_shortest_format_that_their_matrix_units_have(capability, d
 def test_auto_is_resolved_the_same_way_every_time_and_reported(capsys):
     first = precision.policy("auto")
     assert precision.policy("auto") == first
-    line, again = capsys.readouterr().out.splitlines()
-    assert line == again and f"computes in {first.removeprefix('mixed_')}: " in line
+    line, again = capsys.readouterr().err.splitlines()
+    assert line == again and f"training in {first.removeprefix('mixed_')}, " in line
 
 
 def test_a_machine_without_fast_bfloat16_is_mentioned(monkeypatch, capsys):
     monkeypatch.setattr(precision, "fastest", lambda: ("float32", "the processor has neither"))
     precision.note_slow("none")
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().err == ""
     precision.note_slow("bfloat16")
-    assert capsys.readouterr().out.startswith("bfloat16 is no faster than float32 on this machine (the processor has")
+    assert capsys.readouterr().err.startswith(
+        "bert_tf: bfloat16 is no faster than float32 on this machine (the processor has"
+    )

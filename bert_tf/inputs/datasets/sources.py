@@ -351,9 +351,9 @@ def read(
         column: for tagged words, the column of the tags.
 
     Examples:
-        >>> data = bert_tf.read("klue/ner", "klue-ner-v1.1_dev.tsv")
-        >>> tagger.evaluate(data)
-        >>> data.x[0], data.y[0]
+        >>> reviews = bert_tf.read("table", "data/reviews", "heldout.tsv")
+        >>> len(reviews), reviews.y[:2]
+        (1500, ['positive', 'negative'])
     """
     settings = ExampleData(format=format, text=text, second_text=second_text, label=label, column=column)
     form = FORMATS.get(settings.check().format)  # an unknown one is refused by Source

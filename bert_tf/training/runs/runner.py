@@ -19,6 +19,7 @@ from bert_tf.files import nan_for_null, write_json
 from bert_tf.inputs.identity import digest
 from bert_tf.locks import locked
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.progress import log
 from bert_tf.tasks.task import Task
 from bert_tf.training import precision
 from bert_tf.training.loop import Trainer
@@ -150,7 +151,7 @@ class Runner:
             return before["jit_compile"]
         compiled = few_shapes and accelerator(self.strategy) == "GPU"
         if compiled:
-            print("train.jit_compile=auto compiles the update by XLA: a GPU, and few shapes of batches")
+            log("compiling the update with XLA, which takes a while at the start; train.jit_compile=off turns it off")
         return compiled
 
     def _pipeline(self) -> str:
