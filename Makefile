@@ -94,7 +94,7 @@ OTHER_VERSIONS += $$(test ! -e $(TF217)/.ready || echo BERT_TF_TEST_TF_2_17_PYTH
 OTHER_VERSIONS += $$(test ! -e $(TF212)/.ready || echo BERT_TF_TEST_TF_2_12_PYTHON=$(CURDIR)/$(TF212)/bin/python)
 
 test-servers: $(BIN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready
-	env $(OTHER_VERSIONS) $(BIN)/python -m pytest tests/serving
+	env $(OTHER_VERSIONS) $(BIN)/python -m pytest tests/inference
 
 test-all: $(BIN)/.peers $(GARDEN)/.ready $(TF220)/.ready $(TF217)/.ready $(TF212)/.ready
 	env BERT_TF_TEST_MODEL_GARDEN_PYTHON=$(CURDIR)/$(GARDEN)/bin/python $(OTHER_VERSIONS) $(BIN)/python -m pytest

@@ -16,7 +16,7 @@ import side_by_side
 from side_by_side import CEILING, WORKERS, Contestant, Python
 
 from bert_tf.config import BertConfig
-from bert_tf.serving.session import TOLERANCES
+from bert_tf.inference.session import TOLERANCES
 
 _WORK = "base:8x128,minilm:1x16,minilm:8x32,minilm:32x128"
 _MINILM = BertConfig(num_layers=6, hidden_size=384, num_heads=12, intermediate_size=1536)

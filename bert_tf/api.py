@@ -28,15 +28,15 @@ from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConf
 from bert_tf.config.values import annotations, fitting, misfit, shown, unknown_field
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.files import cause, check_output, text_path, write_json
+from bert_tf.inference.embedder import Embedder, open_embedder
+from bert_tf.inference.extraction import extract
+from bert_tf.inference.saved_model import Exported, export, export_run, on_cpu
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
 from bert_tf.inputs.datasets.formats import FORMATS
 from bert_tf.inputs.datasets.sources import Data, InMemory
 from bert_tf.inputs.datasets.text_files import whole
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.report.file_reporter import FileReporter
-from bert_tf.serving.embeddings import Embedder, open_embedder
-from bert_tf.serving.export import Exported, export, export_run, on_cpu
-from bert_tf.serving.extraction import extract
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.codec import check_finite

@@ -4,7 +4,7 @@ import functools
 
 from absl import flags
 
-from bert_tf.serving.session import TOLERANCES, Session
+from bert_tf.inference.session import TOLERANCES, Session
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that pretrain or finetune wrote.", required=True)
 _EXPORT_DIR = flags.DEFINE_string(
@@ -22,7 +22,7 @@ _CHECK = flags.DEFINE_bool("check", True, "Verify the export in a TensorFlow ses
 
 
 def main(session: Session, _: list[str]) -> None:
-    from bert_tf.serving.export import export_run, summary
+    from bert_tf.inference.saved_model import export_run, summary
     from bert_tf.training.precision import note_slow
 
     note_slow(_OPTIMIZE.value)

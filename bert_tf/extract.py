@@ -16,11 +16,11 @@ from bert_tf.config import FeatureConfig
 from bert_tf.config.embeddings import POOLS
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing
+from bert_tf.inference.embedder import open_embedder
+from bert_tf.inference.extraction import WRITERS, extract, read_texts
+from bert_tf.inference.saved_model import export, on_cpu, summary
+from bert_tf.inference.session import TOLERANCES
 from bert_tf.progress import Counted
-from bert_tf.serving.embeddings import open_embedder
-from bert_tf.serving.export import export, on_cpu, summary
-from bert_tf.serving.extraction import WRITERS, extract, read_texts
-from bert_tf.serving.session import TOLERANCES
 from bert_tf.training.precision import infer_in, note_slow
 
 _Number = TypeVar("_Number", int, float)

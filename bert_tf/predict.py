@@ -16,12 +16,12 @@ from bert_tf.app import data_flags, dtype_flag, run, strategy_flags
 from bert_tf.checkpoints.directory import files_of, load_fine_tuned
 from bert_tf.errors import ConfigError
 from bert_tf.files import check_output, replacing
+from bert_tf.inference.ask import without_password
+from bert_tf.inference.predictions import ServerClient, find_version, task_of
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import Counted
 from bert_tf.quiet import hide_beam_warnings
-from bert_tf.serving.ask import without_password
-from bert_tf.serving.predictions import Server, find_version, task_of
 from bert_tf.tasks import FineTuningTask
 from bert_tf.training import precision, strategy
 from bert_tf.training.runs import finetuning
@@ -110,7 +110,7 @@ def _predict(model_dir: str) -> None:
 
 def _predict_on_server(url: str, export_dir: str) -> None:
     check_output(_OUTPUT.value)
-    server = Server(url, export_dir)
+    server = ServerClient(url, export_dir)
     _write(server.task, lambda examples: server.predicting(examples, _BATCH_SIZE.value))
 
 
@@ -135,7 +135,7 @@ def _predict_on_beam(runner: str, export_dir: str, arguments: list[str]) -> None
     hide_beam_warnings()
     try:
         from bert_tf.beam_options import pipeline_options
-        from bert_tf.serving import beam
+        from bert_tf.inference import beam
     except ImportError as error:
         raise ConfigError(f"Apache Beam is not installed ({error}); pip install 'bert_tf[beam]'") from None
 

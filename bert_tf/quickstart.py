@@ -19,11 +19,11 @@ from bert_tf.bundled import config, write_english_vocabulary
 from bert_tf.config import FinetuneConfig, PretrainConfig
 from bert_tf.errors import DataError
 from bert_tf.files import bundled, check_output, check_own_directory, write_json, write_text
+from bert_tf.inference.saved_model import export_run, summary
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.locks import locked
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.report.pages import quickstart_page
-from bert_tf.serving.export import export_run, summary
 from bert_tf.training import strategy
 from bert_tf.training.runs.finetuning import finetune
 from bert_tf.training.runs.pretraining import pretrain
@@ -153,7 +153,7 @@ def _export(models: Mapping[str, str]) -> list[str]:
 
 def _ask(path: str, texts: Sequence[str]) -> list[Json]:
     """Answers of an exported model, run as TF Serving runs it, in a process that does not import this package."""
-    script = bundled("serving/ask.py")
+    script = bundled("inference/ask.py")
     done = subprocess.run([sys.executable, script, path, *texts], capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
@@ -213,7 +213,7 @@ def _commands(output: str, best: str, exported: str) -> list[list[str]]:
             "Label your own texts",
             f"python -m bert_tf.predict --model_dir={model} --data_dir=texts.tsv --output=labels.tsv",
         ],
-        ["Ask the exported model", f'python bert_tf/serving/ask.py {exported} "What a film!"'],
+        ["Ask the exported model", f'python bert_tf/inference/ask.py {exported} "What a film!"'],
         ["Serve it with TF Serving", f"{serve} --model_base_path={os.path.abspath(os.path.dirname(exported))}"],
         ["Watch the curves", f"tensorboard --logdir={output}"],
         ["Pre-train longer", f"{pretrain} --config.train.steps=20000 --model_dir=runs/tiny"],

@@ -114,8 +114,8 @@ for _name in _IGNORED_BOOLEANS:
 def main(_: list[str]) -> None:
     try:
         from bert_tf.server import config, server
-        from bert_tf.server.batching import BatchingOptions
         from bert_tf.server.models import PollingOptions
+        from bert_tf.server.request_batching import BatchingOptions
         from bert_tf.server.servable import RunOptions
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bert_tf[serving]'") from None

@@ -13,7 +13,7 @@ sys.modules.setdefault("triton", None)
 
 
 # The longest files: one of them at the end would leave the other process without work.
-LONG = ("tests/inputs", "tests/serving", "tests/test_programs", "tests/training")
+LONG = ("tests/inference", "tests/inputs", "tests/test_programs", "tests/training")
 
 
 def pytest_collection_modifyitems(items):

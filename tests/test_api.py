@@ -18,9 +18,9 @@ from bert_tf.model.encoder import encoder_of
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.training.runs import finetuning
 from tests import packages
+from tests.inference.kinds import KINDS, LENGTH, VOCABULARY, _encoder
 from tests.model import numpy_bert
 from tests.model.small import multiplies_bfloat16, randomize, small_config
-from tests.serving.kinds import KINDS, LENGTH, VOCABULARY, _encoder
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 GOOD = ["the good.", "good, the", "the the good", "good good!", "the good?"]

@@ -19,8 +19,8 @@ from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport, TextEx
 from bert_tf.inputs.datasets.sources import InMemory, Source
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.masked_lm import MaskedLM
+from tests.inference.kinds import LENGTH, VOCABULARY, _encoder
 from tests.model.small import randomize
-from tests.serving.kinds import LENGTH, VOCABULARY, _encoder
 
 TEXTS = ["the good.", "a b c", "good", "c b a"]
 STARS = [5, 1, 5, 1]

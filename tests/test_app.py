@@ -144,9 +144,9 @@ def test_no_program_loads_tensorflow_before_silencing_its_startup_messages():
                 names += [alias.name for alias in node.names]
         # Without bert_tf.app at the top, a function imports it before the modules that it needs itself.
         before = names[: names.index("bert_tf.app")] if "bert_tf.app" in names else names
-        packages = {name.partition(".")[0] for name in before if name != "bert_tf.serving.session"}
+        packages = {name.partition(".")[0] for name in before if name != "bert_tf.inference.session"}
         assert packages <= {"absl", "ml_collections", *sys.stdlib_module_names}, path
-    loaded = "import sys, bert_tf.serving.session; sys.exit('tensorflow' in sys.modules)"
+    loaded = "import sys, bert_tf.inference.session; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", loaded]).returncode == 0
 
 

@@ -27,7 +27,7 @@ from bert_tf.config import (
 )
 from bert_tf.config.train import RECIPES
 from bert_tf.errors import ConfigError
-from bert_tf.metrics.tagging import SCHEMES
+from bert_tf.metrics.entities import SCHEMES
 
 # Layers, hidden size, heads: the paper's two and the four of Turc et al. (2019), table 1.
 SIZES = {

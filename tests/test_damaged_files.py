@@ -34,14 +34,14 @@ from bert_tf.checkpoints.tensor_files.safetensors import open_tensors
 from bert_tf.config import ExampleData, PretrainingData, TrainConfig
 from bert_tf.errors import BertTfError, DataError
 from bert_tf.files import bundled, write_json
+from bert_tf.inference import ask, card, prediction_shards
+from bert_tf.inference.extraction import read_texts
 from bert_tf.inputs.batching import stream
 from bert_tf.inputs.corpus.corpus import Corpus, find_corpus
 from bert_tf.inputs.corpus.dataset import reading
 from bert_tf.inputs.datasets.examples import ReadReport, TextExample
 from bert_tf.inputs.datasets.formats import FORMATS
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.serving import ask, card, shards
-from bert_tf.serving.extraction import read_texts
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import write_vocabulary
@@ -53,9 +53,9 @@ from bert_tf.training.state.input_state import InputState
 from bert_tf.training.state.run_manifest import RunManifest
 from tests.checkpoints.formats import test_model_garden as garden
 from tests.checkpoints.small import small_checkpoint
+from tests.inference.test_ask import Echo
 from tests.model.numpy_bert import random_tensors
 from tests.model.small import PIECES
-from tests.serving.test_ask import Echo
 
 STEPS = (5, 10)  # of the checkpoints of a run
 RUN = {"program": "finetune", "config": {"task": {"max_length": 8}}, "computes_in": "float32", "inputs": {"train": "a"}}
@@ -268,11 +268,11 @@ def make_card(folder):
 
 
 def predictions_of(path, made_of):
-    return shards.Shards(f"{path}/out.jsonl", TextExample, [shards.Shard(20, made_of)])
+    return prediction_shards.Shards(f"{path}/out.jsonl", TextExample, [prediction_shards.Shard(20, made_of)])
 
 
 def make_predictions(folder):
-    made = shards.stage(f"{folder}/out.jsonl", EXAMPLES, TextExample, {}, lambda examples: None)
+    made = prediction_shards.stage(f"{folder}/out.jsonl", EXAMPLES, TextExample, {}, lambda examples: None)
     made.write(0, [{}] * 20, lambda path, rows: write_json(path, [str(row) for row in rows]))
     (folder / "made_of").write_text(json.loads((folder / "out.jsonl.shards/00000.json").read_text())["made_of"])
 

@@ -220,7 +220,7 @@ def test_the_export_gives_the_answers_of_predict_without_any_other_file(programs
     shutil.rmtree(copy)
     (folder / "export").rename(folder / "moved")
 
-    ask = [sys.executable, bundled("serving/ask.py"), f"{folder}/moved/1", *texts]
+    ask = [sys.executable, bundled("inference/ask.py"), f"{folder}/moved/1", *texts]
     answers = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.splitlines()
 
     for answer, predicted in zip(map(json.loads, answers), read(folder / "few.tsv"), strict=True):

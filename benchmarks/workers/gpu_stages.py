@@ -28,7 +28,7 @@ from gpu_training import Training, forward, pieces, rows_for, synthetic
 from bert_tf.config import BertConfig, ClassificationConfig
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.inference import infer
+from bert_tf.model.mode import infer
 from bert_tf.tasks.classification import Classification
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.speed import row_flops

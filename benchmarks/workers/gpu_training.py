@@ -12,7 +12,7 @@ import tensorflow as tf
 from bert_tf.config import TrainConfig
 from bert_tf.inputs.batching import stream
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.training import optimizers, phases
 from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.state.checkpoints import Checkpoints

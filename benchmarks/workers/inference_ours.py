@@ -21,8 +21,8 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
 
     import bert_tf
     from bert_tf.config import EmbeddingConfig
-    from bert_tf.model.inference import infer
-    from bert_tf.serving.embeddings import Embedder
+    from bert_tf.inference.embedder import Embedder
+    from bert_tf.model.mode import infer
     from bert_tf.text.tokenizer import Tokenizer
     from bert_tf.training.precision import infer_in
 
@@ -60,7 +60,7 @@ def _exported(embedder: Any, mode: str, kind: str, texts: list[str], features: d
     """A function that asks an export of the embedder in a session, and the export's size in MB."""
     import tensorflow as tf
 
-    from bert_tf.serving.export import export
+    from bert_tf.inference.saved_model import export
     from bert_tf.tasks.signatures import DEFAULT, TOKENS
 
     v1 = tf.compat.v1

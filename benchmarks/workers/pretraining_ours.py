@@ -15,7 +15,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.config import BertConfig, TrainConfig
     from bert_tf.inputs.batching import stream
     from bert_tf.model.encoder import BertEncoder
-    from bert_tf.tasks.pretraining import Pretraining
+    from bert_tf.tasks.mlm_and_nsp import Pretraining
     from bert_tf.training import precision, strategy
     from bert_tf.training.loop import Trainer
 

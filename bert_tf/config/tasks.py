@@ -168,7 +168,7 @@ class TagsConfig(TaskConfig):
     Attributes:
         max_length: tokens of a window, special tokens included. Longer texts become several windows; none is cut.
         stride: tokens from the start of one window to the start of the next; 0 for half of a window.
-        scheme: the scheme of entity tags in training: "BIO", "BIOES" or "IOB1", see `metrics.tagging`; "" for that of
+        scheme: the scheme of entity tags in training: "BIO", "BIOES" or "IOB1", see `metrics.entities`; "" for that of
             the training file.
     """
 

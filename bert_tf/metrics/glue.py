@@ -9,8 +9,8 @@ import numpy as np
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Scale
 from bert_tf.inputs.datasets.formats import GLUE
+from bert_tf.metrics.accuracy_and_f1 import accuracy, binary_f1, correlations, matthews
 from bert_tf.metrics.checks import Values, check_names
-from bert_tf.metrics.classification import accuracy, binary_f1, correlations, matthews
 from bert_tf.types import Metrics
 
 

@@ -14,7 +14,6 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, FeatureConfig, to_dict
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.model.inference import inferred
 from bert_tf.model.layers import (
     Dense,
     Embeddings,
@@ -25,7 +24,7 @@ from bert_tf.model.layers import (
     read_config,
 )
 from bert_tf.model.layouts import Tokens
-from bert_tf.model.mode import computing, current
+from bert_tf.model.mode import computing, current, inferred
 from bert_tf.model.normalization import LayerNorm
 from bert_tf.model.positions import (
     AttentionBias,

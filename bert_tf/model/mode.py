@@ -1,18 +1,21 @@
-"""How models compute now: one object, entered by the step, the evaluator and the export, and read by the layers."""
+"""How models compute now: one object, entered by the step, the evaluator and the export, and read by the layers; and
+calls of models in inference.
+"""
 
 import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from bert_tf.model.layouts import AllPositions
 from bert_tf.types import Tensors
 
-# What calls an `Inference` of model/inference.py on features, in one of several ways.
-Dispatch: TypeAlias = Callable[[Any, Tensors], Any]
+# Calls an `Inference` on features, in one of several ways.
+Dispatch: TypeAlias = Callable[["Inference", Tensors], Any]
 
 
 def fold_in(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
@@ -132,3 +135,43 @@ def repeatable(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         return results
 
     return call
+
+
+class Inference(NamedTuple):
+    """A call of a model, as a function of its features; equal calls compute the same.
+
+    Attributes:
+        function: called with the model and the features.
+        model: whose layers `function` calls.
+        skip_padding: as in `Mode`.
+    """
+
+    function: Callable[[keras.Model, Tensors], Any]
+    model: keras.Model
+    skip_padding: bool
+
+    @property
+    def calls_model(self) -> bool:
+        """Whether the results are the outputs of the model itself."""
+        return self.function is _called
+
+    def __call__(self, features: Tensors) -> Any:
+        with computing(dataclasses.replace(current(), inference=True, skip_padding=self.skip_padding)):
+            return self.function(self.model, features)
+
+
+def infer(model: keras.Model, features: Tensors, *, skip_padding: bool = True) -> Any:
+    """`model(features, training=False)` in the mode of inference."""
+    return inferred(_called, model, features, skip_padding=skip_padding)
+
+
+def inferred(
+    function: Callable[[keras.Model, Tensors], Any], model: keras.Model, features: Tensors, *, skip_padding: bool = True
+) -> Any:
+    """`function(model, features)` in the mode of inference, through the dispatch of the mode if it has one."""
+    inference, dispatch = Inference(function, model, skip_padding), current().dispatch
+    return dispatch(inference, features) if dispatch else inference(features)
+
+
+def _called(model: keras.Model, features: Tensors) -> Any:
+    return model(features, training=False)

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from tensorflow_serving.apis import input_pb2
 
-from bert_tf.server import examples
-from bert_tf.server.errors import Code, ServingError
+from bert_tf.server import tf_examples
 from bert_tf.server.models import Models
 from bert_tf.server.monitoring import REQUEST_COUNT, REQUEST_LATENCY, Metrics, log_access
 from bert_tf.server.options import Limits
 from bert_tf.server.servable import Servable, serialized
+from bert_tf.server.status import Code, ServingError
 from bert_tf.server.tensors import check_limits, least_bytes
 from bert_tf.types import Array
 
@@ -175,11 +175,11 @@ class Runner:
             servable: to ask.
             signature: its name.
             method: CLASSIFY or REGRESS.
-            outputs: from `examples.outputs_of`.
+            outputs: from `tf_examples.outputs_of`.
             asked: the examples.
         """
         inputs = {"inputs": await in_thread(call.size, serialized, asked)}
         found = await self.predict(call, servable, signature, inputs, outputs)
-        convert = examples.classification if method == examples.CLASSIFY else examples.regression
+        convert = tf_examples.classification if method == tf_examples.CLASSIFY else tf_examples.regression
         size = sum(value.nbytes for value in found.values())
         return await in_thread(size, convert, found, len(inputs["inputs"]))

@@ -8,8 +8,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import ConfigError
-from bert_tf.server.batching import BatchingOptions
 from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, Tls
+from bert_tf.server.request_batching import BatchingOptions
 
 _Message = TypeVar("_Message", bound=message.Message)
 

@@ -13,8 +13,8 @@ from google.protobuf import json_format, message
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import classification_pb2, get_model_metadata_pb2, get_model_status_pb2, regression_pb2
 
-from bert_tf.server.errors import invalid
 from bert_tf.server.json_requests import KINDS
+from bert_tf.server.status import invalid
 from bert_tf.server.tensors import objects
 from bert_tf.types import Array, Json
 

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from bert_tf.server.errors import invalid
+from bert_tf.server.status import invalid
 from bert_tf.types import Json
 
 _LONGEST_SHOWN = 200  # characters of a value in an error

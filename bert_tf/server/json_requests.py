@@ -19,9 +19,9 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import input_pb2
 
-from bert_tf.server.errors import Code, ServingError, invalid
 from bert_tf.server.json_parser import TOO_BIG, Infinity, shown
 from bert_tf.server.servable import DEFAULT_SIGNATURE
+from bert_tf.server.status import Code, ServingError, invalid
 from bert_tf.server.tensors import objects
 from bert_tf.types import Array, Json
 

@@ -23,13 +23,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bert_tf.server import examples, json_answers, json_parser, json_requests
+from bert_tf.server import json_answers, json_parser, json_requests, tf_examples
 from bert_tf.server.calls import Call, Runner, check_answer, in_thread
-from bert_tf.server.errors import Code, ServingError, invalid
 from bert_tf.server.models import AVAILABLE, Models, status_response
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.options import EndpointOptions
 from bert_tf.server.servable import Servable
+from bert_tf.server.status import Code, ServingError, invalid
 from bert_tf.types import Json
 
 _T = TypeVar("_T")
@@ -48,7 +48,7 @@ _API = re.compile(r"(?i)/v1/.*", re.DOTALL)
 _OF_MODEL = r"(?i:/v1/models(?:/(?P<name>[^/:]+))?(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _PREDICTION = re.compile(_OF_MODEL + r"):(?P<method>classify|regress|predict)")
 _INFORMATION = re.compile(_OF_MODEL + r"(?:/(?P<resource>metadata))?)")
-_METHODS = {"classify": examples.CLASSIFY, "regress": examples.REGRESS}
+_METHODS = {"classify": tf_examples.CLASSIFY, "regress": tf_examples.REGRESS}
 
 _BODIES = 4  # bodies of the largest size that may be in memory at the same time
 
@@ -235,7 +235,7 @@ class Application:
         """Classifies or regresses."""
         asked = await in_thread(call.size, json_requests.decode_examples, document, name)
         signature, method = json_requests.signature_name(document), _METHODS[name]
-        outputs = examples.outputs_of(servable.signatures, signature, method)
+        outputs = tf_examples.outputs_of(servable.signatures, signature, method)
         result = await self._runner.infer(call, servable, signature, method, outputs, asked)
         encode = json_answers.encode_classification if name == "classify" else json_answers.encode_regression
         return encode(result)

@@ -16,11 +16,11 @@ from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_p
 
 from bert_tf.errors import ConfigError
 from bert_tf.server.calls import Call, Runner, check_answer
-from bert_tf.server.errors import Code, ServingError, invalid, one_line
 from bert_tf.server.models import Models
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.options import EndpointOptions
 from bert_tf.server.services import ModelService, PredictionService
+from bert_tf.server.status import Code, ServingError, invalid, one_line
 
 _log = logging.getLogger("bert_tf.server")
 

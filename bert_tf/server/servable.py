@@ -20,12 +20,12 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import input_pb2, prediction_log_pb2
 
+from bert_tf.inference.ask import describe_variant, unsuitable, variants_of
 from bert_tf.server import loading
-from bert_tf.server.batching import BatchingOptions, Queue
-from bert_tf.server.errors import Code, ServingError, invalid, one_line
 from bert_tf.server.monitoring import RUNTIME_LATENCY, WARMUP_LATENCY, Metrics
+from bert_tf.server.request_batching import BatchingOptions, Queue
+from bert_tf.server.status import Code, ServingError, invalid, one_line
 from bert_tf.server.tensors import objects
-from bert_tf.serving.ask import describe_variant, unsuitable, variants_of
 from bert_tf.types import Array, Json
 
 _log = logging.getLogger("bert_tf.server")
@@ -60,12 +60,12 @@ class Runtime:
     def __init__(self, options: RunOptions, metrics: Metrics) -> None:
         self.options, self.metrics = options, metrics
         threads = options.batching.threads if options.batching else 1
-        self.batches = concurrent.futures.ThreadPoolExecutor(threads, "batch")
+        self.batch_executor = concurrent.futures.ThreadPoolExecutor(threads, "batch")
         tf.compat.v1.logging.set_verbosity("ERROR")  # the loader's deprecation in Python does not concern operators
 
     def close(self) -> None:
         """Ends the threads; batches that wait for one fail."""
-        self.batches.shutdown(wait=False, cancel_futures=True)
+        self.batch_executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Servable:
@@ -142,7 +142,8 @@ class Servable:
             return None
         run, runtime = functools.partial(self.run, signature), self._runtime
         skips_padding = bool(card.get("skips_padding"))
-        return Queue(run, options.batching, runtime.batches, counted or {}, runtime.metrics, self.name, skips_padding)
+        executor, metrics = runtime.batch_executor, runtime.metrics
+        return Queue(run, options.batching, executor, counted or {}, metrics, self.name, skips_padding)
 
     def signature(self, name: str) -> meta_graph_pb2.SignatureDef:
         """The SignatureDef of a name; "" is `serving_default`."""

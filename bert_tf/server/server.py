@@ -13,11 +13,11 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.errors import BertTfError, ConfigError, DataError
 from bert_tf.server import addresses, rpc
-from bert_tf.server.errors import ServingError
 from bert_tf.server.models import END, Models, PollingOptions
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.options import EndpointOptions
 from bert_tf.server.servable import RunOptions, Runtime
+from bert_tf.server.status import ServingError
 from bert_tf.server.threads import in_own_thread
 from bert_tf.server.web import Web
 

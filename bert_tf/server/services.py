@@ -23,12 +23,12 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from bert_tf.server import examples, tensors
+from bert_tf.server import tensors, tf_examples
 from bert_tf.server.calls import Call, Runner, in_thread
-from bert_tf.server.errors import Code, ServingError, invalid
 from bert_tf.server.models import Models, status_response
 from bert_tf.server.options import EndpointOptions
 from bert_tf.server.servable import DEFAULT_SIGNATURE, Servable
+from bert_tf.server.status import Code, ServingError, invalid
 from bert_tf.types import Array
 
 _log = logging.getLogger("bert_tf.server")
@@ -82,17 +82,17 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     async def Classify(
         self, request: classification_pb2.ClassificationRequest, call: Call
     ) -> classification_pb2.ClassificationResponse:
-        fields = await self._inferred(request, "Classify", examples.CLASSIFY, call)
+        fields = await self._inferred(request, "Classify", tf_examples.CLASSIFY, call)
         return classification_pb2.ClassificationResponse(**fields)
 
     async def Regress(self, request: regression_pb2.RegressionRequest, call: Call) -> regression_pb2.RegressionResponse:
-        return regression_pb2.RegressionResponse(**await self._inferred(request, "Regress", examples.REGRESS, call))
+        return regression_pb2.RegressionResponse(**await self._inferred(request, "Regress", tf_examples.REGRESS, call))
 
     async def _inferred(self, request: Any, api: str, method: str, call: Call) -> dict[str, Any]:
         """The fields of the answer to Classify or Regress."""
         spec = _spec(request)
         with self._servable(spec, api, call) as servable:
-            outputs = examples.outputs_of(servable.signatures, spec.signature_name, method)
+            outputs = tf_examples.outputs_of(servable.signatures, spec.signature_name, method)
             result = await self._runner.infer(call, servable, spec.signature_name, method, outputs, request.input)
             return {"result": result, "model_spec": _answered_by(servable, spec)}
 
@@ -105,7 +105,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             for task, outputs in zip(request.tasks, _multi_outputs(servable, request), strict=True):
                 spec, method = task.model_spec, task.method_name
                 result = await self._runner.infer(call, servable, spec.signature_name, method, outputs, request.input)
-                field = f"{examples.KINDS[method]}_result"
+                field = f"{tf_examples.KINDS[method]}_result"
                 response.results.add(model_spec=_answered_by(servable, spec), **{field: result})
             return response
 
@@ -204,8 +204,8 @@ def _multi_outputs(servable: Servable, request: inference_pb2.MultiInferenceRequ
         if name in seen:
             raise invalid(f"Duplicate evaluation of signature: {name}")
         seen.add(name)
-        if task.method_name not in examples.KINDS:
+        if task.method_name not in tf_examples.KINDS:
             raise ServingError(Code.UNIMPLEMENTED, f"Unsupported signature method_name: {task.method_name}")
         unknown = "Requested signature not found in model graph"
-        outputs.append(examples.outputs_of(servable.signatures, name, task.method_name, unknown))
+        outputs.append(tf_examples.outputs_of(servable.signatures, name, task.method_name, unknown))
     return outputs

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bert_tf.server.errors import invalid
 from bert_tf.server.options import Limits
+from bert_tf.server.status import invalid
 from bert_tf.types import Array
 
 _MOST_DIMENSIONS = 64  # of NumPy's arrays

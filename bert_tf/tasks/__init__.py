@@ -6,9 +6,9 @@ from bert_tf.errors import ConfigError
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.intent_and_slots import IntentAndSlots
 from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.multi_label import MultiLabel
 from bert_tf.tasks.multiple_choice import MultipleChoice
-from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.question_answering import QuestionAnswering
 from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.tagging import Tagging

@@ -13,7 +13,7 @@ from bert_tf.config import ClassificationConfig
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.formats import GLUE, OUT_OF_SCOPE
-from bert_tf.metrics.classification import accuracy, macro_f1, scope
+from bert_tf.metrics.accuracy_and_f1 import accuracy, macro_f1, scope
 from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build

@@ -12,7 +12,7 @@ from bert_tf.errors import ConfigError
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.model.heads import build
-from bert_tf.model.inference import infer
+from bert_tf.model.mode import infer
 from bert_tf.tasks.cross_entropy import sparse_cross_entropy
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature

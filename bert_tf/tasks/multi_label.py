@@ -11,7 +11,7 @@ from bert_tf.config import ExampleData, MultiLabelConfig
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Labels, TextExample
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.classification import multi_label, precision_recall_f1
+from bert_tf.metrics.accuracy_and_f1 import multi_label, precision_recall_f1
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import Benchmark

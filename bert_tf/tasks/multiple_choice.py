@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf.config import MultipleChoiceConfig
 from bert_tf.inputs.datasets.examples import ChoiceExample
-from bert_tf.metrics.classification import accuracy
+from bert_tf.metrics.accuracy_and_f1 import accuracy
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import Benchmark

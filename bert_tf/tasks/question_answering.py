@@ -17,7 +17,7 @@ from bert_tf.config import ExampleData, QuestionAnsweringConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, QuestionExample, ReadReport
 from bert_tf.inputs.windows import cut, most_context, windows
-from bert_tf.metrics.squad import (
+from bert_tf.metrics.answer_spans import (
     best_threshold,
     question_scores,
     squad_1_scores,

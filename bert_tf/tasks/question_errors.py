@@ -6,7 +6,13 @@ import numpy as np
 
 from bert_tf.inputs.datasets.examples import QuestionExample
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.squad import Squad2Questions, question_scores, squad_1_scores, squad_2_questions, squad_2_scores
+from bert_tf.metrics.answer_spans import (
+    Squad2Questions,
+    question_scores,
+    squad_1_scores,
+    squad_2_questions,
+    squad_2_scores,
+)
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
 from bert_tf.types import Json, Metrics
 

@@ -15,7 +15,7 @@ from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, Scale, TextExample
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.classification import binary_f1, correlations
+from bert_tf.metrics.accuracy_and_f1 import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build

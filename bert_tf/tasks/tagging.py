@@ -17,8 +17,8 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, ReadReport, TaggedExample
 from bert_tf.inputs.datasets.tagged import adjoin, document_of, joined, word_columns
 from bert_tf.inputs.windows import cut, most_context, windows
-from bert_tf.metrics import tagging as metrics_of_tags
-from bert_tf.metrics.classification import accuracy
+from bert_tf.metrics import entities as entity_metrics
+from bert_tf.metrics.accuracy_and_f1 import accuracy
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import Benchmark
@@ -99,7 +99,7 @@ class TaggingCodec(Codec):
 
     @property
     def scheme(self) -> str:
-        """The scheme of the labels, one of `metrics.tagging.SCHEMES`; "" if they are no entities."""
+        """The scheme of the labels, one of `metrics.entities.SCHEMES`; "" if they are no entities."""
         if (
             not are_entities(self.state.labels) or "I" in self.state.labels
         ):  # the I of a converted model may be of any type
@@ -281,7 +281,7 @@ class TaggingCodec(Codec):
                     "end": units[end - 1][1],
                     "score": float(np.mean([score for *_, score in units[start:end]])),
                 }
-                for start, end, kind in metrics_of_tags.entities(prediction["tags"])
+                for start, end, kind in entity_metrics.entities(prediction["tags"])
             ]
         return prediction
 
@@ -354,7 +354,7 @@ class TaggingBenchmark(Benchmark[TaggingCodec]):
         super().__init__(codec, metrics)
         self._scheme, self._unit = codec.scheme, codec.state.unit
         # Characters with other tags, which a user read in this format, have no KLUE metrics.
-        self._klue = metrics == "klue/ner" and set(codec.state.labels) <= set(metrics_of_tags.KLUE_LABELS)
+        self._klue = metrics == "klue/ner" and set(codec.state.labels) <= set(entity_metrics.KLUE_LABELS)
         self.monitor = "entity_macro_f1" if self._klue else "f1" if self._scheme else "accuracy"
 
     def official_metrics(self, examples: list[TaggedExample], predictions: list[Json]) -> Metrics:
@@ -365,10 +365,8 @@ class TaggingBenchmark(Benchmark[TaggingCodec]):
         ]
         if not self._scheme:
             return accuracy(*(list(itertools.chain.from_iterable(sentences)) for sentences in (gold, predicted)))
-        found = metrics_of_tags.entity_scores(gold, predicted)
-        return found | (
-            metrics_of_tags.klue_scores(*metrics_of_tags.klue_counts(gold, predicted)) if self._klue else {}
-        )
+        found = entity_metrics.entity_scores(gold, predicted)
+        return found | (entity_metrics.klue_scores(*entity_metrics.klue_counts(gold, predicted)) if self._klue else {})
 
     def baseline(self, examples: list[TaggedExample]) -> Metrics:
         counts = collections.Counter(tag for example in examples for tag in learned(example, self._scheme))

@@ -9,8 +9,8 @@ import numpy as np
 
 from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics import tagging as metrics
-from bert_tf.metrics.classification import precision_recall_f1
+from bert_tf.metrics import entities as metrics
+from bert_tf.metrics.accuracy_and_f1 import precision_recall_f1
 from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.tags import learned, scored, starts_of, words_of
 from bert_tf.types import Array, Json

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import TaggedExample
-from bert_tf.metrics import tagging as metrics
+from bert_tf.metrics import entities as metrics
 from bert_tf.text.words import spans
 from bert_tf.types import Json, Tensors
 
@@ -209,7 +209,7 @@ def tagged_characters(
 
 
 def entity_spans(texts: tf.Tensor, row: tf.Tensor, words: Tensors, labels: Sequence[str]) -> tuple[Tensors, tf.Tensor]:
-    """The entities of texts, in graph code; outside of graphs, `metrics.tagging.entities` does the same.
+    """The entities of texts, in graph code; outside of graphs, `metrics.entities.entities` does the same.
 
     Args:
         texts: string [texts].

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.inputs.batching import microbatch, without_tuning
-from bert_tf.model.inference import infer
+from bert_tf.model.mode import infer
 from bert_tf.progress import bar
 from bert_tf.quiet import traced_function
 from bert_tf.tasks.objective import Objective
@@ -45,7 +45,7 @@ def evaluator(
 ) -> Callable[[], Metrics]:
     """Returns a function that evaluates the model with its current weights; it is traced only once.
 
-    As with `Answering`, each worker evaluates everything.
+    As with `DistributedPredictor`, each worker evaluates everything.
 
     Args:
         objective: of the metrics.
@@ -80,7 +80,7 @@ def evaluator(
     return evaluate
 
 
-class Answering:
+class DistributedPredictor:
     """Callable that runs the model on examples and post-processes its outputs; it is traced only once.
 
     Each batch is split over the replicas of this process. With several workers, each evaluates the full set, so all get

@@ -13,7 +13,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import ExampleData, to_dict
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.tasks.classification import Classification, ClassificationConfig
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.state.checkpoints import Checkpoints
 from tests.model.small import PIECES, features, randomize, small_config

@@ -1,16 +1,16 @@
 import pytest
 
-from bert_tf.metrics import glue, squad, tagging
-from bert_tf.metrics.classification import multi_label, scope
+from bert_tf.metrics import answer_spans, entities, glue
+from bert_tf.metrics.accuracy_and_f1 import multi_label, scope
 from bert_tf.metrics.units import COEFFICIENT, COUNT, NUMBER, SHARE, unit_of
 
 
 def test_every_metric_has_a_unit():
     names = {}
     pairs = [["B-PER", "O"]], [["B-PER", "B-LOC"]]
-    names |= tagging.entity_scores(*pairs) | multi_label([[1, 0]], [[1, 1]]) | scope(["a"], ["a"], "oos")
-    names |= tagging.klue_scores(*tagging.klue_counts([["B-PS", "O"]], [["O", "O"]]))
-    names |= squad.squad_2_scores(squad.squad_2_questions([["a"], []], ["a", ""], [-1.0, 1.0]), 0.0)
+    names |= entities.entity_scores(*pairs) | multi_label([[1, 0]], [[1, 1]]) | scope(["a"], ["a"], "oos")
+    names |= entities.klue_scores(*entities.klue_counts([["B-PS", "O"]], [["O", "O"]]))
+    names |= answer_spans.squad_2_scores(answer_spans.squad_2_questions([["a"], []], ["a", ""], [-1.0, 1.0]), 0.0)
     names |= glue.glue_scores("mrpc", ["1", "0"], ["1", "1"])
     units = {name: unit_of(name, names) for name in names}
     counts = {"entities", "predicted_entities", "total"}

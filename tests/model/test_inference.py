@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.model.inference import infer
+from bert_tf.model.mode import infer
 from tests.model.small import MIXED_BFLOAT16, features, small_config
 
 

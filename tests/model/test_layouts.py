@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense
 from bert_tf.model.layouts import Tokens
+from bert_tf.model.mode import infer
 from tests.model.small import randomize, small_config
 
 

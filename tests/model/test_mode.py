@@ -9,9 +9,8 @@ import tensorflow as tf
 
 import bert_tf
 from bert_tf import BertEncoder
-from bert_tf.model.inference import infer
 from bert_tf.model.layers import Dense
-from bert_tf.model.mode import Mode, Seeds, computing, current
+from bert_tf.model.mode import Mode, Seeds, computing, current, infer
 from tests.model.small import features, small_config
 
 

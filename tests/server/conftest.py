@@ -7,9 +7,9 @@ from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from bert_tf.server.options import EndpointOptions
+from tests.inference import kinds
+from tests.inference.servers import Running
 from tests.server.saved_models import half_plus_two
-from tests.serving import kinds
-from tests.serving.servers import Running
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.errors import ConfigError
 from bert_tf.server import config
-from bert_tf.server.batching import BatchingOptions
+from bert_tf.server.request_batching import BatchingOptions
 
 
 def written(folder, text):

@@ -11,8 +11,8 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import classification_pb2, regression_pb2
 
 from bert_tf.server import json_answers, json_parser, json_requests
-from bert_tf.server.errors import Code, ServingError
 from bert_tf.server.models import VersionStatus, status_response
+from bert_tf.server.status import Code, ServingError
 
 FLOAT, INT, STRING = types_pb2.DT_FLOAT, types_pb2.DT_INT32, types_pb2.DT_STRING
 

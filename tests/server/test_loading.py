@@ -6,9 +6,9 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.server import loading
-from bert_tf.server.errors import ServingError
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import RunOptions, Runtime, Servable
+from bert_tf.server.status import ServingError
 
 WORDS = np.array([b"two", b"one", b"?"], object)
 

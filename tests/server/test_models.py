@@ -14,10 +14,10 @@ from google.protobuf import text_format
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from bert_tf.server.errors import Code, ServingError
 from bert_tf.server.models import AVAILABLE, END, Models, PollingOptions
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import RunOptions, Runtime
+from bert_tf.server.status import Code, ServingError
 from tests.server.saved_models import half_plus_two
 
 

@@ -14,10 +14,10 @@ import pytest
 import tensorflow as tf
 
 import bert_tf.server
-from bert_tf.serving.export import export
+from bert_tf.inference.saved_model import export
+from tests.inference import kinds
 from tests.server.saved_models import half_plus_two
 from tests.server.test_server import Program
-from tests.serving import kinds
 
 PAGE = pathlib.Path(bert_tf.server.__file__).parent / "page"
 # By the model's name in the server.

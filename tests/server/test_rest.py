@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import ConfigError
+from bert_tf.inference import check
 from bert_tf.server import rest
 from bert_tf.server.options import EndpointOptions, Limits, Tls
 from bert_tf.server.web import Web
-from bert_tf.serving import check
-from tests.serving.servers import certificate
+from tests.inference.servers import certificate
 
 
 @pytest.fixture(scope="module")

@@ -31,11 +31,11 @@ from tensorflow_serving.apis import (
 
 from bert_tf.errors import ConfigError
 from bert_tf.server import rpc, tensors
-from bert_tf.server.errors import Code, ServingError
 from bert_tf.server.options import EndpointOptions, Limits, Tls
 from bert_tf.server.servable import Servable
+from bert_tf.server.status import Code, ServingError
+from tests.inference.servers import certificate
 from tests.server.saved_models import half_plus_two
-from tests.serving.servers import certificate
 
 STATUS = grpc.StatusCode
 INVALID, PRECONDITION, NOT_FOUND = STATUS.INVALID_ARGUMENT, STATUS.FAILED_PRECONDITION, STATUS.NOT_FOUND

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.server.batching import BatchingOptions
-from bert_tf.server.errors import Code, ServingError
 from bert_tf.server.monitoring import QUEUING_LATENCY, Metrics
+from bert_tf.server.request_batching import BatchingOptions
 from bert_tf.server.servable import RunOptions, Runtime, Servable
-from tests.serving import kinds
+from bert_tf.server.status import Code, ServingError
+from tests.inference import kinds
 
 QUICK = ("tagging",)
 # What cannot be batched: how wide these answers are depends on other rows, and no output says for which.

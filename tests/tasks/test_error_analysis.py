@@ -6,8 +6,8 @@ import pytest
 from bert_tf.config import ExampleData
 from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, tagged
 from bert_tf.metrics import bootstrap
-from bert_tf.metrics.classification import accuracy
-from bert_tf.metrics.tagging import KLUE_LABELS, repair
+from bert_tf.metrics.accuracy_and_f1 import accuracy
+from bert_tf.metrics.entities import KLUE_LABELS, repair
 from bert_tf.tasks.error_analysis import LISTED, ErrorExample, analysis_of_choices
 from bert_tf.tasks.multiple_choice import MultipleChoice
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig

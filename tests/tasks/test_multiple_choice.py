@@ -13,7 +13,7 @@ from bert_tf.inputs.datasets.copa import read_copa
 from bert_tf.inputs.datasets.examples import ChoiceExample
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.evaluation import Answering
+from bert_tf.training.evaluation import DistributedPredictor
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import shared
 
@@ -141,7 +141,8 @@ def test_each_example_occurs_once_with_its_own_choices(task, count, batch_size, 
 def test_loss_and_answers_equal_those_of_each_example_alone(task, model):
     examples = random_examples(23)
     columns = task.codec.to_tensors(examples, labelled=True)
-    found, measured = Answering(task, model, STRATEGY, labelled=True)(columns, task.codec.rows.batches(columns, 4))
+    predict = DistributedPredictor(task, model, STRATEGY, labelled=True)
+    found, measured = predict(columns, task.codec.rows.batches(columns, 4))
     predictions = task.codec.predictions(examples, found)
     logits = [logits_by_hand(model, example) for example in examples]
     losses = [-log_softmax(scores)[example.label] for scores, example in zip(logits, examples, strict=True)]

@@ -19,7 +19,7 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.inputs.datasets.squad import read_squad
 from bert_tf.tasks.question_answering import NOT_LEARNED, QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.text import Tokenizer
-from tests.metrics.test_squad import official
+from tests.metrics.test_answer_spans import official
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import minilm, package, shared
 

@@ -11,9 +11,9 @@ from bert_tf.tasks import signatures as signatures_module
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.signatures import attention_signature, padded, unpadded
 from bert_tf.text import Tokenizer
+from tests.inference import kinds
 from tests.model.numpy_bert import softmax
 from tests.model.small import PIECES, randomize, small_config
-from tests.serving import kinds
 
 TEXTS, OTHERS = ["the good b!", "", "É a"], ["c. d", "the", "x " * 40]
 

@@ -18,7 +18,7 @@ from bert_tf.inputs.datasets.conll import read_conllu, read_klue_ner
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample, tagged
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.metrics import tagging as metrics
+from bert_tf.metrics import entities as metrics
 from bert_tf.tasks.tagging import LOOK_LIKE_ENTITIES, RESPELT, Tagging, TaggingConfig
 from bert_tf.tasks.tags import (
     are_entities,

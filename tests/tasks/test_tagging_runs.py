@@ -13,7 +13,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import ExampleData, FeatureConfig, FinetuneConfig, TrainConfig
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.tagging import TaggingConfig
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs.finetuning import finetune, predictor

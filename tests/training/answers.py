@@ -8,7 +8,7 @@ from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.evaluation import Answering
+from bert_tf.training.evaluation import DistributedPredictor
 from bert_tf.training.strategy import create
 from tests.model.small import PIECES, randomize, small_config
 from tests.training.processes import virtual_devices
@@ -37,7 +37,7 @@ def model_on(strategy):
 def answers(strategy):
     """dict name -> array: the probabilities for each batch size, and loss and accuracy over the rows."""
     task, model = model_on(strategy)
-    answer, found = Answering(task, model, strategy, labelled=True), {}
+    answer, found = DistributedPredictor(task, model, strategy, labelled=True), {}
     for size in BATCH_SIZES:
         columns = task.codec.to_tensors(examples(), labelled=True)
         given, measured = answer(columns, task.codec.rows.batches(columns, size))

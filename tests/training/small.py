@@ -7,8 +7,8 @@ import tensorflow as tf
 from bert_tf.config import BertConfig, TrainConfig
 from bert_tf.model.dropout import Dropout
 from bert_tf.model.encoder import BertEncoder
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.objective import Objective
-from bert_tf.tasks.pretraining import Pretraining
 from bert_tf.tasks.task import Task
 from bert_tf.training.loop import Trainer
 

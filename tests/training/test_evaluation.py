@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy.special import log_softmax, softmax
 
-from bert_tf.training.evaluation import Answering, evaluator, means
+from bert_tf.training.evaluation import DistributedPredictor, evaluator, means
 from tests.model.small import PIECES
 from tests.training import answers, processes
 from tests.training.small import epochs, trainer
@@ -92,7 +92,7 @@ def test_a_model_that_was_traced_in_a_thread_is_not_traced_again_for_batches_of_
     task, model = answers.model_on(STRATEGY)
     traces, postprocess = [], task.codec.postprocess
     monkeypatch.setattr(task.codec, "postprocess", lambda *arguments: traces.append(0) or postprocess(*arguments))
-    answer = Answering(task, model, STRATEGY, labelled=True)
+    answer = DistributedPredictor(task, model, STRATEGY, labelled=True)
     columns = task.codec.to_tensors(answers.examples(), labelled=True)
     thread = threading.Thread(target=answer.trace, args=[task.codec.rows.batches(columns, 4)])
     thread.start()

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from bert_tf.inference import ask
 from bert_tf.model.precision import processors
-from bert_tf.serving import ask
 from bert_tf.training import precision
 from tests.model.small import multiplies_bfloat16
 

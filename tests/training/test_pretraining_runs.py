@@ -33,7 +33,7 @@ from bert_tf.model.heads import build
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.tasks.labels import LabelsCodec
 from bert_tf.tasks.masked_lm import MaskedLM
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning, pretraining

@@ -15,7 +15,7 @@ import tensorflow as tf
 from bert_tf import BertEncoder
 from bert_tf.config import TrainConfig
 from bert_tf.tasks.classification import Classification
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
 from tests.model.numpy_bert import tensors_of

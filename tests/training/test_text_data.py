@@ -22,7 +22,7 @@ from bert_tf.config import (
 from bert_tf.inputs.datasets.examples import ReadReport, TextExample
 from bert_tf.inputs.datasets.formats import YNAT_LABELS
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import finetuning
 from tests.model.small import PIECES, randomize, small_config

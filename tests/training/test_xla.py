@@ -19,7 +19,7 @@ from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.dataset import pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.loop import Trainer
 from tests.training.small import difference, weights_of

@@ -90,7 +90,7 @@ def _problem(address: str, workers: int, end: float) -> str:
         # attempt to connect may take all of the time.
         socket.create_connection((host.strip("[]"), int(port)), max(1.0, end - time.monotonic())).close()
     except (OSError, OverflowError) as error:
-        return f"{_NOT_FOUND} ({error}); start bert_tf.serve_inputs, or see data.service"
+        return f"{_NOT_FOUND} ({error}); start bert_tf.data_service, or see data.service"
     try:
         running = set(_distribute(_worker_numbers(workers), address).as_numpy_iterator())
     except tf.errors.OpError as error:

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.model.inference import Inference
-from bert_tf.model.mode import computing, current
+from bert_tf.inference import ask
+from bert_tf.model.mode import Inference, computing, current
 from bert_tf.model.precision import kernels
-from bert_tf.serving import ask
 from bert_tf.types import Tensors, TfFunction
 
 # The names of instruction sets are in the first lines, those of the first core.

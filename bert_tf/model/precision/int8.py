@@ -25,9 +25,8 @@ import tensorflow as tf
 from bert_tf.errors import DataError
 from bert_tf.model.activations import activation, without_gradient
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.inference import infer
 from bert_tf.model.layers import ConvertedDense, Dense, Embeddings, TransformerBlock, converted
-from bert_tf.model.mode import Mode, computing
+from bert_tf.model.mode import Mode, computing, infer
 from bert_tf.model.precision import bfloat16, kernels
 from bert_tf.types import Array, Tensors
 

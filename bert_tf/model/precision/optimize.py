@@ -17,13 +17,12 @@ import tensorflow as tf
 from bert_tf import quiet
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import bundled
+from bert_tf.inference import ask
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.model.inference import infer
 from bert_tf.model.layers import converted
-from bert_tf.model.mode import computing, current
+from bert_tf.model.mode import computing, current, infer
 from bert_tf.model.precision import bfloat16, int8, kernels
 from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch, Variant
-from bert_tf.serving import ask
 from bert_tf.text.packing import dense_features, pack
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Tensors

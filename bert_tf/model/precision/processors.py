@@ -1,6 +1,6 @@
 """The number format that is fastest on the devices here.
 
-What the processor has is found out in `serving/ask.py`, which works without this package and so cannot import it.
+What the processor has is found out in `inference/ask.py`, which works without this package and so cannot import it.
 """
 
 import functools
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bert_tf.serving.ask import all_flags, limit_of_onednn, processor_flags
+from bert_tf.inference.ask import all_flags, limit_of_onednn, processor_flags
 
 
 def only_cpus() -> bool:

@@ -19,7 +19,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
 from bert_tf.tasks import FineTuningTask, task_of
 from bert_tf.text import Tokenizer
-from bert_tf.training.evaluation import Answering
+from bert_tf.training.evaluation import DistributedPredictor
 from bert_tf.training.phases import Input
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.runner import Runner, expect
@@ -250,7 +250,7 @@ class Evaluation:
     ) -> None:
         self.task, self.split, self._tune = task, split, tune
         self._batches = task.codec.rows.batches(split.columns, batch_size)
-        self._answers = Answering(task, model, strategy, labelled=True)
+        self._answers = DistributedPredictor(task, model, strategy, labelled=True)
         self.predictions: list[Json] | None = None
 
     def trace(self) -> None:
@@ -279,7 +279,7 @@ def predictor(
         Function from examples, labelled or not, and a batch size to an iterator over (example, its prediction,
         JSON-ready).
     """
-    answers = Answering(task, model, strategy, labelled=False)
+    answers = DistributedPredictor(task, model, strategy, labelled=False)
 
     def predict(examples: Iterable[Any], batch_size: int) -> Iterator[tuple[Any, Json]]:
         for chunk in task.codec.chunks(examples, _CHUNK):

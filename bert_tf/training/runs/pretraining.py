@@ -16,7 +16,7 @@ from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.inputs.masking import Masker
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.masked_lm import MaskedLM
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split

@@ -16,8 +16,8 @@ from bert_tf.checkpoints import open_with_warnings
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.formats import huggingface
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.serving import ask
-from bert_tf.serving.check import check_ops
+from bert_tf.inference import ask
+from bert_tf.inference.check import check_ops
 from tests import packages
 from tests.checkpoints.small import small_checkpoint
 

@@ -43,7 +43,7 @@ def service(workers, started):
 
     def start(number):
         process = subprocess.Popen(
-            [sys.executable, "-m", "bert_tf.serve_inputs", *commands[number]],
+            [sys.executable, "-m", "bert_tf.data_service", *commands[number]],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -114,14 +114,14 @@ def test_a_missing_worker_is_an_error_after_a_wait(epoch_batches):
 
 def test_a_missing_dispatcher_is_reported_and_an_error_after_a_wait(epoch_batches, capsys):
     address = f"grpc://localhost:{free_ports(1)[0]}"
-    with pytest.raises(DataError, match=r"no input service found \(.*refused\); start bert_tf.serve_inputs"):
+    with pytest.raises(DataError, match=r"no input service found \(.*refused\); start bert_tf.data_service"):
         through_service(epoch_batches, address, 2, patience=1)
     assert capsys.readouterr().err == f"bert_tf: {address}: no input service found yet; waiting up to 1 seconds\n"
 
 
 @pytest.mark.parametrize("value", ["x", "host:", "host:port", "http://host:5000", "host:5001,x"])
 def test_an_address_without_host_or_port_is_refused(programs, value):
-    done = programs("serve_inputs", "--port=0", f"--workers={value}")
+    done = programs("data_service", "--port=0", f"--workers={value}")
     wrong = value.rpartition(",")[2]
     assert done.error_line == f"bert_tf: error: --workers={wrong}: expected HOST:PORT, such as host1:5001"
     assert done.status == 2

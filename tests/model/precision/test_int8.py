@@ -10,17 +10,17 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError, DataError
+from bert_tf.inference import ask, session
+from bert_tf.inference.samples import SENTENCES
+from bert_tf.inference.saved_model import export
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.mode import Mode, computing
 from bert_tf.model.precision import int8
 from bert_tf.model.precision.dispatch import VARIANTS
 from bert_tf.model.precision.optimize import optimized
-from bert_tf.serving import ask, session
-from bert_tf.serving.export import export
-from bert_tf.serving.samples import SENTENCES
+from tests.inference.exports import LENGTH, VOCABULARY, classifier
+from tests.inference.test_export import make
 from tests.model.small import randomize, small_config
-from tests.serving.exports import LENGTH, VOCABULARY, classifier
-from tests.serving.test_export import make
 
 
 def has_int8_products():

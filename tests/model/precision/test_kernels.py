@@ -9,9 +9,9 @@ from scipy.special import erf
 from tensorflow.python.framework import op_def_registry
 
 import bert_tf
+from bert_tf.inference import ask
 from bert_tf.model.precision import kernels
 from bert_tf.model.precision.bfloat16 import multiply_anywhere
-from bert_tf.serving import ask
 from tests.model.small import multiplies_bfloat16
 
 # By their definitions, in float64.

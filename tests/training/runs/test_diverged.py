@@ -10,7 +10,7 @@ from bert_tf.checkpoints import directory
 from bert_tf.config import ClassificationConfig, FinetuneConfig, RegressionConfig, TrainConfig
 from bert_tf.errors import DataError
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import phases
 from bert_tf.training.runs import finetuning, runner, sweep

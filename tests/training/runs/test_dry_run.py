@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf.config import PretrainingData
 from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.dataset import pretraining_dataset
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import dry_run
 from tests.training.small import LENGTH, encoder, features

@@ -24,7 +24,7 @@ from bert_tf.files import write_json
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.tasks.masked_lm import MaskedLM
-from bert_tf.tasks.pretraining import Pretraining
+from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.runs import finetuning, sweep
 from tests.training.small import Stop

@@ -1,0 +1,87 @@
+"""A TensorFlow session in a new process, to run an export as TF Serving does.
+
+`tf.saved_model.load` restores variables in its own way, which hides variables that TF Serving would miss: a server
+loads the graph and runs a session on it. So the new process does the same (`ask.py`). This module does not import
+TensorFlow, so that a program can start the process first.
+"""
+
+import importlib.resources
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Self
+
+from bert_tf.errors import DataError
+from bert_tf.types import Json
+
+
+class NotServable(DataError):
+    """TF Serving could not run the export, or its answers would differ from the model's."""
+
+
+# For float32 on a CPU: both processes run the same kernels.
+EXACT = 1e-5
+# Mode -> largest difference of the last layer from float32 (root mean square, relative), and of the answers of a
+# session from those of the same graph in memory. bfloat16 has 8 bits, so it rounds by 0.2% on average, and TensorFlow
+# may fuse, and so round, differently in a session. In int8 an input has 7 bits, and its largest values are clipped.
+TOLERANCES = {"none": EXACT, "bfloat16": 0.03, "int8": 0.1}
+
+# Imports what ask.py will need, waits for the arguments and becomes ask.py.
+_WAITING = """
+import runpy, sys
+import tensorflow, tensorflow_text
+program, *sys.argv[1:] = sys.stdin.buffer.readline().decode().split("\\0")[:-1]
+sys.argv[0] = program
+runpy.run_path(program, run_name="__main__")
+"""
+
+
+class Session:
+    """A new process that loads an exported version as TF Serving does; a context manager that ends it.
+
+    It imports TensorFlow, which takes seconds, while this process does so and makes the version.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            # -P keeps the current folder out of sys.path.
+            [sys.executable, "-P", "-c", _WAITING],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            # This process may have taken all of the GPU's memory.
+            env={"TF_CPP_MIN_LOG_LEVEL": "3"}
+            | os.environ
+            | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONIOENCODING": "utf-8"},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def ask(self, path: str, requests: Iterable[Json]) -> list[Json]:
+        """Runs requests; once only.
+
+        Args:
+            path: directory of the version.
+            requests: bodies for the `predict` method of TF Serving's REST API.
+
+        Returns:
+            For each request the answer of TF Serving's REST API: {"outputs": ...} or {"error": ...}.
+
+        Raises:
+            NotServable: the version cannot be loaded.
+        """
+        program = str(importlib.resources.files("bert_tf.inference") / "ask.py")
+        lines = f"{program}\0{path}\0\n" + "".join(json.dumps(request) + "\n" for request in requests)
+        answers, errors = self._process.communicate(lines)
+        if status := self._process.returncode:
+            last = (errors.strip().splitlines() or ["no output"])[-1]
+            raise NotServable(f"a TensorFlow session could not load the export (exit status {status}): {last}")
+        return [json.loads(line) for line in answers.splitlines()]

@@ -1,0 +1,202 @@
+"""Every kind of model that can be exported, in small: exports, requests, and the answers of the models in memory.
+
+    python -m tests.inference.kinds FOLDER
+
+writes them for other processes, including those with other versions of TensorFlow.
+"""
+
+import itertools
+import pathlib
+import pickle
+import sys
+import tempfile
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf import BertEncoder
+from bert_tf.checkpoints import directory
+from bert_tf.config import EmbeddingConfig, FeatureConfig, IntentAndSlotsConfig
+from bert_tf.inference.embedder import Embedder
+from bert_tf.inference.samples import request_of, sample_requests
+from bert_tf.inference.saved_model import export
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.intent_and_slots import IntentAndSlots
+from bert_tf.tasks.masked_lm import MaskedLM
+from bert_tf.tasks.mlm_and_nsp import Pretraining
+from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
+from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
+from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
+from bert_tf.tasks.regression import Regression, RegressionConfig
+from bert_tf.tasks.signatures import attention_signature
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.text import Tokenizer
+from tests.model.small import PIECES, randomize, small_config
+
+LENGTH = 32
+VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz"), *"0123456789", "오늘", "영화", "##는"]
+TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
+GELU = {"activation": "erf_gelu"}
+
+
+def _tokenizer(**options):
+    return Tokenizer(VOCABULARY, **options)
+
+
+def _encoder(**config):
+    return BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, num_layers=1, **config))
+
+
+def _classification(tokenizer=None, *, pair=False, **config):
+    config = ClassificationConfig(max_length=LENGTH, **config)
+    return Classification(tokenizer or _tokenizer(), config, labels=("negative", "긍정"), pair=pair)
+
+
+def _regression(pair=True, **config):
+    return Regression(
+        _tokenizer(), RegressionConfig(max_length=LENGTH, **config), labels=("value",), pair=pair, scale=(0.0, 5.0)
+    )
+
+
+def _tagging(unit="words", tokenizer=None, **config):
+    config = TaggingConfig(max_length=LENGTH, **config)
+    return Tagging(tokenizer or _tokenizer(), config, labels=TAGS, unit=unit)
+
+
+def _questions(**config):
+    return QuestionAnswering(
+        _tokenizer(), QuestionAnsweringConfig(max_length=LENGTH, stride=8, max_question_length=8, n_best=3, **config)
+    )
+
+
+def _packed():
+    """A pre-training model, loaded after training on packed rows."""
+    task = Pretraining(_tokenizer(), LENGTH)
+    encoder = BertEncoder(_encoder().config, packed=True)
+    with tempfile.TemporaryDirectory() as folder:
+        directory.save(folder, randomize(task.build(encoder), scale=0.5), encoder, task)
+        return directory.load_task(folder)
+
+
+def _made(task, **config):
+    return task, randomize(task.build(_encoder(**config)), scale=0.5)  # small weights give all texts the same answer
+
+
+def _vectors(per, **config):
+    encoder = randomize(_encoder(), scale=0.5)
+    embedder = Embedder(encoder, _tokenizer(), EmbeddingConfig(per, max_length=16, **config))
+    return embedder, embedder.model
+
+
+KINDS = {
+    "classification": lambda: _made(_classification(_tokenizer(lower_case=False)), activation="relu"),
+    "classification of pairs": lambda: _made(_classification(pair=True, long_texts="window")),
+    "classification on bilstm": lambda: _made(_classification(head="bilstm")),
+    "classification from left to right": lambda: _made(_classification(), attention="causal"),
+    "regression": lambda: _made(_regression(), norm="pre"),
+    "regression by cosine": lambda: _made(_regression(head="cosine")),
+    "any number of labels": lambda: _made(
+        MultiLabel(_tokenizer(), MultiLabelConfig(max_length=LENGTH), labels=("a", "b", "c"), pair=False)
+    ),
+    "tagging": lambda: _made(_tagging()),
+    "tagging of characters in documents": lambda: _made(
+        _tagging(unit="characters", tokenizer=_tokenizer(lower_case=False), context="document")
+    ),
+    "tagging on bilstm": lambda: _made(_tagging(head="bilstm", features=FeatureConfig((0, -1)), frozen=True)),
+    "intent and slots": lambda: _made(
+        IntentAndSlots(_tokenizer(), IntentAndSlotsConfig(max_length=LENGTH), labels=TAGS, intents=("play", "예약"))
+    ),
+    "questions": lambda: _made(_questions()),
+    "questions without answer": lambda: _made(_questions(unanswerable=True)),
+    "multiple choice": lambda: _made(MultipleChoice(_tokenizer(), MultipleChoiceConfig(max_length=LENGTH))),
+    "masked language model like roberta": lambda: _made(
+        MaskedLM(_tokenizer(), LENGTH), **GELU, position_offset=2, type_vocab_size=1, pooler=False
+    ),
+    "pre-training on packed rows": _packed,
+    "vectors of sentences": lambda: _vectors("sentence"),
+    "vectors of words": lambda: _vectors("word", features=FeatureConfig((0, -1), "concat")),
+}
+WITH_ATTENTION = (
+    "classification of pairs",
+    "regression by cosine",
+    "tagging of characters in documents",
+    "questions",
+    "multiple choice",
+    "pre-training on packed rows",
+)
+
+
+class Case(NamedTuple):
+    """An export with requests for it.
+
+    Attributes:
+        path: folder of the version.
+        requests: list of Request.
+        expected: list of dicts name -> array: the answers of the model in memory.
+    """
+
+    path: str
+    requests: list
+    expected: list
+
+
+def make(kind, folder, *, large=False):
+    """Exports a model of this kind below `folder`.
+
+    Args:
+        kind: a key of `KINDS`.
+        folder: pathlib.Path.
+        large: whether to add requests of texts of 100 kB and of 10,000 rows.
+
+    Returns:
+        Case.
+    """
+    task, model = KINDS[kind]()
+    signatures = task.signatures(model)
+    if kind in WITH_ATTENTION:
+        signatures["attention"] = attention_signature(task.codec, model)
+    task.signatures = lambda model: signatures  # traced once, for the export and for the answers
+    path = export(task, model, str(folder / kind.replace(" ", "_")), check=False).path
+    functions = {name: function.get_concrete_function() for name, function in signatures.items()}
+    requests = sample_requests(task.codec, functions) + (_large(task, functions) if large else [])
+    return Case(path, requests, [request.answered(functions) for request in requests])
+
+
+def _large(task, signatures):
+    """Texts of 100 kB, and 10,000 rows."""
+    words = b"the good film , 1998 caf\xc3\xa9 \xec\x98\xa4\xeb\x8a\x98 [MASK] . ".split()
+    long = b" ".join(itertools.islice(itertools.cycle(words), 30_000))
+    assert len(long) > 100_000
+    rows = [b"%d %b [MASK]" % (row, words[row % len(words)]) for row in range(10_000)]
+    return [
+        request_of(
+            task.codec, signature, kind, {spec.name: _column(spec.shape.rank, texts) for spec in task.codec.inputs()}
+        )
+        for kind, texts in (("100 kB", [long]), ("10,000 rows", rows))
+        for signature in signatures
+    ]
+
+
+def _column(rank, texts):
+    return np.array(texts if rank == 1 else [[b"the good", text[:1000], b""] for text in texts], object)
+
+
+def read(folder):
+    """The Cases written by `main`."""
+    return [pickle.loads(file.read_bytes()) for file in sorted(pathlib.Path(folder).glob("*.pickle"))]
+
+
+def main(folder):
+    folder = pathlib.Path(folder)
+    for kind in KINDS:
+        case = make(kind, folder, large=True)
+        (folder / f"{kind.replace(' ', '_')}.pickle").write_bytes(pickle.dumps(case))
+        print(f"{tf.__version__} {kind}", flush=True)
+        tf.keras.backend.clear_session()
+
+
+if __name__ == "__main__":
+    from tests.inference import kinds  # not __main__, because unpickling needs the module name
+
+    kinds.main(*sys.argv[1:])

@@ -1,0 +1,295 @@
+"""Exported models give the answers of the Python model and use only ops that TF Serving has."""
+
+import functools
+import json
+import os
+import pathlib
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bert_tf.inference.saved_model
+import bert_tf.inference.session
+from bert_tf import BertEncoder
+from bert_tf.checkpoints.directory import save
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.files import bundled
+from bert_tf.inference import ask
+from bert_tf.inference.check import check_ops, compare
+from bert_tf.inference.samples import Request
+from bert_tf.inference.saved_model import export, export_run
+from bert_tf.inference.session import NotServable, Session
+from bert_tf.inputs.datasets.tables import read_table
+from bert_tf.tasks.classification import Classification, ClassificationConfig
+from bert_tf.tasks.mlm_and_nsp import Pretraining
+from bert_tf.tasks.tagging import Tagging, TaggingConfig
+from bert_tf.tasks.task import FineTuningTask
+from bert_tf.text import Tokenizer
+from tests.model.numpy_bert import encode, softmax, tensors_of
+from tests.model.small import PIECES, multiplies_bfloat16, randomize, small_config
+
+LENGTH = 32
+KINDS = ("single", "pair", "fill", "tags")
+VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
+
+
+def classification(tokenizer, labels, *, pair=False):
+    return Classification(tokenizer, ClassificationConfig(max_length=LENGTH), labels=labels, pair=pair)
+
+
+def make(kind):
+    tokenizer = Tokenizer(VOCABULARY)
+    encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, num_layers=1))
+    task = {
+        "fill": lambda: Pretraining(tokenizer, LENGTH),
+        "single": lambda: classification(tokenizer, ("negative", "positive")),
+        "pair": lambda: classification(tokenizer, ("a", "b", "c"), pair=True),
+        "tags": lambda: Tagging(tokenizer, TaggingConfig(max_length=LENGTH), labels=("O", "B-X", "I-X")),
+    }[kind]()
+    return task, randomize(task.build(encoder), scale=0.5)  # with small weights all texts get nearly the same answer
+
+
+class Served(NamedTuple):
+    """A task, its model, the directory of its exported version, and a session on that."""
+
+    task: FineTuningTask | Pretraining
+    model: keras.Model
+    path: str
+    session: ask.Model
+
+    def answers(self, **inputs):
+        return self.session.run(inputs)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Function from a kind to its cached Served."""
+
+    @functools.cache
+    def of(kind):
+        task, model = make(kind)
+        signatures = task.signatures(model)
+        task.signatures = lambda model: dict(signatures)  # traced once for all exports of the model
+        path = export(task, model, str(tmp_path_factory.mktemp(kind) / "served"), check=False).path
+        return Served(task, model, path, ask.Model(path))
+
+    return of
+
+
+@pytest.fixture
+def single(exported):
+    return exported("single")
+
+
+def numpy_probabilities(task, model, texts):
+    """Probabilities computed with NumPy, one text at a time and without padding."""
+    tensors, head = tensors_of(model.get_layer("encoder"), 32), model.get_layer("classifier")
+    answers = []
+    for ids in task.tokenizer.tokenize(texts).to_list():
+        ids = np.array([[2, *ids[: LENGTH - 2], 3]])
+        inputs = {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
+        _, pooled, _ = encode(tensors, inputs, layers=1, heads=4, activation="tanh_gelu")
+        answers.append(softmax(pooled @ head.kernel.numpy() + head.bias.numpy())[0])
+    return np.array(answers)
+
+
+def test_answers_match_the_python_model_on_real_sentences(single):
+    texts = read_table(bundled("data/reviews/heldout.tsv"), ["sentence"])["sentence"][:300]
+    texts += ["", " ", "\u200b", "[MASK] [SEP]", "가나다 ÉÀ"]
+    answer = single.answers(text=texts)
+    expected = numpy_probabilities(single.task, single.model, texts)
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+    assert np.ptp(expected, 0).min() > 0.01  # the answers differ between texts
+    labels = np.array([b"negative", b"positive"], object)
+    np.testing.assert_array_equal(answer["label"], labels[answer["probabilities"].argmax(-1)])
+    np.testing.assert_array_equal(answer["labels"], np.tile(labels, (len(texts), 1)))
+
+
+def test_an_answer_does_not_depend_on_the_rest_of_the_batch(single):
+    texts = ["a b", "the good " * 40, ""]
+    together = single.answers(text=texts)["probabilities"]
+    for text, probabilities in zip(texts, together, strict=True):
+        np.testing.assert_allclose(single.answers(text=[text])["probabilities"][0], probabilities, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
+def test_requests_without_texts_and_with_empty_texts_are_answered(exported, kind, texts):
+    session = exported(kind).session
+    answer = session.run(dict.fromkeys(session.ranks, texts))
+    assert {value.shape[0] for value in answer.values()} == {len(texts)}
+    assert all(np.isfinite(value).all() for value in answer.values() if value.dtype.kind == "f")
+
+
+def test_bytes_that_are_not_utf8_are_answered(single):
+    assert np.isfinite(single.answers(text=[b"\xff\xfe a", b"\xed\xa0\x80"])["probabilities"]).all()
+
+
+def test_a_pair_has_two_inputs(exported):
+    pair = exported("pair")
+    first, second = ["a b", "the"], ["c", "good good"]
+    straight = pair.answers(text=first, second_text=second)["probabilities"]
+    assert straight.shape == (2, 3)
+    assert np.abs(straight - pair.answers(text=second, second_text=first)["probabilities"]).max() > 1e-3
+
+
+@pytest.fixture
+def saving(monkeypatch):
+    """Replaces the function that writes a graph: only the directories matter here."""
+    monkeypatch.setattr(tf.saved_model, "save", lambda _, path, **options: pathlib.Path(path, "saved_model.pb").touch())
+
+
+def test_versions_count_up_from_the_largest(single, tmp_path, saving):
+    paths = [export(single.task, single.model, str(tmp_path), check=False).path for _ in range(2)]
+    assert paths == [str(tmp_path / "1"), str(tmp_path / "2")]
+    (tmp_path / "2").rename(tmp_path / "010")  # TF Serving reads it as 10
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "٣").mkdir()  # a digit in Unicode, but not for TF Serving
+    assert export(single.task, single.model, str(tmp_path), check=False).path == str(tmp_path / "11")
+    assert sorted(os.listdir(tmp_path)) == ["010", "1", "11", "notes", "٣"]
+
+
+REFUSED = {
+    "another program's version": ("shop", "3/saved_model.pb", r"shop/3 was not written by this program"),
+    "a number that is no version": ("shop", "3", r"shop/3 was not written by this program"),
+    "a SavedModel": (
+        "shop",
+        "saved_model.pb",
+        "shop is a SavedModel itself; expected a folder with one folder per version",
+    ),
+    "a version's folder": ("shop/1", "", "shop/1 ends in a number, as versions do; give the model's folder"),
+    "the last number": ("shop", f"{2**63 - 1}/assets.extra/model_card.json", "the last that TF Serving reads"),
+    "a colon": ("shop:1", "", "the last part is the model's name, which ends at ':' in TF Serving's URLs"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_folder_that_tf_serving_cannot_serve_is_refused(single, tmp_path, case):
+    folder, file, message = REFUSED[case]
+    if file:
+        (tmp_path / folder / file).parent.mkdir(parents=True)
+        (tmp_path / folder / file).write_bytes(b"another model")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=message):
+        export(single.task, single.model, str(tmp_path / folder))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_failed_export_leaves_no_version(single, tmp_path, monkeypatch):
+    def full(_, path, **options):
+        pathlib.Path(path, "saved_model.pb").write_bytes(b"half")
+        raise tf.errors.ResourceExhaustedError(None, None, f"{{{{node}}}} {path}/variables; No space left on device")
+
+    monkeypatch.setattr(tf.saved_model, "save", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        export(single.task, single.model, str(tmp_path))
+    assert (caught.value.filename, os.listdir(tmp_path)) == (str(tmp_path / "1"), [])
+
+
+def test_an_export_is_checked_before_it_gets_its_final_name(single, tmp_path):
+    exported = export(single.task, single.model, str(tmp_path / "good"), attention=True)
+    assert exported.signatures == ("serving_default", "tokens", "classify", "attention")
+    assert exported.checked.startswith("24 requests to 4 signatures, answered by a session in a new process as by the")
+    assert "checked" in json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
+
+
+@multiplies_bfloat16
+def test_an_export_in_bfloat16_is_smaller_answers_nearly_the_same_and_leaves_the_model_unchanged(single, tmp_path):
+    task, model = make("single")  # traces signatures of its own, with the weights of `single`
+    exported = export(task, model, str(tmp_path / "small"), attention=True, optimize="bfloat16")
+    texts = ["A film to remember.", "the good " * 40, ""]
+    expected, found = single.answers(text=texts), ask.Model(exported.path).run({"text": texts})
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=0.02)
+    assert (found["probabilities"] != expected["probabilities"]).any()
+    sizes = [
+        os.path.getsize(f"{path}/variables/variables.data-00000-of-00001") for path in (exported.path, single.path)
+    ]
+    assert sizes[0] < 0.7 * sizes[1]
+    card = json.loads(pathlib.Path(exported.path, "assets.extra/model_card.json").read_text())
+    assert card["approximation"].startswith("bfloat16: the last layer differs by ")
+    has_kernels = b"_MklNativeFusedMatMul" in pathlib.Path(exported.path, "saved_model.pb").read_bytes()
+    assert [variant["instructions"] for variant in card["variants"]] == ([[["avx512bw"]], []] if has_kernels else [])
+    assert has_kernels == (not tf.config.list_physical_devices("GPU"))
+    assert f"Computes {card['approximation']}." in pathlib.Path(exported.path, "assets.extra/README.md").read_text()
+    features = task.codec.token_features({"text": tf.constant(texts)})
+    after, before = (keras_model(features)["logits"] for keras_model in (model, single.model))
+    np.testing.assert_array_equal(after, before)
+
+
+@multiplies_bfloat16
+def test_an_export_that_differs_too_much_from_float32_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(bert_tf.inference.session.TOLERANCES, "bfloat16", 1e-6)
+    task, model = make("single")
+    with pytest.raises(DataError, match=r"^bfloat16: the last layer differs by .*; nothing was exported"):
+        export(task, model, str(tmp_path), optimize="bfloat16")
+    with pytest.raises(ConfigError, match=r"^optimize is 'int7'; expected one of none, bfloat16, int8$"):
+        export(task, model, str(tmp_path), optimize="int7")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_model_that_a_session_does_not_restore_is_not_exported(single, tmp_path, monkeypatch):
+    # As in early exports: tf.Module tracks the Keras model, so its variables are saved twice.
+    def save(module, path, **options):
+        module.model = single.model
+        del module.variables_of_model
+        written(module, path, **options)
+
+    written = tf.saved_model.save
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    restored = r"^signature 'serving_default', request 'short': the variable \S+ is not restored by a session"
+    with pytest.raises(NotServable, match=restored):
+        export(single.task, single.model, str(tmp_path / "twice"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_model_whose_export_answers_differently_is_not_exported(single, tmp_path, monkeypatch):
+    def changed(self, path, requests):
+        session = ask.Model(path)
+        answers = [session.predict(request) for request in requests]
+        answers[0]["outputs"]["probabilities"][0][0] += 1e-4
+        return answers
+
+    monkeypatch.setattr(Session, "ask", changed)
+    with pytest.raises(NotServable, match=r"output 'probabilities' differs from the model's by 1\.0e-04; nothing was"):
+        export(single.task, single.model, str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_model_that_answers_nan_is_not_exported():
+    expected = [{"probabilities": np.array([[np.nan, 0.5]], np.float32)}]
+    request = Request("serving_default", "short", {"text": np.array([b"a"], object)})
+    with pytest.raises(NotServable, match="the model itself answers NaN or infinity in 'probabilities'"):
+        compare([request], expected, [{"outputs": [[float("nan"), 0.5]]}])
+
+
+def test_a_path_that_is_not_local_or_not_utf8_is_refused(single, tmp_path):
+    for folder, message in (("gs://bucket/shop", "only local files are written"), (f"{tmp_path}/\udce9", "not UTF-8")):
+        with pytest.raises(ConfigError, match=message):
+            export(single.task, single.model, folder)
+    assert not os.listdir(tmp_path)
+
+
+def test_an_op_that_tf_serving_may_lack_is_not_exported(tmp_path):
+    module = tf.Module()
+    module.serve = tf.function(lambda x: tf.linalg.expm(x), input_signature=[tf.TensorSpec([2, 2])])
+    tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
+    with pytest.raises(NotServable, match=r"the graph has ops that TF Serving may lack: .*Matrix"):
+        check_ops(str(tmp_path))
+
+
+def test_a_model_trained_in_half_precision_is_exported_in_float32(single, tmp_path):
+    task, model = single.task, single.model
+    encoder = BertEncoder(model.get_layer("encoder").config, dtype="mixed_bfloat16")
+    half = task.build(encoder)
+    half.set_weights(model.get_weights())
+    with pytest.raises(ConfigError, match="computes in mixed_bfloat16, and an export in float32"):
+        export(task, half, str(tmp_path / "served"))
+    assert not os.path.exists(tmp_path / "served")
+    save(str(tmp_path / "run"), half, encoder, task)
+    texts = ["the good", "a b c"]
+    exported = export_run(str(tmp_path / "run"), str(tmp_path / "served"), check=False)
+    probabilities = ask.Model(exported.path).run({"text": texts})["probabilities"]
+    np.testing.assert_allclose(probabilities, numpy_probabilities(task, model, texts), atol=1e-5)

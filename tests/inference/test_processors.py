@@ -1,0 +1,199 @@
+"""Optimized exports on other processors: the C API with other flags in the file that the graph reads.
+
+oneDNN itself is limited by ONEDNN_MAX_CPU_ISA. Under AVX2, which TensorFlow does not know of, it also must not rewrite
+graphs (TF_ENABLE_ONEDNN_OPTS=0): it would do so by what the processor says.
+"""
+
+import json
+import shutil
+import types
+
+import pytest
+
+from bert_tf.inference import ask
+from bert_tf.inference.check import difference
+from bert_tf.inference.saved_model import export
+from bert_tf.server.monitoring import Metrics
+from bert_tf.server.servable import RunOptions, Runtime, Servable
+from bert_tf.server.status import Code, ServingError
+from tests.inference import kinds, runtimes
+
+PAIRS = "classification of pairs"
+BEST = {"bfloat16": "by kernels for bfloat16", "int8": "by kernels for int8 and bfloat16"}
+USUAL = {"bfloat16": "by TensorFlow's usual operations", "int8": "by TensorFlow's usual operations, in float32"}
+INT8 = BEST | {"int8": "by kernels for int8"}
+SKYLAKE = BEST | {"int8": USUAL["int8"]}
+ALDER_LAKE = USUAL | {"int8": INT8["int8"]}
+AVX512 = "avx2 avx512f avx512bw avx512vl"
+LIMITED = {"TF_ENABLE_ONEDNN_OPTS": "0", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+here = ask.processor_flags()
+has_all = pytest.mark.skipif(
+    not {"avx512bw", "avx512_bf16", "avx512_vnni", "avx_vnni"} <= here, reason="the processor lacks instruction sets"
+)
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory):
+    """The float32 model's Case; the versions of both modes by mode; and the file that they read for /proc/cpuinfo."""
+    folder = tmp_path_factory.mktemp("optimized")
+    cpuinfo = folder / "cpuinfo"
+    write(cpuinfo, " ".join(sorted(here)))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ask, "CPUINFO", str(cpuinfo))
+        case, (task, model) = kinds.make(PAIRS, folder), kinds.KINDS[PAIRS]()
+        paths = {mode: export(task, model, str(folder / mode), optimize=mode, check=False).path for mode in BEST}
+    return types.SimpleNamespace(case=case, paths=paths, cpuinfo=cpuinfo)
+
+
+def write(cpuinfo, flags):
+    """As in Linux; None for a system without the file."""
+    cpuinfo.unlink(missing_ok=True)
+    if flags is not None:
+        cpuinfo.write_text(f"processor\t: 0\nmodel name\t: any\nflags\t\t: fpu {flags} smap\nbugs\t\t:\n\n" * 2)
+
+
+def check(optimized, flags, variants, version="2.21", environment=(), emulator=()):
+    """Asks the versions on a processor with these flags, and checks which variants they choose, and their answers."""
+    write(optimized.cpuinfo, flags)
+    asked = [
+        (request, expected)
+        for request, expected in zip(optimized.case.requests, optimized.case.expected, strict=True)
+        if request.signature in ("serving_default", "tokens") and (not emulator or request.kind == "short")
+    ]
+    modes = [mode for mode in optimized.paths if mode != "int8" or version != "2.12"]  # which has no products in int8
+    log = []
+    answers = runtimes.by_c_api(
+        [(optimized.paths[mode], [request for request, _ in asked]) for mode in modes],
+        runtimes.python(version),
+        emulator=emulator,
+        environment={"TF_CPP_MIN_LOG_LEVEL": "0", **dict(environment)},
+        log=log,
+    )
+    said = [line.split("bert_tf: ")[1] for line in log if "bert_tf: " in line]
+    assert said == [f"{mode}, computed {variants[mode]}" for mode in modes]
+    assert not [line for line in log if "Error in PredictCost" in line or "Optimization loop failed" in line]
+    for found in answers:
+        for answer, (_, expected) in zip(found, asked, strict=True):
+            # Clipped sums of int8 differ by 0.05.
+            assert difference("probabilities", answer["outputs"]["probabilities"], expected["probabilities"]) < 0.01
+
+
+@pytest.mark.parametrize("flags", ["avx2 fma", None])
+def test_without_instruction_sets_an_optimized_export_computes_by_usual_operations(optimized, flags):
+    check(optimized, flags, USUAL)
+
+
+@has_all
+def test_with_instruction_sets_it_computes_by_kernels(optimized):
+    check(optimized, " ".join(here), BEST)
+
+
+@has_all
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["2.21", "2.20", "2.17", "2.12"])
+@pytest.mark.parametrize(
+    ("flags", "variants", "environment"),
+    [
+        (" ".join(here), BEST, {}),
+        (f"{AVX512} avx512_vnni", INT8, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}),
+        (AVX512, SKYLAKE, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}),
+        ("avx2 avx_vnni", ALDER_LAKE, LIMITED | {"ONEDNN_MAX_CPU_ISA": "AVX2_VNNI"}),
+        ("avx2", USUAL, LIMITED),
+    ],
+    ids=["all", "Cascade Lake", "Skylake", "Alder Lake", "Haswell"],
+)
+def test_each_version_answers_rightly_on_each_processor(optimized, version, flags, variants, environment):
+    check(optimized, flags, variants, version, environment)
+
+
+@has_all
+@pytest.mark.slow
+def test_the_limits_of_these_tests_limit(optimized):
+    """With flags that the processor has not, the same graphs abort, or answer wrongly."""
+    with pytest.raises(AssertionError, match="could not create a primitive"):
+        check(optimized, AVX512, BEST, environment=LIMITED)
+    with pytest.raises(AssertionError, match=r"< 0\.01"):
+        check(optimized, f"{AVX512} avx512_vnni", INT8, environment={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="needs qemu-x86_64 (Debian's qemu-user)")
+@pytest.mark.parametrize("version", ["2.20", "2.12"])
+@pytest.mark.parametrize("processor", ["Haswell", "EPYC-Rome"])
+def test_emulated_processors_without_avx_512_answer_rightly(optimized, processor, version):
+    check(optimized, "avx2 fma", USUAL, version, emulator=("qemu-x86_64", "-cpu", processor))
+
+
+def test_a_version_whose_graph_would_use_forbidden_instructions_is_not_loaded(monkeypatch, tmp_path):
+    monkeypatch.setattr(ask, "CPUINFO", str(tmp_path / "cpuinfo"))
+    write(tmp_path / "cpuinfo", "avx2 avx512bw")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    card = {"format": "bert_tf", "signatures": {}, "variants": [a_variant("fast", ("avx512bw",)), a_variant("anyhow")]}
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
+    message = "ONEDNN_MAX_CPU_ISA=AVX2 forbids instruction sets that the processor has .*, avx512bw; unset it"
+    with pytest.raises(ValueError, match=f"^{tmp_path}: {message}$"):
+        ask.Model(str(tmp_path))
+    runtime = Runtime(RunOptions(), Metrics())
+    with pytest.raises(ServingError, match=message) as error:
+        Servable("m", 1, str(tmp_path), runtime)
+    runtime.close()
+    assert error.value.code is Code.INVALID_ARGUMENT
+
+
+def a_variant(computes, *instructions):
+    return {"computes": computes, "instructions": [list(group) for group in instructions]}
+
+
+def test_the_way_that_is_taken_is_said(monkeypatch, tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    monkeypatch.setattr(ask, "CPUINFO", str(cpuinfo))
+    variants = [a_variant("fast", ("a", "b"), ("c",)), a_variant("anyhow")]
+    slower = "computes anyhow, slower than with (a or b) and (c)"
+    for flags, expected in (("b c", "computes fast"), ("a b", slower), ("avx2", slower), ("bc", slower)):
+        write(cpuinfo, flags)
+        assert (ask.describe_variant(variants), ask.unsuitable(variants)) == (expected, "")
+    write(cpuinfo, None)
+    assert ask.describe_variant(variants) == slower
+    assert not ask.describe_variant([]) and not ask.unsuitable([]) and not ask.unsuitable(variants)
+
+
+@has_all
+def test_a_limit_of_onednn_that_the_graph_does_not_see_is_refused(monkeypatch):
+    variants = [a_variant("fast", ("avx512bw",)), a_variant("anyhow")]
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert ask.unsuitable(variants) == (
+        "ONEDNN_MAX_CPU_ISA=AVX2 forbids instruction sets that the processor has and the graph would use, avx512bw; "
+        "unset it"
+    )
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+    assert not ask.unsuitable(variants)
+    # oneDNN reads its old name, too, if the new one is not set.
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
+    assert not ask.unsuitable(variants)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "")
+    assert ask.unsuitable(variants).startswith("DNNL_MAX_CPU_ISA=AVX2 forbids ")
+
+
+def test_only_our_cards_name_instruction_sets(tmp_path):
+    # A version with nothing but a card is refused too, for another reason.
+    (tmp_path / "assets.extra").mkdir()
+    for card in ({"variants": ["fast", "slow"]}, {"format": "bert_tf", "variants": None}, [], {}):
+        (tmp_path / "assets.extra" / "model_card.json").write_text(json.dumps(card))
+        with pytest.raises(ValueError) as error:
+            ask.Model(str(tmp_path))
+        assert "forbids" not in str(error.value)
+
+
+@pytest.mark.skipif(not {"avx512f", "avx512_vnni"} <= ask.processor_flags(), reason="the processor lacks AVX512-VNNI")
+def test_the_limit_that_onednn_obeys_counts(monkeypatch):
+    for limit, missing in (
+        ("AVX2", {"avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16"}),
+        ("avx2_vnni", {"avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"}),
+        ("AVX512_CORE", {"avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16"}),
+        ("AVX512_CORE_VNNI", {"avx512_bf16", "amx_bf16"}),
+        ("ALL", set()),
+    ):
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+        assert not missing & ask.processor_flags(), limit
+        assert {"avx2", "avx512f", "avx512_vnni"} - missing <= ask.processor_flags(), limit
