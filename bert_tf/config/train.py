@@ -20,7 +20,7 @@ _COUNT_OR_0: Rule = {"at_least": 0, "at_most": 1_000_000_000}
 # Values of dtype where a trained model predicts.
 INFERENCE_DTYPES = ("float32", "bfloat16", "auto")
 
-# Values for the settings that TrainConfig leaves at None. docs/pretraining.md explains each and names its source.
+# Values for the settings that TrainConfig leaves at None; docs/pretraining/optimization.md explains each.
 RECIPES: dict[str, dict[str, Any]] = {
     "google": {
         "bias_correction": False,
