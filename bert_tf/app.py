@@ -235,7 +235,12 @@ def _message(error: BaseException) -> str:
 
 def strategy_flags() -> Callable[[], tuple[str, str]]:
     """Defines --strategy and --tpu; returns a function that reads their values."""
-    strategy = flags.DEFINE_string("strategy", "auto", "auto, one_device, mirrored, multi_worker or tpu.")
+    strategy = flags.DEFINE_string(
+        "strategy",
+        "auto",
+        "auto: all GPUs if there are several, else one device. Or one_device, "
+        "mirrored (all GPUs of this machine), multi_worker (those in TF_CONFIG), tpu.",
+    )
     tpu = flags.DEFINE_string("tpu", "", "Name or address of the TPU for --strategy=tpu; empty for the local one.")
     return lambda: (strategy.value, tpu.value)
 

@@ -8,7 +8,7 @@ from bert_tf.app import data_flags, dtype_flag, run, strategy_flags
 from bert_tf.checkpoints.directory import files_of, load_fine_tuned
 from bert_tf.files import check_output, write_json
 from bert_tf.inputs.datasets.sources import Source
-from bert_tf.progress import metrics_line
+from bert_tf.metrics.units import metrics_line
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training import precision, strategy
 from bert_tf.training.runs import finetuning

@@ -4,13 +4,13 @@ from absl import flags
 
 from bert_tf.app import accept_config_change_flag, config_flag, run, strategy_flags
 from bert_tf.files import check_output
-from bert_tf.progress import metrics_line
+from bert_tf.metrics.units import metrics_line
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.runs import sweep
 from bert_tf.training.state.signals import terminable
 
-_CONFIG = config_flag("Config file such as configs/finetune/*.py.")
+_CONFIG = config_flag("Config file, such as configs/finetune/reviews.py; --config.train.epochs=2 sets a field.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Directory with the files that the config's data.format reads.")
 _INIT = flags.DEFINE_string(
     "init", None, "Model to start from, in any format that bert_tf.load reads, e.g. hf://OWNER/NAME.", required=True

@@ -9,7 +9,7 @@ from bert_tf.training import strategy
 from bert_tf.training.runs.pretraining import pretrain
 from bert_tf.training.state.signals import terminable
 
-_CONFIG = config_flag("Config file such as configs/pretrain/*.py.")
+_CONFIG = config_flag("Config file, such as configs/pretrain/tiny.py; --config.train.steps=1000 sets a field.")
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Directory for the model, checkpoints, curves and results.json.", required=True
 )

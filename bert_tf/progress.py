@@ -110,17 +110,10 @@ def training_line(
     if math.isfinite(metrics.get("padding_share", math.nan)):
         shown.append(f"pad {metrics['padding_share']:.0%}")
     if "mfu" in rates:
-        shown.append(f"MFU {rates['mfu']:.0%}")
+        shown.append(f"{rates['mfu']:.0%} peak")
     if seconds_left is not None:
         shown.append(f"{duration(seconds_left)} left")
     return ", ".join(shown)
-
-
-def metrics_line(metrics: Mapping[str, object]) -> str:
-    """Metrics as text: "loss 0.1234, f1 0.9000". Leaves out metrics per class ("PER/f1"), too many for one line."""
-    return ", ".join(
-        f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float) and "/" not in name
-    )
 
 
 def duration(seconds: float) -> str:

@@ -107,11 +107,11 @@ def _quickstart(output: str) -> None:
     }
     write_json(folder("results.json"), results)
     write_text(folder("index.html"), quickstart_page(results))
-    print(
-        "\nvalidation accuracy: " + ", ".join(f"{row['model']} {row['accuracy']:.3f}" for row in results["comparison"])
-    )
-    print(f"{results['seconds']['total']:.0f} s; open {folder('index.html')}")
-    print(f"To try the models in the browser: {_serve(output)}")
+    print("\nAccuracy on the validation sentences")
+    for row in results["comparison"]:
+        print(f"  {row['accuracy']:.3f}  {row['model']}")
+    print(f"\nDone in {results['seconds']['total']:.0f} s. The report is {folder('index.html')}")
+    print(f"Try the models in a browser: {_serve(output)}")
 
 
 def _packaged_model() -> str:

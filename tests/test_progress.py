@@ -13,7 +13,7 @@ def test_the_line_of_pretraining_fits_into_120_columns():
         "mfu": 0.417,
     }
     shown = training_line(metrics, rates, 1.26e-4, 3 * 86400.0)
-    assert shown == ("mlm 6.72 12.3%, nsp 0.693 99.9%, lr 1.3e-4, 12.3k seq 1.23M tok/s, pad 12%, MFU 42%, 3d 0h left")
+    assert shown == ("mlm 6.72 12.3%, nsp 0.693 99.9%, lr 1.3e-4, 12.3k seq 1.23M tok/s, pad 12%, 42% peak, 3d 0h left")
     assert len(f"pretrain 100000/100000, {shown}") <= 120
 
 

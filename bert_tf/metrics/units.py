@@ -1,11 +1,11 @@
-"""Units of metrics, by their names, for reports."""
+"""Units of metrics, by their names: how metrics are printed and shown in reports."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 _SHARE = re.compile(r"(?:.*_)?(?:accuracy|precision|recall|f1|exact|exact_match|share)")
-_COUNT = re.compile(r"entities|predicted_entities|(?:.*_)?total")
+_COUNT = re.compile(r"(?:.*_)?(?:entities|total)")
 _COEFFICIENTS = ("pearson", "spearman", "matthews")
 
 
@@ -42,3 +42,18 @@ def unit_of(name: str, others: Iterable[str]) -> Unit:
     if _SHARE.fullmatch(name):
         return SHARE
     return COUNT if _COUNT.fullmatch(name) else NUMBER
+
+
+def metrics_line(metrics: Mapping[str, object]) -> str:
+    """Formats metrics for a line on the screen: "loss 0.1234, f1 0.9000, entities 756, 3.1% of the inputs truncated".
+
+    Leaves out metrics per class ("PER/f1"), too many for one line, and what does not measure the model: the share of
+    padding, and that of truncated inputs if it is 0.
+    """
+    values = {name: value for name, value in metrics.items() if isinstance(value, float) and "/" not in name}
+    truncated = values.pop("truncated_share", 0.0)
+    values.pop("padding_share", None)
+    shown = [
+        f"{name} {value:.0f}" if _COUNT.fullmatch(name) else f"{name} {value:.4f}" for name, value in values.items()
+    ]
+    return ", ".join([*shown, f"{truncated:.1%} of the inputs truncated"] if truncated else shown)

@@ -132,7 +132,7 @@ def draw_curves(
     unit = "tokens" if any("tokens_per_second" in row for row in points) else "sequences"
     _training(lower[-1], points, f"{unit}_per_second")
     shares = [row["mfu"] for row in points if "mfu" in row]
-    lower[-1].set_title(f"{unit.capitalize()} per second" + (f" (MFU {np.median(shares):.0%})" if shares else ""))
+    lower[-1].set_title(f"{unit.capitalize()} per second" + (f" ({np.median(shares):.0%} of peak)" if shares else ""))
     _from_zero(lower[-1], EngFormatter(sep=""))
     changes = [before["step"] for before, after in itertools.pairwise(points) if before["phase"] < after["phase"]]
     for axes in (*upper, *lower):

@@ -2,7 +2,7 @@ import pytest
 
 from bert_tf.metrics import answer_spans, entities, glue
 from bert_tf.metrics.accuracy_and_f1 import multi_label, scope
-from bert_tf.metrics.units import COEFFICIENT, COUNT, NUMBER, SHARE, unit_of
+from bert_tf.metrics.units import COEFFICIENT, COUNT, NUMBER, SHARE, metrics_line, unit_of
 
 
 def test_every_metric_has_a_unit():
@@ -13,7 +13,8 @@ def test_every_metric_has_a_unit():
     names |= answer_spans.squad_2_scores(answer_spans.squad_2_questions([["a"], []], ["a", ""], [-1.0, 1.0]), 0.0)
     names |= glue.glue_scores("mrpc", ["1", "0"], ["1", "1"])
     units = {name: unit_of(name, names) for name in names}
-    counts = {"entities", "predicted_entities", "total"}
+    names |= {f"slot_{name}": 0 for name in [*names] if name.endswith("entities")}  # of intent and slots
+    counts = {"entities", "predicted_entities", "slot_entities", "slot_predicted_entities", "total"}
     for name, unit in units.items():
         kind = name.rpartition("/")[2].removeprefix("HasAns_").removeprefix("NoAns_")
         assert unit == (COUNT if kind in counts else NUMBER if kind.endswith("_thresh") else SHARE), name
@@ -28,3 +29,9 @@ def test_the_mean_of_coefficients_is_a_coefficient(name):
 def test_losses_and_unknown_metrics_are_numbers():
     assert {unit_of(name, []) for name in ("loss", "mlm_loss", "accuracies", "f1_thresh")} == {NUMBER}
     assert NUMBER.text(1234.5) == "1,234.5000" and NUMBER.text(-3.4028235e38) == "-3.403e+38"
+
+
+def test_a_line_has_whole_counts_and_says_what_was_truncated():
+    metrics = {"loss": 0.5, "slot_entities": 1794.0, "PER/f1": 0.5, "truncated_share": 0.031, "padding_share": 0.2}
+    assert metrics_line(metrics) == "loss 0.5000, slot_entities 1794, 3.1% of the inputs truncated"
+    assert metrics_line(metrics | {"truncated_share": 0.0}) == "loss 0.5000, slot_entities 1794"

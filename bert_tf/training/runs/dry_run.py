@@ -233,7 +233,7 @@ def plan_text(
         cells += [f"{work.steps * work.batch_size / rows:.1f}", f"{work.flops() / 1e9:,.1f}", f"{1000 * seconds:,.0f}"]
         cells += [f"{work.batch_size / seconds:,.1f}", f"{share:.0%}", duration(work.steps * seconds)]
         body.append(cells)
-    heading = ("", "updates", "batch", "length", "epochs", "GFLOP", "ms", "rows/s", "MFU", "time")
+    heading = ("", "updates", "batch", "length", "epochs", "GFLOP", "ms", "rows/s", "of peak", "time")
     sections = {
         "Parameters": table([(name, f"{count:,}") for name, count in counts.items()]),
         "Memory per replica": table([(name, bytes_text(size)) for name, size in memory.items()]),
@@ -241,7 +241,8 @@ def plan_text(
             f"  {rows:,} rows of {work.length} ({source})"
             for (work, *_), (rows, source) in zip(phases, epochs, strict=True)
         ),
-        "Phases": table(body, heading) + "\n  GFLOP and ms per update, ms measured over ten updates. "
+        "Phases": table(body, heading) + "\n  GFLOP and ms per update, ms measured over ten updates; "
+        "of peak: speed relative to that of large matrix products (MFU).\n  "
         f"Total time: {duration(total)}, without evaluations and checkpoints.",
         "Examples as the model sees them: [house>MASK] masked, [house=] kept, [house>tree] random; label: house": (
             "\n".join(examples)

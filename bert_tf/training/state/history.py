@@ -14,7 +14,8 @@ from tensorboard.plugins.histogram import metadata as histogram
 
 from bert_tf.errors import BertTfError, DataError
 from bert_tf.files import cause, checked, nan_for_null, parse_json, replacing, to_json, write_text
-from bert_tf.progress import log, metrics_line
+from bert_tf.metrics.units import metrics_line
+from bert_tf.progress import log
 from bert_tf.training.reporter import CURVES
 from bert_tf.training.speed import SECONDS
 from bert_tf.types import Array, Json, Metrics
