@@ -2,6 +2,7 @@
 
 import atexit
 import dataclasses
+import functools
 import gc
 import importlib.machinery
 import inspect
@@ -34,6 +35,7 @@ def _report_interrupt(kind: type[BaseException], error: BaseException, trace: Tr
 
 
 _LONGEST_NAME = 100  # of a flag
+_FLAGS_AT = "--help lists the flags"
 
 flags.disclaim_key_flags()  # flags defined here are listed by the --help of the program that asks for them
 sys.excepthook = _report_interrupt
@@ -46,7 +48,7 @@ atexit.register(gc.freeze)
 from bert_tf.files import cause, is_system_error, system_error  # noqa: E402
 
 
-def run(main: Callable[[list[str]], None], *, arguments: bool = False) -> None:
+def run(main: Callable[[list[str]], None], *, arguments: bool = False, flags_at: str = _FLAGS_AT) -> None:
     """Runs `main(argv)` as an absl program.
 
     Exit status: 0; 1 for a `BertTfError` in the data or a full disk; 2 for a wrong flag or config field; 130 for
@@ -55,6 +57,7 @@ def run(main: Callable[[list[str]], None], *, arguments: bool = False) -> None:
     Args:
         main: gets the program's name and the arguments that are not flags.
         arguments: whether such arguments are allowed.
+        flags_at: where the flags are listed, for the error of a wrong one.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -77,10 +80,10 @@ def run(main: Callable[[list[str]], None], *, arguments: bool = False) -> None:
             found = system_error(error)
             _fail(f"{found.filename or 'system'}: {cause(error)}" if found else cause(error), 1)
 
-    app.run(guarded, flags_parser=_parse)
+    app.run(guarded, flags_parser=functools.partial(_parse, flags_at=flags_at))
 
 
-def _parse(argv: list[str]) -> list[str]:
+def _parse(argv: list[str], flags_at: str = _FLAGS_AT) -> list[str]:
     """Parses flags; exceptions of the config library become one line, too. Returns the other arguments."""
     home = os.path.expanduser("~")
     # A shell replaces ~ only at the start of a word and leaves --output=~/x to the program.
@@ -88,7 +91,7 @@ def _parse(argv: list[str]) -> list[str]:
     try:
         for argument in argv:  # which absl would compare with each flag, in quadratic time
             if re.match(rf"--?\w{{{_LONGEST_NAME}}}", argument):
-                raise ConfigError(f"{argument[:40]}...: no flag has such a name; --help lists the flags")
+                raise ConfigError(f"{argument[:40]}...: no flag has such a name; {flags_at}")
         rest = flags.FLAGS(argv)
         for name in flags.FLAGS:
             value = flags.FLAGS[name].value
@@ -99,7 +102,7 @@ def _parse(argv: list[str]) -> list[str]:
     except BertTfError as error:  # of a flag, or raised by the config file itself
         _fail(str(error) if str(error).startswith("--") else f"--config: {error}", error.exit_status)
     except flags.Error as error:
-        _fail(f"{error}; --help lists the flags", 2)
+        _fail(f"{error}; {flags_at}", 2)
     except (LookupError, AttributeError, TypeError, ValueError, RecursionError, MemoryError) as error:
         _fail(f"--config: {_message(error)}", 2)
 

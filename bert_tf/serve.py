@@ -23,6 +23,8 @@ from bert_tf.app import run
 from bert_tf.errors import ConfigError
 from bert_tf.server.options import DEFAULT_PROMETHEUS_PATH, MOST_THREADS, EndpointOptions, Limits
 
+# For command lines of TF Serving: a flag that does nothing here is refused, not ignored.
+_FLAGS_AT = "--help and docs/serving/flags.md#flags list the flags, and which of TF Serving work here"
 _MOST_SECONDS = 86_400
 
 
@@ -92,24 +94,6 @@ _TEXT_KILOBYTES = _integer("max_text_kilobytes", 1024, "Maximum size of a text."
 _CONNECTIONS = _integer("max_connections", 1000, "Maximum open connections per port.", least=1, most=1_000_000)
 _ACCESS_LOG = flags.DEFINE_bool("access_log", True, "Log each request as a line of JSON.")
 
-# Flags of TF Serving that have no meaning here, so that its command lines can be used.
-_IGNORED = (
-    "grpc_max_threads", "mixed_precision", "num_load_threads", "num_request_iterations_for_warmup",
-    "num_tflite_interpreters_per_pool", "num_tflite_pools", "num_unload_threads", "per_process_gpu_memory_fraction",
-    "platform_config_file", "rest_api_num_threads", "tensorflow_session_config_file", "thread_pool_factory_config_file",
-)  # fmt: skip
-_IGNORED_BOOLEANS = (
-    "enable_model_warmup", "enable_per_model_batching_parameters", "enable_profiler",
-    "enable_signature_method_name_check", "flush_filesystem_caches",
-    "force_allow_any_version_labels_for_unavailable_models",
-    "prefer_tflite_model", "remove_unused_fields_from_bundle_metagraph", "skip_initialize_tpu", "use_alts_credentials",
-    "xla_cpu_compilation_enabled",
-)  # fmt: skip
-for _name in _IGNORED:
-    flags.DEFINE_string(_name, None, "Has no effect here.")
-for _name in _IGNORED_BOOLEANS:
-    flags.DEFINE_bool(_name, None, "Has no effect here.")
-
 
 def main(_: list[str]) -> None:
     try:
@@ -120,9 +104,6 @@ def main(_: list[str]) -> None:
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bert_tf[serving]'") from None
     _set_up_log()
-    for name in (*_IGNORED, *_IGNORED_BOOLEANS):
-        if flags.FLAGS[name].value is not None:
-            logging.getLogger("bert_tf.server").warning("--%s has no effect in this server", name)
     read_config = _config_reader()
     if not _HOST.value.strip():
         raise ConfigError("--host is empty; give an address, such as 127.0.0.1, or 0.0.0.0 for all of the machine")
@@ -247,4 +228,4 @@ def _set_up_log() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, flags_at=_FLAGS_AT)

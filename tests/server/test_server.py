@@ -109,7 +109,7 @@ def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what
     batching = tmp_path / "batching.config"
     batching.write_text("max_batch_size { value: 1 } max_enqueued_batches { value: 2 } num_batch_threads { value: 1 }")
     program = started(
-        f"--model_config_file={file}", "--model_config_file_poll_wait_seconds=0.1", "--enable_profiler",
+        f"--model_config_file={file}", "--model_config_file_poll_wait_seconds=0.1",
         "--enable_batching", f"--batching_parameters_file={batching}",
     )  # fmt: skip
     assert program.get("/readyz")[0] == 200
@@ -156,7 +156,7 @@ def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what
         assert json.loads(waiting.result()[1]) == {"predictions": [2]}
         assert also_waiting.result().outputs["count"].int_val == [3] and program.last_closes
     assert status == 0
-    assert "--enable_profiler has no effect" in log and "cannot be used: " in log and "stopping" in log
+    assert "cannot be used: " in log and "stopping" in log
     assert log.count("the configuration cannot be used: Cannot transition to requested config. It is empty") == 1
     assert "Traceback" not in log
 
@@ -244,6 +244,7 @@ def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tenso
     [
         ([], 2, "give one of --export_dir, --model_base_path and --model_config_file; found none"),
         (["--export_dir=/no/such"], 2, "--export_dir=/no/such: no such folder"),
+        (["--export_dir={folder}", "--noenable_profiler"], 2, "'noenable_profiler'"),  # of TF Serving's
         (["--export_dir={folder}", "--host="], 2, "--host is empty; give an address, such as 127.0.0.1"),
         (["--export_dir={folder}", "--port=7000", "--rest_api_port=7000"], 2, "are both 7000; give two ports"),
         (
