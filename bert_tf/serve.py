@@ -91,7 +91,13 @@ _MEGABYTES = _integer("max_request_megabytes", 16, "Size of a request.", least=1
 _ANSWER_MEGABYTES = _integer("max_answer_megabytes", 128, "Size of an answer.", least=1, most=1024)
 _ROWS = _integer("max_rows", 10_000, "Maximum rows per request.", least=1)
 _TEXT_KILOBYTES = _integer("max_text_kilobytes", 1024, "Maximum size of a text.", least=1, most=2**20)
-_CONNECTIONS = _integer("max_connections", 1000, "Maximum open connections per port.", least=1, most=1_000_000)
+_CONNECTIONS = _integer(
+    "max_connections",
+    1000,
+    "Maximum of open connections in gRPC, and of requests at a time in REST.",
+    least=1,
+    most=1_000_000,
+)
 _ACCESS_LOG = flags.DEFINE_bool("access_log", True, "Log each request as a line of JSON.")
 
 

@@ -16,7 +16,7 @@ class Limits(NamedTuple):
         rows: maximum rows per request.
         text_bytes: maximum size of one string.
         seconds: time limit of a request, from its first byte to its answer; clients may set a shorter one.
-        connections: maximum number of open connections, for each of the two servers.
+        connections: maximum number of open connections in gRPC, and of requests that are being answered in REST.
     """
 
     request_bytes: int = 16 * 2**20

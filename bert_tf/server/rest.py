@@ -4,6 +4,7 @@ The rules and the words of the errors are those of TF Serving (model_servers/htt
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 import logging
@@ -51,6 +52,7 @@ _INFORMATION = re.compile(_OF_MODEL + r"(?:/(?P<resource>metadata))?)")
 _METHODS = {"classify": tf_examples.CLASSIFY, "regress": tf_examples.REGRESS}
 
 _BODIES = 4  # bodies of the largest size that may be in memory at the same time
+_PART = 2**16  # bytes of an answer that are sent at a time
 
 
 def _answer(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -68,30 +70,36 @@ class Application:
         models: to serve.
         metrics: counts the requests.
         endpoints: limits, token and others.
+
+    Attributes:
+        stopping: whether clients are told to close their connections.
     """
 
     def __init__(self, models: Models, metrics: Metrics, endpoints: EndpointOptions) -> None:
         self._models, self._endpoints, self._limits = models, endpoints, endpoints.limits
         self._runner = Runner(models, metrics, endpoints.limits, "REST")
+        self._requests = 0  # that are being answered
         self._buffered = 0  # bytes of all bodies
+        self.stopping = False
         self._site = _site(models, metrics, endpoints.prometheus_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(asyncio.get_running_loop().time() + self._limits.seconds)
         status = 499  # if there is no answer, because the client is gone
+        request = Request(scope, receive)
+        # A proxy may take what follows for another request than uvicorn, which ignores the length (RFC 9112, 6.3).
+        ambiguous = "content-length" in request.headers and "transfer-encoding" in request.headers
 
         async def send_logged(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if ambiguous or self.stopping or status == 408:
+                    message["headers"].append((b"connection", b"close"))
             call.bytes_out += len(message.get("body", b""))
-            await send(message)
+            await self._send(send, message)
 
-        request = Request(scope, receive)
-        if "content-length" in request.headers and "transfer-encoding" in request.headers:
-            # A proxy may take what follows for another request than h11, which ignores the length (RFC 9112, 6.3).
-            # uvicorn repeats this in the answer, and closes the connection.
-            scope["headers"].append((b"connection", b"close"))
+        self._requests += 1
         try:
             try:
                 self._check(request)
@@ -113,11 +121,27 @@ class Application:
                 answer.headers["Access-Control-Allow-Methods"] = "POST, GET"
                 allowed = "Content-Type, Authorization" if self._endpoints.token else "Content-Type"
                 answer.headers["Access-Control-Allow-Headers"] = allowed
-            await answer(scope, receive, send_logged)
+            with contextlib.suppress(TimeoutError):  # of a client that does not read; uvicorn closes the connection
+                await answer(scope, receive, send_logged)
         finally:
+            self._requests -= 1
             if self._endpoints.access_log and scope["path"] not in _HEALTH:  # which is asked for every second
                 client = request.client.host if request.client else None
                 call.log(client, method=request.method, path=_target(request), status=status)
+
+    async def _send(self, send: Send, message: Message) -> None:
+        """Sends a message in parts: before each, uvicorn waits until the client has read most of those before.
+
+        Raises:
+            TimeoutError: it does not read.
+        """
+        body, more = message.get("body", b""), message.get("more_body", False)
+        for start in range(0, max(len(body), 1), _PART):
+            if len(body) > _PART:
+                end = start + _PART
+                message = {**message, "body": body[start:end], "more_body": more or end < len(body)}
+            async with asyncio.timeout(self._limits.seconds):
+                await send(message)
 
     def _check(self, request: Request) -> None:
         """Raises HTTPException if the request is not allowed."""
@@ -157,6 +181,11 @@ class Application:
             request: of any method.
             call: what is known of it.
         """
+        if self._requests > self._limits.connections:  # health is still answered
+            raise ServingError(
+                Code.UNAVAILABLE,
+                f"{self._limits.connections} other requests are being answered (--max_connections); try again later",
+            )
         if request.method == "OPTIONS":
             if not re.match("https?://", request.headers.get("origin", "")):
                 raise ServingError(Code.FAILED_PRECONDITION, "Origin header is missing in CORS preflight")

@@ -63,8 +63,7 @@ async def _serve(read_config: Callable[[], model_server_config_pb2.ModelServerCo
     runtime = Runtime(options.run, metrics)
     models = Models(runtime, options.polling, early_labels=options.early_labels)
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _on_signals(stop.set)
     # What is wrong with the addresses is to be known before models are loaded, which may take minutes.
     web = Web(models, metrics, endpoints) if endpoints.rest_port else None
     kept = addresses.bound("--port", endpoints.host, endpoints.grpc_port) if endpoints.grpc_port else None
@@ -87,8 +86,9 @@ async def _serve(read_config: Callable[[], model_server_config_pb2.ModelServerCo
                 grpc_server = await rpc.start(models, metrics, endpoints)
                 ends.append(lambda: grpc_server.stop(endpoints.limits.seconds))
             if web:
-                web.start()
+                await web.start()
                 ends.append(web.stop)
+                _on_signals(stop.set)  # which uvicorn has taken; both servers are to end with them
             _log.info("ready: %s", _addresses(endpoints))
             background.append(asyncio.create_task(models.poll_forever()))
             if options.config_poll_seconds:
@@ -107,6 +107,11 @@ async def _serve(read_config: Callable[[], model_server_config_pb2.ModelServerCo
             os._exit(0)
         await models.close()
         runtime.close()
+
+
+def _on_signals(callback: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, callback)
 
 
 async def _load(models: Models, config: model_server_config_pb2.ModelServerConfig) -> str:

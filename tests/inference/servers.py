@@ -49,7 +49,7 @@ class Running:
         web = Web(self.models, self.metrics, self._endpoints._replace(rest_port=0))
         self.port, self.web = web.port, web.server
         self.web.config.timeout_graceful_shutdown = 1  # for requests that tests do not end
-        web.start()
+        await web.start()
         try:
             with contextlib.suppress(ServingError):  # some tests have models that cannot be loaded
                 await self.models.reload(self.config)

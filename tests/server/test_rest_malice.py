@@ -14,7 +14,6 @@ import zlib
 
 import pytest
 
-from bert_tf.server import web
 from bert_tf.server.options import Limits
 
 MB = 2**20
@@ -32,13 +31,21 @@ def _next_request_is_answered(server, caplog):
     begin = time.monotonic()
     assert server.post("half:predict", {"instances": [1]}) == (200, {"predictions": [3.5]})
     assert time.monotonic() - begin < 2
-    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert not errors
+    ours = (record for record in caplog.records if record.name.startswith("bert_tf"))
+    assert not [record.getMessage() for record in ours if record.levelno >= logging.ERROR]
 
 
 def head(length, *more):
     lines = ["POST /v1/models/half:predict HTTP/1.1", "Host: localhost", f"Content-Length: {length}", *more]
     return "\r\n".join([*lines, "", ""]).encode()
+
+
+def status_of(client):
+    """The status of the answer on a socket."""
+    response = http.client.HTTPResponse(client)
+    response.begin()
+    response.read()
+    return response.status
 
 
 def answer_of(client):
@@ -166,48 +173,34 @@ def test_of_duplicate_keys_the_first_counts(server):
     assert server.post("half:predict", b'{"instances": [1], "instances": [2]}') == (200, {"predictions": [3.5]})
 
 
-@pytest.mark.parametrize("kilobytes", [300, 1024])
-def test_headers_that_are_too_large(server, kilobytes):
+def test_headers_that_are_too_large(server):
     with server.connect() as client:
-        client.sendall(head(2, "X: " + "x" * 1024 * kilobytes) + b"{}")
-        assert answer_of(client) == (431, "Invalid HTTP request: the headers are too large")
+        client.sendall(head(2, "X: " + "x" * 300_000) + b"{}")
+        try:
+            found = status_of(client)
+        except ConnectionResetError:  # closed before all was read, which may discard the answer
+            found = None
+    assert found in (400, None)
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    "request_",
     [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "illegal request line"),
-        (b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", "illegal request line"),
-        (b"GET / HTTP/1.1\r\n\r\n", "Missing mandatory Host: header"),
-        (b"GET / HTTP/1.1\r\nHost: a\r\nA\x00: b\r\n\r\n", "illegal header line"),
-        (head("1, 2"), "conflicting Content-Length headers"),
-        (head("-5"), "bad Content-Length"),
-        (head("9" * 5000), "bad Content-Length"),
-        (head(5, "Transfer-Encoding: gzip"), "Only Transfer-Encoding: chunked is supported"),
-        (head("").replace(b"Content-Length: ", b"Transfer-Encoding: chunked") + b"xyz\r\n", "illegal chunk header"),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # of TLS
+        b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nA\x00: b\r\n\r\n",
+        head("1, 2"),
+        head("-5"),
+        head("9" * 5000),
+        head(5, "Transfer-Encoding: gzip"),
+        head("").replace(b"Content-Length: ", b"Transfer-Encoding: chunked") + b"xyz\r\n",
     ],
 )
-def test_http_of_an_enemy(server, request_, words):
+def test_http_of_an_enemy(server, request_):
     with server.connect() as client:
         client.sendall(request_)
-        status, message = answer_of(client)
-        assert status in (400, 501)
-        assert message.startswith("Invalid HTTP request: ")
-        assert words in message
-        assert client.recv(1) == b""
-
-
-def test_a_client_that_sends_its_headers_slowly(server, monkeypatch):
-    monkeypatch.setattr(web, "_HEAD_SECONDS", 0.3)
-    with server.connect() as client:
-        client.sendall(b"POST /v1/models/half:predict HTTP/1.1\r\n")
-        assert answer_of(client) == (408, "The head of the request did not arrive within 0.3 seconds")
-        assert client.recv(1) == b""
-
-
-def test_a_client_that_sends_no_request(server, monkeypatch):
-    monkeypatch.setattr(web, "_HEAD_SECONDS", 0.3)
-    with server.connect() as client:
+        assert status_of(client) == 400
         assert client.recv(1) == b""
 
 
@@ -222,28 +215,25 @@ def test_a_client_that_sends_its_body_slowly(start, half_plus_config):
     assert server.post("half:predict", {"instances": [1]})[0] == 200
 
 
-def test_a_client_that_does_not_read_its_answer(start, half_plus_config):
+@pytest.mark.parametrize("pace", [0, 0.1])
+def test_a_client_that_does_not_read_its_answer_is_left(start, half_plus_config, pace):
+    """Or reads it slowly: 1 kB in a tenth of a second."""
     server = start(half_plus_config, limits=Limits(seconds=0.5, rows=10**6))
     body = json.dumps({"instances": [0.123456] * 200_000}).encode()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", server.port))
         client.sendall(head(len(body)) + body)
-        time.sleep(0.5)
-        connections = server.call(connections_of(server))
-        assert connections
-        deadline = time.monotonic() + 10
-        while server.call(connections_of(server)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not server.call(connections_of(server))
+        read, slow_until = 0, time.monotonic() + 4
+        with contextlib.suppress(ConnectionResetError):
+            time.sleep(0 if pace else 4)
+            while more := client.recv(1024):
+                read += len(more)
+                time.sleep(pace if time.monotonic() < slow_until else 0)
+    assert 0 < read < 1_000_000  # of an answer of 1.8 MB
 
 
-async def connections_of(server):
-    return len(server.web.server_state.connections)
-
-
-def test_a_request_whose_client_is_gone_is_not_waited_for(server, caplog, monkeypatch):
-    monkeypatch.setattr(web, "_LINGER_SECONDS", 0.1)
+def test_a_request_whose_client_is_gone_is_not_waited_for(server, caplog):
     caplog.set_level(logging.INFO, "bert_tf.server.access")
     body = b'{"signature_name": "slow", "instances": [200000]}'
     with server.connect() as client:
@@ -256,51 +246,32 @@ def test_a_request_whose_client_is_gone_is_not_waited_for(server, caplog, monkey
     assert [entry["status"] for entry in entries] == [499]
 
 
-@pytest.mark.parametrize(
-    ("sent", "words"),
-    [
-        (b"POST /v1/mod", "peer unexpectedly closed connection"),
-        (head(100), "received 0 bytes, expected 100"),
-        (head(100) + b"{", "received 1 bytes, expected 100"),
-    ],
-)
-def test_a_request_that_is_broken_off(server, sent, words):
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/mod", head(100), head(100) + b"{"])
+def test_a_request_that_is_broken_off_is_not_answered(server, sent):
     with server.connect() as client:
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
-        status, message = answer_of(client)
-        assert status == 400 and words in message
         assert client.recv(1) == b""
 
 
-def test_a_client_that_ends_its_sending_side_without_a_request(server):
-    with server.connect() as client:
-        client.shutdown(socket.SHUT_WR)
-        assert client.recv(1) == b""
-
-
-@pytest.mark.parametrize("end", ["Connection: close", "end of sending"])
-def test_pipelined_requests_are_answered_in_order(server, end):
+def test_pipelined_requests_are_answered_in_order(server):
     bodies = [json.dumps({"instances": [value]}).encode() for value in range(20)]
     with server.connect() as client, client.makefile("rb") as file:
         client.sendall(b"".join(head(len(body)) + body for body in bodies[:-1]))
-        if end == "Connection: close":
-            client.sendall(head(len(bodies[-1]), end) + bodies[-1])
-        else:  # like `printf ... | nc`
-            client.sendall(head(len(bodies[-1])) + bodies[-1])
-            client.shutdown(socket.SHUT_WR)
+        client.sendall(head(len(bodies[-1]), "Connection: close") + bodies[-1])
         answers = re.findall(rb'{"predictions": \[(.*?)\]}', file.read())
     assert [*map(float, answers)] == [value / 2 + 3 for value in range(20)]
 
 
-def test_a_connection_is_refused_when_all_others_have_requests(start, half_plus_config):
+def test_more_requests_than_allowed_are_refused_but_health_is_answered(start, half_plus_config):
     server = start(half_plus_config, limits=Limits(connections=3))
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(server.connect()).sendall(head(100))
         time.sleep(0.1)
-        with server.connect() as client:
-            assert answer_of(client) == (503, "The server has 3 other connections; try again later")
+        status, answer = server.post("half:predict", {"instances": [1]})
+        assert status == 503 and "--max_connections" in answer["error"]
+        assert server.request("GET", "/readyz")[0] == 200
     time.sleep(0.1)
     assert server.post("half:predict", {"instances": [1]})[0] == 200
 
@@ -336,9 +307,7 @@ def test_5000_connections(server):
                 if number % 2:
                     with contextlib.suppress(OSError):
                         client.sendall(b"GET /healthz HTTP/1.1\r\n")
-            # All are still open for their clients, and the server has others for those who ask.
             assert server.post("half:predict", {"instances": [1]}) == (200, {"predictions": [3.5]})
-            assert server.call(connections_of(server)) <= LIMITS.connections + 1
         assert memory.megabytes < 200
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
