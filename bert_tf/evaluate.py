@@ -50,7 +50,7 @@ def main(_: list[str]) -> None:
     }
     FileReporter().evaluation(_OUTPUT.value, evaluation, metrics)
     write_json(os.path.join(_OUTPUT.value, "results.json"), results)
-    print(f"{split.where}: {metrics_line(metrics)}")
+    print(f"{split.where}: {metrics_line(metrics)}; wrote results.json and report.html to {_OUTPUT.value}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas
 import pytest
 
 from tests.packages import minilm
@@ -47,23 +46,26 @@ def test_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("readme", ["README.md", "README.ko.md"])
-def test_the_python_of_the_readme_runs(readme, tmp_path):
-    """With packaged weights instead of those on the Hub, some of the bundled reviews, and two updates."""
-    code = re.search(r"```python\n(.*?)```", (ROOT / readme).read_text(encoding="utf-8"), re.DOTALL)[1]
-    code, names = re.subn(r'"hf://[\w/.-]+"', repr(str(minilm())), code)
-    code, trainings = re.subn(r"epochs=\d", "steps=2", code)
-    assert (names, trainings) == (1, 1)
+def test_the_python_of_the_readmes_runs(tmp_path):
+    """With some of the bundled reviews, and two updates."""
+    minilm()
+    code, korean = (
+        re.search(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)[1]
+        for name in ("README.md", "README.ko.md")
+    )
+    assert [line.split("  #")[0] for line in korean.splitlines()] == [
+        line.split("  #")[0] for line in code.splitlines()
+    ]
+    code, trainings = re.subn(r"epochs=1", "steps=2", code)
+    assert trainings == 1
     (tmp_path / "data/reviews").mkdir(parents=True)
-    for part, nsmc in (("train", "train"), ("heldout", "test")):
-        rows = pandas.read_csv(ROOT / f"data/reviews/{part}.tsv", sep="\t", quoting=3).head(64)
-        rows.to_csv(tmp_path / f"data/reviews/{part}.tsv", sep="\t", index=False, quoting=3)
-        rows = pandas.DataFrame({"document": rows.sentence, "label": (rows.label == "positive").astype(int)})
-        rows.to_csv(tmp_path / f"ratings_{nsmc}.txt", sep="\t", index_label="id", quoting=3)
+    for part in ("train", "heldout"):
+        rows = (ROOT / f"data/reviews/{part}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:65]
+        (tmp_path / f"data/reviews/{part}.tsv").write_text("".join(rows), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True
     )
     assert done.returncode == 0, done.stderr.decode()
     printed = done.stdout.decode()
-    assert "'probabilities'" in printed and "'accuracy'" in printed
+    assert "'probabilities'" in printed and "accuracy 0." in printed
     assert list(tmp_path.glob("served/*/1/saved_model.pb")) and list(tmp_path.glob("runs/*/model.safetensors"))

@@ -463,7 +463,7 @@ class Tagging(FineTuningTask):
         if state.unit == "words":
             for first in range(0, len(examples), _CHECKED):
                 for location in words_without_pieces(self.tokenizer, examples[first : first + _CHECKED]):
-                    read_report.add(f"always {state.default_tag!r}: word whose characters are all deleted", location)
+                    read_report.add(f"words without wordpieces, always tagged {state.default_tag!r}", location)
 
 
 def _of_texts(values: tf.Tensor, row: tf.Tensor, texts: tf.Tensor) -> tf.RaggedTensor:

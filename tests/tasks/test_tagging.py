@@ -212,7 +212,7 @@ def test_a_word_without_a_wordpiece_gets_the_most_frequent_label_and_is_counted(
     predictions, _ = answer(task, [example], lambda ids: np.ones_like(ids))
     assert predictions[0]["tags"] == ["B-X", "O", "B-X"]
     task.check([example], read_report)
-    assert read_report.lines() == ["always 'O': word whose characters are all deleted: 1 (file:0)"]
+    assert read_report.lines() == ["words without wordpieces, always tagged 'O': 1 (file:0)"]
 
 
 def characters_of(text, tags):
