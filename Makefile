@@ -114,9 +114,11 @@ lint: $(BIN)/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Strict: a broken link or a name that the reference does not find is an error. The pages are in site/index.html.
+# Strict: a broken link, a name that the reference does not find, or a script or style from elsewhere is an error. The
+# pages are in site/index.html.
 docs: $(DOCS)/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	! grep --recursive --include='*.html' --extended-regexp '<(script|link)[^>]*(src|href)="https?:[^"]*[.](js|css)|unpkg[.]com' site
 
 clean:
 	rm -rf $(VENV) $(DOCS) $(GARDEN) $(TORCH) $(KERASHUB) $(TF220) $(TF217) $(TF212) build site *.egg-info runs

@@ -388,8 +388,9 @@ class _TextModel(_FineTuned):
 class TextClassifier(_TextModel):
     """Classifies texts, or pairs of texts given as tuples.
 
-    Labels are strings or integers, or floats without fraction, which pandas makes of integers beside a missing value.
-    `predict` returns the label and the probability of each label, as integers if the labels were.
+    Labels are strings or integers. Floats without a fraction count as integers, because pandas stores an integer column
+    with missing values as floats. `predict` returns the label and the probability of each label; the labels are
+    integers if those of the training data were.
 
     Examples:
         >>> classifier = bert_tf.TextClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
@@ -417,9 +418,9 @@ class TextClassifier(_TextModel):
 class MultiLabelClassifier(_TextModel):
     """Predicts any number of labels for a text or a pair of texts.
 
-    The labels of a text are a list of strings; a matrix of 0 and 1 (NumPy or a data frame) has a column per label,
-    named by the setting `labels`, the columns of the data frame, or else by its number. `predict` returns labels, those
-    above the threshold, and the probability of each.
+    The labels of a text are a list of strings. The labels of all texts can also be a matrix of 0 and 1 (a NumPy array
+    or a data frame) with a column per label, named by the setting `labels`, else by the data frame, else by its number.
+    `predict` returns the labels above the threshold and the probability of each label.
 
     Examples:
         >>> model = bert_tf.MultiLabelClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
@@ -467,7 +468,7 @@ class MultiLabelClassifier(_TextModel):
 
 
 class TextRegressor(_TextModel):
-    """Predicts a number for a text or a pair of texts. `predict` returns its value.
+    """Predicts a number for a text or a pair of texts; `predict` returns it as `value`.
 
     Examples:
         >>> model = bert_tf.TextRegressor.from_pretrained("hf://google-bert/bert-base-uncased")
@@ -483,11 +484,12 @@ class TextRegressor(_TextModel):
 class TokenClassifier(_FineTuned):
     """Tags words, or characters: named entities, parts of speech.
 
-    An input is a list of words, and its label a list of tags, one per word. Or an input is a text, and its label has a
-    tag for each character, spaces included, as in KLUE's named entities. Tags such as B-PER and I-PER form entities. A
-    model of words splits a text, for which `predict` has no words, into words, a model of characters into characters.
-    `predict` returns text, words (or characters), tags, scores, one each, 0 where there is no wordpiece, and, for
-    entities, spans: text, label, start and end in characters of the text, and score.
+    An input is a list of words, and its label a list with one tag per word. Or an input is a text, and its label has
+    one tag per character, spaces included, as in KLUE's named entities. Tags such as B-PER and I-PER form entities.
+
+    `predict` also takes texts, which a model of words splits into words. It returns `text`, `words` (or characters),
+    one of `tags` and one of `scores` for each of them (0 where there is no wordpiece), and for entities `spans`: text,
+    label, start and end in characters of the text, and score.
 
     Examples:
         >>> tagger = bert_tf.TokenClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
@@ -523,7 +525,7 @@ class IntentAndSlots(TokenClassifier):
     """Predicts the intent of a text and tags its words, for dialogue systems.
 
     Inputs are those of `TokenClassifier`, and a label is a pair: the intent, a string, and the list of tags. `predict`
-    returns what `TokenClassifier` returns, the intent and the probability of each intent.
+    adds `intent` and `intent_probabilities` to the answer of `TokenClassifier`.
 
     Examples:
         >>> assistant = bert_tf.IntentAndSlots.from_pretrained("hf://google-bert/bert-base-uncased")
@@ -544,10 +546,10 @@ class IntentAndSlots(TokenClassifier):
 class QuestionAnswerer(_FineTuned):
     """Answers questions with a part of a text, as in SQuAD.
 
-    An input is a pair (question, context) or a dict with these keys. A label is the answer: a text, of which the first
-    occurrence in the context counts; a list of dicts with `text` and `answer_start`, or a dict with a list of each, as
-    in SQuAD; or None for a question without an answer (with the setting unanswerable=True). `predict` returns the
-    answer, its start and end in characters of the context, its probability, and the best candidates as `nbest`.
+    An input is a pair (question, context) or a dict with these keys. A label is the text of the answer, meaning its
+    first occurrence in the context; or a list of dicts with `text` and `answer_start`, or a dict with a list of
+    each, as in SQuAD; or None if the question has no answer (with the setting unanswerable=True). `predict` returns
+    `answer`, its `start` and `end` in characters of the context, its `probability`, and the best candidates as `nbest`.
 
     Examples:
         >>> reader = bert_tf.QuestionAnswerer.from_pretrained("hf://google-bert/bert-base-uncased")
@@ -584,8 +586,9 @@ class QuestionAnswerer(_FineTuned):
 class MultipleChoice(_FineTuned):
     """Chooses the text that fits a context.
 
-    An input is a tuple (context, choices) or (context, question, choices), or a dict with these keys; a label is the
-    index of the right choice. `predict` returns choice (an index), label (its text) and the probability of each choice.
+    An input is a tuple (context, choices) or (context, question, choices), or a dict with these keys. A label is the
+    index of the right choice. `predict` returns `choice` (its index), `label` (its text) and the `probabilities` of all
+    choices.
 
     Examples:
         >>> model = bert_tf.MultipleChoice.from_pretrained("hf://google-bert/bert-base-uncased")
