@@ -19,6 +19,7 @@ from bert_tf.inputs.datasets.examples import QuestionExample, ReadReport, TextEx
 from bert_tf.inputs.datasets.sources import InMemory, Source
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.masked_lm import MaskedLM
+from tests.errors import raises
 from tests.inference.kinds import LENGTH, VOCABULARY, _encoder
 from tests.model.small import randomize
 
@@ -353,10 +354,10 @@ def test_the_program_reads_float_stars_of_pandas_as_python_does(models, tmp_path
         labels[source.where("train")] = (task.state.labels, task.state.has_integers)
     assert set(labels.values()) == {(("1", "5"), True)} and len(labels) == 3
     # The row without stars is named.
-    with pytest.raises(DataError, match=r"all\.csv:3: the label is empty"):
+    with raises(DataError, "all.csv:3"):
         examples = list(Source(data, str(tmp_path / "all.csv"), TextExample).examples(ReadReport(), "train"))
         Classification.learn(tokenizer, ClassificationConfig(), data, examples, None)
-    with pytest.raises(DataError, match=r"all\.jsonl:2: no label"):
+    with raises(DataError, "all.jsonl:2"):
         list(Source(data, str(tmp_path / "all.jsonl"), TextExample).examples(ReadReport(), "train"))
 
 
@@ -392,7 +393,7 @@ def test_texts_that_look_like_integers_stay_texts(models):
 
 
 def test_unknown_validation_labels_stop_before_training(models, tmp_path):
-    with pytest.raises(DataError, match="neither this label nor any other"):
+    with raises(DataError, "neither this label"):
         models.fit(validation_data=(TEXTS, ["x"] * 4), directory=tmp_path / "run")
     assert not (tmp_path / "run/model.safetensors").exists() and not (tmp_path / "run/checkpoints").exists()
 
@@ -439,5 +440,5 @@ def test_float32_is_float32_whatever_the_global_policy_of_keras(models):
 def test_a_run_does_not_resume_with_examples_that_are_now_read_differently(models, tmp_path, monkeypatch):
     models.fit(directory=tmp_path / "run")
     monkeypatch.setattr("bert_tf.tasks.labels._order", lambda label: -int(label))
-    with pytest.raises(ConfigError, match=r"belongs to another run \(inputs\.examples\.train: "):
+    with raises(ConfigError, "inputs.examples.train"):
         models.fit(directory=tmp_path / "run")

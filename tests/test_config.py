@@ -28,6 +28,7 @@ from bert_tf.config import (
 from bert_tf.config.train import RECIPES
 from bert_tf.errors import ConfigError
 from bert_tf.metrics.entities import SCHEMES
+from tests.errors import raises
 
 # Layers, hidden size, heads: the paper's two and the four of Turc et al. (2019), table 1.
 SIZES = {
@@ -54,19 +55,19 @@ def test_a_size_can_be_changed_in_part():
 
 
 def test_an_unknown_size_names_the_known_ones():
-    with pytest.raises(ConfigError, match="'huge' is unknown; choose one of tiny, mini, small, medium, base, large"):
+    with raises(ConfigError, "'huge'"):
         BertConfig.from_name("huge")
 
 
 def test_a_mistyped_field_gets_a_suggestion():
-    with pytest.raises(ConfigError, match=r"BertConfig has no field 'hiden_size'; did you mean 'hidden_size'\?"):
+    with raises(ConfigError, "BertConfig", "'hiden_size'", "'hidden_size'"):
         BertConfig.from_name("tiny", hiden_size=3)
-    with pytest.raises(ConfigError, match=r"^train has no field 'learning_rte'; did you mean 'learning_rate'\?"):
+    with raises(ConfigError, "'learning_rte'", "'learning_rate'"):
         from_dict(FinetuneConfig, {"train": {"learning_rte": 1}})
 
 
 def test_a_field_unlike_any_other_gets_the_list():
-    with pytest.raises(ConfigError, match="known: recipe, batch_size, accumulation, "):
+    with raises(ConfigError, "batch_size"):
         from_dict(TrainConfig, {"zzz": 1})
 
 
@@ -81,87 +82,87 @@ def test_a_config_is_restored_from_a_dict(cls):
 @pytest.mark.parametrize(
     "config, culprit",
     [
-        (BertConfig(hidden_size="768"), "model.hidden_size is '768'; expected a whole number from 1 up to 100,000"),
-        (BertConfig(hidden_size=768.0), "model.hidden_size is 768.0; expected a whole number"),
-        (BertConfig(num_layers=True), "model.num_layers is True; expected a whole number"),
-        (BertConfig(dropout=None), "model.dropout is None; expected a number from 0 but below 1"),
-        (BertConfig(pooler=1), "model.pooler is 1; expected True or False"),
-        (BertConfig(layer_norm_epsilon=-1), "model.layer_norm_epsilon is -1; expected a number from 1e-30 up to 1"),
-        (BertConfig(initializer_range=float("nan")), "model.initializer_range is nan"),
-        (BertConfig(num_layers=0), "model.num_layers is 0; expected a whole number from 1 up to 1,000"),
-        (BertConfig(num_layers=10**6), "model.num_layers is 1000000"),
-        (BertConfig(max_position_embeddings=10**9), "model.max_position_embeddings is 1000000000"),
-        (BertConfig(vocab_size=0), "model.vocab_size is 0"),
-        (BertConfig(vocab_size=10**12), "model.vocab_size is 1000000000000"),
-        (BertConfig(position_offset=-1), "model.position_offset is -1; expected a whole number from 0"),
-        (BertConfig(type_vocab_size=-1), "model.type_vocab_size is -1; expected a whole number from 0"),
-        (BertConfig(dropout=1.0), "model.dropout is 1.0"),
-        (BertConfig(attention_dropout=-0.1), "model.attention_dropout is -0.1"),
+        (BertConfig(hidden_size="768"), ("model.hidden_size", "'768'", "1", "100,000")),
+        (BertConfig(hidden_size=768.0), ("model.hidden_size", "768.0")),
+        (BertConfig(num_layers=True), ("model.num_layers", "True")),
+        (BertConfig(dropout=None), ("model.dropout", "None", "0", "1")),
+        (BertConfig(pooler=1), ("model.pooler", "1", "True", "False")),
+        (BertConfig(layer_norm_epsilon=-1), ("model.layer_norm_epsilon", "-1", "1e-30", "1")),
+        (BertConfig(initializer_range=float("nan")), ("model.initializer_range", "nan")),
+        (BertConfig(num_layers=0), ("model.num_layers", "0", "1", "1,000")),
+        (BertConfig(num_layers=10**6), ("model.num_layers", "1000000")),
+        (BertConfig(max_position_embeddings=10**9), ("model.max_position_embeddings", "1000000000")),
+        (BertConfig(vocab_size=0), ("model.vocab_size", "0")),
+        (BertConfig(vocab_size=10**12), ("model.vocab_size", "1000000000000")),
+        (BertConfig(position_offset=-1), ("model.position_offset", "-1", "0")),
+        (BertConfig(type_vocab_size=-1), ("model.type_vocab_size", "-1", "0")),
+        (BertConfig(dropout=1.0), ("model.dropout", "1.0")),
+        (BertConfig(attention_dropout=-0.1), ("model.attention_dropout", "-0.1")),
         (
             BertConfig(hidden_size=96_000, num_layers=900),
-            r"has [\d,]+ weights; expected up to 100,000,000,000",
+            ("100,000,000,000",),
         ),
-        (BertConfig(hidden_size=100), "hidden_size 100 is not a multiple of num_heads 12"),
-        (BertConfig(activation="gelu"), "model.activation is 'gelu'; expected one of tanh_gelu, erf_gelu, relu"),
-        (BertConfig(norm="both"), "model.norm is 'both'; expected one of post, pre"),
-        (TrainConfig(batch_size=0), "train.batch_size is 0"),
-        (TrainConfig(steps=-1), "train.steps is -1"),
-        (TrainConfig(steps=1e6), "train.steps is 1000000.0; expected a whole number"),
-        (TrainConfig(steps=0, epochs=0), "train.steps and train.epochs are 0; set one of them"),
-        (TrainConfig(epochs=float("inf")), "train.epochs is inf; expected a number from 0 up to 1,000,000"),
-        (TrainConfig(epochs=10**400), "train.epochs is 1000"),
-        (TrainConfig(seed=-1), "train.seed is -1; expected a whole number from 0 up to 4,294,967,295"),
-        (TrainConfig(seed=2**32), "train.seed is 4294967296"),
-        (TrainConfig(warmup=2), "train.warmup is 2; expected a number from 0 up to 1"),
-        (TrainConfig(dtype="half"), "train.dtype is 'half'; expected one of float32, bfloat16, float16, auto"),
-        (TrainConfig(dtype=["half"]), r"train.dtype is \['half'\]; expected one of float32"),
-        (TrainConfig(recipe="bert"), "train.recipe is 'bert'; expected one of google, modern"),
-        (TrainConfig(optimizer="sgd"), "train.optimizer is 'sgd'; expected one of adamw, lamb, radam"),
-        (TrainConfig(normalization="mean"), "expected one of global, replica_mean, replica_sum or None"),
-        (TrainConfig(clip_on="replica", normalization="global"), "set train.clip_on to 'global' too"),
-        (TrainConfig(epsilon=0.0), "train.epsilon is 0.0; expected a number from 1e-16 up to 1,000"),
+        (BertConfig(hidden_size=100), ("hidden_size", "100", "num_heads", "12")),
+        (BertConfig(activation="gelu"), ("model.activation", "'gelu'", "tanh_gelu", "erf_gelu")),
+        (BertConfig(norm="both"), ("model.norm", "'both'")),
+        (TrainConfig(batch_size=0), ("train.batch_size", "0")),
+        (TrainConfig(steps=-1), ("train.steps", "-1")),
+        (TrainConfig(steps=1e6), ("train.steps", "1000000.0")),
+        (TrainConfig(steps=0, epochs=0), ("train.steps", "train.epochs", "0")),
+        (TrainConfig(epochs=float("inf")), ("train.epochs", "inf", "0", "1,000,000")),
+        (TrainConfig(epochs=10**400), ("train.epochs",)),
+        (TrainConfig(seed=-1), ("train.seed", "-1", "0", "4,294,967,295")),
+        (TrainConfig(seed=2**32), ("train.seed", "4294967296")),
+        (TrainConfig(warmup=2), ("train.warmup", "2", "0", "1")),
+        (TrainConfig(dtype="half"), ("train.dtype", "'half'", "float32", "bfloat16", "float16")),
+        (TrainConfig(dtype=["half"]), ("train.dtype", "['half']", "float32")),
+        (TrainConfig(recipe="bert"), ("train.recipe", "'bert'")),
+        (TrainConfig(optimizer="sgd"), ("train.optimizer", "'sgd'")),
+        (TrainConfig(normalization="mean"), ("replica_mean", "replica_sum", "None")),
+        (TrainConfig(clip_on="replica", normalization="global"), ("train.clip_on", "'global'")),
+        (TrainConfig(epsilon=0.0), ("train.epsilon", "0.0", "1e-16", "1,000")),
         (
             ClassificationConfig(class_weights=(1e300,)),
-            r"class_weights\[0\] is 1e\+300; .* up to 1,000,000",
+            ("class_weights[0]", "1e+300", "1,000,000"),
         ),
-        (ExampleData(text=""), "data.text is empty; expected the name of a column"),
-        (TrainConfig(beta_2=1.0), "train.beta_2 is 1.0; expected a number above 0 but below 1"),
-        (TrainConfig(layer_decay=0.0), "train.layer_decay is 0.0; expected a number above 0 up to 1"),
-        (TrainConfig(layer_decay=1.5), "train.layer_decay is 1.5"),
-        (TrainConfig(warmup_steps=-1), "train.warmup_steps is -1; expected a whole number from 0 up to .* or None"),
-        (TrainConfig(learning_rate=float("nan")), "train.learning_rate is nan; expected a number from 0 up to"),
-        (TrainConfig(learning_rate=float("inf")), "train.learning_rate is inf"),
-        (TrainConfig(phases=3), "train.phases is 3; expected a tuple, each element a PhaseConfig"),
-        (TrainConfig(phases=(0.9, 0.1)), r"train.phases\[0\] is 0.9; expected a PhaseConfig"),
-        (TrainConfig(phases=(PhaseConfig(batch_size=8.0),)), r"train.phases\[0\].batch_size is 8.0; expected a whole"),
-        (TrainConfig(end_learning_rate=1.0), "train.end_learning_rate 1.0 is above train.learning_rate 5e-05"),
+        (ExampleData(text=""), ("data.text",)),
+        (TrainConfig(beta_2=1.0), ("train.beta_2", "1.0", "0", "1")),
+        (TrainConfig(layer_decay=0.0), ("train.layer_decay", "0.0", "0", "1")),
+        (TrainConfig(layer_decay=1.5), ("train.layer_decay", "1.5")),
+        (TrainConfig(warmup_steps=-1), ("train.warmup_steps", "-1", "0", "None")),
+        (TrainConfig(learning_rate=float("nan")), ("train.learning_rate", "nan", "0")),
+        (TrainConfig(learning_rate=float("inf")), ("train.learning_rate", "inf")),
+        (TrainConfig(phases=3), ("train.phases", "3", "PhaseConfig")),
+        (TrainConfig(phases=(0.9, 0.1)), ("train.phases[0]", "0.9", "PhaseConfig")),
+        (TrainConfig(phases=(PhaseConfig(batch_size=8.0),)), ("train.phases[0].batch_size", "8.0")),
+        (TrainConfig(end_learning_rate=1.0), ("train.end_learning_rate", "1.0", "train.learning_rate", "5e-05")),
         (
             TrainConfig(schedule="noam", end_learning_rate=1e-6),
-            "end_learning_rate has no effect with the schedule 'noam'",
+            ("end_learning_rate", "'noam'"),
         ),
-        (TrainConfig(power=2.0), "train.power is 2.0, but only the schedule 'polynomial' has one"),
-        (TrainConfig(optimizer="radam", bias_correction=False), "train.bias_correction is false, but RAdam requires"),
-        (GridConfig(batch_size=16), "grid.batch_size is 16; expected a tuple, each element a whole number from 1"),
-        (GridConfig(learning_rate=(1e-4, -1e-4)), r"grid.learning_rate\[1\] is -0.0001; expected a number"),
-        (GridConfig(epochs=(2, 3, 2.0)), r"grid.epochs is \(2, 3, 2.0\); expected different numbers"),
-        (PretrainingData(layout="lines"), "data.layout is 'lines'; expected one of sentences, documents"),
-        (PretrainingData(max_length=4), "data.max_length is 4; expected a whole number from 5"),
-        (PretrainingData(masking_rate=1.5), "data.masking_rate is 1.5; expected a number from 0 up to 1"),
-        (PretrainingData(service="host:5000"), "data.service is 'host:5000'; expected an address like grpc://"),
-        (PretrainingData(length_multiple=0), "data.length_multiple is 0; expected a whole number from 1 .* or None"),
-        (PretrainingData(words="spaces"), "data.words is 'spaces', but data.masking 'token' ignores words"),
-        (PretrainingData(pack=True, length_multiple=8), "data.length_multiple is 8, but with data.pack"),
-        (PretrainingData(pack=True, mask_on="device"), "data.mask_on is 'device', .*; set data.mask_on=host"),
-        (ExampleData(second_text=None), "data.second_text is None; expected text"),
-        (TokenizerConfig(lower_case="yes"), "tokenizer.lower_case is 'yes'; expected True or False"),
-        (PretrainConfig(input=["a.txt"]), r"^input is \['a.txt'\]; expected text"),
-        (PretrainConfig(train={"steps": 1}), "^train is {'steps': 1}; expected a TrainConfig"),
-        (FinetuneConfig(task=None, search="yes"), "^search is 'yes'; expected True or False"),
-        (TaggingConfig(features=3), "task.features is 3; expected a FeatureConfig"),
+        (TrainConfig(power=2.0), ("train.power", "2.0", "'polynomial'")),
+        (TrainConfig(optimizer="radam", bias_correction=False), ("train.bias_correction", "RAdam")),
+        (GridConfig(batch_size=16), ("grid.batch_size", "16", "1")),
+        (GridConfig(learning_rate=(1e-4, -1e-4)), ("grid.learning_rate[1]", "-0.0001")),
+        (GridConfig(epochs=(2, 3, 2.0)), ("grid.epochs", "(2, 3, 2.0)")),
+        (PretrainingData(layout="lines"), ("data.layout", "'lines'")),
+        (PretrainingData(max_length=4), ("data.max_length", "4", "5")),
+        (PretrainingData(masking_rate=1.5), ("data.masking_rate", "1.5", "0", "1")),
+        (PretrainingData(service="host:5000"), ("data.service", "'host:5000'", "grpc://")),
+        (PretrainingData(length_multiple=0), ("data.length_multiple", "0", "1", "None")),
+        (PretrainingData(words="spaces"), ("data.words", "'spaces'", "data.masking", "'token'")),
+        (PretrainingData(pack=True, length_multiple=8), ("data.length_multiple", "8", "data.pack")),
+        (PretrainingData(pack=True, mask_on="device"), ("data.mask_on", "'device'", "data.mask_on=host")),
+        (ExampleData(second_text=None), ("data.second_text", "None")),
+        (TokenizerConfig(lower_case="yes"), ("tokenizer.lower_case", "'yes'", "True", "False")),
+        (PretrainConfig(input=["a.txt"]), ("['a.txt']",)),
+        (PretrainConfig(train={"steps": 1}), ("train", "{'steps': 1}", "TrainConfig")),
+        (FinetuneConfig(task=None, search="yes"), ("'yes'", "True", "False")),
+        (TaggingConfig(features=3), ("task.features", "3", "FeatureConfig")),
     ],
 )
 def test_an_invalid_value_is_named(config, culprit):
-    with pytest.raises(ConfigError, match=culprit):
+    with raises(ConfigError, *culprit):
         config.check()
 
 
@@ -194,14 +195,14 @@ def test_a_value_of_the_wrong_type_is_named_in_any_field(cls):
 def test_a_mistyped_assignment_in_a_config_file_is_named():
     config = FinetuneConfig(task=None)
     config.train.learning_rte = 1e-4
-    with pytest.raises(ConfigError, match=r"^train has no field 'learning_rte'; did you mean 'learning_rate'\?$"):
+    with raises(ConfigError, "'learning_rte'", "'learning_rate'"):
         config.check()
 
 
 def test_tagging_schemes_are_those_of_the_metrics():
     for scheme in ("", *SCHEMES):
         assert TaggingConfig(scheme=scheme).check().scheme == scheme
-    with pytest.raises(ConfigError, match=f"task.scheme is 'IOE'; expected one of {', '.join(SCHEMES)}$"):
+    with raises(ConfigError, "task.scheme", "'IOE'", ", ".join(SCHEMES)):
         TaggingConfig(scheme="IOE").check()
 
 
@@ -241,5 +242,5 @@ def test_radam_is_bias_corrected_in_either_recipe():
 
 
 def test_the_combination_of_recipe_and_settings_is_checked():
-    with pytest.raises(ConfigError, match=r"'replica' while .* is 'global'"):
+    with raises(ConfigError, "'replica'", "'global'"):
         TrainConfig(recipe="google", normalization="global").resolved()

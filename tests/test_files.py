@@ -28,6 +28,7 @@ from bert_tf.files import (
     write_json,
     write_text,
 )
+from tests.errors import raises
 
 
 def names(folder):
@@ -119,14 +120,14 @@ def test_a_failure_leaves_no_directory(tmp_path):
 
 def test_an_existing_directory_is_not_changed(tmp_path):
     (tmp_path / "model").mkdir()
-    with pytest.raises(ConfigError, match="already exists"), replacing_directory(tmp_path / "model"):
+    with raises(ConfigError, "already exists"), replacing_directory(tmp_path / "model"):
         pass
     assert names(tmp_path) == ["model"]
 
 
 def test_a_dangling_link_is_not_replaced(tmp_path):
     (tmp_path / "model").symlink_to(tmp_path / "gone")
-    with pytest.raises(ConfigError, match="already exists"), replacing_directory(tmp_path / "model"):
+    with raises(ConfigError, "already exists"), replacing_directory(tmp_path / "model"):
         pass
 
 
@@ -142,7 +143,7 @@ def test_errors_give_the_final_name_of_the_directory(tmp_path, make):
 
 def test_a_directory_that_cannot_be_created_is_named(tmp_path):
     path = tmp_path / ("x" * 300)
-    with pytest.raises(ConfigError, match="x cannot be written: File name too long"), replacing_directory(path):
+    with raises(ConfigError, "File name too long"), replacing_directory(path):
         pass
 
 
@@ -166,10 +167,10 @@ def test_numbers_that_are_not_finite_are_null_in_files_and_nan_again_when_read(t
 
 
 def test_a_missing_file_and_invalid_json_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"missing\.json: no such file"):
+    with raises(DataError, "missing.json"):
         read_json(tmp_path / "missing.json", object)
     (tmp_path / "bad.json").write_text('{"a": ')
-    with pytest.raises(DataError, match=r"bad\.json:1: not JSON \(Expecting value at column 7\)"):
+    with raises(DataError, "bad.json:1", "JSON", "column 7"):
         read_json(tmp_path / "bad.json", object)
 
 
@@ -236,7 +237,7 @@ def test_json_of_another_form_is_one_line_with_file_field_value_and_expectation(
 def test_bundled_data_is_found_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert os.path.isfile(bundled("data/sotu/train.txt.gz"))
-    with pytest.raises(DataError, match=r"data/none: not found next to the package"):
+    with raises(DataError, "data/none"):
         bundled("data/none")
 
 
@@ -271,7 +272,7 @@ def test_a_failure_leaves_no_new_parent_directory(tmp_path):
 
 def test_the_later_of_two_writers_of_a_directory_gets_an_error(tmp_path):
     writing = replacing_directory(tmp_path / "1")
-    with pytest.raises(ConfigError, match="was written by another process in the meantime"), writing:
+    with raises(ConfigError, "another process"), writing:
         (tmp_path / "1").mkdir()
     assert names(tmp_path) == ["1"]
 
@@ -282,7 +283,7 @@ def test_a_pipe_or_an_open_file_is_refused_and_never_replaced(tmp_path, monkeypa
     os.mkfifo("pipe")
     Path("link").symlink_to("pipe")
     for write in (check_output, lambda path: write_text(path, "text")):
-        with pytest.raises(ConfigError, match=rf"^{name} is a pipe, a device or an open file; expected"):
+        with raises(ConfigError, name):
             write(name)
     assert names(tmp_path) == ["link", "pipe"] and Path("pipe").is_fifo()
 
@@ -296,7 +297,7 @@ def test_a_file_system_of_tensorflow_has_the_file_completely_or_not_at_all():
         raise ZeroDivisionError
     write_json(path, 2)
     assert files.listdir("ram://files/deep") == ["a.json"] and read_json(path, Any) == 2
-    with pytest.raises(DataError, match=r"^ram://files/none\.json: "):
+    with raises(DataError, "ram://files/none.json"):
         read_json("ram://files/none.json", Any)
 
 
@@ -407,7 +408,7 @@ def texts(tmp_path, monkeypatch):
 @pytest.mark.parametrize("case", SAME)
 def test_an_output_that_is_an_input_under_any_name_is_refused(texts, case):
     output, directory = SAME[case]
-    with pytest.raises(ConfigError, match=rf"^{output} (is|holds) the input data/texts.txt, which could be replaced"):
+    with raises(ConfigError, output, "data/texts.txt"):
         check_output(output, directory=directory, inputs=["-", "none.txt", texts])
     if not directory:  # the other way round
         with pytest.raises(ConfigError):
@@ -428,7 +429,7 @@ def test_a_directory_with_files_of_somebody_else_is_refused(tmp_path):
     (folder / ".hidden").write_text("")
     check_own_directory(folder, ["run.json"], "model")
     (folder / "notes.txt").write_text("")
-    with pytest.raises(ConfigError, match=r"a is not empty \(it holds 'notes.txt'\) and has no model of bert_tf"):
+    with raises(ConfigError, "'notes.txt'", "bert_tf"):
         check_own_directory(folder, ["run.json"], "model")
     (folder / "part").mkdir()
     (folder / "part/run.json").write_text("")
@@ -447,20 +448,18 @@ def test_outputs_that_can_be_written_are_accepted_and_not_made(tmp_path):
         check_output(tmp_path / name)
     assert names(tmp_path) == before
     for name in ("folder", "link"):
-        with pytest.raises(ConfigError, match="is a directory; expected a file"):
+        with raises(ConfigError, "is a directory"):
             check_output(tmp_path / name)
     for name in ("file", "dangling", "file_link"):
-        with pytest.raises(ConfigError, match="is not a directory"):
+        with raises(ConfigError, "is not a directory"):
             check_output(tmp_path / name, directory=True)
-    with pytest.raises(ConfigError, match="No such file or directory"):
+    with raises(ConfigError, "No such file or directory"):
         check_output(tmp_path / "dangling" / "new", directory=True)
 
 
 def test_too_little_free_space_is_an_error_with_both_numbers(tmp_path):
     require_space(tmp_path / "new" / "model", 1, "the model")
-    with pytest.raises(
-        DataError, match=r"new: the model takes at least 1,000,000,000,000,000,000 bytes, and [\d,]+ are"
-    ):
+    with raises(DataError, "1,000,000,000,000,000,000"):
         require_space(tmp_path / "new", 1e18, "the model")
 
 
@@ -471,7 +470,7 @@ def test_a_directory_that_appears_at_the_last_moment_is_an_error_in_words(tmp_pa
 
     monkeypatch.setattr(os, "replace", replace)
     with (
-        pytest.raises(ConfigError, match="/1 was written by another process in the meantime; run the same"),
+        raises(ConfigError, "/1"),
         replacing_directory(tmp_path / "1"),
     ):
         pass

@@ -9,6 +9,7 @@ from bert_tf.checkpoints import adapt
 from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.errors import ConfigError, DataError
 from tests.checkpoints.small import small_checkpoint
+from tests.errors import raises
 from tests.model.small import PIECES, inputs_for
 
 NEW = ["covid", "##19", "[E1]"]
@@ -61,15 +62,15 @@ def test_the_report_lists_added_wordpieces_and_those_that_no_text_can_produce():
 
 
 @pytest.mark.parametrize(
-    "pieces, culprit", [(["the"], "already has 'the'"), (["new", "new"], "'new'"), (["a" * 300], "256 bytes")]
+    "pieces, culprit", [(["the"], ("'the'",)), (["new", "new"], ("'new'",)), (["a" * 300], ("256 bytes",))]
 )
 def test_wordpieces_that_cannot_be_added_are_named(pieces, culprit):
-    with pytest.raises(DataError, match=culprit):
+    with raises(DataError, *culprit):
         adapt.add_pieces(small_checkpoint()[0], pieces)
 
 
 def test_a_checkpoint_without_a_vocabulary_accepts_no_wordpieces():
-    with pytest.raises(ConfigError, match="no WordPiece vocabulary"):
+    with raises(ConfigError, "WordPiece"):
         adapt.add_pieces(dataclasses.replace(small_checkpoint()[0], pieces=None), NEW)
 
 
@@ -93,7 +94,7 @@ def test_longer_positions_repeat_the_learned_ones(offset):
 
 @pytest.mark.parametrize("length", [24, 5])
 def test_the_number_of_positions_can_only_grow(length):
-    with pytest.raises(ConfigError, match=f"max_position_embeddings {length}: the checkpoint has 24"):
+    with raises(ConfigError, "max_position_embeddings", length, "24"):
         adapt.extend_positions(small_checkpoint()[0], length)
 
 
@@ -111,6 +112,6 @@ def test_weights_are_rounded_to_the_nearest(dtype, error):
 def test_a_value_out_of_range_of_a_number_format_is_named():
     checkpoint, _ = small_checkpoint()
     checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e6, np.float32), "pooler/bias")
-    with pytest.raises(DataError, match=r"pooler/bias holds 1e\+06, too large for float16"):
+    with raises(DataError, "pooler/bias", "1e+06", "float16"):
         adapt.cast(checkpoint, "float16").tensors["pooler/bias"].read()
     assert adapt.cast(checkpoint, "bfloat16").tensors["pooler/bias"].read().dtype.name == "bfloat16"

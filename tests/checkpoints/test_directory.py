@@ -16,6 +16,7 @@ from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.state.checkpoints import Checkpoints
+from tests.errors import raises
 from tests.model.small import PIECES, features, randomize, small_config
 
 
@@ -43,7 +44,7 @@ def test_a_folder_with_files_of_somebody_else_stays_as_it_is(tmp_path, case):
     for name, content in OTHERS[case].items():
         (tmp_path / name).write_text(content)
     task, model, encoder = make("classification")
-    with pytest.raises(ConfigError, match=r"is not empty .* and has no model of bert_tf; choose another directory"):
+    with raises(ConfigError, "bert_tf"):
         directory.save(str(tmp_path), model, encoder, task)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == OTHERS[case]
 
@@ -116,14 +117,14 @@ def edit(path, change):
 def test_the_error_for_a_newer_format_says_what_to_do(saved, load):
     path, *_ = saved
     edit(path, lambda config: config.update(version=2))
-    with pytest.raises(DataError, match="format version 2; this program reads up to 1: update bert_tf"):
+    with raises(DataError, "version 2", "1", "bert_tf"):
         load(str(path))
 
 
 def test_an_unknown_task_is_named(saved):
     path, *_ = saved
     edit(path, lambda config: config["task"].update(name="poetry"))
-    with pytest.raises(DataError, match="unknown task 'poetry'; this version has pretraining, "):
+    with raises(DataError, "'poetry'"):
         directory.load_task(str(path))
     encoder, _ = bert_tf.load(str(path))
     np.testing.assert_array_equal(encoder.weights[0].numpy(), saved[2].weights[0].numpy())
@@ -190,7 +191,7 @@ def test_a_wrong_value_in_a_config_is_one_line_with_file_field_value_and_expecta
 def test_a_task_without_the_pooler_that_it_reads_is_named(saved):
     path, *_ = saved
     edit(path, lambda config: config["model"].update(pooler=False))
-    with pytest.raises(DataError, match=r"config\.json: model.pooler is false, but the task '.*' reads the pooled"):
+    with raises(DataError, "config.json", "model.pooler"):
         bert_tf.load(str(path))
 
 
@@ -198,7 +199,7 @@ def test_a_task_without_the_pooler_that_it_reads_is_named(saved):
 def test_a_missing_part_of_a_config_is_named(key):
     content = described()
     del content[key]
-    with pytest.raises(DataError, match=rf"^m/config\.json: no '{key}'$"):
+    with raises(DataError, "m/config.json", f"'{key}'"):
         directory.from_description(content, "m/config.json")
 
 
@@ -215,7 +216,7 @@ def test_the_fitted_values_of_every_task_are_checked(name):
     task = {"name": name, "settings": {"labels": labels} if labels else {}}
     assert directory.from_description(described(task=task), "m/config.json").task == task
     task["settings"][state] = {}
-    with pytest.raises(DataError, match=rf"^m/config\.json: task\.settings\.{state} is {{}}; expected "):
+    with raises(DataError, "m/config.json", f"task.settings.{state}"):
         directory.from_description(described(task=task), "m/config.json")
 
 
@@ -225,7 +226,7 @@ def test_other_keys_are_ignored():
 
 def test_a_directory_of_another_format_is_not_read_as_a_task(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(DataError, match=r"not a bert_tf model.*bert_tf.convert --format=bert_tf"):
+    with raises(DataError, "bert_tf", "bert_tf.convert", "--format=bert_tf"):
         directory.load_task(str(tmp_path))
 
 
@@ -233,7 +234,7 @@ def test_a_missing_config_is_named(saved):
     path, *_ = saved
     (path / "config.json").unlink()
     for load in (directory.load_task, bert_tf.load):
-        with pytest.raises(DataError, match=r"config\.json"):
+        with raises(DataError, "config.json"):
             load(str(path))
 
 
@@ -241,7 +242,7 @@ def test_a_vocabulary_of_another_length_is_refused(saved):
     path, *_ = saved
     with open(path / "vocab.txt", "a") as file:
         file.write("extra\n")
-    with pytest.raises(DataError, match=f"{len(PIECES) + 1} pieces, but the checkpoint was trained with {len(PIECES)}"):
+    with raises(DataError, len(PIECES) + 1, len(PIECES)):
         bert_tf.load(str(path))
 
 
@@ -260,7 +261,7 @@ def test_a_tensor_without_a_variable_is_named(saved):
     path, *_ = saved
     tensors = load_file(path / "model.safetensors") | {"layer_7/output/bias": np.zeros(3, np.float32)}
     save_file(tensors, path / "model.safetensors")
-    with pytest.raises(DataError, match=r"config.json describes: unknown layer_7/output/bias"):
+    with raises(DataError, "config.json", "layer_7/output/bias"):
         bert_tf.load(str(path))
 
 
@@ -268,7 +269,7 @@ def test_a_truncated_file_is_reported_as_unreadable(saved):
     path, *_ = saved
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
-    with pytest.raises(DataError, match=r"model\.safetensors cannot be read: "):
+    with raises(DataError, "model.safetensors"):
         bert_tf.load(str(path))
 
 

@@ -10,6 +10,7 @@ from bert_tf.checkpoints.formats import google, huggingface, open_checkpoint
 from bert_tf.checkpoints.tensor import tensor_of
 from bert_tf.errors import ConfigError, DataError
 from tests.checkpoints.small import assert_same, small_checkpoint
+from tests.errors import raises
 
 
 @pytest.fixture
@@ -21,28 +22,28 @@ def model(tmp_path):
 
 
 def test_the_error_for_a_file_of_a_model_names_its_directory(model):
-    with pytest.raises(DataError, match=r"model.safetensors: a file; expected its directory"):
+    with raises(DataError, "model.safetensors"):
         open_checkpoint(model / "model.safetensors")
 
 
 def test_models_one_level_below_are_named(model):
-    with pytest.raises(DataError, match=f"not a model, but has models in model; name one of them: {model}"):
+    with raises(DataError, model):
         open_checkpoint(model.parent)
 
 
 def test_an_adapter_is_not_read_as_a_model(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(DataError, match=r"an adapter .*merge it into its base model"):
+    with raises(DataError, "adapter"):
         open_checkpoint(tmp_path)
 
 
 def test_the_error_for_a_hub_name_gives_the_hf_scheme():
-    with pytest.raises(DataError, match=r"klue/bert-base: no such directory; .* hf://OWNER/NAME"):
+    with raises(DataError, "klue/bert-base", "hf://OWNER/NAME"):
         open_checkpoint("klue/bert-base")
 
 
 def test_the_error_for_a_directory_without_a_model_lists_the_expected_files(tmp_path):
-    with pytest.raises(DataError, match=r"not a model of a known format; expected config.json"):
+    with raises(DataError, "config.json"):
         open_checkpoint(tmp_path)
 
 
@@ -55,7 +56,7 @@ def test_a_glob_pattern_in_the_path_of_googles_files_is_refused(tmp_path):
     path = tmp_path / "model [1]"
     path.mkdir()
     google.write(small_checkpoint()[0], str(path))
-    with pytest.raises(DataError, match="pattern; rename"):
+    with raises(DataError, "pattern; rename"):
         open_checkpoint(path)
 
 
@@ -63,8 +64,8 @@ def test_a_glob_pattern_in_the_path_of_googles_files_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "head, config, what",
     [
-        (None, {"attention": "causal"}, "model.attention is 'causal'"),
-        ("classification_bilstm", {}, "the head is classification_bilstm"),
+        (None, {"attention": "causal"}, ("model.attention", "'causal'")),
+        ("classification_bilstm", {}, ("classification_bilstm",)),
     ],
 )
 def test_features_of_our_format_are_refused_by_the_others_and_restored_by_ours(tmp_path, write, head, config, what):
@@ -72,7 +73,7 @@ def test_features_of_our_format_are_refused_by_the_others_and_restored_by_ours(t
     if head:
         settings = checkpoint.task["settings"] | {"head": "bilstm"}
         checkpoint.task = {"name": head.removesuffix("_bilstm"), "settings": settings}
-    with pytest.raises(ConfigError, match=what) as caught:
+    with raises(ConfigError, *what) as caught:
         write(checkpoint, str(tmp_path / "theirs"))
     assert "bert_tf" in str(caught.value) and "\n" not in str(caught.value)
     directory.write(checkpoint, str(tmp_path / "ours"))
@@ -118,17 +119,17 @@ def test_no_program_answers_with_or_converts_weights_that_are_not_finite(program
 @pytest.mark.parametrize("format", [directory, google, huggingface])
 def test_integers_are_not_taken_for_weights(tmp_path, format):
     path = written(tmp_path / "model", format, None, "pooler/bias", np.arange(32, dtype=np.int32))
-    with pytest.raises(DataError, match=r"mistyped .*pooler.* is int32, not float64 or float32"):
+    with raises(DataError, "int32", "float64", "float32"):
         open_checkpoint(path)
 
 
 def test_a_weight_out_of_range_of_the_models_dtype_is_named():
     checkpoint, _ = small_checkpoint()
     checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e6, np.float32), "pooler/bias")
-    with pytest.raises(DataError, match=r"pooler/bias holds 1e\+06, too large for float16; use bfloat16"):
+    with raises(DataError, "pooler/bias", "1e+06", "float16", "bfloat16"):
         checkpoint.encoder(dtype="float16")
     checkpoint.tensors["pooler/bias"] = tensor_of(np.full(32, 1e300), "pooler/bias")
-    with pytest.raises(DataError, match=r"pooler/bias holds 1e\+300, too large for float32"):
+    with raises(DataError, "pooler/bias", "1e+300", "float32"):
         checkpoint.encoder()
 
 

@@ -17,6 +17,7 @@ import pytest
 from bert_tf.checkpoints import directory, hub
 from bert_tf.errors import ConfigError
 from tests.checkpoints.small import small_checkpoint
+from tests.errors import raises
 
 pytest.importorskip("huggingface_hub")
 SHA, TAGGED = "a" * 40, "b" * 40
@@ -331,16 +332,16 @@ def test_a_damaged_cache_is_one_line_with_its_folder(tmp_path, model):
     "name", ["hf://", "hf://bert", "hf://a/b/c", "hf://a/b@", "hf:///b", "hf://a/../../etc", "hf://a b/c"]
 )
 def test_other_names_are_refused(name):
-    with pytest.raises(ConfigError, match=r"not the name of a model on the Hub; expected hf://OWNER/NAME"):
+    with raises(ConfigError, "hf://OWNER/NAME"):
         hub.fetch(name)
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ConfigError, match=r"pip install 'bert_tf\[hub\]'"):
+    with raises(ConfigError, "'bert_tf[hub]'"):
         hub.fetch("hf://us/ours")
 
 
 def test_a_name_that_the_library_refuses_is_a_one_line_error():
-    with pytest.raises(ConfigError, match=r"hf://\.\./\.\.: Repo id must use alphanumeric"):
+    with raises(ConfigError, "hf://../.."):
         hub.fetch("hf://../..")

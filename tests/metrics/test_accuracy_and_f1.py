@@ -6,6 +6,7 @@ import sklearn.metrics
 
 from bert_tf.errors import DataError
 from bert_tf.metrics.accuracy_and_f1 import accuracy, binary_f1, correlations, macro_f1, matthews, multi_label, scope
+from tests.errors import raises
 
 # tp 3, fp 1, fn 2, tn 4
 LABELS = [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
@@ -76,16 +77,16 @@ def test_several_labels_by_hand():
 
 @pytest.mark.parametrize("metric", [accuracy, binary_f1, macro_f1, matthews, correlations, multi_label])
 def test_empty_and_mismatched_inputs_are_refused(metric):
-    with pytest.raises(DataError, match="no labels and no predictions: nothing to measure"):
+    with raises(DataError, "no labels"):
         metric([], [])
-    with pytest.raises(DataError, match="2 labels, 1 predictions"):
+    with raises(DataError, "2 labels", "1 predictions"):
         metric([1, 0], [1])
 
 
 @pytest.mark.parametrize("metric", [accuracy, binary_f1, macro_f1, matthews])
 @pytest.mark.parametrize("predictions", [["1", "0"], [0.9, 0.1], [[1], [0]]])
 def test_values_that_cannot_be_compared_are_refused(metric, predictions):
-    with pytest.raises(DataError, match=r"labels and predictions are int64 \(2,\) and"):
+    with raises(DataError, "int64", "(2,)"):
         metric([1, 0], predictions)
 
 
@@ -95,9 +96,9 @@ def test_correlations_with_predictions_that_are_not_finite_are_nan():
 
 
 def test_invalid_values_are_refused():
-    with pytest.raises(DataError, match="at least two"):
+    with raises(DataError, "at least two"):
         correlations([1], [1])
-    with pytest.raises(DataError, match="predictions hold 2"):
+    with raises(DataError, "hold 2"):
         multi_label([[0, 1]], [[0, 2]])
-    with pytest.raises(DataError, match=r"labels \(1, 2\), predictions \(1, 3\)"):
+    with raises(DataError, "(1, 2)", "(1, 3)"):
         multi_label([[0, 1]], [[0, 1, 1]])

@@ -9,6 +9,7 @@ import pytest
 
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.text import Tokenizer, learn_vocabulary, read_vocabulary
+from tests.errors import raises
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SYLLABLES = ["la", "mo", "ti", "ne", "Ru", "É", "가", "나다", "中国", "-", "’", "."]
@@ -81,9 +82,9 @@ def test_the_program_writes_in_another_process_what_is_learnt_here(tmp_path):
 
 
 def test_an_empty_text_and_a_too_small_size_are_refused(tmp_path):
-    with pytest.raises(DataError, match="no words in the text"):
+    with raises(DataError, "no words"):
         learn_vocabulary(["", " \t"], 100)
-    with pytest.raises(ConfigError, match="vocabulary size 20 is too small; expected 100 up to 10,000,000"):
+    with raises(ConfigError, "20", "100", "10,000,000"):
         learn_vocabulary(["the cat"], 20)
 
 

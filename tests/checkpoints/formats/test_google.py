@@ -20,6 +20,7 @@ from bert_tf.errors import ConfigError, DataError
 from tests import packages
 from tests.checkpoints.google_modeling import LABELS as GOOGLE_LABELS
 from tests.checkpoints.small import LABELS, TASKS, assert_same, small_checkpoint
+from tests.errors import raises
 from tests.model.numpy_bert import softmax
 from tests.model.small import PIECES, inputs_for
 from tests.programs import peak_memory
@@ -336,7 +337,7 @@ def test_a_model_like_googles_has_no_warnings(tmp_path):
 def test_a_model_that_google_cannot_represent_is_refused_before_a_file_is_written(tmp_path, config):
     checkpoint, _ = small_checkpoint(**config)
     (field,) = config
-    with pytest.raises(ConfigError, match=f"model.{field} is .*bert_tf"):
+    with raises(ConfigError, f"model.{field}", "bert_tf"):
         google.write(checkpoint, str(tmp_path))
     assert not os.listdir(tmp_path)
 
@@ -578,7 +579,7 @@ def test_a_truncated_file_is_detected_when_opened(directory, part, keep):
     path = directory()
     file = path / f"bert_model.ckpt.{part}"
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"bert_model\.ckpt\.(index cannot be read|data-\*: [\d,]+ bytes)"):
+    with raises(DataError, "bert_model.ckpt"):
         google.read(str(path))
     assert google.recognises(str(path))  # so that the test sees the message that users see
 

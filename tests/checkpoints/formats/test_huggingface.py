@@ -18,6 +18,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.model.variables import HEADS
 from tests import packages
 from tests.checkpoints.small import LABELS, TASKS, assert_same, small_checkpoint
+from tests.errors import raises
 from tests.model.numpy_bert import encode, random_tensors, tensors_of
 from tests.model.small import PIECES, features, inputs_for
 
@@ -151,7 +152,7 @@ def test_a_custom_class_may_give_its_head_any_name(tmp_path, tensors):
     path = write(tmp_path, prefixed | extra | {"encoder.weight_ih_l0": np.zeros(3)}, architectures=["BertCrf"])
     assert set(huggingface.read(path).unused_tensors) == {"crf.transitions", "encoder.weight_ih_l0"}
     path = write(tmp_path, prefixed | {"bert.encoder.gate": np.zeros(3)}, architectures=["BertCrf"])
-    with pytest.raises(DataError, match=r"unknown bert\.encoder\.gate"):
+    with raises(DataError, "bert.encoder.gate"):
         huggingface.read(path)
 
 
@@ -235,7 +236,7 @@ def test_a_mismatched_tensor_is_named(tmp_path, tensors, changes, culprits):
 def test_qkv_tensors_of_wrong_sizes_with_the_right_sum_are_refused(tmp_path, tensors):
     sizes = {"query": 31, "key": 33}
     wrong = {f"encoder.layer.1.attention.self.{part}.weight": np.zeros((n, 32)) for part, n in sizes.items()}
-    with pytest.raises(DataError, match=r"layer\.1\.attention\.self\.query\.weight is \[31, 32\]"):
+    with raises(DataError, "layer.1.attention.self.query.weight", "[31, 32]"):
         bert_tf.load(write(tmp_path, tensors | wrong))
 
 
@@ -274,7 +275,7 @@ def test_an_invalid_config_is_refused(tmp_path, tensors, overrides, culprits):
 
 def test_the_missing_size_of_a_config_is_named(tmp_path, tensors):
     config = {name: value for name, value in CONFIG.items() if name != "num_hidden_layers"}
-    with pytest.raises(DataError, match=r"config\.json: no 'num_hidden_layers'"):
+    with raises(DataError, "config.json", "'num_hidden_layers'"):
         bert_tf.load(write(tmp_path, tensors, config))
 
 
@@ -283,7 +284,7 @@ def test_a_truncated_file_is_reported_as_unreadable(tmp_path, tensors, keep):
     path = write(tmp_path, tensors)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"model\.safetensors cannot be read: "):
+    with raises(DataError, "model.safetensors"):
         bert_tf.load(path)
 
 
@@ -298,12 +299,12 @@ def test_a_missing_file_is_named(tmp_path, tensors, name):
 def test_a_config_that_is_not_an_object_is_refused(tmp_path, tensors):
     path = write(tmp_path, tensors)
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(DataError, match=r"config\.json"):
+    with raises(DataError, "config.json"):
         bert_tf.load(path)
 
 
 def test_a_missing_directory_is_named(tmp_path):
-    with pytest.raises(DataError, match="nowhere: no such directory"):
+    with raises(DataError, "nowhere"):
         bert_tf.load(str(tmp_path / "nowhere"))
 
 
@@ -434,7 +435,7 @@ def test_an_untied_output_layer_is_refused(tmp_path, copy):
     huggingface.write(small("masked_lm")[0], str(tmp_path))
     different = load_file(tmp_path / "model.safetensors")[TIED[copy]] + np.float32(1e-6)
     edit_tensors(tmp_path, **{copy: different})
-    with pytest.raises(DataError, match=f"{copy} is not equal to {TIED[copy]}"):
+    with raises(DataError, copy, TIED[copy]):
         huggingface.read(str(tmp_path))
 
 
@@ -449,7 +450,7 @@ def test_a_bias_stored_only_as_the_decoders_is_read(tmp_path):
 def test_a_head_that_lacks_a_tensor_is_refused_by_name(tmp_path):
     huggingface.write(small("classification")[0], str(tmp_path))
     edit_tensors(tmp_path, **{"classifier.bias": None})
-    with pytest.raises(DataError, match=r"missing classifier\.bias"):
+    with raises(DataError, "classifier.bias"):
         huggingface.read(str(tmp_path))
 
 
@@ -486,20 +487,20 @@ def test_the_two_default_names_are_no_names(tmp_path):
 @pytest.mark.parametrize(
     "changes, line",
     [
-        ({"id2label": {"0": "a", "1": "b"}}, "id2label has 2 labels, but the classifier has 3 outputs"),
-        ({"id2label": {"0": "a", "1": "b", "3": "c"}}, "id2label .*expected an object from 0, 1"),
-        ({"id2label": ["a", "b", "c"]}, "id2label .*expected an object from 0, 1"),
-        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "has a label twice, or an empty one: 'a', 'b', 'a'; rename one"),
-        ({"id2label": {"0": "a", "1": "b", "2": ""}}, "has a label twice, or an empty one: 'a', 'b', ''; rename one"),
-        ({"id2label": 3}, "id2label .*expected an object from 0, 1"),
-        ({"id2label": None, "num_labels": 10**12}, "num_labels has 1000000000000 labels"),
-        ({"id2label": None, "num_labels": "3"}, 'num_labels is "3"; expected a whole number or null'),
-        ({"id2label": None, "num_labels": 4}, "num_labels has 4 labels, but the classifier has 3 outputs"),
+        ({"id2label": {"0": "a", "1": "b"}}, ("id2label", "2 labels", "3 outputs")),
+        ({"id2label": {"0": "a", "1": "b", "3": "c"}}, ("id2label", "0", "1")),
+        ({"id2label": ["a", "b", "c"]}, ("id2label", "0", "1")),
+        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, ("'a'", "'b'")),
+        ({"id2label": {"0": "a", "1": "b", "2": ""}}, ("'a'", "'b'", "''")),
+        ({"id2label": 3}, ("id2label", "0", "1")),
+        ({"id2label": None, "num_labels": 10**12}, ("num_labels", "1000000000000")),
+        ({"id2label": None, "num_labels": "3"}, ("num_labels", '"3"')),
+        ({"id2label": None, "num_labels": 4}, ("num_labels", "4 labels", "3 outputs")),
     ],
 )
 def test_labels_that_do_not_match_the_classifier_are_refused(tmp_path, changes, line):
     path = write_classifier(tmp_path, **changes)
-    with pytest.raises(DataError, match=line):
+    with raises(DataError, *line):
         huggingface.read(path)
 
 
@@ -599,9 +600,9 @@ def test_shards_are_read_as_one_model(tmp_path):
 def test_an_index_that_lists_no_files_is_named(tmp_path):
     huggingface.write(small()[0], str(tmp_path))
     shard(tmp_path)
-    for content, found in (("[]", r"the content is \[\]; expected an object"), ("{}", "no 'weight_map'")):
+    for content, found in (("[]", "[]"), ("{}", "'weight_map'")):
         (tmp_path / "model.safetensors.index.json").write_text(content)
-        with pytest.raises(DataError, match=f"model.safetensors.index.json: {found}"):
+        with raises(DataError, "model.safetensors.index.json", found):
             huggingface.read(str(tmp_path))
 
 
@@ -609,10 +610,10 @@ def test_a_missing_or_truncated_shard_is_named(tmp_path):
     huggingface.write(small("classification")[0], str(tmp_path))
     _, second = shard(tmp_path)
     (tmp_path / second).write_bytes((tmp_path / second).read_bytes()[:-4])
-    with pytest.raises(DataError, match=f"{second} cannot be read"):
+    with raises(DataError, second):
         huggingface.read(str(tmp_path))
     (tmp_path / second).unlink()
-    with pytest.raises(DataError, match=rf"index\.json lists '{second}', which is no file beside it"):
+    with raises(DataError, "index.json", f"'{second}'"):
         huggingface.read(str(tmp_path))
 
 
@@ -622,7 +623,7 @@ def test_an_index_may_only_list_files_beside_it(tmp_path, name):
     shard(tmp_path)
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"pooler.dense.bias": name}}))
-    with pytest.raises(DataError, match=r"index\.json[: ]"):
+    with raises(DataError, "index.json"):
         huggingface.read(str(tmp_path))
 
 
@@ -630,7 +631,7 @@ def test_an_index_may_only_list_files_beside_it(tmp_path, name):
 def test_a_pickle_is_not_opened_unless_allowed(tmp_path, tensors, name):
     path = write(tmp_path, tensors)
     (tmp_path / "model.safetensors").rename(tmp_path / name)
-    with pytest.raises(DataError, match=f"{name}: a pickled file, .*allow_pickle"):
+    with raises(DataError, name, "allow_pickle"):
         bert_tf.load(path)
 
 
@@ -638,7 +639,7 @@ def test_a_pickle_is_not_opened_unless_allowed(tmp_path, tensors, name):
 def test_weights_of_another_library_are_named(tmp_path, tensors, name):
     path = write(tmp_path, tensors)
     (tmp_path / "model.safetensors").rename(tmp_path / name)
-    with pytest.raises(DataError, match=f"the weights are in {name} only"):
+    with raises(DataError, name):
         bert_tf.load(path)
 
 
@@ -646,7 +647,7 @@ def test_one_tensor_under_two_names_is_refused_only_if_the_two_differ(tmp_path, 
     name = "embeddings.LayerNorm"
     encoder, _ = bert_tf.load(write(tmp_path, tensors | {f"{name}.gamma": tensors[f"{name}.weight"]}))
     assert_holds(encoder, tensors)
-    with pytest.raises(DataError, match="name the same tensor and differ"):
+    with raises(DataError, "same tensor"):
         bert_tf.load(write(tmp_path, tensors | {f"{name}.gamma": tensors[f"{name}.weight"] + 1}))
 
 
@@ -714,14 +715,14 @@ def test_optimizer_state_is_not_written(tmp_path):
 @pytest.mark.parametrize(
     "make, culprit",
     [
-        (lambda: small(norm="pre"), "model.norm is 'pre'"),
-        (lambda: small_roberta("pretraining"), "model.position_offset is 2.*'pretraining'"),
-        (lambda: small_roberta("masked_lm", activation="relu"), "model.activation is 'relu'"),
-        (lambda: small(position_offset=2), r"one more than the id of \[PAD\], and that is 0"),
+        (lambda: small(norm="pre"), "model.norm"),
+        (lambda: small_roberta("pretraining"), "model.position_offset"),
+        (lambda: small_roberta("masked_lm", activation="relu"), "model.activation"),
+        (lambda: small(position_offset=2), "[PAD]"),
     ],
 )
 def test_a_model_without_a_class_in_transformers_is_refused(tmp_path, make, culprit):
-    with pytest.raises(ConfigError, match=f"{culprit}.*--format=bert_tf"):
+    with raises(ConfigError, culprit, "--format=bert_tf"):
         huggingface.write(make()[0], str(tmp_path))
     assert not list(tmp_path.iterdir())
 
@@ -797,7 +798,7 @@ def test_added_tokens_complete_the_vocabulary(tmp_path, tensors, where):
 def test_added_tokens_with_a_gap_are_refused(tmp_path, tensors):
     path = write(tmp_path, tensors, pieces=PIECES[:-2])
     (tmp_path / "added_tokens.json").write_text(json.dumps({"the": len(PIECES)}))
-    with pytest.raises(DataError, match=f"ids {len(PIECES)}; expected them to follow the {len(PIECES) - 2} pieces"):
+    with raises(DataError, len(PIECES), len(PIECES) - 2):
         huggingface.read(path)
 
 
@@ -830,41 +831,41 @@ def test_a_tokenizer_json_of_another_length_is_refused(tmp_path, tensors):
     path = write(tmp_path, tensors)
     (tmp_path / "vocab.txt").unlink()
     fast_tokenizer(tmp_path, PIECES[:-1])
-    with pytest.raises(DataError, match=rf"tokenizer\.json has {len(PIECES) - 1} pieces, but .* {len(PIECES)}"):
+    with raises(DataError, "tokenizer.json", len(PIECES) - 1, len(PIECES)):
         huggingface.read(path)
 
 
 @pytest.mark.parametrize(
     "file, content, line",
     [
-        ("tokenizer_config.json", {"tokenizer_class": 5}, "tokenizer_class is 5; expected text"),
-        ("tokenizer_config.json", {"do_lower_case": "no"}, 'do_lower_case is "no"; expected true or false'),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"40": {}}}, "no 'content' in added_tokens_decoder.40"),
-        ("tokenizer.json", {"model": "WordPiece"}, 'model is "WordPiece"; expected an object'),
-        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": ["a"]}}, "vocab is .*expected an object"),
-        ("added_tokens.json", {"x": "y"}, 'x is "y"; expected a whole number'),
-        ("config.json", {"architectures": "BertModel"}, 'architectures is "BertModel"; expected a list'),
-        ("config.json", {"hidden_act": ["gelu"]}, 'hidden_act is \\["gelu"\\]; expected text'),
+        ("tokenizer_config.json", {"tokenizer_class": 5}, ("tokenizer_class", "5")),
+        ("tokenizer_config.json", {"do_lower_case": "no"}, ("do_lower_case", '"no"')),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"40": {}}}, ("'content'", "added_tokens_decoder.40")),
+        ("tokenizer.json", {"model": "WordPiece"}, ('"WordPiece"',)),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": ["a"]}}, ("vocab",)),
+        ("added_tokens.json", {"x": "y"}, ('"y"',)),
+        ("config.json", {"architectures": "BertModel"}, ('"BertModel"',)),
+        ("config.json", {"hidden_act": ["gelu"]}, ("hidden_act", '["gelu"]')),
     ],
 )
 def test_an_unsupported_component_is_named(tmp_path, tensors, file, content, line):
     path = write(tmp_path, tensors)
     settings = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
     (tmp_path / file).write_text(json.dumps(settings | content))
-    with pytest.raises(DataError, match=line):
+    with raises(DataError, *line):
         bert_tf.load(path)
 
 
 def test_a_config_of_another_project_is_recognised_by_its_keys(tmp_path, tensors):
     path = write(tmp_path, tensors)
     (tmp_path / "config.json").write_text('{"module": "keras_hub.src.models.bert", "class_name": "BertBackbone"}')
-    with pytest.raises(DataError, match="no 'vocab_size', only module, class_name; expected Hugging Face's"):
+    with raises(DataError, "'vocab_size'", "class_name"):
         bert_tf.load(path)
 
 
 def test_of_many_missing_tensors_the_first_are_named(tmp_path, tensors):
     path = write(tmp_path, tensors, num_hidden_layers=50)
-    with pytest.raises(DataError, match=r"missing encoder.layer.*and [0-9]+ more") as caught:
+    with raises(DataError, "encoder.layer") as caught:
         bert_tf.load(path)
     assert len(str(caught.value)) < 1000
 
@@ -927,7 +928,5 @@ def test_a_vocabulary_whose_special_tokens_have_moved_is_refused(tmp_path, tenso
     moved = ["0", *PIECES[:-1]]
     path = write(tmp_path, tensors, pieces=moved)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
-    with pytest.raises(
-        DataError, match=r"\[PAD\] has the id 0 beside the vocabulary, and in it that of '0'; expected the"
-    ):
+    with raises(DataError, "[PAD]", "id 0", "'0'"):
         bert_tf.load(path)

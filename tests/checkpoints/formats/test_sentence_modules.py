@@ -20,6 +20,7 @@ from bert_tf.inference import ask
 from bert_tf.inference.check import check_ops
 from tests import packages
 from tests.checkpoints.small import small_checkpoint
+from tests.errors import raises
 
 FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -146,7 +147,7 @@ def test_the_default_prompt_is_put_in_front_and_others_by_name(publish):
     close(sentences.encode(TEXTS, prompt_name="document"), plain)
     close(sentences.encode(TEXTS, prompt_name=""), plain)
     assert sentences.prompts == {"query": "the ", "document": ""}
-    with pytest.raises(ConfigError, match="prompt_name 'passage' is unknown; choose one of query, document"):
+    with raises(ConfigError, "prompt_name", "'passage'"):
         sentences.encode(TEXTS, prompt_name="passage")
 
 
@@ -188,7 +189,7 @@ def test_saved_and_converted_models_compute_the_same_vectors(publish, tmp_path):
     expected, saved = vectors(path), str(tmp_path / "saved")
     bert_tf.SentenceEncoder.from_pretrained(path).save(saved)
     np.testing.assert_array_equal(vectors(saved), expected)
-    with pytest.raises(ConfigError, match="published"):  # the files of another program are not replaced
+    with raises(ConfigError, "published"):  # the files of another program are not replaced
         bert_tf.SentenceEncoder.from_pretrained(path).save(path)
     for source, format in ((path, "bert_tf"), (saved, "huggingface")):
         report = convert(source, format, str(tmp_path / format))
@@ -258,14 +259,14 @@ def test_what_cannot_be_applied_is_refused_for_vectors_and_named_for_other_tasks
 def test_a_module_whose_folder_is_missing_is_refused(publish):
     path = publish(["mean"])
     (Path(path) / "1_Pooling/config.json").unlink()
-    with pytest.raises(DataError, match=r"1_Pooling/config.json: no such file"):
+    with raises(DataError, "1_Pooling/config.json"):
         vectors(path)
 
 
 def test_modules_outside_of_the_directory_are_refused(publish):
     path = publish(["mean"])
     dump(Path(path) / "modules.json", [{"path": "../other", "type": "sentence_transformers.models.Transformer"}])
-    with pytest.raises(DataError, match=r"the path '../other' leaves the directory"):
+    with raises(DataError, "'../other'"):
         vectors(path)
 
 
@@ -276,9 +277,7 @@ def test_layers_for_vectors_are_named_where_they_are_not_used(publish, caplog):
 
 def test_pooling_that_the_dense_layer_cannot_read_is_refused(publish):
     path = publish(["cls"], [(5, TANH, True)])
-    with pytest.raises(
-        ConfigError, match=r"vectors of pool 'cls.mean' have 64 values, and the model's dense layer reads 32"
-    ):
+    with raises(ConfigError, "'cls+mean'", "64 values", "32"):
         vectors(path, pool="cls+mean")
 
 

@@ -16,19 +16,18 @@ import pytest
 
 from bert_tf.checkpoints.tensor_files.pytorch import check_allowed, open_pickled
 from bert_tf.errors import ConfigError, DataError
+from tests.errors import raises
 
 
 def test_pickled_files_are_opened_only_on_request():
     check_allowed("x.bin", True)
-    with pytest.raises(DataError, match=r"x\.bin: a pickled file, which is read only on request: .* --allow_pickle"):
+    with raises(DataError, "x.bin", "--allow_pickle"):
         check_allowed("x.bin", False)
 
 
 def test_without_pytorch_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(
-        ConfigError, match=r"x\.bin: PyTorch .*: pip install 'bert_tf\[torch\]'; its CPU wheels suffice"
-    ):
+    with raises(ConfigError, "x.bin", "PyTorch", "'bert_tf[torch]'", "CPU"):
         open_pickled("x.bin")
 
 
@@ -55,7 +54,7 @@ def test_containers_nested_too_deeply_are_one_line(monkeypatch, tmp_path, case):
     monkeypatch.setitem(
         sys.modules, "torch", types.SimpleNamespace(__version__="2.10", load=lambda *_, **__: DEEP[case])
     )
-    with pytest.raises(DataError, match=r"x\.bin cannot be read: containers are nested more than 100 levels deep; exp"):
+    with raises(DataError, "x.bin", "100 levels"):
         open_pickled(str(file))
 
 
@@ -66,7 +65,7 @@ def torch():
 
 def test_a_vulnerable_version_of_pytorch_is_not_used(torch, monkeypatch):
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.9.1+cpu"))
-    with pytest.raises(ConfigError, match=r"PyTorch 2\.10 or newer .*\(this is 2\.9\.1\+cpu\): pip install"):
+    with raises(ConfigError, "PyTorch", "2.10", "2.9.1+cpu"):
         open_pickled("x.bin")
 
 
@@ -134,7 +133,7 @@ def test_a_state_dict_may_be_part_of_a_training_checkpoint(torch, save):
         for name, tensor in store.items():
             np.testing.assert_array_equal(tensor.read(), state[name].numpy())
     for value, found in (({"epoch": 3, 5: {}}, "a dict of 'epoch', 5"), ({}, "a dict of"), ([1], "a <class 'list'>")):
-        with pytest.raises(DataError, match=rf"file\.bin holds {found}.*; expected a dict of tensors"):
+        with raises(DataError, "file.bin", found):
             open_pickled(save(value))
 
 
@@ -172,7 +171,7 @@ def test_tensors_that_are_not_dense_are_refused(torch, save):
         "of one number": torch.ones(1).expand(10**6, 10**6),
     }
     for name, tensor in others.items():
-        with pytest.raises(DataError, match=rf"file\.bin: '{name}' is not a dense tensor of float64, .*bool"):
+        with raises(DataError, "file.bin", f"'{name}'", "float64"):
             open_pickled(save({name: tensor}))
 
 
@@ -202,10 +201,10 @@ class Stateful:
 
 
 ATTACKS = {
-    "a function of a module": (Reduced(fire), r"test_pytorch\.fire"),
+    "a function of a module": (Reduced(fire), "test_pytorch.fire"),
     "eval": (Reduced(eval, f"__import__('{__name__}', fromlist='x').FLAG.append(1)"), "eval"),
-    "a chain of calls": (Reduced(operator.attrgetter("append"), FLAG), r"operator\.attrgetter"),
-    "an object's own state": (Stateful(), r"test_pytorch\.Stateful"),
+    "a chain of calls": (Reduced(operator.attrgetter("append"), FLAG), "operator.attrgetter"),
+    "an object's own state": (Stateful(), "test_pytorch.Stateful"),
 }
 
 
@@ -214,9 +213,8 @@ def test_code_in_a_pickle_is_refused_by_name_and_not_run(save, name):
     value, culprit = ATTACKS[name]
     FLAG.clear()
     file = save({"weight": value})
-    with pytest.raises(DataError, match=rf"file\.bin cannot be read: .*GLOBAL .*{culprit} was not an allowed") as it:
+    with raises(DataError, "file.bin", "GLOBAL", culprit):
         open_pickled(file)
-    assert "\n" not in str(it.value)
     assert not FLAG
 
 
@@ -231,9 +229,7 @@ def test_a_command_is_not_executed(torch, save, tmp_path, protocol):
 
 
 def test_a_pickled_module_is_refused_by_the_name_of_its_class(torch, save):
-    with pytest.raises(
-        DataError, match=r"GLOBAL torch\.nn\.modules\.linear\.Linear was not .* tensors and plain containers"
-    ):
+    with raises(DataError, "GLOBAL", "torch.nn.modules.linear.Linear"):
         open_pickled(save(torch.nn.Linear(2, 2)))
 
 
@@ -312,7 +308,7 @@ def test_a_tensor_of_handwritten_opcodes_is_read(archive):
     ],
 )
 def test_hostile_opcodes_are_refused_in_one_line(archive, value):
-    with pytest.raises(DataError, match=r"file\.bin cannot be read: .*; expected a file of torch\.save") as refused:
+    with raises(DataError, "file.bin", "torch.save") as refused:
         open_pickled(archive(value))
     assert str(refused.value).isprintable()
 
@@ -320,7 +316,7 @@ def test_hostile_opcodes_are_refused_in_one_line(archive, value):
 def test_a_key_of_nested_tuples_is_refused_before_python_hashes_it(archive):
     nested = b")" + b"\x85" * 300_000  # which overflow its stack of 8 MB
     for value in (b"}" + nested + b"K\x01s", b"]" + nested + b"a"):
-        with pytest.raises(DataError, match="cannot be read: the pickle has more than 50,000 tuples; expected"):
+        with raises(DataError, "50,000"):
             open_pickled(archive(value))
 
 
@@ -328,7 +324,7 @@ def test_a_key_of_nested_tuples_is_refused_before_python_hashes_it(archive):
 def test_a_truncated_file_is_refused(torch, save, share):
     file = save({"weight": torch.zeros(6000)})
     os.truncate(file, int(os.path.getsize(file) * share))
-    with pytest.raises(DataError, match=r"file\.bin cannot be read: .*expected a file of torch\.save"):
+    with raises(DataError, "file.bin", "torch.save"):
         open_pickled(file)
 
 
@@ -360,12 +356,12 @@ def test_damage_anywhere_is_refused_or_harmless(torch, save):
 )
 def test_other_files_are_not_read_as_torchs(torch, tmp_path, content):
     (tmp_path / "file.bin").write_bytes(content)
-    with pytest.raises(DataError, match=r"file\.bin cannot be read: .*expected a file of torch\.save"):
+    with raises(DataError, "file.bin", "torch.save"):
         open_pickled(str(tmp_path / "file.bin"))
 
 
 def test_a_missing_file_is_named(torch, tmp_path):
-    with pytest.raises(DataError, match=r"file\.bin cannot be read: No such file"):
+    with raises(DataError, "file.bin"):
         open_pickled(str(tmp_path / "file.bin"))
 
 

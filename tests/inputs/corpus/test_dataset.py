@@ -12,6 +12,7 @@ from bert_tf.inputs.corpus.corpus import Corpus
 from bert_tf.inputs.corpus.dataset import check_corpus, pair_warning, pretraining_dataset
 from bert_tf.inputs.masking import Masker
 from bert_tf.text.tokenizer import Tokenizer
+from tests.errors import raises
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
@@ -213,7 +214,7 @@ def test_a_corpus_smaller_than_one_batch_is_an_error_instead_of_an_endless_loop(
 def test_a_corpus_of_one_sentence_is_refused_before_training(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("Only one sentence.\n")
-    with pytest.raises(DataError, match="at least two documents"):
+    with raises(DataError, "at least two documents"):
         check_corpus(Corpus([str(path)], Tokenizer(SPECIALS), PretrainingData()))
 
 
@@ -237,7 +238,7 @@ def test_a_corpus_of_one_line_documents_gets_a_line_with_both_ways_out(corpus, t
 def test_an_empty_file_among_others_is_named(tmp_path, corpus):
     path = tmp_path / "empty.txt"
     path.touch()
-    with pytest.raises(DataError, match=r"empty\.txt: the file is empty"):
+    with raises(DataError, "empty.txt"):
         check_corpus(Corpus([*corpus[0], str(path)], corpus[1], PretrainingData()))
 
 

@@ -18,6 +18,7 @@ from bert_tf.inputs.corpus.readers import find_files
 from bert_tf.inputs.corpus.shards import Shards
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.text import Tokenizer
+from tests.errors import raises
 
 pytest.importorskip("apache_beam", reason="needs pip install 'bert_tf[beam]'")
 from bert_tf.inputs.corpus.preparation import normalized, plan, prepare
@@ -140,10 +141,10 @@ def test_sentences_that_are_not_utf8_are_skipped_and_counted_in_text_and_shards(
     description = prepared(files, tmp_path / "shards", max_bad_share=0.5)
     assert (description["counts"]["not_utf8"], description["counts"]["empty"]) == (2, 1)
     assert ids_of(find_corpus(str(tmp_path / "shards"))) == text
-    with pytest.raises(DataError, match="2 of 8 sentences are not UTF-8; expected at most 10"):
+    with raises(DataError, "2 of 8", "UTF-8", "10"):
         prepared(files, tmp_path / "refused", max_bad_share=0.1)
     assert not (tmp_path / "refused/corpus.json").exists()
-    with pytest.raises(DataError, match="2 of 8 sentences are not UTF-8; expected at most 10"), reading("text"):
+    with raises(DataError, "2 of 8", "UTF-8", "10"), reading("text"):
         ids_of(files, max_bad_share=0.1)
 
 
@@ -160,7 +161,7 @@ def test_a_damaged_record_loses_only_its_documents_up_to_the_allowed_share(tmp_p
     path.write_bytes(damaged)
     left = ids_of([str(path)], max_bad_share=1.0)
     assert len(left) == len(whole) - lost and all(document in whole for document in left)
-    with pytest.raises(DataError, match=rf"{lost} of {len(whole)} documents are damaged"), reading("shards"):
+    with raises(DataError, lost, len(whole)), reading("shards"):
         ids_of([str(path)], max_bad_share=lost / len(whole) - 0.01)
 
 
@@ -171,14 +172,14 @@ def test_a_damaged_length_costs_no_document_in_the_shard_and_is_an_error_in_the_
     path.write_bytes(b"\xff" * 8 + whole[8:])  # the first record's length
     assert ids_of([str(path)]) == ids_of([str(corpus[1] / path.name)])
     path.write_bytes(gzip.compress(whole))
-    with pytest.raises(DataError, match=r"00000-of-00003.tfrecord: \d+ bytes, expected"):
+    with raises(DataError, "00000-of-00003.tfrecord"):
         Shards([str(path)])
     path.write_bytes(whole)
     for position, change in ((0, 1), (1, -1), (1, 1 << 40)):
         damaged = json.loads(written)
         damaged["sources"][0]["records"][0][position] += change
         index.write_text(json.dumps(damaged))
-        with pytest.raises(DataError, match="its index lists other records than it has; copy both or prepare again"):
+        with raises(DataError, "index"):
             Shards([str(path)])
 
 
@@ -201,7 +202,7 @@ def test_shards_are_readable_by_tf_data(corpus):
 )
 def test_another_tokenizer_is_refused_with_both_fingerprints(corpus, differing, other):
     _, output, description = corpus
-    with pytest.raises(ConfigError, match=f"{differing}: .* there") as error:
+    with raises(ConfigError, differing) as error:
         check_corpus(Corpus(find_corpus(str(output)), tokenizer(**other), PretrainingData()))
     for fingerprint in (description["tokenizer"], tokenizer_identity(tokenizer(**other))):
         assert fingerprint["fingerprint"] in str(error.value)
@@ -209,7 +210,7 @@ def test_another_tokenizer_is_refused_with_both_fingerprints(corpus, differing, 
 
 def test_text_and_shards_are_not_mixed(corpus):
     files, output, _ = corpus
-    with pytest.raises(ConfigError, match="prepare all of the text"):
+    with raises(ConfigError, "all of the text"):
         find_corpus(f"{output},{files[0]}")
 
 
@@ -227,13 +228,13 @@ def test_a_second_call_keeps_complete_shards_and_writes_the_others_again(tmp_pat
     (output / ".00001-of-00002.tfrecord.k1lled_1.partial/half").touch()
     (output / "download.partial").write_bytes(b"of somebody else")
     (output / "00001-of-00007.tfrecord").write_bytes(b"of an earlier attempt")
-    with pytest.raises(DataError, match="never finished"):
+    with raises(DataError, "never finished"):
         find_corpus(str(output))
     assert prepared(files, output) == before
     content["download.partial"] = b"of somebody else"
     assert {path.name: path.read_bytes() for path in output.iterdir()} == content
     assert (output / "00000-of-00002.tfrecord").stat().st_mtime_ns == kept
-    with pytest.raises(ConfigError, match="other files or settings"):
+    with raises(ConfigError, "other files or settings"):
         prepared(files, output, lower_case=False)
 
 
@@ -244,7 +245,7 @@ def test_a_full_disk_is_one_line_that_names_the_shard(tmp_path, monkeypatch, cap
     monkeypatch.setattr(tf.io.TFRecordWriter, "write", full)
     files = write(tmp_path / "text", random_files(files=1))
     shard = tmp_path / "shards" / "00000-of-00001.tfrecord"
-    with pytest.raises(DataError, match=rf"^{shard}: No space left on device$"):
+    with raises(DataError, shard, "No space left on device"):
         prepared(files, tmp_path / "shards")
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     assert os.listdir(tmp_path / "shards") == []
@@ -254,7 +255,7 @@ def test_a_disk_that_is_too_full_is_refused_before_the_text_is_read(tmp_path, mo
     files = write(tmp_path / "text", random_files(files=1))
     monkeypatch.setattr("bert_tf.inputs.corpus.preparation.read_source", None)
     monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(1000, 990, 10))
-    with pytest.raises(DataError, match=r"shards: the prepared corpus takes at least \d+ bytes, and 10 are free"):
+    with raises(DataError, "10"):
         prepared(files, tmp_path / "shards")
 
 

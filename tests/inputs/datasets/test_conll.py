@@ -11,6 +11,7 @@ from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner
 from bert_tf.inputs.datasets.examples import ReadReport, TaggedExample
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
 from bert_tf.inputs.datasets.sources import Source
+from tests.errors import raises
 from tests.packages import package, shared
 
 CONLL2003 = """-DOCSTART- -X- -X- O
@@ -129,9 +130,9 @@ def test_a_sentence_per_line_is_read_with_and_without_tags(write):
     ]
     assert list(Source(ExampleData(format="tagged_lines"), path, TaggedExample).examples(ReadReport(), "test",
                 labelled=False)) == examples  # fmt: skip
-    with pytest.raises(DataError, match=r"train\.tsv:1: 3 words and as many tags; .* set data.format to tagged_lines"):
+    with raises(DataError, "train.tsv:1", "3 words", "data.format", "tagged_lines"):
         list(read_conll(path))
-    with pytest.raises(DataError, match=r"a\.tsv:1: 2 words and 1 tags; expected words, a tab and one tag per word"):
+    with raises(DataError, "a.tsv:1", "2 words", "1 tags"):
         list(read_sentences(write("a.tsv", "a b\tO\n")))
 
 
@@ -140,7 +141,7 @@ def test_a_sentence_per_line_is_read_with_and_without_tags(write):
 def test_readers_of_other_tags_name_the_format_of_conllu(write, reader, start):
     columns = "\t_" * 6
     path = write("a.conllu", f"{start}1\tthe\tthe\tDET{columns}\n\n# text = a\n1\ta\ta\tDET{columns}\n")
-    with pytest.raises(DataError, match=r"set data\.format to conllu"):
+    with raises(DataError, "data.format"):
         list(reader(path))
 
 
@@ -280,5 +281,5 @@ def test_a_conll_column_that_is_not_a_number_of_a_tag_column_is_a_config_error(w
 
 
 def test_an_unknown_tag_column_of_conllu_is_a_config_error(write):
-    with pytest.raises(ConfigError, match='unknown column "ner" of CoNLL-U; expected one of upos, xpos'):
+    with raises(ConfigError, '"ner"', "CoNLL-U"):
         next(read_conllu(write("b", CONLLU), "ner"))

@@ -9,6 +9,7 @@ from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import ReadReport, TextExample
 from bert_tf.inputs.datasets.formats import GLUE
 from bert_tf.inputs.datasets.sources import Source
+from tests.errors import raises
 from tests.inputs.datasets.reading import read
 from tests.packages import package, shared
 
@@ -146,7 +147,7 @@ def test_qqp_rows_broken_by_a_line_end_are_skipped_and_counted(write):
 
 def test_a_broken_row_of_a_test_set_is_an_error_because_every_row_needs_a_prediction(write):
     path = write("test.tsv", "id\tquestion1\tquestion2\n0\ta?\tb?\n1\tc?\n")
-    with pytest.raises(DataError, match=rf"^{path}:3: 2 columns; expected 3: id, question1, question2$"):
+    with raises(DataError, f"{path}:3", "2 columns", "3", "question1", "question2"):
         read_glue("qqp", path)
 
 
@@ -181,5 +182,5 @@ def test_errors_list_all_names_of_a_missing_file_and_all_known_splits(tmp_path):
     assert (
         str(raised.value) == f"{names}{tmp_path} has no files; pass the file itself, or set data.validation to its name"
     )
-    with pytest.raises(DataError, match=r"name a file, or one of train, validation, test, dev_matched, dev_mismatched"):
+    with raises(DataError, "dev_matched", "dev_mismatched"):
         glue_file("mnli", tmp_path, "dev")

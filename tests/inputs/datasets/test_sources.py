@@ -10,6 +10,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets import sources
 from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, ReadReport, TaggedExample, TextExample
 from bert_tf.inputs.datasets.sources import Source
+from tests.errors import raises
 
 # For each kind of example, the fields of an unlabelled JSON line.
 UNLABELLED = {
@@ -130,14 +131,14 @@ def test_a_folder_together_with_a_tfds_set_is_refused_and_so_is_a_missing_one(tm
         Source(data, str(tmp_path), TextExample)
     expected = "--data_dir names a folder and data.source a TFDS set; leave one out (--data.source= reads the files)"
     assert str(raised.value) == expected
-    with pytest.raises(DataError, match="none: no such file or directory; expected a folder or a file"):
+    with raises(DataError, "none"):
         Source(data, str(tmp_path / "none"), TextExample)
     assert Source(data, "", TextExample).where("test") == "tfds:glue/mrpc:test"
 
 
 def test_the_error_for_a_pipe_names_standard_input(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match=r"pipe: neither a file nor a folder; .* with --data_dir=-$"):
+    with raises(DataError, "--data_dir=-"):
         Source(ExampleData(), str(tmp_path / "pipe"), TextExample)
 
 
@@ -145,7 +146,7 @@ def test_the_error_for_a_pipe_names_standard_input(tmp_path):
 def test_a_column_that_the_format_would_not_read_is_refused(write, fields):
     path = write("ratings_train.tsv", "id\tdocument\tlabel\n1\ta\t0\n")
     source = Source(ExampleData(format="nsmc", **fields), path, TextExample)
-    with pytest.raises(ConfigError, match=rf"^data\.{next(iter(fields))} is .* data\.format nsmc has its own columns"):
+    with raises(ConfigError, f"data.{next(iter(fields))}", "data.format"):
         list(source.examples(ReadReport(), "train"))
     # In JSON lines they name the fields, whatever the format.
     row = {"text": "a", "review": "b", "sentence": "c", "b": "d", "y": "1", "label": "1"}
@@ -167,11 +168,11 @@ def test_the_error_for_a_missing_file_lists_the_files_of_the_folder(write, tmp_p
         source.where(role)
     name = "ratings_test.txt" if role == "validation" else role
     assert str(raised.value) == f"{tmp_path}/{name}: no such file; {tmp_path} has ratings_train.tsv; {remedy}"
-    with pytest.raises(DataError, match=r"/data_full\.json: no such file; .*; pass the file itself as --data_dir$"):
+    with raises(DataError, "/data_full.json", "--data_dir"):
         Source(ExampleData(format="clinc150"), str(tmp_path), TextExample).where("validation")
     for number in range(9):
         write(f"{number}.txt", "")
-    with pytest.raises(DataError, match=r"has 0\.txt, .*, 7\.txt and 2 more; "):
+    with raises(DataError, "0.txt", "7.txt", "2 more"):
         source.where(role)
 
 
@@ -192,7 +193,7 @@ def test_the_identity_depends_on_the_split_within_a_file_but_not_on_the_file_nam
 def test_a_file_is_read_in_the_given_format_whatever_the_model_was_trained_on(write, source):
     path = write("a.txt", "a O\nb B-X\n")
     formats = "klue/ner, conll, tagged_lines, conllu"
-    with pytest.raises(ConfigError, match=f"'table' is for another kind of task; for this one: {formats}"):
+    with raises(ConfigError, "'table'", formats):
         Source(ExampleData(source=source), path, TaggedExample)
     found = Source(ExampleData(source=source, format="conll"), path, TaggedExample)
     assert [example.tags for example in found.examples(ReadReport(), "train")] == [("O", "B-X")]
@@ -246,9 +247,7 @@ def test_read_finds_the_file_of_a_split_in_a_folder(write, tmp_path):
     write("dev.tsv", "text\tstars\nb\t4\n")
     for split, x in (("train", ["a"]), ("validation", ["b"]), ("dev.tsv", ["b"])):
         assert sources.read("table", tmp_path, split, text="text", label="stars").x == x
-    with pytest.raises(
-        DataError, match=r"test\.tsv: no such file; .* has dev\.tsv, train\.tsv; pass the file itself, or"
-    ):
+    with raises(DataError, "test.tsv", "dev.tsv", "train.tsv"):
         sources.read("table", tmp_path, "test")
-    with pytest.raises(ConfigError, match=r"^data\.format 'klue/nre' is unknown; choose one of "):
+    with raises(ConfigError, "data.format", "'klue/nre'"):
         sources.read("klue/nre", tmp_path)

@@ -13,6 +13,7 @@ from bert_tf.inputs.datasets.json_lines import read_questions
 from bert_tf.inputs.datasets.sources import InMemory, Source, read
 from bert_tf.inputs.datasets.squad import AMBIGUOUS, MATCHED, MISPLACED, MOVED, read_squad
 from bert_tf.tasks.question_targets import byte_span
+from tests.errors import raises
 from tests.packages import package, shared
 
 CONTEXT = "The cat 🐈 sat. The dog sat on the mat."
@@ -194,9 +195,7 @@ def test_questions_without_answer_are_unanswerable_in_squad_2_only(write):
     assert answers == [(), (), (), (Answer("dog", DOG),)]
     for question in given[:3]:
         path = write("dev.json", squad(answer("dog", DOG), question))
-        with pytest.raises(
-            DataError, match=rf"^{path}: data\[0\]: paragraphs\[0\]: qas\[1\] \(1\): no answer; SQuAD 2.0"
-        ):
+        with raises(DataError, path, "data[0]", "paragraphs[0]", "qas[1]", "1", "SQuAD", "2.0"):
             list(read_squad(path, ReadReport()))
 
 
@@ -299,7 +298,7 @@ def test_an_invalid_line_is_named(write, records, message):
 
 
 def test_a_file_of_empty_lines_has_no_questions(write):
-    with pytest.raises(DataError, match=r"a\.jsonl: no examples; expected at least one"):
+    with raises(DataError, "a.jsonl"):
         list(read_questions(write("a.jsonl", "\n\n"), ReadReport()))
 
 

@@ -9,6 +9,7 @@ from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.datasets.json_lines import read_text_lines
 from bert_tf.inputs.datasets.tables import read_table, read_texts
+from tests.errors import raises
 
 
 def read_columns(path, columns):
@@ -96,7 +97,7 @@ def test_line_numbers_count_empty_lines(table):
 def test_an_empty_line_of_a_single_column_is_a_row_unless_it_is_the_last(table, name):
     path = table(name, "text\n\none\n\n\ntwo\n\n\n")
     assert located(path, "text") == [(2, ""), (3, "one"), (4, ""), (5, ""), (6, "two")]
-    with pytest.raises(DataError, match="no rows"):
+    with raises(DataError, "no rows"):
         located(table(name, "text\n\n\n"), "text")
 
 
@@ -184,7 +185,7 @@ def test_columns_of_a_table_without_header_have_numbers(table, name, content):
     assert [(row.texts, row.label) for row in read_texts(path, ("3", "2"), "label")] == [
         (("a, b", "1"), None), (("c", "2"), None)
     ]  # fmt: skip
-    with pytest.raises(DataError, match=rf"^{path}:1: no column '4'; the columns are 'x', '1', 'a, b'"):
+    with raises(DataError, f"{path}:1", "'4'", "'x'", "'1'", "'a, b'"):
         list(read_texts(path, ("4",)))
     # A header with these names is a header.
     assert [row.texts for row in read_texts(table("b.tsv", "2\t1\na\tb\n"), ("1",))] == [("b",)]
@@ -195,7 +196,7 @@ def test_a_label_in_json_may_be_a_list_but_a_text_may_not(table):
     path = table("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert [example.label for example in read_text_lines(path, ("text",), "label")] == [("x", 2), (), 1.5, None]
     path = table("b.jsonl", json.dumps({"text": ["a"]}) + "\n")
-    with pytest.raises(DataError, match=r"b\.jsonl:1: text is \[\"a\"\]; expected text or a number$"):
+    with raises(DataError, "b.jsonl:1", '["a"]'):
         list(read_text_lines(path, ("text",), "label"))
 
 
@@ -218,5 +219,5 @@ def test_labels_and_texts_in_json_must_be_text_or_numbers(table, row, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"none\.tsv: no such file"):
+    with raises(DataError, "none.tsv"):
         read_table(str(tmp_path / "none.tsv"), ["text"])

@@ -27,6 +27,7 @@ from bert_tf.inputs.datasets.tfds_sets import (
     read_tfds_texts,
     tfds_labels,
 )
+from tests.errors import raises
 
 tfds = pytest.importorskip("tensorflow_datasets", reason="needs pip install tensorflow-datasets")
 
@@ -150,7 +151,7 @@ def test_tags_are_read_by_class_or_by_text():
     assert (fine.id, fine.tags, coarse.tags) == ("weblog-1", ("PRP", "VBP"), ("PRON", "VERB"))
     with (
         holding({"tokens": [b"EU"], "ner": [3, 0]}),
-        pytest.raises(DataError, match="1 words and 2 tags; expected one"),
+        raises(DataError, "1 words", "2 tags"),
     ):
         list(read_tfds_tags("conll2003", "train", "ner"))
 
@@ -188,11 +189,11 @@ def test_questions_without_answer_are_read_as_those_of_squad_2():
     with holding(question(b"a") | {"is_impossible": True}):
         (example,) = read_tfds_questions("squad/v2.0", "train", ReadReport(), unanswerable=True)
         assert example.answers == ()
-        with pytest.raises(DataError, match=r"^tfds:squad/v2.0: train\[0\] \(a\): no answer; .*squad2"):
+        with raises(DataError, "tfds:squad/v2.0", "train[0]", "squad2"):
             list(read_tfds_questions("squad/v2.0", "train", ReadReport()))
     with (
         holding(question(b"a"), question(b"a")),
-        pytest.raises(DataError, match="the id 'a' was used before; make ids unique"),
+        raises(DataError, "'a'"),
     ):
         list(read_tfds_questions("squad/v2.0", "train", ReadReport(), unanswerable=True))
 
@@ -209,7 +210,7 @@ def test_choices_are_the_two_of_copa_or_any_number_of_endings():
     assert example == ChoiceExample("0", "a", "", ("b", "c", "d"), 2, "tfds:hellaswag: train[0]")
     with (
         holding({"context": b"a", "endings": [b"b", b"c"], "label": 2}),
-        pytest.raises(DataError, match="label 2; expected the index of one of 2 choices"),
+        raises(DataError, "label 2", "2 choices"),
     ):
         list(read_tfds_choices("hellaswag", "train"))
 
@@ -245,7 +246,7 @@ def test_unknown_sets_and_features_are_config_errors(read, message):
 def test_invalid_bytes_are_reported_with_their_location():
     with (
         holding({"text": b"\xff", "label": 1}),
-        pytest.raises(DataError, match=r"^tfds:imdb_reviews: train\[0\]: byte 0xff"),
+        raises(DataError, "tfds:imdb_reviews", "train[0]", "0xff"),
     ):
         list(read_tfds_texts("imdb_reviews", "train"))
 
@@ -256,9 +257,7 @@ def test_a_failed_download_is_a_one_line_error(monkeypatch):
 
     with tfds.testing.mock_data():
         monkeypatch.setattr(tfds.builder_cls("imdb_reviews"), "download_and_prepare", fail)
-        with pytest.raises(
-            DataError, match=r"^tfds:imdb_reviews: cannot be downloaded \(no route to host\); check the net"
-        ):
+        with raises(DataError, "tfds:imdb_reviews"):
             list(read_tfds_texts("imdb_reviews", "train"))
 
 
@@ -268,13 +267,13 @@ def test_a_package_that_tfds_lacks_is_named(monkeypatch):
 
     with tfds.testing.mock_data():
         monkeypatch.setattr(tfds.builder_cls("imdb_reviews"), "download_and_prepare", fail)
-        with pytest.raises(ConfigError, match="tfds:imdb_reviews: TFDS needs the package conllu; pip install conllu"):
+        with raises(ConfigError, "tfds:imdb_reviews", "TFDS"):
             list(read_tfds_texts("imdb_reviews", "train"))
 
 
 def test_without_tfds_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorflow_datasets", None)
-    with pytest.raises(ConfigError, match=r"^tfds:imdb_reviews: TFDS is not installed; pip install 'bert_tf\[tfds\]'"):
+    with raises(ConfigError, "tfds:imdb_reviews", "TFDS", "'bert_tf[tfds]'"):
         tfds_labels("imdb_reviews")
 
 
@@ -303,5 +302,5 @@ def test_a_set_prepared_by_tfds_is_read_and_an_unknown_split_is_a_config_error(t
     examples = list(read_tfds_texts("two_reviews", "train"))
     assert {(example.texts, example.label) for example in examples} == {(("좋다",), "good"), (("bad",), "bad")}
     assert (tmp_path / "two_reviews" / "1.0.0" / "dataset_info.json").is_file()
-    with pytest.raises(ConfigError, match=r'^tfds:two_reviews: no split "dev" \('):
+    with raises(ConfigError, "tfds:two_reviews", '"dev"'):
         list(read_tfds_texts("two_reviews", "dev"))
