@@ -267,7 +267,7 @@ def data_flags() -> Callable[[ExampleData], ExampleData]:
     config_flags.DEFINE_config_dataclass(
         "data",
         ExampleData(),
-        "Overrides the description of the data that the model was fine-tuned on.",
+        "Describes data that differs from that of fine-tuning, field by field: --data.text=review --data.label=stars.",
         parse_fn=_refuse,
     )
     return lambda data: dataclasses.replace(data, **config_flags.get_override_values(flags.FLAGS["data"]))
