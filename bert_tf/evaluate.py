@@ -10,7 +10,8 @@ from bert_tf.files import check_output, write_json
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.metrics.units import metrics_line
 from bert_tf.report.file_reporter import FileReporter
-from bert_tf.training import precision, strategy
+from bert_tf.training import strategy
+from bert_tf.training.dtype import infer_in
 from bert_tf.training.runs import finetuning
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that finetune wrote.", required=True)
@@ -30,7 +31,7 @@ def main(_: list[str]) -> None:
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(_MODEL_DIR.value)
-        dtype = precision.infer_in(_DTYPE.value, model)
+        dtype = infer_in(_DTYPE.value, model)
     task = task.replaced(data=_DATA(task.data))
     source = Source(task.data, _DATA_DIR.value, task.example)
     check_output(_OUTPUT.value, directory=True, inputs=source.files(_SPLIT.value))

@@ -23,7 +23,7 @@ _CHECK = flags.DEFINE_bool("check", True, "Verify the export in a TensorFlow ses
 
 def main(session: Session, _: list[str]) -> None:
     from bert_tf.inference.saved_model import export_run, summary
-    from bert_tf.training.precision import note_slow
+    from bert_tf.training.dtype import note_slow
 
     note_slow(_OPTIMIZE.value)
     exported = export_run(

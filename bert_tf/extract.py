@@ -21,7 +21,7 @@ from bert_tf.inference.extraction import WRITERS, extract, read_texts
 from bert_tf.inference.saved_model import export, on_cpu, summary
 from bert_tf.inference.session import TOLERANCES
 from bert_tf.progress import Counted
-from bert_tf.training.precision import infer_in, note_slow
+from bert_tf.training.dtype import infer_in, note_slow
 
 _Number = TypeVar("_Number", int, float)
 

@@ -23,7 +23,8 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.progress import Counted
 from bert_tf.quiet import hide_beam_warnings
 from bert_tf.tasks import FineTuningTask
-from bert_tf.training import precision, strategy
+from bert_tf.training import strategy
+from bert_tf.training.dtype import infer_in
 from bert_tf.training.runs import finetuning
 from bert_tf.types import Json
 
@@ -103,7 +104,7 @@ def _predict(model_dir: str) -> None:
     devices = strategy.create(*_STRATEGY())
     with devices.scope():
         task, model = load_fine_tuned(model_dir)
-        precision.infer_in(_DTYPE.value, model)
+        infer_in(_DTYPE.value, model)
     predict = finetuning.predictor(task, model, devices)
     _write(task, lambda examples: predict(examples, _BATCH_SIZE.value))
 

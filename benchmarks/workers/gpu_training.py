@@ -14,10 +14,9 @@ from bert_tf.inputs.batching import stream
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.training import optimizers, phases
-from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.state.checkpoints import Checkpoints
 from bert_tf.training.state.input_state import InputState
-from bert_tf.training.step import Step
+from bert_tf.training.step import LossScale, Step
 
 _TOKENS = 32768  # of a micro-batch: more makes no GPU faster
 

@@ -24,7 +24,7 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.inference.embedder import Embedder
     from bert_tf.model.mode import infer
     from bert_tf.text.tokenizer import Tokenizer
-    from bert_tf.training.precision import infer_in
+    from bert_tf.training.dtype import infer_in
 
     if settings["model"] == "minilm":
         encoder, tokenizer = bert_tf.load(settings["checkpoint"])

@@ -16,13 +16,14 @@ def setup(settings: dict[str, Any]) -> tuple[dict[str, Any], Round]:
     from bert_tf.inputs.batching import stream
     from bert_tf.model.encoder import BertEncoder
     from bert_tf.tasks.mlm_and_nsp import Pretraining
-    from bert_tf.training import precision, strategy
+    from bert_tf.training import strategy
+    from bert_tf.training.dtype import policy
     from bert_tf.training.loop import Trainer
 
     config = TrainConfig(batch_size=settings["batch"], steps=1_000_000, learning_rate=1e-4, dtype=settings["dtype"])
     where = strategy.create(train=config)  # as the program does
     with where.scope():
-        encoder = BertEncoder(BertConfig.from_name(settings["model"]), dtype=precision.policy(settings["dtype"]))
+        encoder = BertEncoder(BertConfig.from_name(settings["model"]), dtype=policy(settings["dtype"]))
         task = Pretraining(None, settings["length"])  # its tokenizer would only be saved
         model = task.build(encoder)
     trainer = Trainer(task, model, config.check(), where, config.steps)

@@ -23,8 +23,7 @@ from bert_tf.model.layers import (
     initializer,
     read_config,
 )
-from bert_tf.model.layouts import Tokens
-from bert_tf.model.mode import computing, current, inferred
+from bert_tf.model.mode import Tokens, computing, current, inferred
 from bert_tf.model.normalization import LayerNorm
 from bert_tf.model.positions import (
     AttentionBias,

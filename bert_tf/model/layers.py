@@ -13,8 +13,7 @@ from bert_tf.config import BertConfig, from_dict, to_dict
 from bert_tf.errors import ConfigError
 from bert_tf.model.activations import activation, has_bias_form, of_sum, without_gradient
 from bert_tf.model.dropout import Dropout
-from bert_tf.model.layouts import AllPositions
-from bert_tf.model.mode import current, repeatable
+from bert_tf.model.mode import AllPositions, current, repeatable
 from bert_tf.model.normalization import LayerNorm, Shape, column_sums
 from bert_tf.types import Json
 

@@ -17,7 +17,7 @@ from bert_tf.report.plots import curve_plot, reliability_plot
 from bert_tf.types import Json, Metrics
 
 if TYPE_CHECKING:  # a report does not need TensorFlow, which the tasks and readers import
-    from bert_tf.tasks.error_analysis import Confusion
+    from bert_tf.tasks.benchmark import Confusion
     from bert_tf.tasks.task import FineTuningTask
     from bert_tf.training.runs.finetuning import Split
 

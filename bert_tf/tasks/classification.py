@@ -17,12 +17,10 @@ from bert_tf.metrics.accuracy_and_f1 import accuracy, macro_f1, scope
 from bert_tf.metrics.glue import glue_scores, sets_of
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.tasks.benchmark import Benchmark
+from bert_tf.tasks.benchmark import Benchmark, Confusion, ErrorAnalysis, analysis_of_choices, submission_writers
 from bert_tf.tasks.codec import strings
-from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, analysis_of_choices
 from bert_tf.tasks.labels import Decision, LabelsCodec, LabelsState, LabelTask
 from bert_tf.tasks.objective import Objective, truncated_share
-from bert_tf.tasks.submission import submission_writers
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 _UNKNOWN = -1  # target of an evaluated example whose class the model does not have

@@ -11,16 +11,16 @@ import tensorflow as tf
 from bert_tf.config import ExampleData, IntentAndSlotsConfig
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Labels, ReadReport, TaggedExample
-from bert_tf.metrics import bootstrap
+from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.tasks.benchmark import Benchmark
+from bert_tf.tasks.benchmark import Benchmark, ErrorAnalysis
 from bert_tf.tasks.classification import ClassificationObjective, OneLabel
 from bert_tf.tasks.codec import strings
-from bert_tf.tasks.error_analysis import ErrorAnalysis
 from bert_tf.tasks.labels import LabelsState, Probabilities, labels_of
 from bert_tf.tasks.objective import Sum
-from bert_tf.tasks.tagging import Tagging, TaggingBenchmark, TaggingCodec, TaggingObjective, TaggingState
+from bert_tf.tasks.tagging import Tagging, TaggingBenchmark, TaggingObjective
+from bert_tf.tasks.tagging_codec import TaggingCodec, TaggingState
 from bert_tf.tasks.tags import learned
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors
@@ -126,7 +126,7 @@ class IntentAndSlotsBenchmark(Benchmark[IntentAndSlotsCodec]):
         """As a tagger's."""
         analysis = self._slots.error_analysis(examples, predictions)
         intervals = {f"slot_{name}": value for name, value in analysis.intervals.items()}
-        intervals |= bootstrap.intervals(_shares, *self._right(examples, predictions))
+        intervals |= bootstrap_intervals(_shares, *self._right(examples, predictions))
         return analysis._replace(intervals=intervals)
 
 

@@ -10,12 +10,11 @@ import tensorflow as tf
 from bert_tf.config import ExampleData, MultiLabelConfig
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Labels, TextExample
-from bert_tf.metrics import bootstrap
 from bert_tf.metrics.accuracy_and_f1 import multi_label, precision_recall_f1
+from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.tasks.benchmark import Benchmark
-from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample, Table
+from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.labels import Decision, LabelsCodec, LabelsState, LabelTask
 from bert_tf.tasks.objective import Objective, rows_of, truncated_share
 from bert_tf.text.tokenizer import Tokenizer
@@ -129,7 +128,7 @@ class MultiLabelBenchmark(Benchmark[LabelsCodec]):
         shares = precision_recall_f1((gold & predicted).sum(0), predicted.sum(0), counts)
         rows = list(zip(names.tolist(), *(values.tolist() for values in (*shares, counts)), strict=True))
         return ErrorAnalysis(
-            intervals=bootstrap.intervals(multi_label, gold, predicted),
+            intervals=bootstrap_intervals(multi_label, gold, predicted),
             confidences=np.where(predicted[:, known], probabilities, 1 - probabilities).ravel(),
             correct=(gold == predicted)[:, known].ravel(),
             table=Table("Labels", ("label", "precision", "recall", "f1", "examples"), rows),

@@ -11,9 +11,8 @@ from bert_tf.inputs.datasets.examples import ChoiceExample
 from bert_tf.metrics.accuracy_and_f1 import accuracy
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.tasks.benchmark import Benchmark
+from bert_tf.tasks.benchmark import Benchmark, ErrorAnalysis, analysis_of_choices
 from bert_tf.tasks.codec import Codec, strings
-from bert_tf.tasks.error_analysis import ErrorAnalysis, analysis_of_choices
 from bert_tf.tasks.objective import Objective, rows_of, truncated_share
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text.packing import pack, truncate

@@ -14,15 +14,13 @@ from bert_tf.config import ExampleData, RegressionConfig
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, Scale, TextExample
-from bert_tf.metrics import bootstrap
 from bert_tf.metrics.accuracy_and_f1 import binary_f1, correlations
 from bert_tf.metrics.glue import glue_scores
+from bert_tf.metrics.statistics import bootstrap_intervals
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
-from bert_tf.tasks.benchmark import Benchmark
-from bert_tf.tasks.error_analysis import LISTED, ErrorAnalysis, ErrorExample
+from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, submission_writers
 from bert_tf.tasks.objective import Objective, rows_of, truncated_share
-from bert_tf.tasks.submission import submission_writers
 from bert_tf.tasks.task import FineTuningTask, State
 from bert_tf.tasks.texts import TextCodec, write_table
 from bert_tf.text.packing import pack, truncate
@@ -203,7 +201,7 @@ class RegressionBenchmark(Benchmark[RegressionCodec]):
         gold, predicted = _values(examples, predictions)
         worst = np.argsort(-np.abs(gold - predicted), kind="stable")[:LISTED]
         return ErrorAnalysis(
-            intervals=bootstrap.intervals(self._metrics, gold, predicted),
+            intervals=bootstrap_intervals(self._metrics, gold, predicted),
             errors=[
                 ErrorExample(
                     examples[index].texts, f"{gold[index]:g}", f"{predicted[index]:.3g}", examples[index].location

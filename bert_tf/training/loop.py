@@ -21,7 +21,6 @@ from bert_tf.progress import TRAINING, bar, log, training_line
 from bert_tf.tasks.task import Task
 from bert_tf.training import optimizers, phases
 from bert_tf.training.evaluation import means
-from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.speed import Speed, Work
 from bert_tf.training.state.best_weights import BestWeights
@@ -29,7 +28,7 @@ from bert_tf.training.state.checkpoints import Checkpoints
 from bert_tf.training.state.history import History, by_phase
 from bert_tf.training.state.input_state import InputState
 from bert_tf.training.state.signals import Interrupted, Signals
-from bert_tf.training.step import Step
+from bert_tf.training.step import LossScale, Step
 from bert_tf.training.strategy import accelerator, is_chief
 from bert_tf.types import Array, Json, Metrics
 

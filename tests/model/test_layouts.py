@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.model.layers import Dense
-from bert_tf.model.layouts import Tokens
-from bert_tf.model.mode import infer
+from bert_tf.model.mode import Tokens, infer
 from tests.model.small import randomize, small_config
 
 

@@ -10,7 +10,7 @@ import pytest
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.report.pages import evaluation_page
 from bert_tf.report.plots import reliability_plot
-from bert_tf.tasks.error_analysis import Confusion, ErrorAnalysis, ErrorExample, Table
+from bert_tf.tasks.benchmark import Confusion, ErrorAnalysis, ErrorExample, Table
 from tests.report.test_quickstart_page import HOSTILE, Checker
 
 METRICS = {"loss": 0.42, "accuracy": 0.875, "truncated_share": 0.25, "X/f1": 0.5}

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.model.mode import Mode, computing
-from bert_tf.tasks.cross_entropy import sparse_cross_entropy
+from bert_tf.tasks.masked_lm import sparse_cross_entropy
 
 
 def reference(logits, labels):

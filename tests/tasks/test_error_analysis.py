@@ -5,10 +5,10 @@ import pytest
 
 from bert_tf.config import ExampleData
 from bert_tf.inputs.datasets.examples import Answer, ChoiceExample, QuestionExample, tagged
-from bert_tf.metrics import bootstrap
+from bert_tf.metrics import statistics
 from bert_tf.metrics.accuracy_and_f1 import accuracy
 from bert_tf.metrics.entities import KLUE_LABELS, repair
-from bert_tf.tasks.error_analysis import LISTED, ErrorExample, analysis_of_choices
+from bert_tf.tasks.benchmark import LISTED, ErrorExample, analysis_of_choices
 from bert_tf.tasks.multiple_choice import MultipleChoice
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.tasks.tagging import Tagging
@@ -47,7 +47,7 @@ def found_by(task, examples, predictions):
 @pytest.fixture
 def resampled(monkeypatch):
     """Function from a task, examples and predictions to the intervals of the official metrics of resamples."""
-    monkeypatch.setattr(bootstrap, "RESAMPLES", 50)
+    monkeypatch.setattr(statistics, "RESAMPLES", 50)
 
     def intervals(task, examples, predictions):
         def metrics(rows):
@@ -57,7 +57,7 @@ def resampled(monkeypatch):
                 drawn, [predictions[row] | {"id": one.id} for one, row in zip(drawn, rows, strict=True)]
             )
 
-        return bootstrap.intervals(metrics, np.arange(len(examples)))
+        return statistics.bootstrap_intervals(metrics, np.arange(len(examples)))
 
     return intervals
 

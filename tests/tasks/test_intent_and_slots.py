@@ -7,9 +7,9 @@ from scipy.special import log_softmax
 from bert_tf.checkpoints import directory
 from bert_tf.config import ExampleData, IntentAndSlotsConfig, TaggingConfig
 from bert_tf.errors import DataError
+from bert_tf.inputs.datasets.conll import read_intents
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.json_lines import read_tagged_lines
-from bert_tf.inputs.datasets.snips import read_intents
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.intent_and_slots import IntentAndSlots
 from bert_tf.tasks.tagging import Tagging

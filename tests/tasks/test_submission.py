@@ -13,7 +13,7 @@ from bert_tf.files import replacing
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.metrics.glue import GLUE_SETS
 from bert_tf.tasks import TASKS
-from bert_tf.tasks.submission import write_submission
+from bert_tf.tasks.benchmark import write_submission
 from bert_tf.text import Tokenizer
 from tests.model.small import PIECES
 

@@ -2,8 +2,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from bert_tf.training.loss_scale import LossScale
 from bert_tf.training.phases import Input
+from bert_tf.training.step import LossScale
 from tests.model.small import multiplies_float16
 from tests.training.small import epochs, trainer, with_nan
 

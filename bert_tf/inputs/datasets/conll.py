@@ -1,4 +1,4 @@
-"""Readers of tagged sentences: CoNLL's columns, a sentence per line, CoNLL-U and KLUE's characters.
+"""Readers of tagged sentences: CoNLL's columns, a sentence per line, CoNLL-U, KLUE's characters, and SNIPS' files.
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder, 2003), WNUT-16 and similar files have one word per line, in columns, and an
 empty line after each sentence. CoNLL-U is universaldependencies.org/format.html. KLUE's named entities (Park et al.,
@@ -9,6 +9,7 @@ The readers do not interpret tags. Broken BIO sequences are handled where spans 
 """
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -232,3 +233,35 @@ def _read(
             words.append(line)
     if not count:
         raise DataError(f"{path}: no sentences; expected at least one")
+
+
+def read_intents(path: str) -> Iterator[TaggedExample]:
+    """Reads intents and slots in three files that belong together (SNIPS, ATIS), a text a line: its words in seq.in,
+    as many tags in seq.out, and its intent in label.
+
+    Args:
+        path: the file seq.in; the others are beside it, and may both be missing for prediction.
+    """
+    others = [os.path.join(os.path.dirname(path), name) for name in ("seq.out", "label")]
+    present = [read_lines(file) for file in others if os.path.exists(file)]
+    if len(present) == 1:
+        missing = next(file for file in others if not os.path.exists(file))
+        raise DataError(f"{missing}: not there; expected the tags in seq.out and the intents in label, beside {path}")
+    rows = itertools.zip_longest(read_lines(path), *present)
+    for number, row in enumerate(rows):
+        location = f"{path}:{number + 1}"
+        if None in row:
+            raise DataError(f"{location}: {' and '.join(others)} have another number of lines; expected one per text")
+        words, *rest = (line.split() for _, line in row)
+        if not words and not any(rest):
+            continue
+        tags, label = rest or (None, [None])
+        if not words or (tags is not None and len(tags) != len(words)):
+            raise DataError(
+                f"{location}: {len(words)} words and {len(tags or ())} tags in {others[0]}; expected one per word"
+            )
+        if len(label) != 1:
+            raise DataError(
+                f"{location}: {' '.join(map(str, label))!r} in {others[1]}; expected the name of one intent"
+            )
+        yield tagged(str(number), words, tags, None, location)._replace(label=label[0])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bert_tf.config import ExampleData
-from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_klue_ner, read_sentences
+from bert_tf.inputs.datasets.conll import read_conll, read_conllu, read_intents, read_klue_ner, read_sentences
 from bert_tf.inputs.datasets.copa import read_copa
 from bert_tf.inputs.datasets.examples import (
     ChoiceExample,
@@ -26,7 +26,6 @@ from bert_tf.inputs.datasets.examples import (
     TextExample,
 )
 from bert_tf.inputs.datasets.json_lines import read_choices
-from bert_tf.inputs.datasets.snips import read_intents
 from bert_tf.inputs.datasets.squad import read_squad
 from bert_tf.inputs.datasets.tables import Layout, read_json_rows, read_rows, read_texts
 from bert_tf.inputs.datasets.text_files import read_csv

@@ -21,7 +21,7 @@ from bert_tf.locks import locked
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.progress import log
 from bert_tf.tasks.task import Task
-from bert_tf.training import precision
+from bert_tf.training.dtype import policy
 from bert_tf.training.loop import Trainer
 from bert_tf.training.phases import Input
 from bert_tf.training.reporter import SILENT, Reporter
@@ -118,7 +118,7 @@ class Runner:
         # A resumed run keeps what "auto" chose at its start.
         path = os.path.join(model_dir, "run.json")
         before = directory.read_run(path) if os.path.exists(path) else {}
-        self.dtype = precision.policy(self._dtype(before.get("computes_in", computes_in)))
+        self.dtype = policy(self._dtype(before.get("computes_in", computes_in)))
         self.jit_compile = self._jit_compile(before, few_shapes)
         self.accept_config_change, self.reporter = accept_config_change, reporter
         self.record: Json = {

@@ -12,7 +12,7 @@ from bert_tf.inputs.datasets.examples import Answer, QuestionExample, ReadReport
 from bert_tf.inputs.datasets.json_lines import read_questions
 from bert_tf.inputs.datasets.sources import InMemory, Source, read
 from bert_tf.inputs.datasets.squad import AMBIGUOUS, MATCHED, MISPLACED, MOVED, read_squad
-from bert_tf.tasks.question_targets import byte_span
+from bert_tf.tasks.question_codec import byte_span
 from tests.errors import raises
 from tests.packages import package, shared
 

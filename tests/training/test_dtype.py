@@ -6,7 +6,7 @@ import pytest
 
 from bert_tf.inference import ask
 from bert_tf.model.precision import processors
-from bert_tf.training import precision
+from bert_tf.training import dtype as training_dtype
 from tests.model.small import multiplies_bfloat16
 
 CPUINFO = "processor\t: 0\nmodel name\t: {0}\nflags\t\t: fpu sse avx2 {0} rdpid\nbugs\t\t: avx512_bf16\n\n"
@@ -72,17 +72,17 @@ def test_gpus_use_the_shortest_format_that_their_matrix_units_have(capability, d
 
 
 def test_auto_is_resolved_the_same_way_every_time_and_reported(capsys):
-    first = precision.policy("auto")
-    assert precision.policy("auto") == first
+    first = training_dtype.policy("auto")
+    assert training_dtype.policy("auto") == first
     line, again = capsys.readouterr().err.splitlines()
     assert line == again and f"training in {first.removeprefix('mixed_')}, " in line
 
 
 def test_a_machine_without_fast_bfloat16_is_mentioned(monkeypatch, capsys):
-    monkeypatch.setattr(precision, "fastest", lambda: ("float32", "the processor has neither"))
-    precision.note_slow("none")
+    monkeypatch.setattr(training_dtype, "fastest", lambda: ("float32", "the processor has neither"))
+    training_dtype.note_slow("none")
     assert capsys.readouterr().err == ""
-    precision.note_slow("bfloat16")
+    training_dtype.note_slow("bfloat16")
     assert capsys.readouterr().err.startswith(
         "bert_tf: bfloat16 is no faster than float32 on this machine (the processor has"
     )
