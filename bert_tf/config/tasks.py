@@ -184,6 +184,11 @@ class TagsConfig(TaskConfig):
             )
         return self
 
+    @property
+    def reads_documents(self) -> bool:
+        """Whether the sentences of a document are read together."""
+        return False
+
 
 @dataclasses.dataclass
 class TaggingConfig(TagsConfig):
@@ -208,6 +213,10 @@ class TaggingConfig(TagsConfig):
         if self.head != "bilstm" and self.features != FeatureConfig():
             raise ConfigError("task.features is only for task.head=bilstm; set that, or leave task.features out")
         return self
+
+    @property
+    def reads_documents(self) -> bool:
+        return self.context == "document"
 
 
 @dataclasses.dataclass

@@ -110,7 +110,7 @@ class Shards:
         Args:
             number: of the shard.
             predictions: one per row, in order.
-            writer: one of `FineTuningTask.writers`.
+            writer: one of those that `FineTuningTask.writers` returns.
         """
         path = self.path(number)
         folder, name = os.path.split(path)

@@ -21,6 +21,7 @@ from bert_tf.inference.card import CARD, EXTRA, task_of_export
 from bert_tf.tasks import FineTuningTask
 from bert_tf.tasks.codec import strings
 from bert_tf.tasks.signatures import DEFAULT
+from bert_tf.tasks.texts import TextCodec
 from bert_tf.types import Array, Json
 
 # Requests that a server gets at once: it computes one while others are read, written or on their way.
@@ -196,8 +197,8 @@ def task_of(version: str, data: ExampleData | None = None) -> FineTuningTask:
         task = task_of_export(path)
     if not isinstance(task, FineTuningTask):
         raise ConfigError(f"{version}: a {task.name} model, which answers no examples; expected a fine-tuned one")
-    if getattr(task.state, "pair", False) is None:
-        task.state.pair = False  # what the signature of a model that has seen no example takes
+    if isinstance(task.codec, TextCodec) and task.state.pair is None:
+        return task.replaced(data=data, pair=False)  # a model that had seen no example was exported for single texts
     return task.replaced(data=data)
 
 

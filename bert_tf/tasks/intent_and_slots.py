@@ -3,12 +3,12 @@
 import collections
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, IntentAndSlotsConfig
+from bert_tf.config import IntentAndSlotsConfig
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Labels, ReadReport, TaggedExample
 from bert_tf.metrics.statistics import bootstrap_intervals
@@ -155,13 +155,9 @@ class IntentAndSlots(Tagging):
     def head(cls, settings: Json) -> str:
         return _HEAD
 
-    @classmethod
-    def learn(
-        cls, tokenizer: Tokenizer, config: Any, data: ExampleData, examples: list[TaggedExample], labels: Labels | None
-    ) -> Self:
-        task = super().learn(tokenizer, config, data, examples, labels)
-        intents = labels_of(map(intent_of, examples), examples[0], data)
-        return cls(tokenizer, task.config, data, **vars(task.state) | {"intents": intents})
+    def _learn(self, examples: list[TaggedExample], labels: Labels | None) -> None:
+        super()._learn(examples, labels)
+        self.state.intents = labels_of(map(intent_of, examples), examples[0].location, kind="intent")
 
     def check(self, examples: list[TaggedExample], read_report: ReadReport) -> None:
         super().check(examples, read_report)

@@ -4,12 +4,11 @@ import abc
 import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData
 from bert_tf.config.tasks import LabelsConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import (
@@ -18,7 +17,6 @@ from bert_tf.inputs.datasets.examples import (
     Labels,
     ReadReport,
     Scale,
-    TaggedExample,
     TextExample,
     is_whole,
 )
@@ -171,24 +169,19 @@ class LabelTask(FineTuningTask):
     example = TextExample
     codec: LabelsCodec
 
-    @classmethod
-    def learn(
-        cls,
-        tokenizer: Tokenizer,
-        config: Any,
-        data: ExampleData,
-        examples: list[TextExample],
-        labels: Labels | None,
-    ) -> Self:
+    def _learn(self, examples: list[TextExample], labels: Labels | None) -> None:
         if isinstance(labels, Scale):
             raise ConfigError(f"the labels are numbers from {labels.low:g} to {labels.high:g}; use RegressionConfig")
-        task = cls(tokenizer, config, data)
-        state, codec = task.state, task.codec
+        config, state, codec = self.config, self.state, self.codec
         given = [(label, one.location) for one in examples for label in codec.decision.given(one)]
         state.integers = _are_integers(given)
         found = codec.found(examples)
         counts = collections.Counter(label for label, _ in found)
-        state.labels = tuple(config.labels or labels or labels_of(counts, examples[0], data))
+        state.labels = tuple(
+            config.labels
+            or labels
+            or labels_of(counts, examples[0].location, f": is data.label (now {self.data.label!r}) the right column?")
+        )
         for label, location in codec.unknown(found):
             known = ", ".join(map(repr, state.labels[:20]))
             raise DataError(f"{location}: label {label!r} is not one of the model's: {known}")
@@ -199,7 +192,6 @@ class LabelTask(FineTuningTask):
             occurs = examples_of > 0
             weights[occurs] = codec.decision.balanced(examples_of[occurs], len(examples))
             state.class_weights = tuple(weights.tolist())
-        return task
 
     def check(self, examples: list[TextExample], read_report: ReadReport) -> None:
         found = self.codec.found(examples)
@@ -233,21 +225,19 @@ def _order(label: str) -> tuple[bool, float, str]:
     return not is_number, float(label) if is_number else 0.0, label
 
 
-def labels_of(labels: Iterable[str], example: TextExample | TaggedExample, data: ExampleData) -> tuple[str, ...]:
+def labels_of(labels: Iterable[str], location: str, hint: str = "", kind: str = "label") -> tuple[str, ...]:
     """The distinct labels, sorted; numbers by value.
 
     Args:
         labels: those of the training examples.
-        example: the first training example, for the error message.
-        data: the settings of the data, for the error message.
+        location: of the first training example, for the error message.
+        hint: end of the error message.
+        kind: a word for a label in the error message.
     """
     distinct = sorted(set(labels), key=_order)
     if len(distinct) < 2:
-        every = f"every label is {distinct[0]!r}" if distinct else "there is no label"
-        raise DataError(
-            f"{example.location} and all following: {every}; expected at least two: is data.label (now "
-            f"{data.label!r}) the right column?"
-        )
+        every = f"every {kind} is {distinct[0]!r}" if distinct else f"there is no {kind}"
+        raise DataError(f"{location} and all following: {every}; expected at least two{hint}")
     return tuple(distinct)
 
 

@@ -1,13 +1,13 @@
 """Multi-label classification of a text or a pair of texts: each label is predicted independently."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, MultiLabelConfig
+from bert_tf.config import MultiLabelConfig
 from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import Labels, TextExample
 from bert_tf.metrics.accuracy_and_f1 import multi_label, precision_recall_f1
@@ -17,7 +17,6 @@ from bert_tf.model.heads import build
 from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExample, Table
 from bert_tf.tasks.labels import Decision, LabelsCodec, LabelsState, LabelTask
 from bert_tf.tasks.objective import Objective, rows_of, truncated_share
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 
@@ -159,10 +158,6 @@ class MultiLabel(LabelTask):
     def head(cls, settings: Json) -> str:
         return "classification"
 
-    @classmethod
-    def learn(
-        cls, tokenizer: Tokenizer, config: Any, data: ExampleData, examples: list[TextExample], labels: Labels | None
-    ) -> Self:
-        task = super().learn(tokenizer, config, data, examples, labels)
-        config.check_separable(task.state.labels)
-        return task
+    def _learn(self, examples: list[TextExample], labels: Labels | None) -> None:
+        super()._learn(examples, labels)
+        self.config.check_separable(self.state.labels)

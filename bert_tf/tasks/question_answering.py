@@ -6,13 +6,13 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, QuestionAnsweringConfig
+from bert_tf.config import QuestionAnsweringConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, QuestionExample, ReadReport
 from bert_tf.metrics.answer_spans import (
@@ -30,7 +30,6 @@ from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExamp
 from bert_tf.tasks.objective import Objective, truncated_share
 from bert_tf.tasks.question_codec import QuestionCodec, QuestionState, is_learned
 from bert_tf.tasks.task import FineTuningTask
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Json, Metrics, Tensors, Writer
 
 NOT_LEARNED = "left out of the loss: question whose answers have no position in its context"
@@ -168,21 +167,12 @@ class QuestionAnswering(FineTuningTask):
         objective = QuestionObjective(unanswerable=self.config.unanswerable)
         return codec, objective, QuestionBenchmark(codec, metrics)
 
-    @classmethod
-    def learn(
-        cls,
-        tokenizer: Tokenizer,
-        config: Any,
-        data: ExampleData,
-        examples: list[QuestionExample],
-        labels: Labels | None,
-    ) -> Self:
+    def _learn(self, examples: list[QuestionExample], labels: Labels | None) -> None:
         if not any(map(is_learned, examples)):
             raise DataError(
                 f"{examples[0].location}: neither this question nor any other has an answer in its context; expected "
                 "at least one to learn from"
             )
-        return cls(tokenizer, config, data)
 
     def check(self, examples: list[QuestionExample], read_report: ReadReport) -> None:
         for example in examples:

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, RegressionConfig
+from bert_tf.config import RegressionConfig
 from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, Scale, TextExample
@@ -134,24 +134,21 @@ class RegressionObjective(Objective):
     Args:
         head: a key of `model.variables.HEADS`.
         state: of the task.
-
-    Attributes:
         start: mean and standard deviation of the training examples' numbers, to initialize the head.
     """
 
     metric_names = ("truncated_share",)
 
-    def __init__(self, head: str, state: RegressionState) -> None:
-        self._head, self._state = head, state
+    def __init__(self, head: str, state: RegressionState, start: tuple[float, float]) -> None:
+        self._head, self._state, self._start = head, state, start
         self._apart = head == "cosine"
-        self.start = (0.0, 1.0)
 
     def build(self, encoder: BertEncoder) -> keras.Model:
         model = build(encoder, self._head, 1)
         if self._apart:
             return model
         # At usual learning rates the head would need thousands of updates to get from 0 to numbers around 100.
-        mean, deviation = self.start
+        mean, deviation = self._start
         layer = model.get_layer("classifier")
         layer.kernel.assign(layer.kernel * deviation)
         layer.bias.assign(layer.bias + mean)
@@ -223,25 +220,23 @@ class Regression(FineTuningTask):
     example = TextExample
     codec: RegressionCodec
     objective: RegressionObjective
+    _start = (0.0, 1.0)  # as for `RegressionObjective`
 
     def _parts(self, metrics: str) -> tuple[RegressionCodec, RegressionObjective, RegressionBenchmark]:
         codec = RegressionCodec(self.tokenizer, self.config, self.state)
         head = self.head({"head": self.config.head})
-        return codec, RegressionObjective(head, self.state), RegressionBenchmark(codec, metrics)
+        return codec, RegressionObjective(head, self.state, self._start), RegressionBenchmark(codec, metrics)
 
     @classmethod
     def head(cls, settings: Json) -> str:
         return "cosine" if settings.get("head") == "cosine" else "classification"
 
-    @classmethod
-    def learn(
-        cls, tokenizer: Tokenizer, config: Any, data: ExampleData, examples: list[TextExample], labels: Labels | None
-    ) -> Self:
+    def _learn(self, examples: list[TextExample], labels: Labels | None) -> None:
         if labels is not None and not isinstance(labels, Scale):
             raise ConfigError(f"the labels are classes such as {labels[0]!r}; use ClassificationConfig")
         scale = None if labels is None else (labels.low, labels.high)
         values = [number(example) for example in examples]
-        if config.head == "cosine":
+        if self.config.head == "cosine":
             if len(examples[0].texts) != 2:
                 raise ConfigError("task.head is cosine, which compares two texts, but the data has one; leave "
                                   "task.head out, or name the second text's column in data.second_text")  # fmt: skip
@@ -249,9 +244,8 @@ class Regression(FineTuningTask):
             if scale[0] == scale[1]:
                 raise DataError(f"{examples[0].location}: the number is {scale[0]:g}, as in all other examples; a "
                                 "cosine needs at least two different numbers")  # fmt: skip
-        task = cls(tokenizer, config, data, labels=("value",), scale=scale)
-        task.objective.start = float(np.mean(values)), float(np.std(values)) or 1.0
-        return task
+        self.state.labels, self.state.scale = ("value",), scale
+        self._start = float(np.mean(values)), float(np.std(values)) or 1.0
 
     @classmethod
     def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:

@@ -4,13 +4,13 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Container, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import ExampleData, TaggingConfig, TagsConfig
+from bert_tf.config import TaggingConfig, TagsConfig
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inputs.datasets.examples import Labels, ReadReport, TaggedExample
 from bert_tf.inputs.datasets.tagged import adjoin
@@ -35,7 +35,6 @@ from bert_tf.tasks.tags import (
     words_of,
 )
 from bert_tf.tasks.task import FineTuningTask
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 _Sentences: TypeAlias = Sequence[Sequence[str]]  # the tags of each
@@ -182,18 +181,11 @@ class Tagging(FineTuningTask):
     def head(cls, settings: Json) -> str:
         return "tagging_bilstm" if settings.get("head") == "bilstm" else "tagging"
 
-    @classmethod
-    def learn(
-        cls,
-        tokenizer: Tokenizer,
-        config: Any,
-        data: ExampleData,
-        examples: list[TaggedExample],
-        labels: Labels | None,
-    ) -> Self:
-        if getattr(config, "context", "") == "document" and all(example.document is None for example in examples):
+    def _learn(self, examples: list[TaggedExample], labels: Labels | None) -> None:
+        config, state = self.config, self.state
+        if config.reads_documents and all(example.document is None for example in examples):
             raise ConfigError("task.context is document, but the training file marks no documents; set it to sentence")
-        state = TaggingState(unit="characters" if any(map(adjoin, examples)) else "words")
+        state.unit = "characters" if any(map(adjoin, examples)) else "words"
         if are_entities(itertools.chain.from_iterable(map(tags_of, examples))):
             state.written = scheme_of(map(tags_of, examples))
             scheme = config.scheme or state.written
@@ -201,7 +193,7 @@ class Tagging(FineTuningTask):
             if state.unit == "characters" and scheme != "BIO":
                 raise ConfigError(f"the scheme {scheme} is for words, but the training file labels characters; "
                                   "set task.scheme to BIO")  # fmt: skip
-            config = dataclasses.replace(config, scheme=scheme)
+            self.config = config = dataclasses.replace(config, scheme=scheme)
         elif config.scheme:
             raise ConfigError(f"task.scheme is {config.scheme}, but the training file has no tags of entities, "
                               "such as B-PER; leave it out")  # fmt: skip
@@ -210,10 +202,9 @@ class Tagging(FineTuningTask):
             every = f"every tag is {next(iter(tags))!r}" if tags else "there is no tag"
             raise DataError(
                 f"{examples[0].location} and all following: {every}; expected at least two: is data.column (now "
-                f"{data.column!r}) the column of the tags?"
+                f"{self.data.column!r}) the column of the tags?"
             )
         state.labels = closed(tags, config.scheme)
-        return cls(tokenizer, config, data, **vars(state))
 
     def check(self, examples: list[TaggedExample], read_report: ReadReport) -> None:
         state, of_model = self.state, self.codec.scheme

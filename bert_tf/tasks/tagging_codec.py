@@ -103,7 +103,7 @@ class TaggingCodec(Codec):
 
     @property
     def joins(self) -> bool:
-        return getattr(self.config, "context", "") == "document"
+        return self.config.reads_documents
 
     def locations(self, examples: list[TaggedExample]) -> list[str]:
         return [group[0].location for group in self._groups(examples)]

@@ -125,6 +125,10 @@ class FineTuningTask(Task):
         self.config: Any = self.Config() if config is None else config
         self.data = ExampleData() if data is None else data
         self.state: Any = self.State(**state)
+        self._assemble()
+
+    def _assemble(self) -> None:
+        """Makes the parts, from the config, the data and the state."""
         self.codec, self.objective, self.benchmark = self._parts(metrics_of(self.data))
         self.monitor, self.mode = self.benchmark.monitor, self.benchmark.mode
 
@@ -144,11 +148,21 @@ class FineTuningTask(Task):
             examples: the training examples.
             labels: the labels that the format defines, as `Source.labels` returns.
         """
-        return cls(tokenizer, config, data)
+        task = cls(tokenizer, config, data)
+        task._learn(examples, labels)
+        task._assemble()
+        return task
 
-    def replaced(self, *, config: Any = None, data: ExampleData | None = None) -> Self:
-        """The task with another config or other data."""
-        return type(self)(self.tokenizer, config or self.config, data or self.data, **vars(self.state))
+    def _learn(self, examples: list[Any], labels: Labels | None) -> None:
+        """Sets the state, and what the data decides of the config. Default: nothing.
+
+        Args:
+            examples, labels: as for `learn`.
+        """
+
+    def replaced(self, *, config: Any = None, data: ExampleData | None = None, **state: Any) -> Self:
+        """The task with another config, other data, or other values in its state."""
+        return type(self)(self.tokenizer, config or self.config, data or self.data, **vars(self.state) | state)
 
     def check(self, examples: list[Any], read_report: ReadReport) -> None:
         """Adds to the report what the task will repair in labelled examples, or cannot use. Default: nothing."""

@@ -139,7 +139,7 @@ def test_texts_without_labels_are_read_for_prediction(task, tmp_path):
     ],
 )
 def test_labels_are_sorted_and_numbers_by_their_value(labels, expected):
-    assert labels_of(labels, None, None) == expected
+    assert labels_of(labels, "file:1") == expected
 
 
 def test_a_single_label_is_refused(tokenizer, tmp_path):
