@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from bert_tf import quiet
 
 if TYPE_CHECKING:
-    from bert_tf.api import (
+    from bert_tf.api.task_models import (
         IntentAndSlots,
         MaskedLM,
         MultiLabelClassifier,
@@ -43,7 +43,7 @@ __all__ = [
     "load",
     "read",
 ]
-# The others are in bert_tf.api.
+# The others are in bert_tf.api.task_models.
 _MODULES = {
     "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.model.encoder",
@@ -60,7 +60,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     if name != "BertConfig":
         quiet.import_tensorflow()
-    return getattr(importlib.import_module(_MODULES.get(name, "bert_tf.api")), name)
+    return getattr(importlib.import_module(_MODULES.get(name, "bert_tf.api.task_models")), name)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import bert_tf
-from bert_tf import api
+from bert_tf.api.base import history_of
+from bert_tf.api.plain_values import listed
 from bert_tf.checkpoints import directory
 from bert_tf.config import ClassificationConfig, ExampleData, FinetuneConfig, TaggingConfig, TrainConfig
 from bert_tf.errors import BertTfError, ConfigError, DataError
@@ -362,22 +363,22 @@ def test_history_has_a_value_per_epoch_also_of_short_and_partial_runs():
         return {"steps": steps, "steps_per_epoch": 100, "history": points, "evaluations": rows}
 
     for steps, evaluated in ((200, [100, 200]), (250, [100, 200, 250]), (100, [100])):
-        history = api._history(results(steps, evaluated))
+        history = history_of(results(steps, evaluated))
         assert history.epoch == list(range(len(evaluated)))
         assert history.history["val_accuracy"] == [step / 1000 for step in evaluated]
-    assert api._history(results(200, [])).history == {"loss": [55.0, 155.0]}
+    assert history_of(results(200, [])).history == {"loss": [55.0, 155.0]}
 
 
 def test_values_of_other_libraries_become_plain_python():
     frame = pandas.DataFrame({"a": ["x", "y"], "b": [1, 2]})
-    assert api._listed(frame.itertuples(index=False), "x") == [("x", 1), ("y", 2)]
+    assert listed(frame.itertuples(index=False), "x") == [("x", 1), ("y", 2)]
     pairs = tf.data.Dataset.from_tensor_slices((np.array([["a", "b"], ["c", "d"]]), [0, 1]))
-    assert api._listed(pairs, "x") == [(["a", "b"], 0), (["c", "d"], 1)]
-    assert api._listed(tf.data.Dataset.from_tensor_slices({"question": ["q"]}), "x") == [{"question": "q"}]
+    assert listed(pairs, "x") == [(["a", "b"], 0), (["c", "d"], 1)]
+    assert listed(tf.data.Dataset.from_tensor_slices({"question": ["q"]}), "x") == [{"question": "q"}]
     words = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([["a"], ["b", "c"]]))
-    assert api._listed(words, "x", 1) == [["a"], ["b", "c"]]
+    assert listed(words, "x", 1) == [["a"], ["b", "c"]]
     with pytest.raises(ConfigError, match="endless"):
-        api._listed(pairs.repeat(), "x")
+        listed(pairs.repeat(), "x")
 
 
 def test_columns_of_label_matrices_are_matched_by_name(pretrained):

@@ -1,0 +1,392 @@
+"""Base classes of the models of the Python API."""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+
+import keras
+import tensorflow as tf
+
+from bert_tf import quiet
+from bert_tf.api.plain_values import (
+    Values,
+    batch_size_of,
+    integer,
+    is_missing,
+    listed,
+    pair_of,
+    plain,
+    train_settings,
+)
+from bert_tf.checkpoints import directory as model_directory
+from bert_tf.checkpoints import open_with_warnings
+from bert_tf.checkpoints.hub import SCHEME
+from bert_tf.checkpoints.stored_model import Checkpoint
+from bert_tf.config import ExampleData, FinetuneConfig, to_dict
+from bert_tf.config.values import fitting, unknown_field
+from bert_tf.errors import BertTfError, ConfigError, DataError
+from bert_tf.files import check_output, text_path, write_json
+from bert_tf.inference.saved_model import Exported, export_run
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.formats import FORMATS
+from bert_tf.inputs.datasets.sources import Data, InMemory
+from bert_tf.inputs.datasets.text_files import whole
+from bert_tf.model.encoder import BertEncoder, encoder_of
+from bert_tf.report.file_reporter import FileReporter
+from bert_tf.tasks import TASKS
+from bert_tf.tasks.task import FineTuningTask, Task
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training import strategy
+from bert_tf.training.dtype import check_inference_dtype, infer_in
+from bert_tf.training.reporter import SILENT
+from bert_tf.training.runs import finetuning
+from bert_tf.training.state.run_manifest import remedy
+from bert_tf.training.state.signals import Interrupted
+from bert_tf.training.tf_internals import forgetting_custom_gradients
+from bert_tf.types import Json, Metrics, StrPath
+
+Lines: TypeAlias = list[tuple[str, Json]]  # (location, object as in JSON lines) of each example
+_Task = TypeVar("_Task", bound=Task)
+# Endings of the names in results.json that are left out of Keras' History.
+_NOT_METRICS = ("kind", "step", "phase", "mfu", "_seconds", "_per_second")
+_NO_VOCABULARY = "no WordPiece vocabulary to tokenize text with; expected a model with vocab.txt"
+
+
+class Model(abc.ABC, Generic[_Task]):
+    """A pre-trained or fine-tuned model of one kind of task.
+
+    Attributes:
+        tokenizer: its tokenizer.
+    """
+
+    _kind: ClassVar[type[Task]]  # models of this task, and of its subclasses, are loaded with their heads
+    tokenizer: Tokenizer
+
+    def __init__(self, path: str, checkpoint: Checkpoint, dtype: str) -> None:
+        check_inference_dtype(dtype)
+        tokenizer = checkpoint.tokenizer()
+        if tokenizer is None:
+            raise DataError(f"{path}: {_NO_VOCABULARY}")
+        self._path, self.tokenizer, self._dtype = path, tokenizer, dtype
+        self._loaded: tuple[_Task, keras.Model] | None = None
+        self._results: Json = {}
+        self._lacks = ""  # why the model cannot be used before `fit`, if it has a head of this kind
+        if checkpoint.task and issubclass(TASKS.get(checkpoint.task["name"], Task), self._kind):
+            self._load(*model_directory.task_and_model(checkpoint, path))
+            self._results = model_directory.read_results(path)
+
+    def _load(self, task: Any, model: keras.Model) -> None:
+        infer_in(self._dtype, model)
+        self._loaded = task, model
+        self.__dict__.pop("_predict", None)  # traced for the previous model
+
+    def _trained(self) -> tuple[_Task, keras.Model]:
+        if self._loaded is None:
+            lacks = self._lacks or f"no {self._kind.name} head"
+            raise BertTfError(f"{self._path}: {lacks}; call fit first, or load a model that was fine-tuned for it")
+        return self._loaded
+
+    @property
+    def task(self) -> _Task:
+        """The task of the model."""
+        return self._trained()[0]
+
+    @property
+    def model(self) -> keras.Model:
+        """The Keras model: encoder and head."""
+        return self._trained()[1]
+
+    @property
+    def encoder(self) -> BertEncoder:
+        """The Keras model of the encoder, a part of `model`."""
+        return encoder_of(self.model)
+
+    def save(self, path: StrPath) -> None:
+        """Writes the model to a directory, for `from_pretrained` and the programs of this package."""
+        task, model = self._trained()
+        path = text_path(path)
+        model_directory.save(path, model, encoder_of(model), task)
+        results = os.path.join(path, model_directory.RESULTS)
+        if self._results:
+            write_json(results, self._results)
+        elif os.path.exists(results):
+            os.remove(results)  # of another model
+
+    def export(self, path: StrPath, *, attention: bool = False, check: bool = True, optimize: str = "none") -> Exported:
+        """Exports a SavedModel that takes text, as the next version in a directory for TF Serving.
+
+        Args:
+            path: directory of the served model, as for TF Serving's --model_base_path.
+            attention: adds a signature that returns tokens and attention probabilities.
+            check: compares the answers of the export with this model's, in a new process.
+            optimize: "none", "bfloat16" (half the size, and faster on processors that multiply in bfloat16) or "int8"
+                (a quarter of the size, and faster on x86 processors with VNNI or AMX).
+        """
+        fitting(attention, bool, "attention")
+        check_export(path, check, optimize)
+        # An export computes in float32 on the CPU, whatever this model does.
+        with tempfile.TemporaryDirectory() as saved:
+            self.save(saved)
+            return export_run(saved, os.fspath(path), attention=attention, check=check, optimize=optimize)
+
+
+class FineTuned(Model[FineTuningTask]):
+    """Base class of the models for fine-tuning tasks.
+
+    `x` and `y` are lists, NumPy arrays, pandas columns, or other iterables of equal length; or `x` alone is a
+    tf.data.Dataset of (input, label) pairs, or what `bert_tf.read` returns.
+    """
+
+    _kind: ClassVar[type[FineTuningTask]]
+    _format: ClassVar[ExampleData]
+    _config: Any  # of the class _kind.Config
+    _inputs: ClassVar[str] = "single texts, or pairs of texts,"  # those of different formats
+    _element_rank: ClassVar[int] = 0  # of the tensors of an input in an unbatched tf.data.Dataset
+
+    def __init__(self, path: str, checkpoint: Checkpoint, dtype: str, settings: Json) -> None:
+        for name in settings.keys() - {field.name for field in dataclasses.fields(self._kind.Config)}:
+            raise ConfigError(unknown_field(self._kind.Config, name, type(self).__name__))
+        settings = {name: plain(value) for name, value in settings.items()}
+        if "labels" in settings:
+            labels = [integer(whole(label)) for label in listed(settings["labels"], "labels")]  # as those of examples
+            settings["labels"] = tuple(str(label) if isinstance(label, int) else label for label in labels)
+        super().__init__(path, checkpoint, dtype)
+        config = self._kind.Config() if self._loaded is None else self.task.config
+        self._config = dataclasses.replace(config, **settings).check() if settings else config
+        if self._loaded is None:
+            return
+        limit = self.encoder.config.max_position_embeddings
+        if self._config.max_length > limit:
+            raise ConfigError(f"max_length is {self._config.max_length}; it must be at most the model's {limit}")
+        if settings.get("labels") and settings["labels"] != tuple(self.task.state.labels):
+            self._lacks = (
+                f"the model has the labels {', '.join(map(repr, self.task.state.labels))}, not those asked for"
+            )
+        elif self._kind.head(to_dict(self._config)) != self._kind.head(to_dict(config)):
+            self._lacks = "the model has another head than the one asked for"
+        if self._lacks:
+            self._loaded = None  # another head must be trained first
+        else:
+            task, model = self._loaded
+            self._loaded = task.replaced(config=self._config), model
+
+    @classmethod
+    def from_pretrained(cls, path: StrPath, *, dtype: str = "float32", **settings: Any) -> Self:
+        """Opens a model.
+
+        Args:
+            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME". If it was fine-tuned for this
+                kind of task it can predict at once; otherwise call `fit`.
+            dtype: number format of the encoder's matrix products in `predict` and `evaluate`: "float32", "bfloat16", or
+                "auto", which takes bfloat16 where the processor or GPU has it. With bfloat16, `model` and `encoder`
+                are for inference only, and do not follow changes of their weights. What is saved stays float32.
+            **settings: fields of the task's config, such as max_length.
+        """
+        path = absolute(path)
+        return cls(path, open_with_warnings(path), dtype, settings)
+
+    def fit(
+        self,
+        x: Values,
+        y: Values = None,
+        *,
+        validation_data: Any = None,
+        epochs: float = 3.0,
+        batch_size: int = 32,
+        learning_rate: float = 5e-5,
+        directory: StrPath | None = None,
+        verbose: bool | int = True,
+        **train: Any,
+    ) -> keras.callbacks.History:
+        """Fine-tunes the pre-trained model, as `python -m bert_tf.finetune` does.
+
+        Every call starts from the weights that `from_pretrained` opened, as scikit-learn's `fit` does. The fine-tuned
+        model predicts in the `dtype` of `from_pretrained`, whatever number format was used in training.
+
+        Args:
+            x: inputs; see the class.
+            y: their labels.
+            validation_data: (x, y), or what `x` alone can be; evaluated after every epoch.
+            epochs: passes over the data.
+            batch_size: examples per update.
+            learning_rate: peak of the schedule.
+            directory: keeps checkpoints, curves and the model; the same call resumes an interrupted run from there.
+                None keeps nothing on disk.
+            verbose: shows a progress bar and validation metrics.
+            **train: other fields of `bert_tf.config.TrainConfig`, such as seed, dtype or patience.
+
+        Returns:
+            Keras' History: `history` maps each metric to a list with its value for every epoch, the validation metrics
+            with the prefix "val_".
+        """
+        fitting(verbose, bool | int, "verbose")
+        if directory is not None:
+            check_output(directory, directory=True)
+        settings = train_settings(train | {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate})
+        given = {"train": self._labelled(x, y, "x")}
+        if "log_every" not in train:
+            settings.log_every = min(settings.log_every, math.ceil(len(given["train"]) / settings.batch_size))
+        if validation_data is not None:
+            alone = isinstance(validation_data, tf.data.Dataset | Data)
+            x, y = (validation_data, None) if alone else pair_of(validation_data)
+            given["validation"] = self._labelled(x, y, "validation x")
+        data = self._data(given["train"])
+        values = [self._data(one) for one in given.values() if not isinstance(one, Data)]
+        if any(one != values[0] for one in values):
+            raise DataError(f"x and validation x differ; expected {self._inputs} in both")
+        config = FinetuneConfig(self._config, data, settings)
+        with (
+            tempfile.TemporaryDirectory() if directory is None else contextlib.nullcontext(directory) as folder,
+            forgetting_custom_gradients(),
+            remedy("choose another directory, or remove this one"),
+            contextlib.nullcontext() if verbose else quiet.silence(),
+        ):
+            try:
+                results = finetuning.finetune(
+                    config,
+                    # Values name their parts as here, whatever the columns of a file beside them are called.
+                    InMemory(values[0] if values else data, self._kind.example, given),
+                    self._path,
+                    os.fspath(folder),
+                    current_strategy(),
+                    reporter=FileReporter() if directory else SILENT,
+                )
+            except Interrupted as stop:
+                raise KeyboardInterrupt(f"stopped at step {stop.step}; fit resumes if it has a directory") from None
+            self._load(*model_directory.load_fine_tuned(os.fspath(folder)))
+        self._results = results
+        return history_of(results)
+
+    def predict(self, x: Values, *, batch_size: int = 32) -> list[Json]:
+        """Predicts for each input a dict of plain Python values; see the class for its contents."""
+        batch_size = batch_size_of(batch_size)
+        given = self._read(x) if isinstance(x, Data) else self._lines(listed(x, "x", self._element_rank), None, "x")
+        if not given:
+            return []
+        source = InMemory(self._data(given), self._kind.example, {"x": given})
+        examples = list(source.examples(ReadReport(), "x", labelled=False))
+        return [self._answer(prediction) for _, prediction in self._predict(examples, batch_size)]
+
+    def evaluate(self, x: Values, y: Values = None, *, batch_size: int = 32) -> Metrics:
+        """Evaluates the model: loss, the task's metrics and its official metrics."""
+        batch_size = batch_size_of(batch_size)
+        task, model = self._trained()
+        given = self._labelled(x, y, "x")
+        source = InMemory(self._data(given), self._kind.example, {"validation": given})
+        split = finetuning.Split(source, "validation")
+        split.prepare(task)
+        with forgetting_custom_gradients():
+            return finetuning.Evaluation(task, model, split, batch_size, current_strategy())()
+
+    @functools.cached_property
+    def _predict(self) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
+        return finetuning.predictor(*self._trained(), current_strategy())
+
+    def _labelled(self, x: Values, y: Values, name: str) -> "Lines | Data":
+        """Examples with labels."""
+        if isinstance(x, Data):
+            if y is not None:
+                raise ConfigError(f"{name} is what read returned, which has the labels; leave y out")
+            return self._read(x)
+        if isinstance(x, tf.data.Dataset) and y is None:
+            pairs = listed(x, name, self._element_rank)
+            if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
+                raise DataError(f"{name} is a dataset of {x.element_spec}; expected pairs (input, label)")
+            inputs, labels = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        elif y is None:
+            raise ConfigError(f"{name} has no labels; give them as y, or give a tf.data.Dataset of (input, label)")
+        else:
+            inputs, labels = listed(x, name, self._element_rank), self._listed_labels(y, name)
+        if len(inputs) != len(labels):
+            raise DataError(f"{name} has {len(inputs)} inputs and {len(labels)} labels; expected one label per input")
+        if not inputs:
+            raise DataError(f"{name} is empty; expected at least one example")
+        return self._lines(inputs, labels, name)
+
+    def _read(self, data: Data) -> Data:
+        """The data, if its examples are of this kind."""
+        if data.examples and not isinstance(data.examples[0], self._kind.example):
+            fitting = ", ".join(name for name, form in FORMATS.items() if form.example is self._kind.example)
+            raise ConfigError(
+                f"{data.where} was read as {data.format.format!r}, which is for another class than "
+                f"{type(self).__name__}; for this one: {fitting}"
+            )
+        return data
+
+    def _listed_labels(self, y: Values, name: str) -> list[Any]:
+        return listed(y, f"the labels of {name}")
+
+    def _lines(self, inputs: list[Any], labels: list[Any] | None, name: str) -> Lines:
+        lines = []
+        for index, value in enumerate(inputs):
+            location = f"{name}[{index}]"
+            line = self._input(value, location, labelled=labels is not None)
+            if labels is not None and not is_missing(labels[index]):
+                line |= self._gold(labels[index], line, f"the label of {location}")
+            lines.append((location, line))
+        return lines
+
+    @abc.abstractmethod
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        """An input as an object of JSON lines (`inputs.datasets.json_lines`), which is where its parts are checked."""
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        """The fields of JSON lines for the label of the input `line`."""
+        return {"label": label}
+
+    def _data(self, given: "Lines | Data") -> ExampleData:
+        """Saved with the model: the format of files with such examples."""
+        return given.format if isinstance(given, Data) else self._format_of(given)
+
+    def _format_of(self, lines: Lines) -> ExampleData:
+        """The format of files with such examples."""
+        return self._format
+
+    def _answer(self, prediction: Json) -> Json:
+        """A prediction as `predict` returns it."""
+        plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in prediction.items()}
+        return {name: value for name, value in plain.items() if name != "id"}
+
+
+def absolute(path: StrPath) -> str:
+    """The path, whatever the working directory becomes."""
+    text = text_path(path)
+    return text if text.startswith(SCHEME) else os.path.abspath(text)
+
+
+def current_strategy() -> tf.distribute.Strategy:
+    """The strategy in whose scope this runs, else the best one for this machine."""
+    return tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy.create()
+
+
+def check_export(path: StrPath, check: bool, optimize: str) -> None:
+    check_output(path, directory=True)
+    fitting(check, bool, "check")
+    fitting(optimize, str, "optimize")
+
+
+def history_of(results: Json) -> keras.callbacks.History:
+    """The results of a run as Keras' History: training metrics are means over the logged points of each epoch."""
+    per_epoch = results["steps_per_epoch"]
+    numbers = range(math.ceil(results["steps"] / per_epoch))
+    history = keras.callbacks.History()
+    history.epoch, history.history = list(numbers), {}
+
+    def add(prefix: str, rows: list[Json], merge: Callable[[list[float]], float]) -> None:
+        names = dict.fromkeys(name for row in rows for name in row if not name.endswith(_NOT_METRICS))
+        for name in names:
+            epochs: list[list[float]] = [[] for _ in numbers]
+            for row in rows:
+                if name in row and row["step"]:
+                    epochs[min(math.ceil(row["step"] / per_epoch), len(numbers)) - 1].append(row[name])
+            history.history[prefix + name] = [merge(values) if values else math.nan for values in epochs]
+
+    add("", results["history"], lambda values: sum(values) / len(values))
+    add("val_", results["evaluations"], lambda values: values[-1])
+    return history

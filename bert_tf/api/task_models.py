@@ -1,0 +1,445 @@
+"""The models of the Python API: a class per task, and one for vectors of texts."""
+
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.api.base import FineTuned, Lines, Model, absolute, check_export
+from bert_tf.api.plain_values import Values, batch_size_of, column_names, fields_of, integer, plain, texts_of
+from bert_tf.checkpoints import directory as model_directory
+from bert_tf.checkpoints import open_with_warnings
+from bert_tf.config import ExampleData, FeatureConfig
+from bert_tf.config.values import fitting, shown
+from bert_tf.errors import DataError
+from bert_tf.files import text_path
+from bert_tf.inference.embedder import Embedder, open_embedder
+from bert_tf.inference.extraction import extract
+from bert_tf.inference.saved_model import Exported, export, on_cpu
+from bert_tf.inputs.datasets.examples import TaggedExample
+from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.codec import check_finite
+from bert_tf.tasks.intent_and_slots import IntentAndSlots as IntentAndSlotsTask
+from bert_tf.tasks.masked_lm import MaskedLM as MaskedLMTask
+from bert_tf.tasks.multi_label import MultiLabel
+from bert_tf.tasks.multiple_choice import MultipleChoice as MultipleChoiceTask
+from bert_tf.tasks.question_answering import QuestionAnswering
+from bert_tf.tasks.regression import Regression
+from bert_tf.tasks.signatures import DEFAULT
+from bert_tf.tasks.tagging import Tagging
+from bert_tf.training.dtype import check_inference_dtype, infer_in
+from bert_tf.types import Array, Json, StrPath, TfFunction
+
+
+class _TextModel(FineTuned):
+    """A model of texts or pairs of texts."""
+
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        texts = tuple(value) if isinstance(value, tuple | list) else (value,)
+        if not 1 <= len(texts) <= 2 or isinstance(value, Mapping):
+            raise DataError(f"{location} is {shown(value)}; expected a text, or a pair of texts")
+        return dict(zip(("text", "second_text"), texts, strict=False))
+
+    def _lines(self, inputs: list[Any], labels: list[Any] | None, name: str) -> Lines:
+        lines = super()._lines(inputs, labels, name)
+        for location, line in lines:
+            if ("second_text" in line) != ("second_text" in lines[0][1]):
+                raise DataError(f"{location} and {lines[0][0]}: one is a text, the other a pair; expected one kind")
+        return lines
+
+    def _format_of(self, lines: Lines) -> ExampleData:
+        second = "second_text" if "second_text" in lines[0][1] else ""
+        return ExampleData(text="text", second_text=second, label="label")
+
+
+class TextClassifier(_TextModel):
+    """Classifies texts, or pairs of texts given as tuples.
+
+    Labels are strings or integers. Floats without a fraction count as integers, because pandas stores an integer column
+    with missing values as floats. `predict` returns the label and the probability of each label; the labels are
+    integers if those of the training data were.
+
+    Examples:
+        >>> classifier = bert_tf.TextClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> texts, labels = ["A film to remember.", "Two lost hours."], ["positive", "negative"]
+        >>> history = classifier.fit(texts, labels, epochs=1)
+        >>> classifier.predict(["A quiet, moving film."])
+        [{'label': ..., 'probabilities': {'negative': ..., 'positive': ...}}]
+        >>> sorted(classifier.evaluate(texts, labels))
+        ['accuracy', 'loss', 'macro_f1', 'truncated_share']
+    """
+
+    _kind = Classification
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        return {"label": integer(label)}
+
+    def _answer(self, prediction: Json) -> Json:
+        task: Any = self.task
+        if not task.state.has_integers:
+            return super()._answer(prediction)
+        shares = {int(label): share for label, share in prediction["probabilities"].items()}
+        return {"label": int(prediction["label"]), "probabilities": shares}
+
+
+class MultiLabelClassifier(_TextModel):
+    """Predicts any number of labels for a text or a pair of texts.
+
+    The labels of a text are a list of strings. The labels of all texts can also be a matrix of 0 and 1 (a NumPy array
+    or a data frame) with a column per label, named by the setting `labels`, else by the data frame, else by its number.
+    `predict` returns the labels above the threshold and the probability of each label.
+
+    Examples:
+        >>> model = bert_tf.MultiLabelClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> texts = ["The plot is thin but the music is lovely.", "Great music.", "I fell asleep."]
+        >>> history = model.fit(texts, [["plot", "music"], ["music"], []], epochs=1)
+        >>> model.predict(["What a soundtrack!"])
+        [{'labels': [...], 'probabilities': {'music': ..., 'plot': ...}}]
+    """
+
+    _kind = MultiLabel
+
+    def fit(self, x: Values, y: Values = None, **settings: Any) -> keras.callbacks.History:
+        """As `TextClassifier.fit`."""
+        before, columns = self._config, column_names(y)
+        if columns and not before.labels:  # all of them: a label may have no example
+            self._config = dataclasses.replace(before, labels=columns)
+        try:
+            return super().fit(x, y, **settings)
+        finally:
+            self._config = before
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        if not isinstance(label, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in label):
+            raise DataError(
+                f"{location} is {shown(label)}; expected a list of strings, or all labels as a NumPy matrix of 0 and 1"
+            )
+        return {"label": sorted(label)}
+
+    def _listed_labels(self, y: Values, name: str) -> list[Any]:
+        columns = column_names(y)
+        if not columns:
+            return super()._listed_labels(y, name)
+        labels = tuple(self._config.labels or (self.task.state.labels if self._loaded else columns))
+        matrix = y.to_numpy() if hasattr(y, "columns") else np.asarray(y)
+        if hasattr(y, "columns") and sorted(columns) == sorted(labels):
+            matrix = matrix[:, [columns.index(label) for label in labels]]
+        elif hasattr(y, "columns") or matrix.shape[1] != len(labels):
+            found = ", ".join(columns) if hasattr(y, "columns") else f"{len(columns)} columns"
+            raise DataError(f"the labels of {name} are {found}; expected {', '.join(labels)}")
+        wrong = np.argwhere(~np.isin(matrix, (0, 1)))
+        if len(wrong):
+            row, column = wrong[0]
+            raise DataError(f"the labels of {name}[{row}] hold {shown(plain(matrix[row, column]))}; expected 0 and 1")
+        return [tuple(itertools.compress(labels, row)) for row in matrix]
+
+
+class TextRegressor(_TextModel):
+    """Predicts a number for a text or a pair of texts; `predict` returns it as `value`.
+
+    Examples:
+        >>> model = bert_tf.TextRegressor.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> pairs = [("A man plays.", "Someone plays."), ("A cat sleeps.", "The market fell.")]
+        >>> history = model.fit(pairs, [4.2, 0.3], epochs=1)
+        >>> model.predict([("A dog runs.", "A dog is running.")])
+        [{'value': ...}]
+    """
+
+    _kind = Regression
+
+
+class TokenClassifier(FineTuned):
+    """Tags words, or characters: named entities, parts of speech.
+
+    An input is a list of words, and its label a list with one tag per word. Or an input is a text, and its label has
+    one tag per character, spaces included, as in KLUE's named entities. Tags such as B-PER and I-PER form entities.
+
+    `predict` also takes texts, which a model of words splits into words. It returns `text`, `words` (or characters),
+    one of `tags` and one of `scores` for each of them (0 where there is no wordpiece), and for entities `spans`: text,
+    label, start and end in characters of the text, and score.
+
+    Examples:
+        >>> tagger = bert_tf.TokenClassifier.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> sentences = [["Ada", "lived", "in", "London", "."], ["Seoul", "is", "large", "."]]
+        >>> tags = [["B-PER", "O", "O", "B-LOC", "O"], ["B-LOC", "O", "O", "O"]]
+        >>> history = tagger.fit(sentences, tags, epochs=1)
+        >>> tagger.predict(["She was born in Seoul."])[0]["words"]
+        ['She', 'was', 'born', 'in', 'Seoul', '.']
+    """
+
+    _kind = Tagging
+    _inputs = "lists of words, or texts with a tag for each character,"
+    _element_rank = 1
+
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        if isinstance(value, str):
+            return {"text": value}
+        if not isinstance(value, list | tuple) or not value:
+            raise DataError(f"{location} is {shown(value)}; expected a list of words, or a text")
+        return {"words": list(value)}
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        if not isinstance(label, list | tuple):
+            unit, parts = ("character", line["text"]) if "text" in line else ("word", line["words"])
+            raise DataError(f"{location} is {shown(label)}; expected {len(parts)} tags, one per {unit}")
+        return {"tags": list(label)}
+
+    def _format_of(self, lines: Lines) -> ExampleData:
+        return ExampleData(format="klue/ner" if any("text" in line for _, line in lines) else "conll")
+
+
+class IntentAndSlots(TokenClassifier):
+    """Predicts the intent of a text and tags its words, for dialogue systems.
+
+    Inputs are those of `TokenClassifier`, and a label is a pair: the intent, a string, and the list of tags. `predict`
+    adds `intent` and `intent_probabilities` to the answer of `TokenClassifier`.
+
+    Examples:
+        >>> assistant = bert_tf.IntentAndSlots.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> requests = [["play", "some", "jazz"], ["weather", "in", "Oslo"]]
+        >>> labels = [("PlayMusic", ["O", "O", "B-genre"]), ("GetWeather", ["O", "O", "B-city"])]
+        >>> history = assistant.fit(requests, labels, epochs=1)
+        >>> assistant.predict(["play folk"])[0]["intent_probabilities"]
+        {'GetWeather': ..., 'PlayMusic': ...}
+    """
+
+    _kind = IntentAndSlotsTask
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        intent, tags = fields_of(label, ("intent", "tags"), location)
+        return {"label": intent} | super()._gold(tags, line, location)
+
+
+class QuestionAnswerer(FineTuned):
+    """Answers questions with a part of a text, as in SQuAD.
+
+    An input is a pair (question, context) or a dict with these keys. A label is the text of the answer, meaning its
+    first occurrence in the context; or a list of dicts with `text` and `answer_start`, or a dict with a list of
+    each, as in SQuAD; or None if the question has no answer (with the setting unanswerable=True). `predict` returns
+    `answer`, its `start` and `end` in characters of the context, its `probability`, and the best candidates as `nbest`.
+
+    Examples:
+        >>> reader = bert_tf.QuestionAnswerer.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> pair = ("When was Mozart born?", "Mozart was born in Salzburg in 1756.")
+        >>> history = reader.fit([pair], ["1756"], epochs=1)
+        >>> answer = reader.predict([pair])[0]
+        >>> pair[1][answer["start"] : answer["end"]] == answer["answer"]
+        True
+    """
+
+    _kind = QuestionAnswering
+
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        line = dict(zip(("question", "context"), fields_of(value, ("question", "context"), location), strict=True))
+        return line | ({"answers": []} if labelled else {})
+
+    def _gold(self, label: Any, line: Json, location: str) -> Json:
+        if isinstance(label, Mapping):
+            return {
+                "answers": {name: list(value) if isinstance(value, tuple) else value for name, value in label.items()}
+            }
+        if isinstance(label, list | tuple):
+            return {"answers": list(label)}
+        if not isinstance(label, str):
+            raise DataError(f"{location} is {shown(label)}; expected a text, None, or a dict or list as in SQuAD")
+        # Its first occurrence; a text that does not occur is not at 0 either, which the reader counts.
+        start = max(0, line["context"].find(label)) if isinstance(line["context"], str) else 0
+        return {"answers": [{"text": label, "start": start}] if label else []}
+
+    def _format_of(self, lines: Lines) -> ExampleData:
+        return ExampleData(format="squad2" if self._config.unanswerable else "squad")
+
+
+class MultipleChoice(FineTuned):
+    """Chooses the text that fits a context.
+
+    An input is a tuple (context, choices) or (context, question, choices), or a dict with these keys. A label is the
+    index of the right choice. `predict` returns `choice` (its index), `label` (its text) and the `probabilities` of all
+    choices.
+
+    Examples:
+        >>> model = bert_tf.MultipleChoice.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> questions = [("The vase fell.", ["It broke.", "It sang."])]
+        >>> history = model.fit(questions, [0], epochs=1)
+        >>> model.predict(questions)
+        [{'choice': ..., 'label': ..., 'probabilities': [..., ...]}]
+    """
+
+    _kind = MultipleChoiceTask
+    _format = ExampleData(format="choices")
+
+    def _input(self, value: Any, location: str, *, labelled: bool) -> Json:
+        if isinstance(value, Mapping):
+            value = {"question": ""} | dict(value)
+        elif isinstance(value, list | tuple) and len(value) == 2:
+            value = (value[0], "", value[1])
+        names = ("context", "question", "choices")
+        context, question, choices = fields_of(value, names, location)
+        choices = list(choices) if isinstance(choices, tuple) else choices
+        return dict(zip(names, (context, question, choices), strict=True))
+
+
+class MaskedLM(Model[MaskedLMTask]):
+    """A pre-trained masked language model, which fills in [MASK].
+
+    Examples:
+        >>> model = bert_tf.MaskedLM.from_pretrained("hf://google-bert/bert-base-uncased")
+        >>> model.predict(["Paris is the [MASK] of France."])
+        [[[{'token': ..., 'probability': ...}, ...]]]
+    """
+
+    _kind = MaskedLMTask
+
+    @classmethod
+    def from_pretrained(cls, path: StrPath, *, dtype: str = "float32") -> Self:
+        """Opens a model that has its masked-language-model head.
+
+        Args:
+            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME".
+            dtype: as for `TextClassifier.from_pretrained`.
+        """
+        path = absolute(path)
+        model = cls(path, open_with_warnings(path), dtype)
+        if model._loaded is None:
+            raise DataError(f"{path}: no masked-language-model head; expected a pre-trained model that kept its head")
+        return model
+
+    def predict(self, texts: Values, *, batch_size: int = 32) -> list[list[list[Json]]]:
+        """Predicts the wordpieces of each [MASK] within the model's maximum length.
+
+        Returns:
+            A list per text and, in it, a list per [MASK]: dicts of token and probability, the best first.
+        """
+        batch_size, listed = batch_size_of(batch_size), texts_of(texts)
+        predictions: list[list[list[Json]]] = []
+        for first in range(0, len(listed), batch_size):
+            outputs = self._predict(tf.constant(listed[first : first + batch_size]))
+            columns = [outputs[name].numpy() for name in ("tokens", "probabilities", "mask_count")]
+            check_finite({"probabilities": columns[1]}, [f"texts[{first + row}]" for row in range(len(columns[1]))])
+            for tokens, shares, masks in zip(*columns, strict=True):
+                best = [zip(tokens[mask], shares[mask].tolist(), strict=True) for mask in range(masks)]
+                predictions.append(
+                    [[{"token": token.decode(), "probability": share} for token, share in one] for one in best]
+                )
+        return predictions
+
+    @functools.cached_property
+    def _predict(self) -> TfFunction:
+        task, model = self._trained()
+        return task.signatures(model)[DEFAULT]
+
+
+class SentenceEncoder:
+    """Computes vectors of texts.
+
+    Attributes:
+        encoder: the Keras model.
+        tokenizer: its tokenizer.
+
+    Examples:
+        >>> encoder = bert_tf.SentenceEncoder.from_pretrained("hf://sentence-transformers/all-MiniLM-L6-v2")
+        >>> vectors = encoder.encode(["A man plays a guitar.", "Someone makes music.", "The market fell."])
+        >>> vectors.shape
+        (3, 384)
+        >>> bool(vectors[0] @ vectors[1] > vectors[0] @ vectors[2])
+        True
+    """
+
+    def __init__(self, path: str, settings: Json, dtype: str) -> None:
+        check_inference_dtype(dtype)
+        self._path, self._settings = path, settings
+        self._embedder = open_embedder(path, **settings)
+        self._with_prompt: dict[str, Embedder] = {}
+        infer_in(dtype, self._embedder.model)
+        self.encoder, self.tokenizer = self._embedder.encoder, self._embedder.tokenizer
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: StrPath,
+        *,
+        pool: str | None = None,
+        layers: Sequence[int] | None = None,
+        max_length: int | None = None,
+        long_texts: str | None = None,
+        dtype: str = "float32",
+    ) -> Self:
+        """Opens a model.
+
+        A sentence encoder as sentence-transformers publishes it (modules.json) computes the vectors that it was trained
+        for: pooling, dense layers, normalization, its maximum length and its prompts are read with it. What is given
+        here replaces these settings; for other models, the defaults are those in parentheses.
+
+        Args:
+            path: a model in any format that `bert_tf.load` reads, or "hf://OWNER/NAME".
+            pool: how the vectors of tokens are pooled: "mean" (default), "cls", "max", "mean_sqrt_len", "weightedmean"
+                or "lasttoken", or several joined by "+"; see `bert_tf.config.EmbeddingConfig`.
+            layers: the layers whose states are summed; 0 for the embeddings, -1 for the last layer (default).
+            max_length: tokens per text or window; 0 for the model's maximum (default).
+            long_texts: "window" (default) averages over windows of a longer text, "head" cuts it.
+            dtype: as for `TextClassifier.from_pretrained`.
+        """
+        settings: Json = {"pool": pool, "max_length": max_length, "long_texts": long_texts}
+        chosen: Any = tuple(layers) if isinstance(layers, range) else plain(layers)
+        settings["features"] = None if layers is None else FeatureConfig(chosen)
+        return cls(absolute(path), {name: value for name, value in settings.items() if value is not None}, dtype)
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that the model was published with, by name."""
+        return dict(self._embedder.config.prompts)
+
+    def encode(self, texts: Values, *, prompt_name: str | None = None, batch_size: int = 32) -> Array:
+        """Computes vectors, in batches of texts of similar length.
+
+        Args:
+            texts: the texts.
+            prompt_name: the one of `prompts` to put in front of each text; None for the model's default, "" for none.
+            batch_size: texts per batch.
+
+        Returns:
+            float32 [texts, size].
+        """
+        batch_size, embedder = batch_size_of(batch_size), self._prompted(prompt_name)
+        examples = [
+            TaggedExample(str(index), text, None, None, None, None, f"texts[{index}]")
+            for index, text in enumerate(texts_of(texts))
+        ]
+        vectors = [values["vector"] for _, values in extract(embedder, examples, batch_size, progress=False)]
+        return np.stack(vectors) if vectors else np.zeros([0, embedder.size], np.float32)
+
+    def _prompted(self, prompt_name: str | None) -> Embedder:
+        fitting(prompt_name, str | None, "prompt_name")
+        if prompt_name is None:
+            return self._embedder
+        if prompt_name not in self._with_prompt:
+            self._with_prompt[prompt_name] = self._embedder.with_prompt(prompt_name)
+        return self._with_prompt[prompt_name]
+
+    def save(self, path: StrPath) -> None:
+        """Writes the model with its settings to a directory, for `from_pretrained` and the programs of this package."""
+        model_directory.save_checkpoint(self._embedder.checkpoint(), text_path(path))
+
+    def export(
+        self, path: StrPath, *, prompt_name: str | None = None, check: bool = True, optimize: str = "none"
+    ) -> Exported:
+        """Exports a SavedModel that takes text and returns vectors.
+
+        Args:
+            path: as for `TextClassifier.export`.
+            check: as for `TextClassifier.export`.
+            optimize: as for `TextClassifier.export`.
+            prompt_name: as for `encode`; the SavedModel puts this one in front of every text.
+        """
+        check_export(path, check, optimize)
+        with on_cpu():  # an export is compared with the model on the CPU
+            embedder = open_embedder(self._path, **self._settings)
+        if prompt_name is not None:
+            embedder = embedder.with_prompt(prompt_name)
+        return export(embedder, embedder.model, os.fspath(path), check=check, optimize=optimize)
