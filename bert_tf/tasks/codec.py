@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from bert_tf.config.tasks import TaskConfig
 from bert_tf.errors import DataError
-from bert_tf.inputs.rows import Rows, padded_rows
+from bert_tf.inputs.batching import Rows, padded_rows
 from bert_tf.model.chunks import map_in_chunks
 from bert_tf.model.mode import infer
 from bert_tf.tasks.signatures import (

@@ -1,7 +1,8 @@
 """BERT encoders of TF-Hub and TF Model Garden: SavedModels and checkpoints of tf.train.Checkpoint; read only.
 
 The graph of a SavedModel is never run: the variables hold all weights, and TensorFlow saves the full name of each in
-the object graph beside them (`model_garden_names`).
+the object graph beside them. There are four generations of names. Sources: tf-models-official (official/nlp/modeling)
+2.2.0 to 2.20.0, its tf1_checkpoint_converter_lib.py for earlier models, and google-research/bert for TF 1 Hub modules.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
 from bert_tf.checkpoints.formats import google_config
-from bert_tf.checkpoints.formats.model_garden_names import find
+from bert_tf.checkpoints.formats.google import NAMES
 from bert_tf.checkpoints.stored_model import Checkpoint, foreign_config
 from bert_tf.checkpoints.tensor import Tensor, number, reshaped
 from bert_tf.checkpoints.tensor_files import bundles
@@ -27,6 +28,29 @@ from bert_tf.types import Json
 
 FORMAT = "model_garden"
 
+_NAMES = {  # since 2.3.0; TF-Hub's BERT since version 3
+    "embeddings/word_embeddings": "word_embeddings/embeddings",
+    "embeddings/position_embeddings": "position_embedding/embeddings",
+    "embeddings/type_embeddings": "type_embeddings/embeddings",
+    "embeddings/norm": "embeddings/layer_norm",
+    "pooler": "pooler_transform",
+    "layer_*/attention/qkv": "transformer/layer_*/self_attention/{query,key,value}",
+    "layer_*/attention/output": "transformer/layer_*/self_attention/attention_output",
+    "layer_*/attention_norm": "transformer/layer_*/self_attention_layer_norm",
+    "layer_*/intermediate": "transformer/layer_*/intermediate",
+    "layer_*/output": "transformer/layer_*/output",
+    "layer_*/output_norm": "transformer/layer_*/output_layer_norm",
+}
+# 2.2.0; TF-Hub's version 2
+_SECOND = _NAMES | {"layer_*/attention/output": "transformer/layer_*/self_attention_output"}
+_FIRST = {  # before 2.2.0; TF-Hub's version 1
+    **{ours: theirs.replace("transformer/", "encoder/") for ours, theirs in _SECOND.items()},
+    "embeddings/position_embeddings": "embedding_postprocessor/position_embeddings",
+    "embeddings/type_embeddings": "embedding_postprocessor/type_embeddings",
+    "embeddings/norm": "embedding_postprocessor/layer_norm",
+}
+# TF 1 Hub modules: google-research/bert's in another scope
+_TF1 = {ours: theirs.removeprefix("bert/") for ours, theirs in NAMES.items() if theirs.startswith("bert/")}
 _MASKED_LM = {
     "masked_lm/transform": "transform/dense",
     "masked_lm/norm": "transform/LayerNorm",
@@ -81,7 +105,7 @@ def read(path: str, allow_pickle: bool = False) -> Checkpoint:
     folder = path if saved_model else os.path.dirname(prefix) or "."
     values = {key.removesuffix(_VALUE): tensor for key, tensor in bundles.open_bundle(prefix).items()}
     store, twice, unused_tensors = _variables(values, prefix)
-    encoder = find(store)
+    encoder = _find(store)
     if not encoder:
         first = ", ".join(list(store)[:5]) or "none"
         raise DataError(f"{prefix}: its first variables are {first}; {_EXPECTED}")
@@ -353,3 +377,27 @@ def _add_vocabulary(checkpoint: Checkpoint, folder: str, lower_case: Tensor | No
         checkpoint.warnings.append(note)
     else:  # Model Garden's tokenizer strips accents if it lower-cases
         checkpoint.tokenizer_settings = settings | {"lower_case": bool(number(lower_case, file)), "strip_accents": None}
+
+
+def _find(store: Mapping[str, Tensor]) -> tuple[WeightMap, int] | None:
+    """The weight map of the encoder in `store` and its number of layers; None if it holds no encoder.
+
+    The generation and scope ("" or "SCOPE/") that match the most variables are used.
+    """
+    found: dict[int, tuple[WeightMap, int]] = {}
+    for names in (_NAMES, _SECOND, _FIRST, _TF1):
+        embeddings = [names[f"embeddings/{kind}_embeddings"] for kind in ("word", "position", "type")]
+        for end in (*embeddings, f"{names['embeddings/norm']}/gamma"):  # any one of them may be missing
+            for scope in [name.removesuffix(end) for name in store if f"/{name}".endswith(f"/{end}")]:
+                scoped = {ours: f"{scope}{theirs}" for ours, theirs in names.items()}
+                layers = _num_layers(store, scoped["layer_*/output"])
+                if layers:
+                    table = expand(scoped, TENSORFLOW, layers)
+                    found.setdefault(len(names_of(table, table) & store.keys()), (table, layers))
+    return found[max(found)] if found else None
+
+
+def _num_layers(store: Collection[str], name: str) -> int:
+    """Number of transformer layers, up to the last one that has variables; 0 if there are none."""
+    pattern = re.compile(re.escape(name.partition("*")[0]) + r"(\d{1,4})/")  # a huge number would make a huge map
+    return max((int(match[1]) + 1 for match in map(pattern.match, store) if match), default=0)
