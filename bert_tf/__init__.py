@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bert_tf import quiet
+from bert_tf.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from bert_tf.api.task_models import (
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from bert_tf.model.encoder import BertEncoder
     from bert_tf.model.heads import BertPretrainer
     from bert_tf.text.tokenizer import Tokenizer
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BertConfig",

@@ -12,7 +12,7 @@ from bert_tf.metrics.units import metrics_line
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training import strategy
 from bert_tf.training.dtype import infer_in
-from bert_tf.training.runs import finetuning
+from bert_tf.training.evaluation import Evaluation, Split
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that finetune wrote.", required=True)
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "Labelled examples: a file, or the directory with the task's files.")
@@ -35,9 +35,9 @@ def main(_: list[str]) -> None:
     task = task.replaced(data=_DATA(task.data))
     source = Source(task.data, _DATA_DIR.value, task.example)
     check_output(_OUTPUT.value, directory=True, inputs=source.files(_SPLIT.value))
-    split = finetuning.Split(source, _SPLIT.value)
+    split = Split(source, _SPLIT.value)
     split.prepare(task)
-    evaluation = finetuning.Evaluation(task, model, split, _BATCH_SIZE.value, devices)
+    evaluation = Evaluation(task, model, split, _BATCH_SIZE.value, devices)
     metrics = evaluation()
     results = {
         "program": "evaluate",

@@ -25,7 +25,7 @@ from bert_tf.quiet import hide_beam_warnings
 from bert_tf.tasks import FineTuningTask
 from bert_tf.training import strategy
 from bert_tf.training.dtype import infer_in
-from bert_tf.training.runs import finetuning
+from bert_tf.training.evaluation import predictor, print_report
 from bert_tf.types import Json
 
 _MODEL_DIR = flags.DEFINE_string("model_dir", None, "Directory that finetune wrote.")
@@ -105,7 +105,7 @@ def _predict(model_dir: str) -> None:
     with devices.scope():
         task, model = load_fine_tuned(model_dir)
         infer_in(_DTYPE.value, model)
-    predict = finetuning.predictor(task, model, devices)
+    predict = predictor(task, model, devices)
     _write(task, lambda examples: predict(examples, _BATCH_SIZE.value))
 
 
@@ -128,7 +128,7 @@ def _write(task: FineTuningTask, predicting: Callable[[Iterable[Any]], Iterable[
     predictions = Counted(predicting(source.examples(read_report, _SPLIT.value, labelled=False)))
     with replacing(_OUTPUT.value, adding=ending == ".zip") as temporary:
         note = writers[ending](temporary, predictions)
-    finetuning.print_report(source.where(_SPLIT.value), read_report)
+    print_report(source.where(_SPLIT.value), read_report)
     print(f"{_OUTPUT.value}: {predictions.count:,} rows" + (f"; {note}" if note else ""))
 
 
@@ -150,7 +150,7 @@ def _predict_on_beam(runner: str, export_dir: str, arguments: list[str]) -> None
         check_output(shard, inputs=source.files(_SPLIT.value))
     examples = source.examples(read_report, _SPLIT.value, labelled=False)
     shards, written = beam.predict(version, task, examples, _OUTPUT.value, _BATCH_SIZE.value, options)
-    finetuning.print_report(source.where(_SPLIT.value), read_report)
+    print_report(source.where(_SPLIT.value), read_report)
     rows = sum(shards.rows(number) for number in range(len(shards)))
     reused = f", {len(shards) - len(written)} of them from an earlier run" if len(written) < len(shards) else ""
     names = f"{shards.path(0)}, ...: {rows:,} rows in {len(shards)} shards"

@@ -44,6 +44,7 @@ from bert_tf.tasks.task import FineTuningTask, Task
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import strategy
 from bert_tf.training.dtype import check_inference_dtype, infer_in
+from bert_tf.training.evaluation import Evaluation, Split, predictor
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning
 from bert_tf.training.state.run_manifest import remedy
@@ -279,14 +280,14 @@ class FineTuned(Model[FineTuningTask]):
         task, model = self._trained()
         given = self._labelled(x, y, "x")
         source = InMemory(self._data(given), self._kind.example, {"validation": given})
-        split = finetuning.Split(source, "validation")
+        split = Split(source, "validation")
         split.prepare(task)
         with forgetting_custom_gradients():
-            return finetuning.Evaluation(task, model, split, batch_size, current_strategy())()
+            return Evaluation(task, model, split, batch_size, current_strategy())()
 
     @functools.cached_property
     def _predict(self) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
-        return finetuning.predictor(*self._trained(), current_strategy())
+        return predictor(*self._trained(), current_strategy())
 
     def _labelled(self, x: Values, y: Values, name: str) -> "Lines | Data":
         """Examples with labels."""

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-import bert_tf
 from bert_tf.checkpoints.formats import format_of, open_checkpoint
 from bert_tf.checkpoints.formats.sentence_modules import encoder_folder
 from bert_tf.checkpoints.stored_model import Checkpoint
@@ -22,6 +21,7 @@ from bert_tf.files import bundled
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.model.heads import POSITIONS
 from bert_tf.types import Array, Json
+from bert_tf.version import __version__
 
 _OURS = "bert_tf "
 _SENTENCES = 16
@@ -129,7 +129,7 @@ def _run(path: str, checkpoint: Checkpoint, features: dict[str, Array]) -> tuple
         return _with_transformers(encoder_folder(path), checkpoint, features | masked)
     if os.path.exists(os.path.join(path, "saved_model.pb")):
         return f"the SavedModel (TensorFlow {tf.__version__})", _with_saved_model(path, features, masked)
-    return f"{_OURS}{bert_tf.__version__}", _with_bert_tf(checkpoint, features, masked)
+    return f"{_OURS}{__version__}", _with_bert_tf(checkpoint, features, masked)
 
 
 def _with_bert_tf(checkpoint: Checkpoint, features: dict[str, Array], masked: dict[str, Array]) -> dict[str, Array]:

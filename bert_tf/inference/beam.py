@@ -23,7 +23,7 @@ from apache_beam.ml.inference.base import KeyedModelHandler, ModelHandler, Predi
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.transforms.window import GlobalWindows
 
-from bert_tf import __version__, errors
+from bert_tf import errors
 from bert_tf.config import ExampleData
 from bert_tf.errors import ConfigError, DataError
 from bert_tf.inference.card import CARD, EXTRA
@@ -32,6 +32,7 @@ from bert_tf.inference.predictions import Predictor, batches, check, load, task_
 from bert_tf.inputs.identity import file_identity
 from bert_tf.tasks import FineTuningTask
 from bert_tf.types import Writer
+from bert_tf.version import __version__
 
 # Characters of predictions that a worker holds if shards do not arrive one after the other.
 _HELD = 1 << 26

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import jinja2
 import tensorflow as tf
 
-import bert_tf
 from bert_tf.config import to_dict
 from bert_tf.config.data import TokenizerSettings
 from bert_tf.config.values import restored
@@ -36,6 +35,7 @@ from bert_tf.tasks.task import Task, TaskDescription
 from bert_tf.text import Tokenizer
 from bert_tf.text.vocabulary import read_vocabulary, write_vocabulary
 from bert_tf.types import ConcreteFunction, Json
+from bert_tf.version import __version__
 
 if TYPE_CHECKING:
     from tensorflow_serving.apis import prediction_log_pb2
@@ -119,7 +119,7 @@ def write_card(
     extra = os.path.join(path, EXTRA)
     card = {
         "format": "bert_tf",
-        "bert_tf": bert_tf.__version__,
+        "bert_tf": __version__,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "name": name,
         "task": {"name": task.name, "settings": task.settings()},

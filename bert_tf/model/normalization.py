@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.model.mode import current
-from bert_tf.model.precision.processors import only_cpus
+from bert_tf.model.processors import only_cpus
 from bert_tf.types import Json
 
 Shape: TypeAlias = tuple[int | None, ...]

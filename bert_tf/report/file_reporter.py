@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from bert_tf.files import write_text
 from bert_tf.progress import duration
-from bert_tf.training.reporter import CURVES, PAGE, TRIALS, Reporter
+from bert_tf.training.reporter import CURVES, PAGE, TRIALS, Curves, Reporter
 from bert_tf.types import Json, Metrics
 
 if TYPE_CHECKING:
-    from bert_tf.training.runs.finetuning import Evaluation
-    from bert_tf.training.state.history import History
+    from bert_tf.training.evaluation import Evaluation
 
 
 class FileReporter(Reporter):
@@ -24,7 +23,7 @@ class FileReporter(Reporter):
         importlib.import_module("bert_tf.report.plots")
         importlib.import_module("bert_tf.report.pages")
 
-    def curves(self, directory: str, title: str, monitor: str, history: "History") -> None:
+    def curves(self, directory: str, title: str, monitor: str, history: Curves) -> None:
         from bert_tf.report.plots import draw_curves
 
         path = os.path.join(directory, CURVES)

@@ -19,7 +19,7 @@ from bert_tf.types import Json, Metrics
 if TYPE_CHECKING:  # a report does not need TensorFlow, which the tasks and readers import
     from bert_tf.tasks.benchmark import Confusion
     from bert_tf.tasks.task import FineTuningTask
-    from bert_tf.training.runs.finetuning import Split
+    from bert_tf.training.evaluation import Split
 
 # With more classes a matrix is unreadable; the most frequent confusions are listed instead.
 _MATRIX = 12

@@ -7,7 +7,7 @@ from bert_tf.config.values import shown
 from bert_tf.errors import ConfigError
 from bert_tf.model.encoder import encoder_of
 from bert_tf.model.precision.optimize import to_bfloat16
-from bert_tf.model.precision.processors import fastest
+from bert_tf.model.processors import fastest
 from bert_tf.progress import log
 
 

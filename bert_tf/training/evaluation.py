@@ -2,21 +2,27 @@
 
 import collections
 import concurrent.futures
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.errors import DataError
 from bert_tf.inputs.batching import microbatch, without_tuning
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.inputs.datasets.sources import Examples
 from bert_tf.model.mode import infer
 from bert_tf.progress import bar
 from bert_tf.quiet import traced_function
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.training.strategy import accelerator, parallel_parts
-from bert_tf.types import Array, Metrics, Tensors
+from bert_tf.types import Array, Json, Metrics, Tensors
+
+# Examples that `predictor` holds in memory: enough to sort by length, whatever the size of the file.
+_CHUNK = 4096
 
 
 def means(objective: Objective, names: Sequence[str], totals: Array) -> Metrics:
@@ -139,6 +145,106 @@ class DistributedPredictor:
         merged = self._task.codec.aggregate_windows(columns, tf.constant(examples[order, 0]), ordered)
         answers = {name: value.numpy() for name, value in merged.items()}
         return answers, means(self._task.objective, names, totals) if names else {}
+
+
+class Split:
+    """All labelled examples of a split; at least one.
+
+    Args:
+        role: as for `Source.examples`.
+
+    Attributes:
+        where: the name of the examples.
+        examples: in their order.
+        read_report: examples that were skipped or repaired.
+        columns: from `Codec.to_tensors`, set by `prepare`.
+    """
+
+    columns: Tensors
+
+    def __init__(self, source: Examples, role: str) -> None:
+        self.where, self.read_report = source.where(role), ReadReport()
+        self.examples = list(source.examples(self.read_report, role))
+        if not self.examples:
+            print_report(self.where, self.read_report)
+            raise DataError(f"{self.where}: no examples left; expected at least one")
+
+    def prepare(self, task: FineTuningTask) -> None:
+        """Makes the columns; prints what was skipped, and what the task will repair or cannot use."""
+        self.columns = task.codec.to_tensors(self.examples, labelled=True)
+        task.check(self.examples, self.read_report)
+        print_report(self.where, self.read_report)
+
+
+def print_report(where: str, read_report: ReadReport) -> None:
+    """Prints a line for each reason for which examples were skipped or changed."""
+    for line in read_report.lines():
+        print(f"{where}: {line}")
+
+
+class Evaluation:
+    """Callable that evaluates the model with its current weights: returns the task's metrics and official metrics.
+
+    Args:
+        task, split: also attributes; the split is prepared for the task.
+        model: built by `task.build`.
+        batch_size: rows per batch.
+        tune: whether the task tunes settings on these examples (`Benchmark.tune`).
+
+    Attributes:
+        predictions: of the last call; None before.
+    """
+
+    def __init__(
+        self,
+        task: FineTuningTask,
+        model: keras.Model,
+        split: Split,
+        batch_size: int,
+        strategy: tf.distribute.Strategy,
+        *,
+        tune: bool = False,
+    ) -> None:
+        self.task, self.split, self._tune = task, split, tune
+        self._batches = task.codec.rows.batches(split.columns, batch_size)
+        self._answers = DistributedPredictor(task, model, strategy, labelled=True)
+        self.predictions: list[Json] | None = None
+
+    def trace(self) -> None:
+        """Does a second of work that the first call would do."""
+        self._answers.trace(self._batches)
+
+    def __call__(self) -> Metrics:
+        examples = self.split.examples
+        answers, metrics = self._answers(self.split.columns, self._batches)
+        # A run or a search continues after an evaluation of a diverged model, and its metrics show that.
+        self.predictions = predictions = self.task.codec.predictions(examples, answers, finite=not self._tune)
+        if self._tune:
+            self.task.benchmark.tune(examples, predictions)
+        return metrics | self.task.benchmark.official_metrics(examples, predictions)
+
+
+def predictor(
+    task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy
+) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
+    """Returns a function that predicts for a stream of examples, in order and with constant memory; traced only once.
+
+    Args:
+        task, model, strategy: as for `Evaluation`.
+
+    Returns:
+        Function from examples, labelled or not, and a batch size to an iterator over (example, its prediction,
+        JSON-ready).
+    """
+    answers = DistributedPredictor(task, model, strategy, labelled=False)
+
+    def predict(examples: Iterable[Any], batch_size: int) -> Iterator[tuple[Any, Json]]:
+        for chunk in task.codec.chunks(examples, _CHUNK):
+            columns = task.codec.to_tensors(chunk, labelled=False)
+            answered, _ = answers(columns, task.codec.rows.batches(columns, batch_size))
+            yield from zip(chunk, task.codec.predictions(chunk, answered), strict=True)
+
+    return predict
 
 
 def _computed(

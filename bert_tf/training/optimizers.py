@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import TrainConfig
-from bert_tf.model.precision.processors import only_cpus
+from bert_tf.model.processors import only_cpus
 
 # Neither decayed nor adapted by LAMB: LayerNorm and biases, by the last part of the variable's path.
 _EXCLUDED = ("bias", "gamma", "beta")

@@ -1,15 +1,22 @@
 """Interface between a run and the presentation of its results, which is not training's business."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bert_tf.types import Json, Metrics
 
 if TYPE_CHECKING:
-    from bert_tf.training.runs.finetuning import Evaluation
-    from bert_tf.training.state.history import History
+    from bert_tf.training.evaluation import Evaluation
 
 # Files that a reporter may write into a model directory.
 CURVES, PAGE, TRIALS = "curves.png", "report.html", "trials.md"
+
+
+class Curves(Protocol):
+    """Training curves: the attributes of `training.state.history.History` of these names."""
+
+    points: list[Json]
+    evaluations: list[Json]
+    resumes: list[int]
 
 
 class Reporter:
@@ -18,7 +25,7 @@ class Reporter:
     def load(self) -> None:
         """Loads libraries that the first curves and the evaluation need; may be called in a thread, or not at all."""
 
-    def curves(self, directory: str, title: str, monitor: str, history: "History") -> None:
+    def curves(self, directory: str, title: str, monitor: str, history: Curves) -> None:
         """Called at each evaluation and at the end of training.
 
         Args:

@@ -23,7 +23,7 @@ from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predictor
+from bert_tf.training.evaluation import predictor
 from tests.model.small import PIECES, randomize, small_config
 
 LENGTH = 32

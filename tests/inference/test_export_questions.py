@@ -16,7 +16,7 @@ from bert_tf.inputs.datasets.squad import read_squad
 from bert_tf.tasks.multiple_choice import MultipleChoice, MultipleChoiceConfig
 from bert_tf.tasks.question_answering import QuestionAnswering, QuestionAnsweringConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predictor
+from bert_tf.training.evaluation import predictor
 from tests.inference import runtimes
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import shared

@@ -14,7 +14,7 @@ from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predictor
+from bert_tf.training.evaluation import predictor
 from tests.inference import runtimes
 from tests.model.small import PIECES, randomize, small_config
 

@@ -15,7 +15,7 @@ from bert_tf.inputs.datasets.examples import TaggedExample
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predictor
+from bert_tf.training.evaluation import predictor
 from tests.model.small import PIECES, small_config
 
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]

@@ -5,7 +5,7 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.model.mode import Mode, Seeds, computing
-from bert_tf.model.precision.processors import fastest
+from bert_tf.model.processors import fastest
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?'", "##e", "##s", "the", "good"]
 

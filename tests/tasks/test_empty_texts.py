@@ -11,7 +11,7 @@ from bert_tf import BertEncoder
 from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample, tagged
 from bert_tf.tasks import TASKS
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import predictor
+from bert_tf.training.evaluation import predictor
 from tests.model.small import PIECES, randomize, small_config
 
 CLS, SEP, A = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "a"))

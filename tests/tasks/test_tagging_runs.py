@@ -16,7 +16,8 @@ from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.tasks.tagging import TaggingConfig
 from bert_tf.text import Tokenizer
-from bert_tf.training.runs.finetuning import finetune, predictor
+from bert_tf.training.evaluation import predictor
+from bert_tf.training.runs.finetuning import finetune
 from tests.model.small import PIECES, small_config
 
 pytestmark = pytest.mark.slow  # mostly tracing and compiling

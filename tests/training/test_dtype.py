@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bert_tf.inference import ask
-from bert_tf.model.precision import processors
+from bert_tf.model import processors
 from bert_tf.training import dtype as training_dtype
 from tests.model.small import multiplies_bfloat16
 

@@ -16,6 +16,7 @@ from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
+from bert_tf.training.evaluation import predictor
 from bert_tf.training.runs import finetuning
 from tests.model.small import PIECES, small_config
 
@@ -74,7 +75,7 @@ def evaluated(folder):
     task, model = directory.load_fine_tuned(str(folder / "model"))
     source = Source(task.data, str(folder), task.example)
     examples = list(source.examples(ReadReport(), "validation"))
-    predictions = dict(finetuning.predictor(task, model, STRATEGY)(examples, 8)).values()
+    predictions = dict(predictor(task, model, STRATEGY)(examples, 8)).values()
     return task.benchmark.official_metrics(examples, list(predictions)), {one["id"]: one for one in predictions}
 
 

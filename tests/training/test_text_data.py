@@ -24,6 +24,7 @@ from bert_tf.inputs.datasets.formats import YNAT_LABELS
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
+from bert_tf.training.evaluation import Evaluation, Split, predictor
 from bert_tf.training.runs import finetuning
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import package, shared
@@ -56,13 +57,13 @@ def run(tmp_path, pretrained, monkeypatch):
         results = finetuning.finetune(config, str(place), pretrained, model_dir, STRATEGY)
         task, model = directory.load_fine_tuned(model_dir)
         source = Source(task.data, str(place), TextExample)
-        validation = finetuning.Split(source, "validation")
+        validation = Split(source, "validation")
         validation.prepare(task)
-        metrics = finetuning.Evaluation(task, model, validation, 32, STRATEGY)()
+        metrics = Evaluation(task, model, validation, 32, STRATEGY)()
         assert metrics == pytest.approx({name: results["final"][name] for name in metrics}, rel=1e-4, abs=1e-4)
         assert task.monitor in metrics and task.benchmark.baseline(validation.examples).keys() <= metrics.keys()
         asked = list(source.examples(ReadReport(), "test", labelled=False))
-        predicted = list(finetuning.predictor(task, model, STRATEGY)(asked, 32))
+        predicted = list(predictor(task, model, STRATEGY)(asked, 32))
         assert [example for example, _ in predicted] == asked
         # TensorFlow Datasets has functions for AutoGraph, this project none.
         assert "source" in data or not list(tmp_path.glob("__autograph_generated*"))

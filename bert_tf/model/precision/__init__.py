@@ -1,1 +1,1 @@
-"""Low precision: what the processor has, kernels for bfloat16 and int8, and encoders that compute with them."""
+"""Low precision: kernels for bfloat16 and int8, their choice by the processor, and encoders that compute with them."""

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,23 +12,19 @@ import tensorflow as tf
 from bert_tf.checkpoints import load
 from bert_tf.config import FinetuneConfig, to_dict
 from bert_tf.errors import ConfigError, DataError
-from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Examples, InMemory, Source
 from bert_tf.inputs.identity import tensors_identity, tokenizer_identity, weights_identity
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
-from bert_tf.tasks import FineTuningTask, task_of
+from bert_tf.tasks import task_of
 from bert_tf.text import Tokenizer
-from bert_tf.training.evaluation import DistributedPredictor
+from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.phases import Input
 from bert_tf.training.reporter import SILENT, Reporter
 from bert_tf.training.runs.runner import Runner, expect
 from bert_tf.training.state.run_manifest import differences
 from bert_tf.training.strategy import accelerator, is_chief
-from bert_tf.types import Json, Metrics, Tensors
-
-# Examples that `predict` holds in memory: enough to sort by length, whatever the size of the file.
-_CHUNK = 4096
+from bert_tf.types import Json, Metrics
 
 
 def finetune(
@@ -188,103 +184,3 @@ def _check_inputs(inputs: Json, like: Json | None) -> None:
             f"inputs have changed since the first of these runs ({', '.join(changed)}), so they cannot be compared; "
             "restore them, or start again in another --model_dir"
         )
-
-
-class Split:
-    """All labelled examples of a split; at least one.
-
-    Args:
-        role: as for `Source.examples`.
-
-    Attributes:
-        where: the name of the examples.
-        examples: in their order.
-        read_report: examples that were skipped or repaired.
-        columns: from `Codec.to_tensors`, set by `prepare`.
-    """
-
-    columns: Tensors
-
-    def __init__(self, source: Examples, role: str) -> None:
-        self.where, self.read_report = source.where(role), ReadReport()
-        self.examples = list(source.examples(self.read_report, role))
-        if not self.examples:
-            print_report(self.where, self.read_report)
-            raise DataError(f"{self.where}: no examples left; expected at least one")
-
-    def prepare(self, task: FineTuningTask) -> None:
-        """Makes the columns; prints what was skipped, and what the task will repair or cannot use."""
-        self.columns = task.codec.to_tensors(self.examples, labelled=True)
-        task.check(self.examples, self.read_report)
-        print_report(self.where, self.read_report)
-
-
-def print_report(where: str, read_report: ReadReport) -> None:
-    """Prints a line for each reason for which examples were skipped or changed."""
-    for line in read_report.lines():
-        print(f"{where}: {line}")
-
-
-class Evaluation:
-    """Callable that evaluates the model with its current weights: returns the task's metrics and official metrics.
-
-    Args:
-        task, split: also attributes; the split is prepared for the task.
-        model: built by `task.build`.
-        batch_size: rows per batch.
-        tune: whether the task tunes settings on these examples (`Benchmark.tune`).
-
-    Attributes:
-        predictions: of the last call; None before.
-    """
-
-    def __init__(
-        self,
-        task: FineTuningTask,
-        model: keras.Model,
-        split: Split,
-        batch_size: int,
-        strategy: tf.distribute.Strategy,
-        *,
-        tune: bool = False,
-    ) -> None:
-        self.task, self.split, self._tune = task, split, tune
-        self._batches = task.codec.rows.batches(split.columns, batch_size)
-        self._answers = DistributedPredictor(task, model, strategy, labelled=True)
-        self.predictions: list[Json] | None = None
-
-    def trace(self) -> None:
-        """Does a second of work that the first call would do."""
-        self._answers.trace(self._batches)
-
-    def __call__(self) -> Metrics:
-        examples = self.split.examples
-        answers, metrics = self._answers(self.split.columns, self._batches)
-        # A run or a search continues after an evaluation of a diverged model, and its metrics show that.
-        self.predictions = predictions = self.task.codec.predictions(examples, answers, finite=not self._tune)
-        if self._tune:
-            self.task.benchmark.tune(examples, predictions)
-        return metrics | self.task.benchmark.official_metrics(examples, predictions)
-
-
-def predictor(
-    task: FineTuningTask, model: keras.Model, strategy: tf.distribute.Strategy
-) -> Callable[[Iterable[Any], int], Iterator[tuple[Any, Json]]]:
-    """Returns a function that predicts for a stream of examples, in order and with constant memory; traced only once.
-
-    Args:
-        task, model, strategy: as for `Evaluation`.
-
-    Returns:
-        Function from examples, labelled or not, and a batch size to an iterator over (example, its prediction,
-        JSON-ready).
-    """
-    answers = DistributedPredictor(task, model, strategy, labelled=False)
-
-    def predict(examples: Iterable[Any], batch_size: int) -> Iterator[tuple[Any, Json]]:
-        for chunk in task.codec.chunks(examples, _CHUNK):
-            columns = task.codec.to_tensors(chunk, labelled=False)
-            answered, _ = answers(columns, task.codec.rows.batches(columns, batch_size))
-            yield from zip(chunk, task.codec.predictions(chunk, answered), strict=True)
-
-    return predict

@@ -21,11 +21,13 @@ from bert_tf.config import (
 )
 from bert_tf.errors import ConfigError
 from bert_tf.files import write_json
+from bert_tf.inputs.datasets.sources import Source
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
+from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.runs import finetuning, sweep
 from tests.training.small import Stop
 
@@ -240,9 +242,9 @@ def test_predict_and_export_use_the_best_run_of_a_real_search(tmp_path, tables, 
     assert alone["final"]["loss"] == results["trials"][0]["final"]["loss"]  # every run starts from the same weights
 
     task, model = directory.load_fine_tuned(str(tmp_path / "model"))
-    split = finetuning.Split(finetuning.Source(ExampleData(), str(tables), task.example), "validation")
+    split = Split(Source(ExampleData(), str(tables), task.example), "validation")
     split.prepare(task)
-    measured = finetuning.Evaluation(task, model, split, 4, STRATEGY)()
+    measured = Evaluation(task, model, split, 4, STRATEGY)()
     assert measured["loss"] == pytest.approx(results["final"]["loss"], rel=1e-5)
 
 
