@@ -60,7 +60,7 @@ def answered(tmp_path_factory):
         tasks[kind], model = make(kind)
         path = export(tasks[kind], model, str(folder / kind.replace(" ", "_")), check=False).path
         pairs = [(text, other) for text, other in zip(texts, texts[7:] + texts[:7], strict=True)]
-        given = pairs if tasks[kind].pair else [(text,) for text in texts]
+        given = pairs if tasks[kind].state.pair else [(text,) for text in texts]
         examples = [TextExample(str(row), some, None, "") for row, some in enumerate(given)]
         predictions[kind] = [one for _, one in predictor(tasks[kind], model, STRATEGY)(examples, 32)]
         asked.append((path, [dict(zip(("text", "second_text"), some, strict=False)) for some in given]))
