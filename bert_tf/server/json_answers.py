@@ -1,11 +1,11 @@
-"""Bodies of REST answers, printed as TF Serving prints them.
+"""Bodies of REST answers.
 
-A float32 is the decimal number of six digits if it is that number, otherwise with nine digits.
+A float32 is printed as the decimal number of six digits if it is that number, otherwise with nine, as TF Serving does.
 """
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,6 @@ from bert_tf.server.json_requests import KINDS
 from bert_tf.server.status import invalid
 from bert_tf.server.tensors import objects
 from bert_tf.types import Array, Json
-
-# Names of NumPy's types in TensorFlow's errors, where they differ.
-_TYPE_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
 
 
 def encode_predict(outputs: Mapping[str, Array], by_row: bool) -> bytes:
@@ -33,16 +30,12 @@ def encode_predict(outputs: Mapping[str, Array], by_row: bool) -> bytes:
         ServingError: the outputs have a type that JSON cannot have, or not the same number of rows.
     """
     if not outputs:
-        raise invalid("Cannot convert empty tensor map to JSON")
+        raise invalid("the signature has no outputs")
     if by_row:
-        rows: int | None = None
-        for name, value in sorted(outputs.items()):
-            if not value.ndim:
-                raise invalid(f"Tensor name: {name} has no shape information ")
-            if rows not in (None, len(value)):
-                raise invalid(f"Tensor name: {name} has inconsistent batch size: {len(value)} expecting: {rows}")
-            rows = len(value)
-    values = {name: _listed(value, name.endswith("_bytes")) for name, value in sorted(outputs.items())}
+        shapes = {name: list(value.shape) for name, value in sorted(outputs.items())}
+        if [] in shapes.values() or len({shape[0] for shape in shapes.values()}) > 1:
+            raise invalid(f"the outputs are not rows, their shapes are {shapes}; send 'inputs' instead of 'instances'")
+    values = {name: _listed(name, value) for name, value in sorted(outputs.items())}
     if len(values) == 1:
         (answer,) = values.values()
     elif by_row:
@@ -52,11 +45,11 @@ def encode_predict(outputs: Mapping[str, Array], by_row: bool) -> bytes:
     return _dumped({"predictions" if by_row else "outputs": answer})
 
 
-def _listed(value: Array, as_bytes: bool) -> Any:
-    """An array as JSON has it."""
+def _listed(name: str, value: Array) -> Any:
+    """An output as JSON has it."""
     kind = value.dtype.type
     if kind is np.object_:
-        if as_bytes:
+        if name.endswith("_bytes"):
             texts: list[Any] = [{"b64": base64.b64encode(item).decode()} for item in value.flat]
         else:
             # Like TF Serving, bytes that are not UTF-8 are passed on as they are.
@@ -65,8 +58,7 @@ def _listed(value: Array, as_bytes: bool) -> Any:
     if kind is np.float32:
         return decimals(value).tolist()
     if kind not in KINDS:
-        name = _TYPE_NAMES.get(value.dtype.name, value.dtype.name)
-        raise invalid(f"Failed to write JSON value for tensor type: {name}")
+        raise invalid(f"the output {name} is {value.dtype.name}, which JSON cannot have")
     return value.tolist()
 
 
@@ -80,13 +72,14 @@ _BOUNDS = np.array([float(f"1e{exponent}") for exponent in range(-13, 22)])
 
 
 def decimals(values: Array) -> Array:
-    """The decimal numbers that TF Serving prints for float32: of six digits if they round to it, otherwise of nine.
+    """Decimal numbers of float32: of six digits if they round to it, otherwise of nine.
 
     Args:
         values: float32.
 
     Returns:
-        float64, of the same shape. Python prints them with no more digits than they have.
+        float64, of the same shape. Python prints them with no more digits than they have; numbers below 1e-13 or from
+        1e21 on with all digits.
     """
     with np.errstate(invalid="ignore"):  # signalling NaNs
         exact = values.astype(np.float64)
@@ -96,9 +89,6 @@ def decimals(values: Array) -> Array:
     exponents = np.searchsorted(_BOUNDS, size[common], side="right") - 14
     six = _rounded(numbers, 5 - exponents)
     exact[common] = np.where(six.astype(np.float32) == values[common], six, _rounded(numbers, 8 - exponents))
-    rare = ~common & np.isfinite(exact) & (exact != 0)
-    if rare.any():
-        exact[rare] = [_decimal(value) for value in exact[rare].tolist()]
     return exact
 
 
@@ -108,20 +98,20 @@ def _rounded(numbers: Array, places: Array) -> Array:
     return np.where(places >= 0, np.rint(numbers * scale) / scale, np.rint(numbers / scale) * scale)
 
 
-def _decimal(value: float) -> float:
-    six = float(f"{value:.6g}")  # NaN and Infinity, too
-    return six if np.float32(six) == value else float(f"{value:.9g}")
-
-
 def encode_classification(result: classification_pb2.ClassificationResult) -> bytes:
     """The body of the answer to a request to classify."""
-    rows = [[[one.label, _decimal(one.score)] for one in row.classes] for row in result.classifications]
+    scores = iter(_decimals(one.score for row in result.classifications for one in row.classes))
+    rows = [[[one.label, next(scores)] for one in row.classes] for row in result.classifications]
     return _dumped({"results": rows})
 
 
 def encode_regression(result: regression_pb2.RegressionResult) -> bytes:
     """The body of the answer to a request to regress."""
-    return _dumped({"results": [_decimal(one.value) for one in result.regressions]})
+    return _dumped({"results": _decimals(one.value for one in result.regressions)})
+
+
+def _decimals(values: Iterable[float]) -> list[float]:
+    return decimals(np.fromiter(values, np.float32)).tolist()
 
 
 def encode_metadata(name: str, version: int, signatures: Mapping[str, meta_graph_pb2.SignatureDef]) -> bytes:

@@ -138,16 +138,17 @@ class Models:
 
     def _wanted(self, name: str, version: int | None, label: str | None) -> _Version:
         if not name:
-            raise invalid("ModelSpec has no name specified.")
+            raise invalid("the request names no model")
         model = self._models.get(name)
         if label:
             if model is None or label not in model.labels:
-                raise invalid(f"Unrecognized servable version label: {label}")
+                raise invalid(f"model {name} has no label {label}")
             version = model.labels[label]
         available = model.available() if model else []
         if model is None or not available or (version is not None and version not in available):
-            asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise ServingError(Code.NOT_FOUND, f"Servable not found for request: {asked}")
+            asked = f"model {name}" if version is None else f"version {version} of model {name}"
+            # Clients such as TF Serving's own tests know by the first word that a server is up.
+            raise ServingError(Code.NOT_FOUND, f"Servable not found: {asked}")
         return model.versions[available[-1] if version is None else version]
 
     def __contains__(self, name: str) -> bool:
@@ -169,10 +170,10 @@ class Models:
         """
         known = self.known(name)
         if not known:
-            raise ServingError(Code.NOT_FOUND, f"Could not find any versions of model {name}")
+            raise ServingError(Code.NOT_FOUND, f"model {name} is not known")
         found = [status for status in known if version in (None, status.version)]
         if not found:
-            raise ServingError(Code.NOT_FOUND, f"Could not find version {version} of model {name}")
+            raise ServingError(Code.NOT_FOUND, f"version {version} of model {name} is not known")
         return found
 
     def known(self, name: str) -> list[VersionStatus]:
@@ -199,7 +200,7 @@ class Models:
                 return
             raise ServingError(
                 Code.FAILED_PRECONDITION,
-                "Cannot transition to requested config. It is empty; expected a model_config_list, which may be empty",
+                "the configuration is empty; expected a model_config_list, which may be empty",
             )
         _check(config)
         configs = {one.name: one for one in config.model_config_list.config}
@@ -227,7 +228,7 @@ class Models:
                     refused.append(error)
             if failed:
                 why = "; ".join([*failed.values(), *map(str, refused)])
-                raise ServingError(Code.UNKNOWN, f"Some models did not become available: {why}")
+                raise ServingError(Code.UNKNOWN, f"models cannot be loaded: {why}")
             if refused:
                 raise refused[0]
 
@@ -236,8 +237,7 @@ class Models:
             if version not in self._models[name].available() and not self._early_labels:
                 raise ServingError(
                     Code.FAILED_PRECONDITION,
-                    f"Request to assign label to version {version} of model {name}, which is not currently "
-                    "available for inference; load the version first, or pass "
+                    f"a label of model {name} is for version {version}, which is not loaded; load it first, or pass "
                     "--allow_version_labels_for_unavailable_models",
                 )
         self._models[name].labels = labels
@@ -382,7 +382,7 @@ def _check(config: model_server_config_pb2.ModelServerConfig) -> None:
         if not one.name or not one.base_path:
             raise invalid(f"a model has no name or no base_path: {_shown(one)}")
         if one.name in names:
-            raise invalid(f"Illegal to list model {one.name} multiple times in config list")
+            raise invalid(f"model {one.name} is listed twice")
         names.add(one.name)
         if one.model_platform not in ("", "tensorflow"):
             raise invalid(f"{one.name}: model_platform is {one.model_platform!r}; expected 'tensorflow'")

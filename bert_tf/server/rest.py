@@ -1,6 +1,6 @@
 """TF Serving's REST API, health, metrics and the page, over HTTP.
 
-The rules and the words of the errors are those of TF Serving (model_servers/http_rest_api_handler.cc).
+Addresses, statuses and the form of answers are those of TF Serving (model_servers/http_rest_api_handler.cc).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bert_tf.server import json_answers, json_parser, json_requests, tf_examples
+from bert_tf.server import json_answers, json_requests, tf_examples
 from bert_tf.server.calls import Call, Runner, check_answer, in_thread
 from bert_tf.server.models import AVAILABLE, Models, status_response
 from bert_tf.server.monitoring import Metrics
@@ -188,19 +188,19 @@ class Application:
             )
         if request.method == "OPTIONS":
             if not re.match("https?://", request.headers.get("origin", "")):
-                raise ServingError(Code.FAILED_PRECONDITION, "Origin header is missing in CORS preflight")
+                raise ServingError(Code.FAILED_PRECONDITION, "the header Origin is missing, or no address of the web")
             return _answer(b"")
         pattern = {"POST": _PREDICTION, "GET": _INFORMATION}.get(request.method)
         found = pattern.fullmatch(_target(request)) if pattern else None
         if found is None or (request.method == "POST" and not found["name"]):
-            raise invalid(f"Malformed request: {request.method} {_target(request)}")
+            raise invalid(f"unknown request: {request.method} {_target(request)}")
         name = urllib.parse.unquote(found["name"] or "")
         label = urllib.parse.unquote(found["label"]) if found["label"] else None
         version = int(found["version"]) if found["version"] and len(found["version"]) < 20 else None
         if found["version"] and (version is None or version >= 2**63):
-            raise invalid(f"Failed to convert version: {found['version']} to numeric.")
+            raise invalid(f"no version has the number {found['version']}")
         if not name:
-            raise invalid("Missing model name in request.")
+            raise invalid("the request names no model")
         if request.method == "GET":
             return _answer(self._information(name, version, label, found["resource"]))
         method = found["method"]
@@ -208,7 +208,7 @@ class Application:
             body = await self._read(request, call)
             call.size = len(body)
             with self._runner.counted(name, method.capitalize()):
-                document = await in_thread(call.size, json_parser.parse, body)
+                document = await in_thread(call.size, json_requests.parse, body)
                 with self._runner.acquired(call, name, version, label) as servable:
                     if method == "predict":
                         work = self._predict(call, servable, document)
@@ -262,7 +262,7 @@ class Application:
 
     async def _infer(self, call: Call, servable: Servable, document: Json, name: str) -> bytes:
         """Classifies or regresses."""
-        asked = await in_thread(call.size, json_requests.decode_examples, document, name)
+        asked = await in_thread(call.size, json_requests.decode_examples, document)
         signature, method = json_requests.signature_name(document), _METHODS[name]
         outputs = tf_examples.outputs_of(servable.signatures, signature, method)
         result = await self._runner.infer(call, servable, signature, method, outputs, asked)

@@ -10,7 +10,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -149,7 +149,7 @@ class Servable:
         """The SignatureDef of a name; "" is `serving_default`."""
         found = self.signatures.get(name or DEFAULT_SIGNATURE)
         if found is None:
-            raise ServingError(Code.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
+            raise ServingError(Code.FAILED_PRECONDITION, f"the model has no signature {name!r}")
         return found
 
     async def predict(
@@ -178,10 +178,7 @@ class Servable:
         _check_names(inputs, signature)
         unknown = [name for name in outputs if name not in signature.outputs]
         if unknown:
-            raise invalid(
-                f"output tensor alias not found in signature: {unknown[0]} Outputs expected to be in the set "
-                f"{_set(signature.outputs)}."
-            )
+            raise invalid(f"the signature has no output {unknown[0]!r}; it has {', '.join(sorted(signature.outputs))}")
         chosen = tuple(sorted(outputs or signature.outputs))
         deadline = time.monotonic() + timeout if timeout else None
         queue = self._queues.get(signature_name)
@@ -241,30 +238,16 @@ class Servable:
 
 
 def _check_names(inputs: Mapping[str, Array], signature: meta_graph_pb2.SignatureDef) -> None:
-    """Compares the names of a request's inputs with those of its signature, in TF Serving's words."""
-    if inputs.keys() == signature.inputs.keys():
-        return
-    if len(inputs) == len(signature.inputs):
-        wrong = sorted(inputs.keys() - signature.inputs.keys())[0]
-        raise invalid(
-            f"input tensor alias not found in signature: {wrong}. Inputs expected to be in the set "
-            f"{_set(signature.inputs)}."
-        )
-    extra, missing = inputs.keys() - signature.inputs.keys(), signature.inputs.keys() - inputs.keys()
-    raise invalid(
-        f"input size does not match signature: {len(inputs)}!={len(signature.inputs)} len({_set(inputs)}) != "
-        f"len({_set(signature.inputs)}). Sent extra: {_set(extra)}. Missing but required: {_set(missing)}.",
-    )
+    """Compares the names of a request's inputs with those of its signature."""
+    if inputs.keys() != signature.inputs.keys():
+        found, expected = (", ".join(sorted(names)) or "none" for names in (inputs, signature.inputs))
+        raise invalid(f"the inputs are {found}; expected {expected}")
 
 
 def _have_rows(inputs: Mapping[str, Array], signature: meta_graph_pb2.SignatureDef) -> bool:
     """Whether the inputs are arrays of the right rank with the same number of rows: only these can be batched."""
     ranks = all(value.ndim == len(signature.inputs[name].tensor_shape.dim) for name, value in inputs.items())
     return ranks and len({len(value) for value in inputs.values()}) == 1
-
-
-def _set(names: Iterable[str]) -> str:
-    return "{" + ",".join(sorted(names)) + "}"
 
 
 def _is_batchable(signature: meta_graph_pb2.SignatureDef, counted: Mapping[str, Sequence[str]] | None) -> bool:
@@ -338,7 +321,7 @@ def serialized(message: input_pb2.Input) -> Array:
     kind = message.WhichOneof("kind")
     examples = list(getattr(message, kind).examples) if kind else []
     if not examples:
-        raise invalid("Input is empty.")
+        raise invalid("the request has no examples")
     made = []
     for example in examples:
         whole = tf.train.Example()

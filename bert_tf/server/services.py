@@ -1,7 +1,7 @@
 """TF Serving's gRPC services, PredictionService and ModelService.
 
-The rules and the words of the errors are those of TF Serving (model_servers and servables/tensorflow). `rpc.py` calls
-the methods, with a request and its `Call`.
+The rules and the codes of errors are those of TF Serving (model_servers and servables/tensorflow). `rpc.py` calls the
+methods, with a request and its `Call`.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             chosen = list(request.output_filter)
             if len(set(chosen)) < len(chosen):
                 twice = next(name for name in chosen if chosen.count(name) > 1)
-                raise invalid(f"duplicate output tensor alias: {twice}")
+                raise invalid(f"output_filter has {twice} twice")
             outputs = await self._runner.predict(call, servable, spec.signature_name, inputs, chosen)
             size = sum(value.nbytes for value in outputs.values())
             return await in_thread(size, self._response, servable, spec, outputs)
@@ -113,11 +113,9 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         self, request: get_model_metadata_pb2.GetModelMetadataRequest, call: Call
     ) -> get_model_metadata_pb2.GetModelMetadataResponse:
         spec = _spec(request)
-        if not request.metadata_field:
-            raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
-        for field in request.metadata_field:
-            if field != "signature_def":
-                raise invalid(f"Metadata field {field} is not supported")
+        if {*request.metadata_field} != {"signature_def"}:
+            found = ", ".join(request.metadata_field) or "empty"
+            raise invalid(f"metadata_field is {found}; expected signature_def")
         with self._runner.acquired(call, spec.name, _version(spec), spec.version_label) as servable:
             signatures = get_model_metadata_pb2.SignatureDefMap(signature_def=servable.signatures)
             response = get_model_metadata_pb2.GetModelMetadataResponse()
@@ -150,10 +148,7 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
         self, request: model_management_pb2.ReloadConfigRequest, call: Call
     ) -> model_management_pb2.ReloadConfigResponse:
         if not request.config.HasField("model_config_list"):
-            raise invalid(
-                "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently "
-                "supported"
-            )
+            raise invalid("the request has no config.model_config_list")
         for config in request.config.model_config_list.config:
             _log.info("reload: model %s from %s", config.name, config.base_path)
         # Not cancelled with the call: half of a configuration would be in force.
@@ -176,7 +171,7 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
 
 def _spec(request: Any) -> model_pb2.ModelSpec:
     if not request.HasField("model_spec"):
-        raise invalid("Missing ModelSpec")
+        raise invalid("the request has no model_spec")
     return request.model_spec
 
 
@@ -197,15 +192,13 @@ def _multi_outputs(servable: Servable, request: inference_pb2.MultiInferenceRequ
     for task in request.tasks:
         spec = task.model_spec
         name = spec.signature_name or DEFAULT_SIGNATURE
-        if not spec.name:
-            raise invalid("Found ModelSpec with an empty model name.")
         if spec.name != servable.name:
-            raise invalid("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
+            raise invalid(f"a task is for the model {spec.name!r}; expected {servable.name!r}, as in the first task")
         if name in seen:
-            raise invalid(f"Duplicate evaluation of signature: {name}")
+            raise invalid(f"two tasks have the signature {name}")
         seen.add(name)
         if task.method_name not in tf_examples.KINDS:
-            raise ServingError(Code.UNIMPLEMENTED, f"Unsupported signature method_name: {task.method_name}")
-        unknown = "Requested signature not found in model graph"
-        outputs.append(tf_examples.outputs_of(servable.signatures, name, task.method_name, unknown))
+            expected = " or ".join(tf_examples.KINDS)
+            raise ServingError(Code.UNIMPLEMENTED, f"method_name is {task.method_name!r}; expected {expected}")
+        outputs.append(tf_examples.outputs_of(servable.signatures, name, task.method_name))
     return outputs

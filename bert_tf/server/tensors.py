@@ -45,10 +45,10 @@ def required_bytes(protos: Mapping[str, tensor_pb2.TensorProto]) -> int:
 
 def _size(name: str, proto: tensor_pb2.TensorProto) -> int:
     if len(proto.tensor_shape.dim) > _MOST_DIMENSIONS:
-        raise invalid(f"tensor parsing error: {name}: more than {_MOST_DIMENSIONS} dimensions")
+        raise invalid(f"{name} has more than {_MOST_DIMENSIONS} dimensions")
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0:
-        raise invalid(f"tensor parsing error: {name}: the shape is not fully defined")
+        raise invalid(f"{name} has no complete shape")
     elements = math.prod(sizes)
     if proto.dtype == types_pb2.DT_STRING:
         repeated = max(elements - len(proto.string_val), 0)
@@ -61,7 +61,7 @@ def _dtype(name: str, proto: tensor_pb2.TensorProto) -> tf.DType:
         dtype = tf.as_dtype(proto.dtype)
         if dtype.is_numpy_compatible:
             return dtype
-    raise invalid(f"tensor parsing error: {name}: {_type_name(proto.dtype)} is not supported")
+    raise invalid(f"{name} is {_type_name(proto.dtype)}, which is not supported")
 
 
 def to_arrays(protos: Mapping[str, tensor_pb2.TensorProto], signature: meta_graph_pb2.SignatureDef) -> dict[str, Array]:
@@ -80,7 +80,7 @@ def to_arrays(protos: Mapping[str, tensor_pb2.TensorProto], signature: meta_grap
 def _to_array(name: str, proto: tensor_pb2.TensorProto, signature: meta_graph_pb2.SignatureDef) -> Array:
     if name in signature.inputs and proto.dtype != signature.inputs[name].dtype:
         expected = _type_name(signature.inputs[name].dtype)
-        raise invalid(f"input tensor {name}: expected {expected}, but {_type_name(proto.dtype)} is provided")
+        raise invalid(f"{name} is {_type_name(proto.dtype)}; expected {expected}")
     dtype = _dtype(name, proto)
     try:
         if proto.dtype == types_pb2.DT_STRING or proto.tensor_content:
@@ -90,8 +90,7 @@ def _to_array(name: str, proto: tensor_pb2.TensorProto, signature: meta_graph_pb
     except (tf.errors.InvalidArgumentError, TypeError, ValueError):
         shape = [dim.size for dim in proto.tensor_shape.dim]
         raise invalid(
-            f"tensor parsing error: {name}: expected {math.prod(shape)} values of {_type_name(proto.dtype)} for "
-            f"shape {shape}"
+            f"{name} is damaged: expected {math.prod(shape)} values of {_type_name(proto.dtype)} for shape {shape}"
         ) from None
 
 

@@ -263,9 +263,9 @@ def error_of(run_ask, capsys, *arguments):
 
 
 UNKNOWN = {
-    "/v1/models/none": "Servable not found for request: Latest(none); the server has asked_choices, choices, ",
-    "/v1/models/one/versions/7": "Servable not found for request: Specific(one, 7); the server has version 1 ",
-    "/v1/models/one/labels/x": "Unrecognized servable version label: x",
+    "/v1/models/none": "Servable not found: model none; the server has asked_choices, choices, ",
+    "/v1/models/one/versions/7": "Servable not found: version 7 of model one; the server has version 1 ",
+    "/v1/models/one/labels/x": "model one has no label x",
     "": "not the URL of a model; expected http://HOST:PORT/v1/models/NAME, perhaps with /versions/N or /labels/LABEL",
     "/v1/models/one:predict": "not the URL of a model; expected",
     "/v1/models/one?x=1": "not the URL of a model; expected",

@@ -10,7 +10,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import classification_pb2, regression_pb2
 
-from bert_tf.server import json_answers, json_parser, json_requests
+from bert_tf.server import json_answers, json_requests
 from bert_tf.server.models import VersionStatus, status_response
 from bert_tf.server.status import Code, ServingError
 
@@ -26,7 +26,7 @@ def signatures(**inputs):
 
 def decoded(text, **inputs):
     body = text if isinstance(text, bytes) else text.encode()
-    return json_requests.decode_predict(json_parser.parse(body), signatures(**inputs))
+    return json_requests.decode_predict(json_requests.parse(body), signatures(**inputs))
 
 
 def error_of(function, *args, **kwargs):
@@ -35,7 +35,7 @@ def error_of(function, *args, **kwargs):
     return caught.value
 
 
-# The cases and the words of TF Serving's json_tensor_test.cc and json_tensor.cc.
+# The cases of TF Serving's json_tensor_test.cc.
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def error_of(function, *args, **kwargs):
         ('{"instances": [[1,2],[3,4],[5,6]]}', INT, np.int32([[1, 2], [3, 4], [5, 6]])),
         ('{"instances": [1, 2.0, 3, 5.003, 0.007, 1e2]}', FLOAT, np.float32([1, 2, 3, 5.003, 0.007, 100])),
         ('{"instances": [1.0, 2, 0.662]}', types_pb2.DT_DOUBLE, np.float64([1, 2, 0.662])),
-        ('{"instances": [NaN, Infinity, -Infinity, Inf, -Inf]}', FLOAT, np.float32([np.nan, *[np.inf, -np.inf] * 2])),
+        ('{"instances": [NaN, Infinity, -Infinity]}', FLOAT, np.float32([np.nan, np.inf, -np.inf])),
         ('{"instances": [true, false]}', types_pb2.DT_BOOL, np.array([True, False])),
         ('{"instances": [0, 255]}', types_pb2.DT_UINT8, np.uint8([0, 255])),
         ('{"instances": [-9223372036854775808]}', types_pb2.DT_INT64, np.int64([-(2**63)])),
@@ -98,122 +98,112 @@ def test_tensors_of_several_inputs(text):
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "place"),
     [
-        (b"", "JSON Parse error: The document is empty"),
-        (b" \n", "JSON Parse error: The document is empty. at offset: 2"),
-        (b"[1]", "JSON Value: [1] Is not object"),
-        (b'{"instances": [1,]}', "JSON Parse error: Invalid value. at offset: 17"),
-        (b'{"instances": [1], }', "JSON Parse error: Missing a name for object member. at offset: 19"),
-        ('{"é": nul}'.encode(), "JSON Parse error: Invalid value. at offset: 7"),
-        (b'{"a" 1}', "JSON Parse error: Missing a colon after a name of object member. at offset: 5"),
-        (b"{a: 1}", "JSON Parse error: Missing a name for object member. at offset: 1"),
-        (b'{"a": "b', "JSON Parse error: Missing a closing quotation mark in string. at offset: 6"),
-        (b'{"a": "\n"}', "JSON Parse error: Invalid encoding in string. at offset: 7"),
-        (b'{"a": "\xff"}', "JSON Parse error: Invalid encoding in string. at offset: 7"),
-        (b'{"a": 1' + b"0" * 5000 + b"}", "JSON Parse error: Number too big to be stored in double."),
-        (b'{"a": ' + b"[" * 100_000, "JSON Parse error: Lists and objects are nested too deeply."),
-        (b'{"a":' * 100_000, "JSON Parse error: Lists and objects are nested too deeply."),
+        (b"", "char 0"),
+        (b" \n", "char 0"),
+        (b"[1]", "a list of 1"),
+        (b'{"instances": [1], }', "char 1"),  # 19, or 17 since Python 3.13
+        ('{"é": nul}'.encode(), "char 6"),
+        (b'{"a" 1}', "char 5"),
+        (b'{"a": "b', "char 6"),
+        (b'{"a": "\n"}', "char 7"),
+        (b'{"a": "\xff"}', "position 7"),
+        (b'{"a": Inf}', "char 6"),
+        (b'{"a": 1' + b"0" * 5000 + b"}", "digits"),
+        (b'{"a": ' + b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
     ],
 )
-def test_texts_that_are_no_json_objects_are_invalid(body, words):
-    error = error_of(json_parser.parse, body)
+def test_texts_that_are_no_json_objects_are_invalid(body, place):
+    error = error_of(json_requests.parse, body)
     assert error.code is Code.INVALID_ARGUMENT
-    assert error.message.startswith(words)
+    assert place in error.message
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "found"),
     [
-        ('{"signature_name": 5, "instances": [1]}', "'signature_name' key must be a string value."),
-        ('{"signature_name": "x", "instances": [1]}', 'Serving signature name: "x" not found in signature def'),
-        ("{}", "Missing 'inputs' or 'instances' key"),
-        ('{"instances": [1], "inputs": [1]}', "expecting only one of 'inputs' or 'instances' keys to exist"),
-        ('{"instances": 1}', "Excepting 'instances' to be an list/array"),
-        ('{"instances": []}', "No values in 'instances' array"),
-        ('{"instances": [[1,2],[3,4],[5,6,7]]}', "Expecting tensor size: 2 but got: 3"),
-        ('{"instances": [[1,2],[3,4],[[5,6]]]}', "Expecting shape [2] but got: [1,2]"),
-        ('{"instances": [1, [1]]}', "Expecting shape [] but got: [1]"),
-        ('{"instances": [[1,[2]]]}', "Encountered list at unexpected level: 1 expected < 1"),
-        ('{"instances": [[[1],2]]}', "JSON Value: 2 found at incorrect level: 2 in the JSON DOM. Expected at level: 2"),
-        ('{"inputs": [[1],[2,3]]}', "Encountered list at unexpected size: 2 at level: 1 expected size: 1"),
-        (
-            '{"instances": [1, 2.5]}',
-            "Failed to process element: 1 of 'instances' list. Error: INVALID_ARGUMENT: "
-            "JSON Value: 2.5 Type: Number is not of expected type: int32",
-        ),
-        ('{"instances": [1.0]}', "JSON Value: 1.0 Type: Number is not of expected type: int32"),
-        ('{"instances": [true]}', "JSON Value: true Type: True is not of expected type: int32"),
-        ('{"instances": [null]}', "JSON Value: null Type: Null is not of expected type: int32"),
-        ('{"instances": ["a"]}', 'JSON Value: "a" Type: String is not of expected type: int32'),
-        ('{"instances": [{"b64": "aGk="}]}', 'JSON Value: {"b64": "aGk="} Type: Object is not of expected type: int32'),
-        ('{"instances": [2147483648]}', "JSON Value: 2147483648 Type: Number is not of expected type: int32"),
-        ('{"instances": [1, {"x": 1}]}', "Expecting value/list but got object at item 1 of input list"),
-        ('{"instances": [{"x": 1}, 1]}', "Expecting object but got list at item 1 of input list"),
-        (
-            '{"instances": [{"x": 1, "y": 2}]}',
-            "Failed to process element: 0 key: y of 'instances' list. Error: INVALID_ARGUMENT: "
-            "JSON object: does not have named input: y",
-        ),
-        (
-            '{"instances": [{"x": "a"}]}',
-            "Failed to process element: 0 key: x of 'instances' list. Error: INVALID_ARGUMENT: JSON Value: \"a\"",
-        ),
-        ('{"instances": [{}]}', "JSON object: {} keys must be equal to: x"),
-        ('{"inputs": {"y": 1}}', "Missing named input: x in 'inputs' object."),
-        ('{"instances": [' + "[" * 100 + "]" * 100 + "]}", "Encountered list at unexpected level: 64 expected < 64"),
-        ('{"instances": [1, ' + "[" * 500 + "]" * 500 + "]}", "Encountered list at unexpected level: 64 expected < 64"),
+        ('{"signature_name": 5, "instances": [1]}', "signature_name is 5"),
+        ('{"signature_name": "x", "instances": [1]}', '"x"'),
+        ("{}", "neither of 'instances' and 'inputs'"),
+        ('{"instances": [1], "inputs": [1]}', "both of 'instances' and 'inputs'"),
+        ('{"instances": 1}', "instances is 1"),
+        ('{"instances": []}', "instances is a list of 0"),
+        ('{"instances": [[1,2],[3,4],[5,6,7]]}', "instances[2] is a list of 3"),
+        ('{"instances": [[1,2],[3,4],[[5,6]]]}', "instances[2] is a list of 1"),
+        ('{"instances": [1, [1]]}', "instances[1] is a list of 1"),
+        ('{"instances": [[1,[2]]]}', "instances[0][1] is a list of 1"),
+        ('{"instances": [[[1],2]]}', "instances[0][1] is 2"),
+        ('{"inputs": [[1],[2,3]]}', "inputs[1] is a list of 2"),
+        ('{"instances": [1, 2.5]}', "instances[1] is 2.5"),
+        ('{"instances": [1.0]}', "instances[0] is 1.0"),
+        ('{"instances": [true]}', "instances[0] is true"),
+        ('{"instances": [null]}', "instances[0] is null"),
+        ('{"instances": ["a"]}', 'instances[0] is "a"'),
+        ('{"instances": [{"b64": "aGk="}]}', "instances[0] is an object with b64"),
+        ('{"instances": [[1, 2], [3, 2147483648]]}', "instances[1][1] is 2147483648"),
+        ('{"instances": [1, {"x": 1}]}', "instances[1] is an object with x"),
+        ('{"instances": [{"x": 1}, 1]}', "instances[1] is 1"),
+        ('{"instances": [{"x": 1, "y": 2}]}', "instances[0] is an object with x, y"),
+        ('{"instances": [{"x": [1]}, {"x": ["a"]}]}', 'instances[1][0], x is "a"'),
+        ('{"instances": [{}]}', "instances[0] is an object with no members"),
+        ('{"inputs": {"x": [1, "a"]}}', 'x[1] is "a"'),
+        ('{"inputs": {"y": 1}}', "inputs has no x"),
+        ('{"instances": [' + "[" * 100 + "]" * 100 + "]}", "64 dimensions"),
+        ('{"instances": [1, ' + "[" * 500 + "]" * 500 + "]}", "instances[1] is a list of 1"),
     ],
 )
-def test_requests_that_do_not_fit_an_input_of_integers_say_what_is_wrong(text, words):
+def test_requests_that_do_not_fit_an_input_of_integers_name_the_value(text, found):
     error = error_of(decoded, text, x=INT)
     assert error.code is Code.INVALID_ARGUMENT
-    assert words in error.message
+    assert found in error.message
 
 
 @pytest.mark.parametrize(
-    ("text", "dtype", "words"),
+    ("text", "dtype", "found"),
     [
-        ("1e999", FLOAT, "JSON Parse error: Number too big to be stored in double."),
-        ("-1e999, 1", types_pb2.DT_DOUBLE, "JSON Parse error: Number too big to be stored in double."),
-        ("1" + "0" * 400, FLOAT, "JSON Parse error: Number too big to be stored in double."),
-        ("1" + "0" * 400, types_pb2.DT_INT64, "is not of expected type: int64"),
-        ("1", types_pb2.DT_HALF, "Conversion of JSON Value: 1 to type: half"),
-        ("[]", types_pb2.DT_HALF, "Conversion of JSON Value: [] to type: half"),
-        ("1", types_pb2.DT_BFLOAT16, "Conversion of JSON Value: 1 to type: bfloat16"),
-        ("256", types_pb2.DT_UINT8, "JSON Value: 256 Type: Number is not of expected type: uint8"),
-        ("-1", types_pb2.DT_UINT64, "JSON Value: -1 Type: Number is not of expected type: uint64"),
-        ("9223372036854775808", types_pb2.DT_INT64, "is not of expected type: int64"),
-        ("0", types_pb2.DT_BOOL, "JSON Value: 0 Type: Number is not of expected type: bool"),
-        ("1", STRING, "JSON Value: 1 Type: Number is not of expected type: string"),
-        ('{"b64": "?"}', STRING, "Unable to base64 decode"),
-        ('{"b64": "aGVsb"}', STRING, "Unable to base64 decode"),
-        ('[{"b64": 5}]', STRING, 'JSON Value: {"b64": 5} not formatted correctly for base64 data'),
-        ('[{"b64": "aGk=", "x": 1}]', STRING, "not formatted correctly for base64 data"),
-        ('"\\ud800"', STRING, "JSON Parse error: The surrogate pair in string is invalid."),
-        ('["' + "a" * 10_000 + '", 5, {}]', FLOAT, "a... Type: String is not of expected type: float"),
+        ("1e999", FLOAT, "instances[0] is Infinity"),
+        ("NaN, Infinity, -1e999", types_pb2.DT_DOUBLE, "instances[2] is -Infinity"),
+        ("1" + "0" * 400, FLOAT, "instances[0] is 1000"),
+        ("1" + "0" * 400, types_pb2.DT_INT64, "instances[0] is 1000"),
+        ("256", types_pb2.DT_UINT8, "instances[0] is 256"),
+        ("-1", types_pb2.DT_UINT64, "instances[0] is -1"),
+        ("9223372036854775808", types_pb2.DT_INT64, "instances[0] is 9223372036854775808"),
+        ("0", types_pb2.DT_BOOL, "instances[0] is 0"),
+        ("1", STRING, "instances[0] is 1"),
+        ('"a", {"b64": "?"}', STRING, "instances[1] is"),
+        ('{"b64": "aGVsb"}', STRING, "instances[0] is"),
+        ('[{"b64": 5}]', STRING, "instances[0][0] is"),
+        ('[{"b64": "aGk=", "x": 1}]', STRING, "instances[0][0] is an object with b64, x"),
+        ('"\\ud800"', STRING, "instances[0] is"),
+        ('["' + "a" * 10_000 + '", 5, {}]', FLOAT, 'instances[0][0] is "aaa'),
     ],
 )
-def test_values_that_do_not_fit_their_type_are_invalid(text, dtype, words):
-    message = error_of(decoded, f'{{"instances": [{text}]}}', x=dtype).message
-    assert words in message
-    assert len(message) < 1000
+def test_values_that_do_not_fit_their_type_are_named(text, dtype, found):
+    error = error_of(decoded, f'{{"instances": [{text}]}}', x=dtype)
+    assert error.code is Code.INVALID_ARGUMENT
+    assert found in error.message
+    assert len(error.message) < 200
 
 
+@pytest.mark.parametrize("value", ["1", "[]"])
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('{"instances": [1]}', "instances is a plain list, but expecting list of objects as multiple input tensors"),
-        ('{"inputs": [1]}', "inputs is a plain value/list, but expecting an object as multiple input tensors"),
-        ('{"instances": [{"i": 1}]}', 'JSON object: {"i": 1} keys must be equal to: i,s'),
-    ],
+    "dtype", [types_pb2.DT_HALF, types_pb2.DT_BFLOAT16, types_pb2.DT_RESOURCE, types_pb2.DT_INVALID]
 )
-def test_requests_that_do_not_fit_several_inputs_are_invalid(text, words):
-    assert words in error_of(decoded, text, i=INT, s=STRING).message
+def test_types_that_json_cannot_have_are_not_implemented(value, dtype):
+    error = error_of(decoded, f'{{"inputs": {value}}}', x=dtype)
+    assert error.code is Code.UNIMPLEMENTED and types_pb2.DataType.Name(dtype) in error.message
+
+
+@pytest.mark.parametrize("text", ['{"instances": [1]}', '{"inputs": [1]}', '{"instances": [{"i": 1}]}'])
+def test_requests_that_do_not_fit_several_inputs_name_them(text):
+    error = error_of(decoded, text, i=INT, s=STRING)
+    assert error.code is Code.INVALID_ARGUMENT and "i, s" in error.message
 
 
 def test_a_signature_without_inputs_takes_no_request():
-    assert error_of(decoded, '{"inputs": 1}').message == "Failed to get input map for signature: DEFAULT"
+    assert "serving_default" in error_of(decoded, '{"inputs": 1}').message
 
 
 def test_large_requests_are_decoded_like_numpy_does_it():
@@ -265,21 +255,18 @@ def test_bytes_that_are_no_text_are_passed_on():
 
 
 @pytest.mark.parametrize(
-    ("outputs", "words"),
+    ("outputs", "found"),
     [
-        ({}, "Cannot convert empty tensor map to JSON"),
-        ({"y": np.float32(1)}, "Tensor name: y has no shape information "),
-        (
-            {"a": np.float32([1, 2]), "b": np.float32([1])},
-            "Tensor name: b has inconsistent batch size: 1 expecting: 2",
-        ),
-        ({"y": np.float16([1])}, "Failed to write JSON value for tensor type: half"),
-        ({"y": np.array([1], tf.bfloat16.as_numpy_dtype)}, "Failed to write JSON value for tensor type: bfloat16"),
-        ({"y": np.complex64([1])}, "Failed to write JSON value for tensor type: complex64"),
+        ({}, "no outputs"),
+        ({"y": np.float32(1)}, "'y': []"),
+        ({"a": np.float32([1, 2]), "b": np.float32([1])}, "'a': [2], 'b': [1]"),
+        ({"y": np.float16([1])}, "y is float16"),
+        ({"y": np.array([1], tf.bfloat16.as_numpy_dtype)}, "y is bfloat16"),
+        ({"y": np.complex64([1])}, "y is complex64"),
     ],
 )
-def test_answers_that_json_cannot_have(outputs, words):
-    assert error_of(encoded, outputs).message == words
+def test_answers_that_json_cannot_have(outputs, found):
+    assert found in error_of(encoded, outputs).message
 
 
 def test_floats_are_printed_with_six_digits_or_nine():
@@ -289,24 +276,24 @@ def test_floats_are_printed_with_six_digits_or_nine():
         [rng.integers(0, 2**32, 50_000, np.uint32).view(np.float32), rng.random(10_000), special], dtype=np.float32
     )
     values = values[np.isfinite(values)]
-    # What TF Serving does, number by number.
-    expected = [f"{value:.6g}" for value in values.tolist()]
-    expected = [
-        text if np.float32(text) == value else f"{value:.9g}" for text, value in zip(expected, values, strict=True)
-    ]
     found = json_answers.decimals(values)
-    assert found.tolist() == [float(text) for text in expected]
-    digits = [repr(value).split("e")[0].replace(".", "").strip("-0") for value in found.tolist() if value < 1e15]
-    assert max(map(len, digits)) == 9
     np.testing.assert_array_equal(found.astype(np.float32), values)
     assert math.copysign(1, found[-1]) == -1
+    common = (np.abs(values) > 1e-12) & (np.abs(values) < 1e20)
+    # What TF Serving does, number by number.
+    expected = [f"{value:.6g}" for value in values[common].tolist()]
+    expected = [
+        text if np.float32(text) == value else f"{value:.9g}"
+        for text, value in zip(expected, values[common], strict=True)
+    ]
+    assert found[common].tolist() == [float(text) for text in expected]
 
 
 # Classification and regression
 
 
-def examples_of(text, method="classify"):
-    return json_requests.decode_examples(json_parser.parse(text.encode()), method)
+def examples_of(text):
+    return json_requests.decode_examples(json_requests.parse(text.encode()))
 
 
 def test_examples_with_features_of_all_kinds():
@@ -332,23 +319,25 @@ def test_examples_with_context():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "found"),
     [
-        ("{}", "When method is classify, key 'examples' is expected and was not found"),
-        ('{"examples": 1}', "Expecting 'examples' value to be an list/array"),
-        ('{"examples": []}', "'examples' value is an empty array"),
-        ('{"examples": ["a"]}', "Example must be JSON object but got JSON String"),
-        ('{"examples": [{"x": [1, 1.5]}]}', "Unexpected element type in feature: x expecting type: int64"),
-        ('{"examples": [{"x": null}]}', "Feature: x has element with unexpected JSON type: Null"),
-        ('{"examples": [{"x": [[1]]}]}', "Feature: x has element with unexpected JSON type: Array"),
-        ('{"examples": [{"x": {"a": 1}}]}', "Feature: x has element with unexpected JSON type: Object"),
-        ('{"examples": [{"x": 18446744073709551615}]}', "Feature: x has uint64 element. Only int64 is supported."),
-        ('{"examples": [{"x": 1e999}]}', "Number too big to be stored in double."),
-        ('{"examples": [{"\\ud800": 1}]}', "The surrogate pair in string is invalid."),
+        ("{}", "examples is missing"),
+        ('{"examples": []}', "examples is a list of 0"),
+        ('{"examples": 1}', "examples is 1"),
+        ('{"examples": ["a"]}', 'examples[0] is "a"'),
+        ('{"context": 5, "examples": [{}]}', "context is 5"),
+        ('{"examples": [{}, {"x": [1, 1.5]}]}', "examples[1], x has 1.5"),
+        ('{"examples": [{"x": null}]}', "examples[0], x has null"),
+        ('{"examples": [{"x": [[1]]}]}', "examples[0], x has a list"),
+        ('{"examples": [{"x": {"a": 1}}]}', "examples[0], x has an object"),
+        ('{"examples": [{"x": 18446744073709551615}]}', "examples[0], x has 18446744073709551615"),
+        ('{"examples": [{"x": 1e999}]}', "examples[0], x has Infinity"),
+        ('{"examples": [{"\\ud800": 1}]}', "examples[0] has"),
     ],
 )
-def test_examples_that_are_none(text, words):
-    assert words in error_of(examples_of, text).message
+def test_examples_that_are_none(text, found):
+    error = error_of(examples_of, text)
+    assert error.code is Code.INVALID_ARGUMENT and found in error.message
 
 
 def test_classes_with_scores():

@@ -96,7 +96,7 @@ def test_a_new_version_replaces_the_old_one_while_requests_run(versions, tmp_pat
             await settled(models, {1: END, 2: AVAILABLE})
             await asyncio.gather(*clients)  # none failed
             assert await ask(models) == 3
-            with pytest.raises(ServingError, match=r"Servable not found for request: Specific\(half, 1\)"):
+            with pytest.raises(ServingError, match="version 1 of model half"):
                 await ask(models, version=1)
 
     answers = []
@@ -164,16 +164,17 @@ def test_labels_name_versions_that_are_loaded(versions):
     async def main():
         async with serving(("half", versions, policy + labels % 2)) as models:
             assert await ask(models, label="stable") == 2 and await ask(models, label="canary") == 3
-            with pytest.raises(ServingError, match="Unrecognized servable version label: x") as error:
+            with pytest.raises(ServingError, match="label x") as error:
                 await ask(models, label="x")
             assert error.value.code is Code.INVALID_ARGUMENT
-            with pytest.raises(ServingError, match="not currently available") as error:
+            with pytest.raises(ServingError, match="version 3") as error:
                 await models.reload(config(("half", versions, policy + labels % 3)))
             assert error.value.code is Code.FAILED_PRECONDITION
             assert await ask(models, label="canary") == 3
         async with serving(("half", versions, policy + labels % 3), early_labels=True) as models:
-            with pytest.raises(ServingError, match="Servable not found"):
+            with pytest.raises(ServingError) as error:
                 await ask(models, label="canary")
+            assert error.value.code is Code.NOT_FOUND
 
     run(main())
 
@@ -183,7 +184,7 @@ def test_labels_do_not_wait_for_other_models(versions, tmp_path):
 
     async def main():
         async with serving() as models:
-            with pytest.raises(ServingError, match="Some models did not become available: empty"):
+            with pytest.raises(ServingError, match="empty: no version"):
                 await models.reload(config(("empty", tmp_path, ""), ("half", versions, label)))
             assert await ask(models, label="stable") == 4
 
@@ -197,13 +198,14 @@ def test_reloading_adds_removes_and_moves_models(versions, tmp_path):
         async with serving(("half", versions, "")) as models:
             await models.reload(config(("half", tmp_path, ""), ("other", versions, "")))
             assert models.names() == ["half", "other"] and await ask(models) == 2
-            with pytest.raises(ServingError, match="did not become available: half: no version in"):
+            with pytest.raises(ServingError, match="half: no version in"):
                 await models.reload(config(("half", tmp_path / "nowhere", "")))
             assert await ask(models) == 2  # still from the old folder
             assert models.names() == ["half"]
             await models.reload(config())
-            with pytest.raises(ServingError, match=r"Servable not found for request: Latest\(half\)"):
+            with pytest.raises(ServingError) as error:
                 await ask(models)
+            assert error.value.code is Code.NOT_FOUND
 
     run(main())
 
@@ -212,7 +214,7 @@ def test_reloading_adds_removes_and_moves_models(versions, tmp_path):
     "entries, message",
     [
         ([("half", "", "")], "no name or no base_path"),
-        ([("half", "/x", ""), ("half", "/y", "")], "multiple times"),
+        ([("half", "/x", ""), ("half", "/y", "")], "half is listed twice"),
         ([("half", "/x", 'model_platform: "onnx"')], "expected 'tensorflow'"),
     ],
 )
@@ -343,7 +345,7 @@ def test_an_empty_configuration_replaces_none(versions):
             await models.reload(empty)
             assert models.names() == [] and not models.ready()
             await models.reload(config(("half", versions, "")))
-            with pytest.raises(ServingError, match="Cannot transition to requested config") as error:
+            with pytest.raises(ServingError, match="empty") as error:
                 await models.reload(empty)
             assert error.value.code is Code.FAILED_PRECONDITION and await ask(models) == 4
 

@@ -88,47 +88,47 @@ def test_an_export_answers_like_its_model(start, case):
 
 
 @pytest.mark.parametrize(
-    ("path", "document", "status", "words"),
+    ("path", "document", "status", "found"),
     [
-        ("none:predict", {"instances": [1]}, 404, "Servable not found for request: Latest(none)"),
-        ("half/versions/5:predict", {"instances": [1]}, 404, "Servable not found for request: Specific(half, 5)"),
-        ("half/labels/x:predict", {"instances": [1]}, 400, "Unrecognized servable version label: x"),
-        ("..%2F..%2Fetc:predict", {"instances": [1]}, 404, "Servable not found for request: Latest(../../etc)"),
-        ("../x:predict", {"instances": [1]}, 400, "Malformed request: POST /v1/models/../x:predict"),
-        ("half:predict?x=1", {"instances": [1]}, 400, "Malformed request: POST /v1/models/half:predict?x=1"),
-        ("half:explain", {"instances": [1]}, 400, "Malformed request: POST /v1/models/half:explain"),
-        ("half:PREDICT", {"instances": [1]}, 400, "Malformed request: POST /v1/models/half:PREDICT"),
+        ("none:predict", {"instances": [1]}, 404, "model none"),
+        ("half/versions/5:predict", {"instances": [1]}, 404, "version 5 of model half"),
+        ("half/labels/x:predict", {"instances": [1]}, 400, "label x"),
+        ("..%2F..%2Fetc:predict", {"instances": [1]}, 404, "model ../../etc"),
+        ("../x:predict", {"instances": [1]}, 400, "POST /v1/models/../x:predict"),
+        ("half:predict?x=1", {"instances": [1]}, 400, "POST /v1/models/half:predict?x=1"),
+        ("half:explain", {"instances": [1]}, 400, "POST /v1/models/half:explain"),
+        ("half:PREDICT", {"instances": [1]}, 400, "POST /v1/models/half:PREDICT"),
         (
             "half/versions/99999999999999999999:predict",
             {"instances": [1]},
             400,
-            "Failed to convert version: 99999999999999999999 to numeric.",
+            "99999999999999999999",
         ),
         (
             "half:predict",
             {"instances": [1], "signature_name": "x"},
             400,
-            'Serving signature name: "x" not found in signature def',
+            '"x"',
         ),
-        ("half:classify", {"examples": [{}], "signature_name": "x"}, 400, "No signature was found with the name: x"),
-        ("half:regress", {"examples": [{}], "signature_name": "classify_x_to_y"}, 400, "Expected one output Tensor."),
-        ("half:classify", {"examples": [{}]}, 400, "No classification inputs found in SignatureDef"),
-        ("half:predict", {"instances": [0.0] * 1001}, 400, "the request has 1001 rows; at most 1000 are allowed"),
+        ("half:classify", {"examples": [{}], "signature_name": "x"}, 400, "'x'"),
+        ("half:regress", {"examples": [{}], "signature_name": "classify_x_to_y"}, 400, "['classes', 'scores']"),
+        ("half:classify", {"examples": [{}]}, 400, "['x']"),
+        ("half:predict", {"instances": [0.0] * 1001}, 400, "1001 rows"),
         (
             "half:predict",
             {"signature_name": "several", "inputs": {"ids": [[1]], "raw_bytes": ["a" * 1001]}},
             400,
-            "raw_bytes: a text has 1001 bytes; at most 1000 are allowed",
+            "raw_bytes: a text has 1001 bytes",
         ),
-        ("half:predict", "x" * (2**20 + 1), 413, "The body has 1048577 bytes; at most 1048576 are allowed"),
-        ("half:predict", "", 400, "JSON Parse error: The document is empty"),
+        ("half:predict", "x" * (2**20 + 1), 413, "1048577"),
+        ("half:predict", "", 400, "char 0"),
     ],
 )
-def test_errors(server, path, document, status, words):
-    found, answer = server.post(path, document)
-    assert found == status
+def test_errors(server, path, document, status, found):
+    answered, answer = server.post(path, document)
+    assert answered == status
     assert answer.keys() == {"error"}
-    assert words in answer["error"]
+    assert found in answer["error"]
     assert "\n" not in answer["error"]
 
 
@@ -143,21 +143,23 @@ def test_status(server):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "words"),
+    ("method", "path", "status", "found"),
     [
-        ("GET", "/v1/models/x", 404, "Could not find any versions of model x"),
-        ("GET", "/v1/models/half/versions/7", 404, "Could not find version 7 of model half"),
-        ("GET", "/v1/models", 400, "Missing model name in request."),
-        ("GET", "/v1/foo", 400, "Malformed request: GET /v1/foo"),
-        ("GET", "/v1/models/half:predict", 400, "Malformed request: GET /v1/models/half:predict"),
-        ("PUT", "/v1/models/half:predict", 400, "Malformed request: PUT /v1/models/half:predict"),
-        ("GET", "/v1/models/x/metadata", 404, "Servable not found for request: Latest(x)"),
-        ("GET", "/v2/health", 404, "Not found: GET /v2/health"),
-        ("POST", "/healthz", 405, "Method Not Allowed: POST /healthz"),
+        ("GET", "/v1/models/x", 404, "model x"),
+        ("GET", "/v1/models/half/versions/7", 404, "version 7 of model half"),
+        ("GET", "/v1/models", 400, "no model"),
+        ("GET", "/v1/foo", 400, "GET /v1/foo"),
+        ("GET", "/v1/models/half:predict", 400, "GET /v1/models/half:predict"),
+        ("PUT", "/v1/models/half:predict", 400, "PUT /v1/models/half:predict"),
+        ("GET", "/v1/models/x/metadata", 404, "model x"),
+        ("GET", "/v2/health", 404, "GET /v2/health"),
+        ("POST", "/healthz", 405, "POST /healthz"),
     ],
 )
-def test_paths_without_answer(server, method, path, status, words):
-    assert server.request(method, path)[:2] == (status, {"error": words})
+def test_paths_without_answer(server, method, path, status, found):
+    answered, answer, _ = server.request(method, path)
+    assert answered == status and answer.keys() == {"error"}
+    assert found in answer["error"]
 
 
 def test_metadata(server):
@@ -264,10 +266,8 @@ def test_web_pages_of_other_hosts_get_answers_if_that_is_enabled(start, half_plu
         assert headers["Access-Control-Allow-Origin"] == "*"
         assert headers["Access-Control-Allow-Methods"] == "POST, GET"
         assert headers["Access-Control-Allow-Headers"] == "Content-Type"
-    assert server.request("OPTIONS", "/v1/models/half:predict")[:2] == (
-        400,
-        {"error": "Origin header is missing in CORS preflight"},
-    )
+    status, answer, _ = server.request("OPTIONS", "/v1/models/half:predict")
+    assert status == 400 and "Origin" in answer["error"]
 
 
 def test_a_token_protects_all_but_health_and_the_page(start, half_plus_config):
@@ -343,7 +343,7 @@ def test_slow_requests_to_one_version_do_not_hold_up_another(start, half_plus_co
 
 
 def test_an_unexpected_error_says_nothing_of_the_inside(server, monkeypatch, caplog):
-    monkeypatch.setattr(rest.json_parser, "parse", lambda body: 1 / 0)
+    monkeypatch.setattr(rest.json_requests, "parse", lambda body: 1 / 0)
     assert server.post("half:predict", {}) == (500, {"error": "Internal error; the server's log says more"})
     assert "ZeroDivisionError" in caplog.text
 

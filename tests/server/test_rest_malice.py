@@ -133,34 +133,29 @@ def test_damaged_gzip(server, body, words):
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "found"),
     [
-        (b'{"instances": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "Lists and objects are nested too deeply."),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "Lists and objects are nested too deeply."),
-        (b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}", "Encountered list at unexpected level: 64 expected < 64"),
-        (b'{"instances": [1, NaN, "x"]}', 'JSON Value: "x" Type: String is not of expected type: float'),
-        (b'{"instances": [1e999]}', "Number too big to be stored in double."),
-        (b'{"instances": [-1' + b"0" * 400 + b"]}", "Number too big to be stored in double."),
-        (b'{"instances": [1' + b"0" * 100_000 + b"]}", "Number too big to be stored in double."),
-        (b'{"instances": ["\xff\xfe"]}', "JSON Parse error: Invalid encoding in string. at offset: 16"),
-        (b'{"instances": ["\\ud800"], "signature_name": "\\ud800"}', 'Serving signature name: "\ud800" not found'),
-        (
-            b'{"inputs": {"ids": [[1]], "raw_bytes": [{"b64": "!"}]}, "signature_name": "several"}',
-            "Unable to base64 decode",
-        ),
-        (b"\x00" * 1000, "JSON Parse error: Invalid value. at offset: 0"),
-        (b'{"instances": [' + b"[]," * 100_000 + b"[]]}", "the request has 100001 rows; at most 1000 are allowed"),
-        (
-            b'{"signature_name": "types", "inputs": {"bool": ' + b"[" * 60 + b"0" + b"]" * 60 + b"}}",
-            "expected type: bool",
-        ),
+        (b'{"instances": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"instances": ' + b"[" * 4_000_000, "nested too deeply"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
+        (b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}", "64 dimensions"),
+        (b'{"instances": [1, NaN, "x"]}', 'instances[2] is "x"'),
+        (b'{"instances": [1e999]}', "instances[0]"),
+        (b'{"instances": [-1' + b"0" * 400 + b"]}", "instances[0]"),
+        (b'{"instances": [1' + b"0" * 100_000 + b"]}", "digits"),
+        (b'{"instances": ["\xff\xfe"]}', "position 16"),
+        (b'{"instances": ["\\ud800"], "signature_name": "\\ud800"}', '"\\ud800"'),
+        (b'{"inputs": {"ids": [[1]], "raw_bytes": [{"b64": "!"}]}, "signature_name": "several"}', "raw_bytes[0]"),
+        (b"\x00" * 1000, "char 0"),
+        (b'{"instances": [' + b"[]," * 100_000 + b"[]]}", "100001 rows"),
+        (b'{"signature_name": "types", "inputs": {"bool": ' + b"[" * 60 + b"0" + b"]" * 60 + b"}}", "inputs has no"),
     ],
 )
-def test_json_of_an_enemy(server, body, words):
+def test_json_of_an_enemy(server, body, found):
     status, answer = server.post("half:predict", body)
     assert status == 400
-    assert words in answer["error"]
-    assert len(answer["error"]) < 1000
+    assert found in answer["error"]
+    assert len(answer["error"]) < 500
 
 
 def test_nan_and_infinity_are_numbers(server):

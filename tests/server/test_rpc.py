@@ -291,72 +291,61 @@ def asked(model, fields):
 
 
 @pytest.mark.parametrize(
-    "request_, code, words",
+    "request_, code, found",
     [
-        (predict_pb2.PredictRequest(), INVALID, "Missing ModelSpec"),
-        (predicting(""), INVALID, "ModelSpec has no name specified."),
-        (predicting("no"), NOT_FOUND, "Servable not found for request: Latest(no)"),
-        (predicting("n" * 10**6), NOT_FOUND, "Servable not found for request: Latest(nnn"),
-        (predicting("half", version=9), NOT_FOUND, "Servable not found for request: Specific(half, 9)"),
-        (predicting("half", version=-1), NOT_FOUND, "Servable not found for request: Specific(half, -1)"),
-        (predicting("half", label="x"), INVALID, "Unrecognized servable version label: x"),
-        (predicting("half", "no", x=1.0), PRECONDITION, 'Serving signature key "no" not found.'),
-        (predicting("half", y=[1.0]), INVALID,
-         "input tensor alias not found in signature: y. Inputs expected to be in the set {x}."),
-        (predicting("half", x=[1.0], y=[1.0]), INVALID,
-         "input size does not match signature: 2!=1 len({x,y}) != len({x}). Sent extra: {y}. Missing but "
-         "required: {}."),
-        (predicting("half", x=[1.0], outputs=["z"]), INVALID,
-         "output tensor alias not found in signature: z Outputs expected to be in the set {y}."),
-        (predicting("half", x=[1.0], outputs=["y", "y"]), INVALID, "duplicate output tensor alias: y"),
-        (predicting("half", x=np.array([1])), INVALID, "input tensor x: expected DT_FLOAT, but DT_INT"),
-        (predicting("half", x=[b"1"]), INVALID, "input tensor x: expected DT_FLOAT, but DT_STRING"),
-        (predicting("half", "several", ids=np.array([[-1]], np.int32), raw_bytes=[b""]), INVALID,
-         "assertion failed: [an id is negative.  ] [Condition x >= 0"),
-        (predicting("half", x=[1.0] * 1001), INVALID, "the request has 1001 rows; at most 1000"),
-        (predicting("half", "several", ids=ONE_ID, raw_bytes=[b"x" * 10_001]), INVALID,
-         "raw_bytes: a text has 10001 bytes; at most 10000 are allowed"),
-        (regressing("half", "no", 1.0), INVALID, "No signature was found with the name: no"),
-        (regressing("no", "no", 1.0), NOT_FOUND, "Servable not found for request: Latest(no)"),
-        (regressing("half", "regress_x_to_y"), INVALID, "Input is empty."),
-        (regressing("half", "several", 1.0), INVALID, "Expected one input Tensor."),
-        (regressing("half", "classify_x_to_y", 1.0), INVALID, "Expected one output Tensor."),
-        (regressing("shared", "one output", 1.0), PRECONDITION, "No regression inputs found in Sig"),
-        (regressing("shared", "flat", 1.0), PRECONDITION, "No regression outputs found in SignatureDef"),
-        (regressing("shared", "texts", 1.0), INVALID, "Expected output Tensor of DT_FLOAT.  Got: DT_STRING"),
-        (regressing("shared", "one row", 1.0, 2.0), INVALID,
-         "Input batch size did not match output batch size: 2 vs. 1"),
-        (regressing("half", "regress_x_to_y", *[1.0] * 1001), INVALID, "the request has 1001 rows"),
-        (classifying("half", "several", 1.0), INVALID, "Expected one input Tensor."),
-        (classifying("shared", "no inputs", 1.0), PRECONDITION, "No classification inputs found in Sig"),
-        (classifying("shared", "no scores", 1.0), PRECONDITION,
-         'Expected classification signature outputs to contain at least one of "classes" or "scores". Signature was'),
-        (classifying("shared", "flat", 1.0), INVALID, "Expected Tensor shape: [batch_size num_classes] but got [1]"),
-        (classifying("shared", "wrong types", 1.0), INVALID, "Expected classes Tensor of DT_STRING. Got: DT_FLOAT"),
-        (classifying("shared", "widths", 1.0), INVALID,
-         "Tensors class and score should match in dim_size(1). Got 1 vs. 2"),
-        (multi(), INVALID, "ModelSpec has no name specified."),
-        (multi(("shared", "no", REGRESS)), INVALID, "Requested signature not found in model graph: no"),
-        (multi(("shared", "", REGRESS), ("", "", REGRESS)), INVALID, "Found ModelSpec with an empty"),
-        (multi(("shared", "", REGRESS), ("half", "", REGRESS)), INVALID,
-         "All ModelSpecs in a MultiInferenceRequest must access the same model name."),
-        (multi(("shared", "", REGRESS), ("shared", "serving_default", REGRESS)), INVALID,
-         "Duplicate evaluation of signature: serving_default"),
-        (multi(("shared", "", "predict")), STATUS.UNIMPLEMENTED, "Unsupported signature method_name: predict"),
-        (asked("half", []), INVALID, "GetModelMetadataRequest must specify at least one metadata_field"),
-        (asked("half", ["signature_def", "x"]), INVALID, "Metadata field x is not supported"),
-        (get_model_status_pb2.GetModelStatusRequest(), INVALID, "Missing ModelSpec"),
-        (watching("no"), NOT_FOUND, "Could not find any versions of model no"),
-        (watching("half", version=7), NOT_FOUND, "Could not find version 7 of model half"),
-        (reloading(None), INVALID,
-         "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is"),
+        (predict_pb2.PredictRequest(), INVALID, "model_spec"),
+        (predicting(""), INVALID, "no model"),
+        (predicting("no"), NOT_FOUND, "model no"),
+        (predicting("n" * 10**6), NOT_FOUND, "model nnn"),
+        (predicting("half", version=9), NOT_FOUND, "version 9 of model half"),
+        (predicting("half", version=-1), NOT_FOUND, "version -1 of model half"),
+        (predicting("half", label="x"), INVALID, "label x"),
+        (predicting("half", "no", x=1.0), PRECONDITION, "'no'"),
+        (predicting("half", y=[1.0]), INVALID, "the inputs are y; expected x"),
+        (predicting("half"), INVALID, "the inputs are none; expected x"),
+        (predicting("half", x=[1.0], y=[1.0]), INVALID, "the inputs are x, y; expected x"),
+        (predicting("half", x=[1.0], outputs=["z"]), INVALID, "'z'; it has y"),
+        (predicting("half", x=[1.0], outputs=["y", "y"]), INVALID, "y twice"),
+        (predicting("half", x=np.array([1])), INVALID, "x is DT_INT"),
+        (predicting("half", x=[b"1"]), INVALID, "x is DT_STRING; expected DT_FLOAT"),
+        (predicting("half", "several", ids=np.array([[-1]], np.int32), raw_bytes=[b""]), INVALID, "an id is negative"),
+        (predicting("half", x=[1.0] * 1001), INVALID, "1001 rows"),
+        (predicting("half", "several", ids=ONE_ID, raw_bytes=[b"x" * 10_001]), INVALID, "raw_bytes"),
+        (regressing("half", "no", 1.0), INVALID, "'no'"),
+        (regressing("no", "no", 1.0), NOT_FOUND, "model no"),
+        (regressing("half", "regress_x_to_y"), INVALID, "no examples"),
+        (regressing("half", "several", 1.0), INVALID, "['ids', 'raw_bytes']"),
+        (regressing("half", "classify_x_to_y", 1.0), INVALID, "['classes', 'scores']"),
+        (regressing("shared", "one output", 1.0), PRECONDITION, "['texts']"),
+        (regressing("shared", "flat", 1.0), PRECONDITION, "['scores']"),
+        (regressing("shared", "texts", 1.0), INVALID, "string [1]; expected float32 [1]"),
+        (regressing("shared", "one row", 1.0, 2.0), INVALID, "float32 [1]; expected float32 [2]"),
+        (regressing("half", "regress_x_to_y", *[1.0] * 1001), INVALID, "1001 rows"),
+        (classifying("half", "several", 1.0), INVALID, "['ids', 'raw_bytes']"),
+        (classifying("shared", "no inputs", 1.0), PRECONDITION, "['texts']"),
+        (classifying("shared", "no scores", 1.0), PRECONDITION, "['values']"),
+        (classifying("shared", "flat", 1.0), INVALID, "scores is float32 [1]"),
+        (classifying("shared", "wrong types", 1.0), INVALID, "classes is float32 [1, 1]"),
+        (classifying("shared", "widths", 1.0), INVALID, "1 classes and 2 scores"),
+        (multi(), INVALID, "no model"),
+        (multi(("shared", "no", REGRESS)), INVALID, "'no'"),
+        (multi(("shared", "", REGRESS), ("", "", REGRESS)), INVALID, "''"),
+        (multi(("shared", "", REGRESS), ("half", "", REGRESS)), INVALID, "'half'"),
+        (multi(("shared", "", REGRESS), ("shared", "serving_default", REGRESS)), INVALID, "serving_default"),
+        (multi(("shared", "", "predict")), STATUS.UNIMPLEMENTED, "'predict'"),
+        (asked("half", []), INVALID, "metadata_field"),
+        (asked("half", ["signature_def", "x"]), INVALID, "signature_def, x"),
+        (get_model_status_pb2.GetModelStatusRequest(), INVALID, "model_spec"),
+        (watching("no"), NOT_FOUND, "model no"),
+        (watching("half", version=7), NOT_FOUND, "version 7 of model half"),
+        (reloading(None), INVALID, "config.model_config_list"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_wrong_request_is_refused_in_the_words_of_tf_serving(client, request_, code, words):
-    found, message = refused(client.method_of(request_), request_)
-    assert found is code
-    assert message.startswith(words) and "\n" not in message
+def test_a_wrong_request_is_refused_with_the_code_of_tf_serving(client, request_, code, found):
+    answered, message = refused(client.method_of(request_), request_)
+    assert answered is code
+    assert found in message and "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -540,7 +529,7 @@ def test_a_wrong_reload_changes_nothing(backend, client, tmp_path):
     twice.CopyFrom(backend.config)
     twice.MergeFrom(backend.config)
     code, message = refused(client.reload, reloading(twice))
-    assert code is INVALID and "multiple times" in message
+    assert code is INVALID and "half" in message
     assert client.half(1.0) == [3.5]
 
 

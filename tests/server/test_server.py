@@ -157,7 +157,7 @@ def test_a_config_file_is_followed_a_full_queue_refuses_and_sigterm_answers_what
         assert also_waiting.result().outputs["count"].int_val == [3] and program.last_closes
     assert status == 0
     assert "cannot be used: " in log and "stopping" in log
-    assert log.count("the configuration cannot be used: Cannot transition to requested config. It is empty") == 1
+    assert log.count("the configuration cannot be used: the configuration is empty") == 1
     assert "Traceback" not in log
 
 
@@ -264,7 +264,7 @@ def test_the_first_process_of_a_container_ends_at_sigterm_while_it_imports_tenso
         (["--export_dir={folder}", "--file_system_poll_wait_seconds=nan"], 2, "=nan: expected a finite number"),
         (["--export_dir={folder}", "--tls_key=k"], 2, "--tls_key and --tls_certificate go together"),
         (["--export_dir={folder}", "--token_file={short}"], 2, "expected one token of at least 8"),
-        (["--model_base_path={broken}"], 1, "Some models did not become available: default: not a SavedModel"),
+        (["--model_base_path={broken}"], 1, "default: not a SavedModel"),
     ],
 )
 def test_what_cannot_be_served_ends_the_program_with_one_line(programs, folder, tmp_path, flags, status, message):
