@@ -52,7 +52,7 @@ _INFORMATION = re.compile(_OF_MODEL + r"(?:/(?P<resource>metadata))?)")
 _METHODS = {"classify": tf_examples.CLASSIFY, "regress": tf_examples.REGRESS}
 
 _BODIES = 4  # bodies of the largest size that may be in memory at the same time
-_PART = 2**16  # bytes of an answer that are sent at a time
+_PART = 2**18  # bytes of an answer that are sent at a time
 
 
 def _answer(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
