@@ -187,7 +187,7 @@ def _array(value: Any, dtype: int, place: str) -> Array:
 
     def wrong(index: int, expected: str) -> ServingError:
         indices = "".join(f"[{number}]" for number in np.unravel_index(index, shape)) if shape else ""
-        return invalid(f"{place.format(indices)} is {_shown(leaves[index])}; expected {expected}")
+        return invalid(f"{place.replace('{}', indices)} is {_shown(leaves[index])}; expected {expected}")
 
     while leaves and type(leaves[0]) is list:
         size = len(leaves[0])
@@ -195,12 +195,12 @@ def _array(value: Any, dtype: int, place: str) -> Array:
             index = next(i for i, leaf in enumerate(leaves) if type(leaf) is not list or len(leaf) != size)
             raise wrong(index, f"a list of {size}, as the first one")
         if len(shape) == _MOST_DIMENSIONS:
-            raise invalid(f"{place.format('')} has more than {_MOST_DIMENSIONS} dimensions")
+            raise invalid(f"{place.replace('{}', '')} has more than {_MOST_DIMENSIONS} dimensions")
         shape.append(size)
         leaves = list(itertools.chain.from_iterable(leaves))
     if dtype not in _KINDS:
         name = types_pb2.DataType.Name(dtype)
-        raise ServingError(Code.UNIMPLEMENTED, f"{place.format('')} is {name}, which cannot be sent as JSON")
+        raise ServingError(Code.UNIMPLEMENTED, f"{place.replace('{}', '')} is {name}, which cannot be sent as JSON")
     kind = _KINDS[dtype]
     if kind is np.object_:
         texts = [_bytes(leaf) for leaf in leaves]

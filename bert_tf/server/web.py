@@ -65,6 +65,8 @@ class Web:
         self._running = asyncio.create_task(self.server.serve([self._socket]))
         while not self.server.started and not self._running.done():
             await asyncio.sleep(0.01)
+        if self._running.done():
+            self._running.result()  # raises why
 
     async def stop(self) -> None:
         """Takes no more requests, and waits for the answers to the others."""

@@ -202,6 +202,10 @@ def test_requests_that_do_not_fit_several_inputs_name_them(text):
     assert error.code is Code.INVALID_ARGUMENT and "i, s" in error.message
 
 
+def test_names_of_inputs_may_have_braces():
+    assert '{0}[1] is "a"' in error_of(decoded, '{"inputs": {"{0}": [1, "a"]}}', **{"{0}": INT}).message
+
+
 def test_a_signature_without_inputs_takes_no_request():
     assert "serving_default" in error_of(decoded, '{"inputs": 1}').message
 
