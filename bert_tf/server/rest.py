@@ -72,13 +72,14 @@ class Application:
         endpoints: limits, token and others.
 
     Attributes:
+        requests: number of those that are being answered.
         stopping: whether clients are told to close their connections.
     """
 
     def __init__(self, models: Models, metrics: Metrics, endpoints: EndpointOptions) -> None:
         self._models, self._endpoints, self._limits = models, endpoints, endpoints.limits
         self._runner = Runner(models, metrics, endpoints.limits, "REST")
-        self._requests = 0  # that are being answered
+        self.requests = 0
         self._buffered = 0  # bytes of all bodies
         self.stopping = False
         self._site = _site(models, metrics, endpoints.prometheus_path)
@@ -99,7 +100,7 @@ class Application:
             call.bytes_out += len(message.get("body", b""))
             await self._send(send, message)
 
-        self._requests += 1
+        self.requests += 1
         try:
             try:
                 self._check(request)
@@ -124,7 +125,7 @@ class Application:
             with contextlib.suppress(TimeoutError):  # of a client that does not read; uvicorn closes the connection
                 await answer(scope, receive, send_logged)
         finally:
-            self._requests -= 1
+            self.requests -= 1
             if self._endpoints.access_log and scope["path"] not in _HEALTH:  # which is asked for every second
                 client = request.client.host if request.client else None
                 call.log(client, method=request.method, path=_target(request), status=status)
@@ -181,7 +182,7 @@ class Application:
             request: of any method.
             call: what is known of it.
         """
-        if self._requests > self._limits.connections:  # health is still answered
+        if self.requests > self._limits.connections:  # health is still answered
             raise ServingError(
                 Code.UNAVAILABLE,
                 f"{self._limits.connections} other requests are being answered (--max_connections); try again later",

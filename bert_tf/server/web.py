@@ -12,6 +12,10 @@ from bert_tf.server.monitoring import Metrics
 from bert_tf.server.options import EndpointOptions
 from bert_tf.server.rest import Application
 
+# Clients have this time to receive the rest of an answer when the server ends; those that are idle in TLS and do not
+# close their side would hold it up for half a minute.
+_CLOSING_SECONDS = 5.0
+
 
 class Web:
     """The REST API and the page, over HTTP.
@@ -72,4 +76,7 @@ class Web:
         """Takes no more requests, and waits for the answers to the others."""
         self._application.stopping = True
         self.server.should_exit = True
-        await self._running
+        while not self._running.done():
+            await asyncio.wait([self._running], timeout=_CLOSING_SECONDS)
+            if not self._application.requests:
+                self._running.cancel()
