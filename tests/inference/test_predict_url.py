@@ -12,6 +12,7 @@ from bert_tf.inference.predictions import ServerClient
 from bert_tf.inputs.datasets.examples import ReadReport
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.text import Tokenizer
+from tests.errors import raises
 from tests.inference.exports import (
     TASKS,
     VOCABULARY,
@@ -193,9 +194,7 @@ def test_the_export_of_another_model_is_refused(single, url, tmp_path, case):
 
 
 def test_an_export_without_the_version_of_the_server_is_refused(url, tmp_path):
-    with pytest.raises(
-        DataError, match=f"^{tmp_path}/1: no assets.extra/model_card.json, but the server runs version 1"
-    ):
+    with raises(DataError, f"{tmp_path}/1", "assets.extra/model_card.json", "version 1"):
         ServerClient(url, str(tmp_path))
 
 

@@ -6,6 +6,7 @@ from bert_tf import BertEncoder
 from bert_tf.errors import ConfigError
 from bert_tf.model.heads import build
 from bert_tf.model.variables import HEADS, variable_shapes
+from tests.errors import raises
 from tests.model.small import small_config
 
 CONFIGS = {
@@ -47,9 +48,8 @@ def test_a_model_without_a_pooler_has_all_variables_but_the_poolers(head):
 @pytest.mark.parametrize("head", sorted(NEED_A_POOLER))
 def test_the_error_for_a_missing_pooled_output_says_how_to_get_one(head):
     encoder = BertEncoder(small_config(pooler=False))
-    with pytest.raises(ConfigError, match=r"no pooler .*bert_tf\.load\(PATH, pooler=True\)") as caught:
+    with raises(ConfigError, "bert_tf.load(PATH, pooler=True)"):
         build(encoder, head, labels_of(head))
-    assert "\n" not in str(caught.value)
 
 
 def test_without_a_head_the_model_is_the_encoder():

@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_tf import BertEncoder, BertPretrainer
 from bert_tf.errors import ConfigError
 from bert_tf.model.heads import build, classifier
+from tests.errors import raises
 from tests.model.numpy_bert import encode, linear, tensors_of
 from tests.model.small import features, multiplies_bfloat16, randomize, small_config
 
@@ -224,7 +225,7 @@ def test_a_bilstm_computes_in_a_pure_policy(policy):
 
 @pytest.mark.parametrize("policy", ["int32", "bool", "complex64"])
 def test_a_dtype_that_is_not_floating_point_is_refused(policy):
-    with pytest.raises(ConfigError, match=f"dtype '{policy}': an encoder computes in one of float32, bfloat16"):
+    with raises(ConfigError, f"'{policy}'", "float32", "bfloat16"):
         new_encoder(policy)
 
 
@@ -335,11 +336,10 @@ def test_quantization_of_the_encoder_is_refused_and_changes_nothing(encoder, mod
     model = with_head(encoder)
     before = model(ROWS)
     for each in (model, encoder):
-        with pytest.raises(ConfigError, match="of the encoder cannot be quantized") as caught:
+        with raises(ConfigError, "encoder"):
             each.quantize(mode)
-        assert "\n" not in str(caught.value)
     assert_same(model(ROWS), before)
-    with pytest.raises(ConfigError, match="'int8_from_float32' is quantized"):
+    with raises(ConfigError, "'int8_from_float32'"):
         new_encoder("int8_from_float32")
 
 

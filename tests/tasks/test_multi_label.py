@@ -14,6 +14,7 @@ from bert_tf.inputs.datasets.examples import ReadReport, TextExample
 from bert_tf.inputs.datasets.sources import Source
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.text import Tokenizer
+from tests.errors import raises
 from tests.model.small import PIECES
 
 
@@ -70,18 +71,18 @@ def test_an_unknown_label_is_an_error_in_training_and_counts_as_a_missed_one_in_
 
 
 def test_a_number_is_not_a_label():
-    with pytest.raises(DataError, match=r"^file:1: label 0\.5; expected names, or a list of them"):
+    with raises(DataError, "file:1", "0.5"):
         create("x,y", 0.5)
 
 
 def test_a_label_from_json_that_would_be_read_as_two_is_refused():
-    with pytest.raises(ConfigError, match=r"the label 'x,y' contains task\.separator, ','; choose another"):
+    with raises(ConfigError, "'x,y'", "task.separator", "','"):
         create(("x,y", "z"), ("z",))
     assert create(("x,y", "z"), ("z",), separator="|").state.labels == ("x,y", "z")
 
 
 def test_training_examples_without_any_label_are_refused():
-    with pytest.raises(DataError, match=r"^file:0 and all following: there is no label; expected at least two"):
+    with raises(DataError, "file:0"):
         create("", "")
 
 

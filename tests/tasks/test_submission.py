@@ -15,6 +15,7 @@ from bert_tf.metrics.glue import GLUE_SETS
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.benchmark import write_submission
 from bert_tf.text import Tokenizer
+from tests.errors import raises
 from tests.model.small import PIECES
 
 # The files listed at gluebenchmark.com/faq, with the number of rows of each test set.
@@ -93,13 +94,13 @@ def test_an_incomplete_test_set_is_refused_and_the_submission_kept(tmp_path, nam
 
 def test_other_labels_other_files_and_other_ids_are_refused(tmp_path):
     wrong = [(example, {"label": "entailment"}) for example, _ in predicted("wnli")]
-    with pytest.raises(DataError, match="prediction 1 is 'entailment'; expected one of '0', '1'"):
+    with raises(DataError, "1", "'entailment'", "'0'", "'1'"):
         write_submission("wnli", tmp_path / "a.zip", wrong)
     named = [(TextExample("dev-1", ("a",), None, "a.jsonl:1"), {"label": "0"})]
-    with pytest.raises(DataError, match=r"a\.jsonl:1: the index is 'dev-1'; expected a number"):
+    with raises(DataError, "a.jsonl:1", "'dev-1'"):
         write_submission("wnli", tmp_path / "a.zip", named)
     (tmp_path / "a.zip").write_text("index\tprediction\n")
-    with pytest.raises(DataError, match="the file to add to is not a zip"):
+    with raises(DataError, "zip"):
         write_submission("wnli", tmp_path / "a.zip", predicted("wnli"))
 
 

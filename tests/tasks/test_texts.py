@@ -16,6 +16,7 @@ from bert_tf.tasks.classification import Classification, ClassificationConfig
 from bert_tf.tasks.multi_label import MultiLabel, MultiLabelConfig
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
+from tests.errors import raises
 from tests.model.small import PIECES
 
 A = PIECES.index("a")
@@ -38,9 +39,9 @@ def create(tokenizer, config, examples, labels=None, data=None):
 
 @pytest.mark.parametrize("config", [ClassificationConfig, RegressionConfig, MultiLabelConfig])
 def test_an_unknown_treatment_of_long_texts_is_refused(config):
-    with pytest.raises(ConfigError, match=r"task\.long_texts is 'middle'; expected one of head, tail"):
+    with raises(ConfigError, "task.long_texts", "'middle'"):
         config(long_texts="middle").check()
-    with pytest.raises(ConfigError, match=r"task\.max_length is 7; expected a whole number from 8"):
+    with raises(ConfigError, "task.max_length", "7", "8"):
         config(max_length=7).check()
 
 
@@ -75,7 +76,7 @@ def test_a_converted_checkpoint_has_labels_and_length_only_and_accepts_pairs(tok
     assert [spec.name for spec in task.codec.inputs()] == ["text"]
     columns = task.codec.to_tensors(examples_of(None, None, texts=("a", "b")), labelled=False)
     assert columns.keys() == {"text", "second_text"}
-    with pytest.raises(DataError, match=r"file:0: 1 text\(s\), but the model takes 2; data.text and data.second_text"):
+    with raises(DataError, "file:0", "1 text", "2", "data.text", "data.second_text"):
         task.codec.to_tensors(examples_of(None), labelled=False)
     again = TASKS[name].from_settings(json.loads(json.dumps(task.settings())), tokenizer)
     assert again.settings() == json.loads(json.dumps(task.settings())) | {"labels": again.state.labels}
@@ -127,22 +128,22 @@ def test_class_weights_of_unknown_labels_are_refused(config, fields, message):
     [
         (
             (0, 1),
-            r"""task\.labels\[0\] is 0; expected text; write each once, as --config\.task\.labels="\('neg','p""",
+            ("task.labels[0]", "0", '--config.task.labels="(', "'neg'"),
         ),
-        (("neg", ""), r"task\.labels is \('neg', ''\); expected names"),
-        (("neg", "pos", "neg"), r"task\.labels has a label twice: 'neg', 'pos', 'neg'; write each once"),
+        (("neg", ""), ("task.labels", "('neg', '')")),
+        (("neg", "pos", "neg"), ("task.labels", "'neg'", "'pos'")),
     ],
 )
 @pytest.mark.parametrize("config", [ClassificationConfig, MultiLabelConfig])
 def test_the_error_for_invalid_labels_says_how_to_write_them(config, labels, message):
-    with pytest.raises(ConfigError, match=message):
+    with raises(ConfigError, *message):
         config(labels=labels).check()
 
 
 def test_labels_that_were_not_split_are_refused():
-    with pytest.raises(ConfigError, match=r"task\.labels has only 'neg,pos'; expected at least two: write each once"):
+    with raises(ConfigError, "task.labels", "'neg,pos'"):
         ClassificationConfig(labels=("neg,pos",)).check()
-    with pytest.raises(ConfigError, match=r"the label 'neg,pos' contains task\.separator, ','; in task\.labels: "):
+    with raises(ConfigError, "'neg,pos'", "task.separator", "','", "task.labels"):
         MultiLabelConfig(labels=("neg,pos",)).check()
     assert MultiLabelConfig(labels=("toxic",)).check().labels == ("toxic",)
 
@@ -155,18 +156,18 @@ def test_an_empty_label_means_none_of_several_and_is_an_error_with_location_othe
     number = type(config) is RegressionConfig
     good = examples_of(*("12" if number else "xy"))
     bad = [example._replace(location=f"dev:{example.id}") for example in examples_of("x", empty)[1:]]
-    with pytest.raises(DataError, match=r"^dev:1: the label is empty; expected a "):
+    with raises(DataError, "dev:1"):
         create(tokenizer, config, good + bad)
-    with pytest.raises(DataError, match=r"^dev:1: the label is empty; expected a "):
+    with raises(DataError, "dev:1"):
         create(tokenizer, config, good).codec.to_tensors(bad * 2, labelled=True)
     several = create(tokenizer, MultiLabelConfig(), examples_of("x", empty, "y"))
     np.testing.assert_array_equal(several.codec.to_tensors(bad, labelled=True)["labels"], [[0, 0]])
 
 
 def test_classes_and_numbers_are_not_confused(tokenizer):
-    with pytest.raises(ConfigError, match="labels are numbers from 0 to 5; use RegressionConfig"):
+    with raises(ConfigError, "0", "5", "RegressionConfig"):
         create(tokenizer, ClassificationConfig(), examples_of(1.0, 2.0), SIMILARITY)
-    with pytest.raises(ConfigError, match="labels are classes such as 'no'; use ClassificationConfig"):
+    with raises(ConfigError, "'no'", "ClassificationConfig"):
         create(tokenizer, RegressionConfig(), examples_of("no", "yes"), ("no", "yes"))
-    with pytest.raises(DataError, match="file:1: a list of labels; expected one, or use MultiLabelConfig"):
+    with raises(DataError, "file:1", "MultiLabelConfig"):
         create(tokenizer, ClassificationConfig(), examples_of("no", ("no", "yes")))

@@ -18,6 +18,7 @@ from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.text import Tokenizer
 from bert_tf.training.evaluation import predictor
 from bert_tf.training.runs import finetuning
+from tests.errors import raises
 from tests.model.small import PIECES, small_config
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -123,9 +124,7 @@ def test_a_file_without_any_answer_in_its_context_is_refused(tmp_path, pretraine
     record = questions(2, 0)[1] | {"answers": [{"text": "nowhere", "start": 3}]}
     write(tmp_path / "train.jsonl", [record])
     write(tmp_path / "dev.jsonl", [record])
-    with pytest.raises(
-        DataError, match=r"train\.jsonl:1: neither this question nor any other has an answer in its context"
-    ):
+    with raises(DataError, "train.jsonl:1"):
         finetune(QuestionAnsweringConfig(max_length=24, stride=8), "squad", tmp_path, pretrained, steps=1)
 
 

@@ -37,6 +37,7 @@ from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training.reporter import SILENT
 from bert_tf.training.runs import finetuning, pretraining
+from tests.errors import raises
 from tests.model.numpy_bert import tensors_of
 from tests.model.small import randomize
 
@@ -84,27 +85,22 @@ def pretrain(tmp_path, vocab):
 
 
 CORPORA = {
-    "empty": (b"", "corpus.txt: the file is empty"),
+    "empty": (b"", "corpus.txt"),
     "one sentence": (b"only one .\n", "only one document"),
     "blank lines only": (b"\n\n\n", "has no text"),
-    "UTF-16": (sentences().encode("utf-16"), "corpus.txt: byte 0: UTF-16 text, expected UTF-8"),
+    "UTF-16": (sentences().encode("utf-16"), "corpus.txt: byte 0"),
     "CP949": (
         "한국어 문장입니다 .\n\n다른 문서입니다 .\n".encode("cp949"),
-        r"corpus.txt:1: byte \d+: 0x.* is not UTF-8",
+        "corpus.txt:1",
     ),
 }
 
 
-def assert_one_line(error):
-    assert "\n" not in str(error) and "Traceback" not in str(error)
-
-
 @pytest.mark.parametrize("case", CORPORA)
 def test_an_invalid_corpus_is_refused_before_anything_is_written(pretrain, tmp_path, case):
-    text, message = CORPORA[case]
-    with pytest.raises(DataError, match=message) as caught:
+    text, named = CORPORA[case]
+    with raises(DataError, named):
         pretrain(text)
-    assert_one_line(caught.value)
     assert not (tmp_path / "model").exists()
 
 
@@ -122,7 +118,7 @@ def test_a_packed_run_reports_its_padding_and_recipe_and_saves_a_model_for_singl
     # The recipe is recorded as the settings that it stands for, and compared when the run resumes.
     recorded = results["config"]["train"]
     assert {name: recorded[name] for name in RECIPES["google"]} == RECIPES["google"]
-    with pytest.raises(ConfigError, match=r"config\.train\.bias_correction: False there, True now"):
+    with raises(ConfigError, "config.train.bias_correction", "False", "True"):
         pretrain(sentences(), data=data, train=dataclasses.replace(TRAIN, recipe="google", bias_correction=True))
 
 
@@ -139,9 +135,7 @@ def test_full_sentences_train_a_masked_language_model_alone(pretrain, tmp_path, 
 
 def test_a_causal_language_model_is_trained_and_fine_tuned(pretrain, finetune, tmp_path):
     data = PretrainingData(max_length=32, max_predictions=31, pairs="none", masking="causal_lm")
-    with pytest.raises(
-        ConfigError, match=r"model\.attention is 'bidirectional' and data\.masking 'causal_lm'; 'causal' goes with"
-    ):
+    with raises(ConfigError, "model.attention", "'bidirectional'", "data.masking", "'causal_lm'", "'causal'"):
         pretrain(sentences(), data=data)
     results = pretrain(sentences(), data=data, model=model_config(attention="causal"))
     assert results["final"]["mlm_loss"] < np.log(len(WORDS)) * 1.2
@@ -152,19 +146,18 @@ def test_a_causal_language_model_is_trained_and_fine_tuned(pretrain, finetune, t
 
 
 def test_a_missing_corpus_is_named(pretrain):
-    with pytest.raises(DataError, match=r"/nowhere/\*\.txt: no such file"):
+    with raises(DataError, "/nowhere/*.txt"):
         pretrain("", input="/nowhere/*.txt")
 
 
 def test_a_vocabulary_without_mask_is_refused(pretrain, vocab):
     vocab.write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
-    with pytest.raises(DataError, match=r"vocab\.txt.*\[MASK\]") as caught:
+    with raises(DataError, "vocab.txt", "[MASK]"):
         pretrain(sentences())
-    assert_one_line(caught.value)
 
 
 def test_a_model_of_another_vocabulary_size_is_refused_with_both_sizes(pretrain):
-    with pytest.raises(ConfigError, match=r"model\.vocab_size is 30522, but .*vocab\.txt has 45 wordpieces"):
+    with raises(ConfigError, "model.vocab_size", "30522", "vocab.txt", "45 wordpieces"):
         pretrain(sentences(), model=model_config(vocab_size=30522))
 
 
@@ -172,14 +165,13 @@ def test_a_model_of_another_vocabulary_size_is_refused_with_both_sizes(pretrain)
     "field, value", [("steps", 0), ("batch_size", 0), ("keep", 0), ("warmup", 1.5), ("dtype", "int8")]
 )
 def test_a_training_field_out_of_range_is_named(pretrain, field, value):
-    with pytest.raises(ConfigError, match=rf"train\.{field} "):
+    with raises(ConfigError, f"train.{field}"):
         pretrain(sentences(), train=dataclasses.replace(TRAIN, **{field: value}))
 
 
 def test_a_batch_larger_than_the_corpus_is_an_error_instead_of_an_endless_loop(pretrain):
-    with pytest.raises(DataError, match="less than one batch of 4096 pairs; add text or make") as caught:
+    with raises(DataError, "4096"):
         pretrain(sentences(), train=dataclasses.replace(TRAIN, batch_size=4096))
-    assert_one_line(caught.value)
 
 
 @pytest.mark.slow
@@ -228,23 +220,22 @@ def finetune(tmp_path, pretrained):
 
 HEADER = "sentence\tlabel\n"
 TABLES = {
-    "a row with too few columns": ({"train": f"{HEADER}w1\ta\nw2\n"}, r"train\.tsv:3: 1 columns; expected 2"),
-    "a label of no class": ({"labels": ("a", "z")}, r"train\.tsv:3: label 'b' is not one of the model's: 'a', 'z'"),
-    "no rows": ({"dev": HEADER}, r"dev\.tsv: no rows"),
-    "an empty file": ({"train": ""}, r"train\.tsv: the file is empty"),
-    "no such column": ({"text": "review"}, r"train\.tsv:1: no column 'review'; the columns are 'sentence', 'label'"),
-    "one label only": ({"train": f"{HEADER}w1\ta\nw2\ta\n"}, r"tsv:2 .*every label is 'a'; expected at least two"),
-    "a length beyond the model's": ({"max_length": 33}, r"task\.max_length is 33; .* the model's 32"),
-    "no model": ({"init": "/nowhere"}, "/nowhere: no such directory"),
+    "a row with too few columns": ({"train": f"{HEADER}w1\ta\nw2\n"}, "train.tsv:3", "1 columns"),
+    "a label of no class": ({"labels": ("a", "z")}, "train.tsv:3", "'b'", "'a', 'z'"),
+    "no rows": ({"dev": HEADER}, "dev.tsv"),
+    "an empty file": ({"train": ""}, "train.tsv"),
+    "no such column": ({"text": "review"}, "train.tsv:1", "'review'", "'sentence', 'label'"),
+    "one label only": ({"train": f"{HEADER}w1\ta\nw2\ta\n"}, "train.tsv:2", "'a'"),
+    "a length beyond the model's": ({"max_length": 33}, "task.max_length", "33", "32"),
+    "no model": ({"init": "/nowhere"}, "/nowhere"),
 }
 
 
 @pytest.mark.parametrize("case", TABLES)
 def test_an_invalid_table_or_model_is_refused_with_its_location_before_anything_is_written(finetune, tmp_path, case):
-    arguments, message = TABLES[case]
-    with pytest.raises(BertTfError, match=message) as caught:
+    arguments, *named = TABLES[case]
+    with raises(BertTfError, *named):
         finetune(**arguments)
-    assert_one_line(caught.value)
     assert not (tmp_path / "model").exists()
 
 
@@ -252,7 +243,7 @@ def test_a_file_cannot_be_used_for_training_and_validation(tmp_path):
     (tmp_path / "train.tsv").write_text(f"{HEADER}w1\ta\n")
     config = FinetuneConfig(task=ClassificationConfig(), data=ExampleData(), train=TRAIN)
     for place in ("train.tsv", "-"):
-        with pytest.raises(ConfigError, match=r"one file; expected a folder that holds train\.tsv and dev\.tsv"):
+        with raises(ConfigError, "train.tsv", "dev.tsv"):
             finetuning.source_of(config, str(tmp_path / place) if place != "-" else place)
 
 
@@ -280,32 +271,29 @@ def test_a_failed_report_loses_no_model_and_is_written_when_the_run_resumes(fine
 
 def test_a_folder_without_a_model_is_refused(finetune, tmp_path):
     (tmp_path / "photos").mkdir()
-    with pytest.raises(DataError, match=r"photos: not a model .*; expected config\.json"):
+    with raises(DataError, "photos", "config.json"):
         finetune(init=tmp_path / "photos")
 
 
 def test_a_checkpoint_whose_vocabulary_has_another_size_is_refused(finetune, pretrained):
     with open(pretrained / "vocab.txt", "a") as file:
         file.write("more\n")
-    with pytest.raises(DataError, match="46") as caught:
+    with raises(DataError, "46"):
         finetune()
-    assert_one_line(caught.value)
 
 
 def test_weights_of_another_size_are_listed_by_name(finetune, pretrained):
     text = (pretrained / "config.json").read_text()
     (pretrained / "config.json").write_text(text.replace('"hidden_size": 16', '"hidden_size": 18'))
-    with pytest.raises(DataError, match=r"word_embeddings.* is \[45, 16\], not \[45, 18\]") as caught:
+    with raises(DataError, "word_embeddings", "[45, 16]", "[45, 18]"):
         finetune()
-    assert_one_line(caught.value)
 
 
 def test_truncated_weights_are_refused(finetune, pretrained):
     file = pretrained / "model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(DataError, match=r"model\.safetensors cannot be read") as caught:
+    with raises(DataError, "model.safetensors"):
         finetune()
-    assert_one_line(caught.value)
 
 
 def test_finetuning_keeps_the_labels_with_the_model_and_skipped_examples_in_the_results(finetune, tmp_path):
@@ -357,9 +345,8 @@ def test_a_masked_lm_is_finetuned_with_a_new_pooler_drawn_from_the_seed(finetune
 def test_a_checkpoint_without_a_vocabulary_is_refused(finetune, pretrained, tmp_path):
     config = json.loads((pretrained / "config.json").read_text())
     (pretrained / "config.json").write_text(json.dumps(config | {"tokenizer": {}}))
-    with pytest.raises(DataError, match=r"pretrained: no WordPiece vocabulary.*vocab\.txt") as caught:
+    with raises(DataError, "WordPiece", "vocab.txt"):
         finetune()
-    assert_one_line(caught.value)
     assert not (tmp_path / "model").exists()
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from bert_tf.errors import ConfigError
 from bert_tf.training import evaluation, step
 from bert_tf.training.strategy import cores, create, is_chief, parallel_parts
+from tests.errors import raises
 from tests.training.processes import cluster, finish, start
 from tests.training.replicas import train
 from tests.training.small import difference
@@ -134,13 +135,13 @@ CLUSTERS = [f'{{"cluster": {{"worker": ["localhost:1"]}}, "task": {task}}}' for 
 @pytest.mark.parametrize("value", ["", "x", '{"cluster": 1}', '{"cluster": {"worker": ["localhost:1"]}}', *CLUSTERS])
 def test_a_wrong_list_of_workers_is_one_line(monkeypatch, value):
     monkeypatch.setenv("TF_CONFIG", value)
-    with pytest.raises(ConfigError, match=r"TF_CONFIG is '.*, which lists no workers: ") as caught:
+    with raises(ConfigError, "TF_CONFIG") as caught:
         create("multi_worker")
     assert value[:20] in str(caught.value)
 
 
 def test_the_error_for_an_unknown_strategy_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"--strategy=mirorred is unknown; choose one of auto, one_device, mirrored"):
+    with raises(ConfigError, "--strategy=mirorred", "one_device"):
         create("mirorred")
 
 

@@ -29,6 +29,7 @@ from bert_tf.training.runs import finetuning
 from tests.model.small import PIECES, randomize, small_config
 from tests.packages import package, shared
 
+pytestmark = pytest.mark.slow
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
 TRAIN = TrainConfig(batch_size=8, steps=3, dtype="float32", log_every=3, steps_per_call=3)
 HANGUL = [chr(code) for code in range(0xAC00, 0xD7A4, 28)]
@@ -174,7 +175,6 @@ FORMATS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_published_format_is_fine_tuned_evaluated_and_predicted(run, tmp_path, name):
     write, labels, scores = FORMATS[name]
@@ -206,7 +206,6 @@ def test_json_lines_with_several_labels_are_fine_tuned_evaluated_and_predicted(r
     assert all(set(prediction["labels"]) <= set("xyz") for prediction in predictions) and len(predictions) == 20
 
 
-@pytest.mark.slow
 def test_a_csv_file_with_numbers_is_fine_tuned_evaluated_and_predicted(run, tmp_path):
     for part in ("train", "dev", "test"):
         with open(tmp_path / f"{part}.csv", "w", newline="") as file:
@@ -221,7 +220,6 @@ def test_a_csv_file_with_numbers_is_fine_tuned_evaluated_and_predicted(run, tmp_
     assert metrics["loss"] < 400**2 + np.var(np.arange(9) * 100)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, text, config",
     [

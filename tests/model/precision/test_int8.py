@@ -18,6 +18,7 @@ from bert_tf.model.mode import Mode, computing
 from bert_tf.model.precision import int8
 from bert_tf.model.precision.dispatch import VARIANTS
 from bert_tf.model.precision.optimize import optimized
+from tests.errors import raises
 from tests.inference.exports import LENGTH, VOCABULARY, classifier
 from tests.inference.test_export import make
 from tests.model.small import randomize, small_config
@@ -150,10 +151,10 @@ def test_a_channel_of_any_size_takes_no_negative_number_of_others(rng):
 
 @exports_int8
 def test_a_model_that_computes_infinity_is_named_before_its_export(tmp_path):
-    task, model = make("single")
+    task, model = make()
     kernel = encoder_of(model).blocks()[0].attention.qkv.kernel
     kernel.assign(kernel * 1e30)
-    with pytest.raises(DataError, match="int8: the model itself computes NaN or infinity; check its training"):
+    with raises(DataError, "int8", "NaN"):
         export(task, model, str(tmp_path / "model"), check=False, optimize="int8")
 
 
@@ -166,7 +167,7 @@ def test_smoothing_makes_channels_alike_and_at_most_1(rng):
 
 
 def test_the_words_are_rounded_by_row():
-    _, model = make("single")
+    _, model = make()
     layer = model.get_layer("encoder").embeddings
     table, ids = layer.word_embeddings.numpy(), np.array([[3, 0], [7, 5]])
     found = in_graph(int8.Lookup(layer), ids)
@@ -176,7 +177,7 @@ def test_the_words_are_rounded_by_row():
 
 @exports_int8
 def test_an_export_in_int8_is_smaller_and_answers_nearly_the_same(tmp_path):
-    task, model = make("single")
+    task, model = make()
     exported = export(task, model, str(tmp_path / "int8"), attention=True, optimize="int8")
     plain = export(task, model, str(tmp_path / "float32"), check=False)
     texts = ["A film to remember.", "the good " * 40, ""]
@@ -210,7 +211,7 @@ def test_layers_stay_in_float32_until_the_answers_are_near_enough(tmp_path, monk
         assert "in float32" in made.approximation.split("relative)")[1]
     assert not any(layer.converted for block in encoder.blocks() for layer in int8.products(block).values())
     monkeypatch.setitem(session.TOLERANCES, "int8", 1e-7)
-    with pytest.raises(DataError, match=r"^int8: the last layer differs by .*; nothing was exported"):
+    with raises(DataError, "int8"):
         export(task, model, str(tmp_path), optimize="int8")
-    with pytest.raises(ConfigError, match=r"^optimize is 'int4'; expected one of none, bfloat16, int8$"):
+    with raises(ConfigError, "'int4'", "bfloat16", "int8"):
         export(task, model, str(tmp_path), optimize="int4")

@@ -14,6 +14,7 @@ from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
 from bert_tf.training import phases
 from bert_tf.training.runs import finetuning, runner, sweep
+from tests.errors import raises
 from tests.model.small import PIECES, small_config
 
 STRATEGY = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -45,7 +46,7 @@ def write_tables(folder, labels, validation=("x", "y")):
 
 
 def assert_diverges(model, *arguments):
-    with pytest.raises(runner.DivergedError, match="no model was written; check the labels, or lower") as caught:
+    with raises(runner.DivergedError, "no model") as caught:
         finetuning.finetune(*arguments, str(model), STRATEGY)
     assert caught.value.exit_status == 1
     assert not {"config.json", "model.safetensors", "results.json"} & {path.name for path in model.iterdir()}
@@ -79,7 +80,7 @@ def test_a_number_whose_square_float32_cannot_hold_is_refused_before_the_run(tmp
     config = FinetuneConfig(task=RegressionConfig(max_length=8), train=TRAIN)
     for label in ("1e308", "-1e19"):
         where = write_tables(tmp_path, ["1", label, "2", "3"], ["1", "2"])
-        with pytest.raises(DataError, match=r"train.tsv:3: label '.*'; expected a number from -1e\+18 up to 1e\+18"):
+        with raises(DataError, "train.tsv:3", "-1e+18", "1e+18"):
             finetuning.finetune(config, where, pretrained(0.0), str(tmp_path / "model"), STRATEGY)
 
 

@@ -14,6 +14,7 @@ from bert_tf.training.phases import Input
 from bert_tf.training.state import best_weights as best_module
 from bert_tf.training.state.best_weights import BestWeights
 from bert_tf.training.state.history import History
+from tests.errors import raises
 from tests.training.small import Stop, epochs, trainer
 
 # Best at 6; checkpoints at 5, 10 and 12, so that evaluations lie between them.
@@ -183,7 +184,7 @@ def test_best_weights_are_only_kept_on_request(tmp_path):
 def test_patience_implies_keep_best_and_is_not_negative():
     assert TrainConfig(patience=3).resolved().keep_best
     assert not TrainConfig().resolved().keep_best
-    with pytest.raises(ConfigError, match=r"train\.patience is -1"):
+    with raises(ConfigError, "train.patience", "-1"):
         dataclasses.replace(TrainConfig(), patience=-1).check()
 
 

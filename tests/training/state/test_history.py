@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from bert_tf.errors import BertTfError
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.training.state.history import History, by_phase
+from tests.errors import raises
 
 
 def filled(folder, steps=(10, 20, 30)):
@@ -128,11 +129,9 @@ def test_a_run_that_a_full_disk_ended_resumes_with_whole_lines(small_disk, fill,
     history = History(str(small_disk), 0, draw=draw)
     history.point(10, 0, {"loss": 1.0}, 0.0, {})
     fill(0)
-    with pytest.raises(BertTfError, match=r"curves\.png could not be written: No space left on device; make room"):
+    with raises(BertTfError, "curves.png", "No space left on device"):
         history.draw()
-    with pytest.raises(
-        BertTfError, match=r"(history\.jsonl|tensorboard) could not be written: No space left on device; "
-    ):
+    with raises(BertTfError, "No space left on device"):
         for step in range(20, 520, 50):  # more than the rest of the file's last page
             history.point(step, 0, {f"measure {number}": 1.0 for number in range(20)}, 0.0, {})
     (small_disk / "other").unlink()

@@ -11,6 +11,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import replacing
 from bert_tf.training.runs.runner import results_of
 from bert_tf.training.state.run_manifest import RESUMABLE_FIELDS, RunManifest, differences
+from tests.errors import raises
 
 
 class Killed(Exception):
@@ -96,7 +97,7 @@ def test_the_error_for_another_runs_directory_lists_the_differences(tmp_path):
 
 def test_a_corpus_with_other_contents_is_refused(tmp_path):
     folder = claimed(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"inputs.input.bytes: 100 there, 101 now"):
+    with raises(ConfigError, "inputs.input.bytes", "100", "101"):
         RunManifest(str(folder), RUN | {"inputs": {"input": {"bytes": 101}}})
 
 
@@ -138,7 +139,7 @@ def test_an_accepted_change_is_not_recorded_if_the_run_could_not_resume(tmp_path
 
 def test_another_program_is_refused_even_if_changes_are_accepted(tmp_path):
     folder = claimed(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"pretrain there, finetune now"):
+    with raises(ConfigError, "pretrain", "finetune"):
         RunManifest(str(folder), RUN | {"program": "finetune"}, accept=True)
 
 
@@ -154,7 +155,7 @@ def test_the_settings_of_several_runs_may_be_corrected_until_one_has_a_checkpoin
     RunManifest(str(folder), RUN).write(0)
     RunManifest(str(folder / "seed_0"), RUN).write(0)
     (folder / "seed_0" / sign).touch()
-    with pytest.raises(ConfigError, match="another run") if begun else contextlib.nullcontext():
+    with raises(ConfigError, "another run") if begun else contextlib.nullcontext():
         RunManifest(str(folder), other(batch_size=4)).write(0)
     assert on_disk(folder) == (RUN if begun else other(batch_size=4))
 
@@ -178,21 +179,21 @@ def test_a_place_that_the_run_could_not_write_is_named_before_it_starts(tmp_path
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).write_text("")
-    with pytest.raises(ConfigError, match=rf"{name} is (not )?a directory"):
+    with raises(ConfigError, name):
         RunManifest(str(tmp_path), RUN)
 
 
 def test_a_model_whose_checkpoints_were_removed_is_not_replaced_by_another_run(tmp_path):
     RunManifest(str(tmp_path), RUN).write(0)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="belongs to another run"):
+    with raises(ConfigError, "another run"):
         RunManifest(str(tmp_path), other(seed=1))
     RunManifest(str(tmp_path), RUN)
 
 
 def test_a_directory_with_other_files_is_refused_and_not_changed(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(ConfigError, match=r"not empty \(it holds 'thesis.tex'\)"):
+    with raises(ConfigError, "'thesis.tex'"):
         RunManifest(str(tmp_path), RUN)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
