@@ -1,4 +1,4 @@
-"""The tasks, by name. To add one, add a file and list its class here."""
+"""The tasks, by name. To add one, add a file, list its class here and test it with a row in tests/tasks/harness.py."""
 
 from typing import Any
 

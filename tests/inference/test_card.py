@@ -17,6 +17,7 @@ from bert_tf.inference.samples import FULL_BATCH
 from bert_tf.inference.saved_model import export
 from bert_tf.tasks.regression import Regression, RegressionConfig
 from bert_tf.text import Tokenizer
+from tests.errors import raises
 from tests.model.small import PIECES, randomize, small_config
 
 RESULTS = {
@@ -35,7 +36,7 @@ RESULTS = {
 def regression(tmp_path_factory):
     """A task and the directory of an exported version."""
     task = Regression(Tokenizer(PIECES), RegressionConfig(max_length=16), labels=("value",), pair=True)
-    model = randomize(task.build(BertEncoder(small_config())), scale=0.5)
+    model = randomize(task.build(BertEncoder(small_config(num_layers=1))), scale=0.5)
     return task, export(task, model, str(tmp_path_factory.mktemp("models") / "similar texts"), results=RESULTS).path
 
 
@@ -133,7 +134,7 @@ def test_the_task_is_restored_from_a_version(regression, tmp_path):
     task, path = regression
     again = task_of_export(path)
     assert (type(again), again.settings(), again.tokenizer.vocab) == (type(task), task.settings(), task.tokenizer.vocab)
-    with pytest.raises(DataError, match=r"no assets\.extra/model_card\.json; expected a version written"):
+    with raises(DataError, "assets.extra/model_card.json"):
         task_of_export(str(tmp_path))
     (tmp_path / "assets.extra").mkdir()
     for card, message in (

@@ -1,6 +1,5 @@
 """Exported models give the answers of the Python model and use only ops that TF Serving has."""
 
-import functools
 import json
 import os
 import pathlib
@@ -24,38 +23,27 @@ from bert_tf.inference.saved_model import export, export_run
 from bert_tf.inference.session import NotServable, Session
 from bert_tf.inputs.datasets.tables import read_table
 from bert_tf.tasks.classification import Classification, ClassificationConfig
-from bert_tf.tasks.mlm_and_nsp import Pretraining
-from bert_tf.tasks.tagging import Tagging, TaggingConfig
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text import Tokenizer
+from tests.errors import raises
 from tests.model.numpy_bert import encode, softmax, tensors_of
 from tests.model.small import PIECES, multiplies_bfloat16, randomize, small_config
 
 LENGTH = 32
-KINDS = ("single", "pair", "fill", "tags")
 VOCABULARY = [*PIECES, *(f"##{letter}" for letter in "abcdfghijklmnopqrtuvwxyz")]
 
 
-def classification(tokenizer, labels, *, pair=False):
-    return Classification(tokenizer, ClassificationConfig(max_length=LENGTH), labels=labels, pair=pair)
-
-
-def make(kind):
-    tokenizer = Tokenizer(VOCABULARY)
+def make():
+    config = ClassificationConfig(max_length=LENGTH)
+    task = Classification(Tokenizer(VOCABULARY), config, labels=("negative", "positive"), pair=False)
     encoder = BertEncoder(small_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, num_layers=1))
-    task = {
-        "fill": lambda: Pretraining(tokenizer, LENGTH),
-        "single": lambda: classification(tokenizer, ("negative", "positive")),
-        "pair": lambda: classification(tokenizer, ("a", "b", "c"), pair=True),
-        "tags": lambda: Tagging(tokenizer, TaggingConfig(max_length=LENGTH), labels=("O", "B-X", "I-X")),
-    }[kind]()
     return task, randomize(task.build(encoder), scale=0.5)  # with small weights all texts get nearly the same answer
 
 
 class Served(NamedTuple):
     """A task, its model, the directory of its exported version, and a session on that."""
 
-    task: FineTuningTask | Pretraining
+    task: FineTuningTask
     model: keras.Model
     path: str
     session: ask.Model
@@ -65,23 +53,13 @@ class Served(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """Function from a kind to its cached Served."""
-
-    @functools.cache
-    def of(kind):
-        task, model = make(kind)
-        signatures = task.signatures(model)
-        task.signatures = lambda model: dict(signatures)  # traced once for all exports of the model
-        path = export(task, model, str(tmp_path_factory.mktemp(kind) / "served"), check=False).path
-        return Served(task, model, path, ask.Model(path))
-
-    return of
-
-
-@pytest.fixture
-def single(exported):
-    return exported("single")
+def single(tmp_path_factory):
+    """A classifier of single texts."""
+    task, model = make()
+    signatures = task.signatures(model)
+    task.signatures = lambda model: dict(signatures)  # traced once for all exports of the model
+    path = export(task, model, str(tmp_path_factory.mktemp("single") / "served"), check=False).path
+    return Served(task, model, path, ask.Model(path))
 
 
 def numpy_probabilities(task, model, texts):
@@ -108,32 +86,8 @@ def test_answers_match_the_python_model_on_real_sentences(single):
     np.testing.assert_array_equal(answer["labels"], np.tile(labels, (len(texts), 1)))
 
 
-def test_an_answer_does_not_depend_on_the_rest_of_the_batch(single):
-    texts = ["a b", "the good " * 40, ""]
-    together = single.answers(text=texts)["probabilities"]
-    for text, probabilities in zip(texts, together, strict=True):
-        np.testing.assert_allclose(single.answers(text=[text])["probabilities"][0], probabilities, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
-def test_requests_without_texts_and_with_empty_texts_are_answered(exported, kind, texts):
-    session = exported(kind).session
-    answer = session.run(dict.fromkeys(session.ranks, texts))
-    assert {value.shape[0] for value in answer.values()} == {len(texts)}
-    assert all(np.isfinite(value).all() for value in answer.values() if value.dtype.kind == "f")
-
-
 def test_bytes_that_are_not_utf8_are_answered(single):
     assert np.isfinite(single.answers(text=[b"\xff\xfe a", b"\xed\xa0\x80"])["probabilities"]).all()
-
-
-def test_a_pair_has_two_inputs(exported):
-    pair = exported("pair")
-    first, second = ["a b", "the"], ["c", "good good"]
-    straight = pair.answers(text=first, second_text=second)["probabilities"]
-    assert straight.shape == (2, 3)
-    assert np.abs(straight - pair.answers(text=second, second_text=first)["probabilities"]).max() > 1e-3
 
 
 @pytest.fixture
@@ -198,8 +152,8 @@ def test_an_export_is_checked_before_it_gets_its_final_name(single, tmp_path):
 
 @multiplies_bfloat16
 def test_an_export_in_bfloat16_is_smaller_answers_nearly_the_same_and_leaves_the_model_unchanged(single, tmp_path):
-    task, model = make("single")  # traces signatures of its own, with the weights of `single`
-    exported = export(task, model, str(tmp_path / "small"), attention=True, optimize="bfloat16")
+    task, model = make()  # traces signatures of its own, with the weights of `single`
+    exported = export(task, model, str(tmp_path / "small"), optimize="bfloat16")
     texts = ["A film to remember.", "the good " * 40, ""]
     expected, found = single.answers(text=texts), ask.Model(exported.path).run({"text": texts})
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=0.02)
@@ -222,10 +176,10 @@ def test_an_export_in_bfloat16_is_smaller_answers_nearly_the_same_and_leaves_the
 @multiplies_bfloat16
 def test_an_export_that_differs_too_much_from_float32_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(bert_tf.inference.session.TOLERANCES, "bfloat16", 1e-6)
-    task, model = make("single")
-    with pytest.raises(DataError, match=r"^bfloat16: the last layer differs by .*; nothing was exported"):
+    task, model = make()
+    with raises(DataError, "bfloat16"):
         export(task, model, str(tmp_path), optimize="bfloat16")
-    with pytest.raises(ConfigError, match=r"^optimize is 'int7'; expected one of none, bfloat16, int8$"):
+    with raises(ConfigError, "'int7'", "bfloat16", "int8"):
         export(task, model, str(tmp_path), optimize="int7")
     assert os.listdir(tmp_path) == []
 
@@ -253,7 +207,7 @@ def test_a_model_whose_export_answers_differently_is_not_exported(single, tmp_pa
         return answers
 
     monkeypatch.setattr(Session, "ask", changed)
-    with pytest.raises(NotServable, match=r"output 'probabilities' differs from the model's by 1\.0e-04; nothing was"):
+    with raises(NotServable, "'probabilities'", "1.0e-04"):
         export(single.task, single.model, str(tmp_path))
     assert os.listdir(tmp_path) == []
 
@@ -261,7 +215,7 @@ def test_a_model_whose_export_answers_differently_is_not_exported(single, tmp_pa
 def test_a_model_that_answers_nan_is_not_exported():
     expected = [{"probabilities": np.array([[np.nan, 0.5]], np.float32)}]
     request = Request("serving_default", "short", {"text": np.array([b"a"], object)})
-    with pytest.raises(NotServable, match="the model itself answers NaN or infinity in 'probabilities'"):
+    with raises(NotServable, "NaN", "'probabilities'"):
         compare([request], expected, [{"outputs": [[float("nan"), 0.5]]}])
 
 
@@ -276,7 +230,7 @@ def test_an_op_that_tf_serving_may_lack_is_not_exported(tmp_path):
     module = tf.Module()
     module.serve = tf.function(lambda x: tf.linalg.expm(x), input_signature=[tf.TensorSpec([2, 2])])
     tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
-    with pytest.raises(NotServable, match=r"the graph has ops that TF Serving may lack: .*Matrix"):
+    with raises(NotServable, "MatrixSolve"):
         check_ops(str(tmp_path))
 
 
@@ -285,7 +239,7 @@ def test_a_model_trained_in_half_precision_is_exported_in_float32(single, tmp_pa
     encoder = BertEncoder(model.get_layer("encoder").config, dtype="mixed_bfloat16")
     half = task.build(encoder)
     half.set_weights(model.get_weights())
-    with pytest.raises(ConfigError, match="computes in mixed_bfloat16, and an export in float32"):
+    with raises(ConfigError, "mixed_bfloat16", "float32"):
         export(task, half, str(tmp_path / "served"))
     assert not os.path.exists(tmp_path / "served")
     save(str(tmp_path / "run"), half, encoder, task)

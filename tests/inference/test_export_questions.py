@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.config import ExampleData
-from bert_tf.inference.check import check_ops
 from bert_tf.inference.saved_model import export
 from bert_tf.inputs.datasets.copa import read_copa
 from bert_tf.inputs.datasets.examples import ChoiceExample, QuestionExample, ReadReport
@@ -94,15 +93,3 @@ def test_chosen_endings_equal_those_of_predict(served):
         if abs(np.diff(sorted(answer["probabilities"])[-2:])) > 1e-4:
             assert (answer["choice"], answer["label"]) == (prediction["choice"], prediction["label"])
     assert len({answer["choice"] for answer in answers}) > 1
-
-
-def test_graphs_have_only_ops_of_tf_serving(served):
-    for *_, path, _ in served:
-        check_ops(path)
-
-
-def test_a_request_without_questions_is_answered(served):
-    *_, path, _ = served[0]
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-    answer = serve(question=tf.constant([], tf.string), context=tf.constant([], tf.string))
-    assert {int(value.shape[0]) for value in answer.values()} == {0}

@@ -78,7 +78,7 @@ def check(optimized, flags, variants, version="2.21", environment=(), emulator=(
             assert difference("probabilities", answer["outputs"]["probabilities"], expected["probabilities"]) < 0.01
 
 
-@pytest.mark.parametrize("flags", ["avx2 fma", None])
+@pytest.mark.parametrize("flags", ["avx2 fma", pytest.param(None, marks=pytest.mark.slow)])
 def test_without_instruction_sets_an_optimized_export_computes_by_usual_operations(optimized, flags):
     check(optimized, flags, USUAL)
 

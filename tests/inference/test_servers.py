@@ -21,10 +21,9 @@ TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
-# Answers for rows, words and spans (vectors: test_extraction.py); the others add a way to make rows, a head, a setting
-# or a label.
+# Answers for rows and words (vectors: test_extraction.py); tests/tasks/test_every_task.py asks an export of each task.
 PAIRS = "classification of pairs"
-QUICK = (PAIRS, "tagging on bilstm", "questions without answer")
+QUICK = (PAIRS, "tagging on bilstm")
 every_kind = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in kinds.KINDS]
 )

@@ -105,7 +105,10 @@ def test_the_padding_of_a_server_is_removed():
     assert [row.tolist() for row in again["score"]] == [[0.5], [], [0.0, 0.25, 0.0]]
 
 
-@pytest.mark.parametrize("task", ["classification", "cosine", "tagging", "questions"])
+@pytest.mark.parametrize(
+    "task",
+    ["cosine", "tagging", *(pytest.param(task, marks=pytest.mark.slow) for task in ("classification", "questions"))],
+)
 def test_a_users_pipeline_traces_a_task_without_a_warning_of_autograph(task, caplog):
     makers = {
         "classification": kinds._classification,

@@ -1,0 +1,106 @@
+"""Each row of the harness through fit, evaluate, predict, save, load, export and resume."""
+
+import json
+import math
+import types
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import DataError
+from bert_tf.inference import predictions
+from bert_tf.inputs.datasets.examples import ReadReport
+from bert_tf.report.pages import evaluation_page
+from bert_tf.tasks import TASKS, FineTuningTask
+from tests.errors import raises
+from tests.inference.exports import check_same
+from tests.tasks import harness
+
+# Further ways through a task, and one whose codec is a part of another's.
+SLOW = {"classification", "regression by cosine", "words", "characters on a frozen encoder", "questions without answer"}
+ROWS = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in harness.ROWS]
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def fitted(request, tmp_path_factory):
+    return harness.fit(harness.ROWS[request.param], tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def asked(fitted):
+    """The row's inputs, with the unusual ones, and the predictions for them."""
+    inputs = [*fitted.row.x, *fitted.row.unusual]
+    return inputs, fitted.model.predict(inputs)
+
+
+def test_every_task_has_a_row():
+    fine_tuned = {task for task in TASKS.values() if issubclass(task, FineTuningTask)}
+    assert {row.api._kind for row in harness.ROWS.values()} == fine_tuned
+
+
+def test_predictions_are_finite_plain_values_in_the_order_of_the_inputs(fitted, asked):
+    assert len(asked[1]) == len(asked[0])
+    for value, prediction in zip(*asked, strict=True):
+        fitted.row.check(value, prediction)
+    assert json.loads(json.dumps(asked[1], allow_nan=False)) == asked[1]
+    assert len({json.dumps(one) for one in asked[1][: len(fitted.row.x)]}) == len(fitted.row.x)  # depend on the input
+
+
+def test_a_prediction_does_not_depend_on_the_rest_of_the_batch(fitted, asked):
+    some = slice(2, None, 3)  # a long one, one with another script, and one without text
+    check_same([fitted.model.predict([value])[0] for value in asked[0][some]], asked[1][some])
+
+
+def test_metrics_equal_those_of_the_predictions(fitted, asked):
+    found = fitted.model.evaluate(fitted.row.x, fitted.row.y)
+    expected = fitted.row.metrics(fitted.row.y, asked[1][: len(fitted.row.x)])
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert fitted.model.task.monitor in found
+
+
+def test_a_saved_model_predicts_the_same(fitted, asked, tmp_path):
+    fitted.model.save(tmp_path)
+    assert type(fitted.model).from_pretrained(tmp_path).predict(asked[0]) == asked[1]
+
+
+def test_an_export_gives_the_same_predictions(fitted, asked, tmp_path):
+    exported = predictions.load(fitted.model.export(tmp_path, check=False).path)
+    found = exported.predictions(harness.examples_of(fitted.model, asked[0]))
+    check_same([fitted.model._answer(one) for one in found], asked[1])
+
+
+@pytest.mark.parametrize(
+    "fitted",
+    [pytest.param(name, marks=[] if name == "several labels" else pytest.mark.slow) for name in harness.ROWS],
+    indirect=True,
+)
+def test_an_interrupted_run_ends_with_the_same_weights(fitted, tmp_path):
+    resumed = harness.fit(fitted.row, harness.stopped(fitted, tmp_path / "stopped"))
+    for file in ("model.safetensors", "config.json"):
+        assert (resumed.folder / file).read_bytes() == (fitted.folder / file).read_bytes()
+
+
+def test_an_answer_that_is_not_finite_is_refused_with_its_location_and_reported_during_training(fitted):
+    task, examples = fitted.model.task, harness.examples_of(fitted.model, fitted.row.x, fitted.row.y)
+    columns = task.codec.to_tensors(examples, labelled=False)
+    features = task.codec.pad(task.codec.preprocess(columns))
+    outputs = dict(fitted.model.model({name: features[name] for name in fitted.model.model.input}))
+
+    def predicted(**how):
+        decoded = task.codec.postprocess(features, outputs)
+        answers = task.codec.aggregate_windows(columns, features["row"], decoded)
+        return task.codec.predictions(examples, {name: answer.numpy() for name, answer in answers.items()}, **how)
+
+    assert len(predicted()) == len(examples)
+    of_last = features["row"] == len(examples) - 1
+    for name, output in outputs.items():
+        outputs[name] = tf.where(tf.reshape(of_last, [-1] + [1] * (len(output.shape) - 1)), math.nan, output)
+    with raises(DataError, "x[5]", "NaN"):
+        predicted()
+    found = predicted(finite=False)
+    task.benchmark.tune(examples, found)
+    metrics = {"loss": math.nan} | task.benchmark.official_metrics(examples, found)
+    split = types.SimpleNamespace(where="x", examples=examples, read_report=ReadReport())
+    page = evaluation_page(task, split, found, metrics)
+    confidences = task.benchmark.error_analysis(examples, found).confidences
+    assert ("because confidences are NaN" in page) == any(map(math.isnan, confidences))
