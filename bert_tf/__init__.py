@@ -23,18 +23,22 @@ if TYPE_CHECKING:
     from bert_tf.inputs.datasets.sources import read
     from bert_tf.model.encoder import BertEncoder
     from bert_tf.model.heads import BertPretrainer
+    from bert_tf.text.byte_pair import BytePairTokenizer
+    from bert_tf.text.sentence_piece import SentencePieceTokenizer
     from bert_tf.text.tokenizer import Tokenizer
 
 __all__ = [
     "BertConfig",
     "BertEncoder",
     "BertPretrainer",
+    "BytePairTokenizer",
     "IntentAndSlots",
     "MaskedLM",
     "MultiLabelClassifier",
     "MultipleChoice",
     "QuestionAnswerer",
     "SentenceEncoder",
+    "SentencePieceTokenizer",
     "TextClassifier",
     "TextRegressor",
     "TokenClassifier",
@@ -47,6 +51,8 @@ _MODULES = {
     "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.model.encoder",
     "BertPretrainer": "bert_tf.model.heads",
+    "BytePairTokenizer": "bert_tf.text.byte_pair",
+    "SentencePieceTokenizer": "bert_tf.text.sentence_piece",
     "Tokenizer": "bert_tf.text.tokenizer",
     "load": "bert_tf.checkpoints",
     "read": "bert_tf.inputs.datasets.sources",

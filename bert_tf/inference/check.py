@@ -22,14 +22,15 @@ SERVED_OPS = frozenset(
     Cast ConcatV2 Const Cumsum DecodeRaw DenseBincount DisableCopyOnRead DivNoNan EnsureShape Equal Erf ExpandDims
     FastBertNormalize FastWordpieceTokenizeWithOffsets Fill FlatMapDataset FloorDiv FloorMod GatherNd GatherV2 Greater
     GreaterEqual HashTableV2 Identity IdentityN If Less LessEqual LogicalAnd LogicalNot LogicalOr LookupTableFindV2
-    LookupTableImportV2 LowerBound MatMul MatchingFiles MatrixBandPart Max Maximum Mean Merge MergeV2Checkpoints
-    Minimum Mul Neg NoOp NotEqual OneHot OnesLike OptionsDataset Pack Pad PadV2 ParseExampleV2 Placeholder PrintV2 Prod
+    LookupTableImportV2 LowerBound MatMul MatchingFiles MatrixBandPart Max Maximum Mean Merge MergeV2Checkpoints Minimum
+    Mul Neg NoOp NotEqual OneHot OnesLike OptionsDataset Pack Pad PadV2 ParseExampleV2 Placeholder PrintV2 Prod
     QuantizeV2 RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv ReduceDataset ReduceJoin Relu
-    Reshape RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd Select SelectV2 SerializeTensor Shape ShardedFilename
-    Sigmoid Size Softmax Split Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch
-    StaticRegexReplace StridedSlice StringJoin Switch StringLength Sub Substr Sum TakeDataset Tanh TensorListConcatV2
-    TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate
-    TensorSliceDataset TextLineDataset Tile TopKV2 Transpose UnicodeDecodeWithOffsets Unique Unpack UnsortedSegmentJoin
+    Reshape RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScatterNd Select SelectV2 SentencepieceOp SentencepieceTokenizeOp
+    SentencepieceTokenizeWithOffsetsOp SerializeTensor Shape ShardedFilename Sigmoid Size Softmax Split Square Squeeze
+    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin
+    StringLength StringSplitV2 Sub Substr Sum Switch TakeDataset Tanh TensorListConcatV2 TensorListFromTensor
+    TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset
+    TextLineDataset Tile TopKV2 Transpose UnicodeDecodeWithOffsets UnicodeTranscode Unique Unpack UnsortedSegmentJoin
     UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp Where While ZerosLike
     _MklNativeFusedMatMul _MklSoftmax
     """.split()  # noqa: SIM905

@@ -20,7 +20,7 @@ from bert_tf.model.encoder import BertEncoder, feature_model
 from bert_tf.model.mode import infer
 from bert_tf.quiet import traced_function
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, WORD_LISTS, WORDS, check_size, padded, signature, token_signature
-from bert_tf.text.packing import dense_features, pack, truncate
+from bert_tf.text.packing import dense_features, truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import extents, given_words, pieces_with_accents, spans, word_numbers, word_of
 from bert_tf.types import Json, StrPath, Tensors, TfFunction
@@ -202,11 +202,11 @@ class Embedder:
             wordpiece has a vector of zeros.
         """
         ids, starts, ends = pieces_with_accents(self.tokenizer, self._prompted(text))
-        budget = self._length - 2
+        budget = self._length - self.tokenizer.specials()
         if self.config.long_texts == "head":
             ids, _, _ = truncate(ids, budget=budget)
         rows = windows(ids.row_lengths(), budget, (budget + 1) // 2)
-        packed, types = pack(cut(ids, *rows), cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
+        packed, types = self.tokenizer.pack(cut(ids, *rows))
         chosen = most_context(*rows)
         kept = self._window_vectors(packed, types, chosen)
         if self._per == "sentence":

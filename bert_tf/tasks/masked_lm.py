@@ -16,7 +16,7 @@ from bert_tf.model.mode import current, infer
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
-from bert_tf.text.packing import dense_features, pack, truncate
+from bert_tf.text.packing import dense_features, truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Json, Tensors, TfFunction
 
@@ -50,8 +50,8 @@ class FillMask:
 
     def token_features(self, columns: Tensors) -> Tensors:
         ids = self.tokenizer.tokenize(columns["text"], special_tokens=True)
-        ids, _, _ = truncate(ids, budget=self._max_length - 2)
-        return dense_features(*pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
+        ids, _, _ = truncate(ids, budget=self._max_length - self.tokenizer.specials())
+        return dense_features(*self.tokenizer.pack(ids))
 
     def signatures(self, model: keras.Model) -> dict[str, TfFunction]:
         if encoder_of(model).config.attention == "causal":

@@ -15,7 +15,7 @@ from bert_tf.tasks.benchmark import Benchmark, ErrorAnalysis, analysis_of_choice
 from bert_tf.tasks.codec import Codec, strings
 from bert_tf.tasks.objective import Objective, rows_of, truncated_share
 from bert_tf.tasks.task import FineTuningTask
-from bert_tf.text.packing import pack, truncate
+from bert_tf.text.packing import truncate
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 # Added to the logits of missing choices.
@@ -63,7 +63,7 @@ class ChoiceCodec(Codec):
 
     def preprocess(self, columns: Tensors) -> Tensors:
         choices = _ragged(columns["choices"])
-        budget = self.config.max_length - 3
+        budget = self.config.max_length - self.tokenizer.specials(pairs=True)
         given = columns["context"], choices.values, columns["question"]
         contexts, texts, questions = map(self.tokenizer.tokenize, given)
         # Only a question that would leave no room for the rest is cut.
@@ -73,7 +73,7 @@ class ChoiceCodec(Codec):
         )
         first, second, cut = truncate(contexts, texts, budget=budget - asked.row_lengths(), keep=self.config.long_texts)
         first, cut = tf.concat([first, asked], 1), cut | long_question
-        packed, types = pack(first, second, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
+        packed, types = self.tokenizer.pack(first, second)
         features = {
             "input_word_ids": choices.with_values(packed),
             "input_type_ids": choices.with_values(types),

@@ -14,7 +14,6 @@ from bert_tf.inputs.windows import cut, most_context, windows
 from bert_tf.model.positions import MASKED_SCORE
 from bert_tf.tasks.codec import Codec, strings
 from bert_tf.tasks.task import State
-from bert_tf.text.packing import pack
 from bert_tf.text.words import pieces_with_accents, spans
 from bert_tf.types import Array, Json, Tensors
 
@@ -76,16 +75,17 @@ class QuestionCodec(Codec):
         # Usually there are several questions about one text: it is tokenized once.
         texts, of_question = tf.unique(columns["context"])
         ids, starts, ends = (tf.gather(value, of_question) for value in pieces_with_accents(tokenizer, texts))
-        budget = config.budget - questions.row_lengths()
+        budget = config.max_length - tokenizer.specials(pairs=True) - questions.row_lengths()
         # A converted model's windows can be shorter than the default stride.
         spans = windows(ids.row_lengths(), budget, tf.minimum(tf.cast(config.stride, tf.int64), budget))
         rows = spans[0]
         questions = tf.gather(questions, rows)
-        packed, types = pack(questions, cut(ids, *spans), cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
+        packed, types = tokenizer.pack(questions, cut(ids, *spans))
         zero = tf.zeros([tf.size(rows), 1], tf.int32)
+        separators = [zero] * (tokenizer.specials(pairs=True) - 2)
 
         def of_tokens(of_context: tf.RaggedTensor) -> tf.RaggedTensor:
-            return tf.concat([zero, tf.zeros_like(questions), zero, of_context, zero], 1)  # as packed
+            return tf.concat([zero, tf.zeros_like(questions), *separators, of_context, zero], 1)  # as packed
 
         features = {
             "input_word_ids": packed,
@@ -97,7 +97,7 @@ class QuestionCodec(Codec):
             "truncated": tf.gather(truncated, rows),
         }
         if "answer" in columns:
-            before = questions.row_lengths() + 2  # [CLS] and [SEP]
+            before = questions.row_lengths() + 1 + len(separators)
             features["positions"] = answer_positions(columns["answer"], starts, ends, spans, before)
             features["weight"] = tf.gather(columns["weight"], rows)
         return features

@@ -23,7 +23,7 @@ from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExamp
 from bert_tf.tasks.objective import Objective, rows_of, truncated_share
 from bert_tf.tasks.task import FineTuningTask, State
 from bert_tf.tasks.texts import TextCodec, write_table
-from bert_tf.text.packing import pack, truncate
+from bert_tf.text.packing import truncate
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
@@ -93,9 +93,11 @@ class RegressionCodec(TextCodec):
         packed, truncated = [], []
         for text in (columns[spec.name] for spec in self.inputs()):
             ids, _, lost = truncate(
-                self.tokenizer.tokenize(text), budget=self.config.max_length - 2, keep=self.config.long_texts
+                self.tokenizer.tokenize(text),
+                budget=self.config.max_length - self.tokenizer.specials(),
+                keep=self.config.long_texts,
             )
-            packed.append(pack(ids, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id))
+            packed.append(self.tokenizer.pack(ids))
             truncated.append(lost)
         ids, types = (tf.stack(values, 1) for values in zip(*packed, strict=True))  # [rows, 2, None]
         rows = tf.range(tf.size(truncated[0], tf.int64))

@@ -29,7 +29,6 @@ from bert_tf.tasks.tags import (
     write_columns,
 )
 from bert_tf.tasks.task import State
-from bert_tf.text.packing import pack
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import (
     character_groups,
@@ -158,8 +157,8 @@ class TaggingCodec(Codec):
 
     def preprocess(self, columns: Tensors) -> Tensors:
         ids, is_first, features = match_words(self.tokenizer, self.state.unit, columns)
-        most = self.config.max_length
-        rows = windows(ids.row_lengths(), most - 2, self.config.stride or (most - 1) // 2)
+        most = self.config.max_length - self.tokenizer.specials()
+        rows = windows(ids.row_lengths(), most, self.config.stride or (most + 1) // 2)
         chosen = most_context(*rows).values & cut(ids.with_values(is_first), *rows).values
         zero = tf.zeros([tf.size(rows[0]), 1], tf.int32)
 
@@ -168,7 +167,7 @@ class TaggingCodec(Codec):
             of_windows = of_windows.with_values(tf.where(chosen, of_windows.values, 0))
             return tf.concat([zero, of_windows, zero], 1)  # [CLS] and [SEP]
 
-        packed, types = pack(cut(ids, *rows), cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
+        packed, types = self.tokenizer.pack(cut(ids, *rows))
         inputs = {"input_word_ids": packed, "input_type_ids": types, "row": rows[0]}
         return inputs | {name: in_windows(values) for name, values in features.items()}
 

@@ -12,7 +12,7 @@ from bert_tf.errors import DataError
 from bert_tf.inputs.datasets.examples import TextExample
 from bert_tf.inputs.windows import cut, windows
 from bert_tf.tasks.codec import Codec
-from bert_tf.text.packing import pack, truncate
+from bert_tf.text.packing import truncate
 from bert_tf.types import Tensors
 
 _BREAKS = re.compile(r"[\t\r\n]")
@@ -58,13 +58,13 @@ class TextCodec(Codec):
     def preprocess(self, columns: Tensors) -> Tensors:
         texts = [columns[spec.name] for spec in self.inputs()]
         ids = [self.tokenizer.tokenize(text) for text in texts]
-        budget = self.config.max_length - 1 - len(ids)
+        budget = self.config.max_length - self.tokenizer.specials(len(ids) == 2)
         rows = tf.range(tf.size(texts[0], tf.int64))
         if self.windows:
             rows, first, second, truncated = self._windows(ids, budget)
         else:
             first, second, truncated = truncate(*ids, budget=budget, keep=self.config.long_texts)
-        packed, types = pack(first, second, cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
+        packed, types = self.tokenizer.pack(first, second)
         features = {"input_word_ids": packed, "input_type_ids": types, "row": rows, "truncated": truncated}
         return features | {name: tf.gather(columns[name], rows) for name in ("labels",) if name in columns}
 

@@ -40,6 +40,10 @@ _CJK_STAND_IN = 0x40000  # planes 4 and 5 are unassigned
 _ASSIGNED = (range(0x01, 0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
 
 
+# Unicode's White_Space, ascending. (Python's `str.isspace` adds U+001C to U+001F.)
+WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+
+
 def is_punctuation(char: str) -> bool:
     """Whether the reference treats it as punctuation: category P, and all ASCII symbols such as "$" and "^"."""
     if char.isascii():

@@ -40,6 +40,19 @@ def string_tensor(strings: Strings) -> tf.Tensor:
     return text
 
 
+def is_valid(text: tf.Tensor) -> tf.Tensor:
+    """bool []: whether all strings [batch] are UTF-8."""
+    return tf.reduce_all(tf.strings.regex_full_match(text, _VALID))
+
+
+def replace_invalid(text: tf.Tensor, mark: bytes = b"") -> tf.Tensor:
+    """Replaces every byte that is not UTF-8 by `mark`, one byte or none."""
+    # \C stands for an invalid byte but matches any: without one at the end it would replace a valid byte there.
+    replaced = tf.strings.regex_replace(text + b"\xff", rf"({_VALID})\C", rb"\1" + mark)
+    # substr takes off what the added byte became.
+    return tf.strings.substr(replaced, tf.zeros_like(tf.strings.length(text)), tf.strings.length(text))
+
+
 class Normalizer(tf.Module):
     """The first half of BERT's tokenizer (BasicTokenizer of google-research/bert, tokenization.py)."""
 
@@ -94,9 +107,7 @@ class Normalizer(tf.Module):
         """Replaces every invalid byte by a filler and lower-cases final capital sigmas; keeps all offsets."""
 
         def repaired() -> tf.Tensor:
-            # \C stands for an invalid byte but matches any: without one at the end it would replace a valid byte there.
-            valid = tf.strings.regex_replace(text + b"\xff", rf"({_VALID})\C", rf"\1{FILLER}")
-            valid = tf.strings.substr(valid, tf.zeros_like(tf.strings.length(text)), tf.strings.length(text))
+            valid = replace_invalid(text, FILLER.encode())
             if not self.lower_case:
                 return valid
             return tf.strings.regex_replace(valid, final_sigma_pattern(), r"\1ς\2")

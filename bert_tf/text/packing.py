@@ -6,16 +6,18 @@ import tensorflow as tf
 
 
 def pack(
-    first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, *, cls_id: int, sep_id: int
+    first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, *, cls_id: int, sep_id: int, separators: int = 1
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
     """Joins segments with the special tokens.
 
     Args:
         first, second: RaggedTensors int32 [batch, None]; `second` is None for single texts.
         cls_id, sep_id: ids of [CLS] and [SEP].
+        separators: number of [SEP] between the segments.
 
     Returns:
-        ids, type_ids: RaggedTensors int32 [batch, None]; types are 0 up to the first [SEP] and 1 after it.
+        ids, type_ids: RaggedTensors int32 [batch, None]; types are 0 up to the first [SEP] and 1 after it, all 0 if
+        there are several.
     """
     batch = first.nrows(out_type=tf.int32)
     cls = tf.RaggedTensor.from_tensor(tf.fill([batch, 1], cls_id), row_splits_dtype=first.row_splits.dtype)
@@ -23,8 +25,9 @@ def pack(
     opening = tf.concat([cls, first, sep], axis=1)
     if second is None:
         return opening, tf.zeros_like(opening)
-    closing = tf.concat([second, sep], axis=1)
-    return tf.concat([opening, closing], axis=1), tf.concat([tf.zeros_like(opening), tf.ones_like(closing)], axis=1)
+    closing = tf.concat([*[sep] * (separators - 1), second, sep], axis=1)
+    types = tf.ones_like(closing) if separators == 1 else tf.zeros_like(closing)
+    return tf.concat([opening, closing], axis=1), tf.concat([tf.zeros_like(opening), types], axis=1)
 
 
 def truncate(

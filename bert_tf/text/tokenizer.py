@@ -9,11 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config.data import TokenizerSettings
-from bert_tf.config.values import check_fields, fitting, shown
-from bert_tf.errors import ConfigError, DataError
+from bert_tf.config.values import check_fields, fitting
+from bert_tf.text.base import BERT, BaseTokenizer, rows_of
 from bert_tf.text.codepoints import SPECIAL_BYTES, SPECIAL_PIECES, SPECIAL_STAND_INS, is_punctuation, stand_ins
 from bert_tf.text.normalizer import Normalizer
-from bert_tf.text.packing import dense_features, pack, truncate
 from bert_tf.text.tf_text import wordpiece, wordpiece_model
 from bert_tf.text.vocabulary import check_vocabulary, read_vocabulary
 from bert_tf.types import Array, Strings, StrPath
@@ -59,13 +58,7 @@ def _wordpiece_models(pieces: tuple[str, ...], split_cjk: bool) -> tuple[bytes, 
     return ordinary, long_words
 
 
-def _rows(row_splits: tf.Tensor) -> tf.Tensor:
-    """int64 [pieces]: the row of each piece. (TensorFlow's own function needs memory for rows * pieces values.)"""
-    steps = tf.math.bincount(tf.cast(row_splits[1:], tf.int32), dtype=tf.int64)  # rows that end before each piece
-    return tf.cumsum(steps)[: row_splits[-1]]
-
-
-class Tokenizer(tf.Module):
+class Tokenizer(BaseTokenizer):
     """BERT's tokenizer (BasicTokenizer and WordpieceTokenizer of google-research/bert, tokenization.py).
 
     Works on strings and string tensors, eagerly and in graphs; an exported model contains all it needs as constants.
@@ -100,35 +93,25 @@ class Tokenizer(tf.Module):
                 `lower_case`, BERT's default.
             split_cjk: make every CJK ideograph a separate word.
         """
-        super().__init__(name="tokenizer")
         check_fields(TokenizerSettings(lower_case, strip_accents, split_cjk), "the tokenizer")
         if isinstance(vocab, (str, os.PathLike)):
             pieces = read_vocabulary(vocab)
         else:
             pieces = list(fitting(vocab, list[str], "vocab"))
             check_vocabulary(pieces)
+        super().__init__(pieces, BERT, [piece.startswith("##") for piece in pieces])
         self._normalizer = Normalizer(lower_case, strip_accents, split_cjk)
         self.lower_case = self._normalizer.lower_case
         self.strip_accents = self._normalizer.strip_accents
         self.split_cjk = self._normalizer.split_cjk
-        self.vocab_size = len(pieces)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(pieces.index, SPECIAL_PIECES)
-
         ordinary, long_words = _wordpiece_models(tuple(pieces), self.split_cjk)
         with tf.init_scope():  # the buffers are constants, even if a tokenizer is created inside a graph
             self._ordinary_model = tf.constant(np.frombuffer(ordinary, np.uint8))
             self._long_words_model = tf.constant(np.frombuffer(long_words, np.uint8))
-            self._pieces = tf.constant(pieces)
-            self.continues = tf.constant([piece.startswith("##") for piece in pieces])
             self._stands_alone = tf.constant(
                 [piece == "[UNK]" or (len(piece) == 1 and is_punctuation(piece)) for piece in pieces]
             )
             self._character_lengths = tf.constant(_character_lengths())
-
-    @property
-    def vocab(self) -> list[str]:
-        """The pieces by id."""
-        return [piece.decode() for piece in self._pieces.numpy().tolist()]
 
     def get_config(self) -> dict[str, bool]:
         """Keyword arguments that, with the vocabulary, create the same tokenizer."""
@@ -167,7 +150,7 @@ class Tokenizer(tf.Module):
         text, (offsets, offset_splits), ids, row_splits, starts, ends = self._tokenize(
             strings, special_tokens, with_offsets=True
         )
-        rows = _rows(row_splits)  # [pieces]
+        rows = rows_of(row_splits)  # [pieces]
         begins = tf.gather(offset_splits, rows)
         first_bytes = tf.gather(offsets, begins + starts)
         last_bytes = tf.gather(offsets, begins + ends - 1)
@@ -196,58 +179,15 @@ class Tokenizer(tf.Module):
             word_starts: bool [batch, None].
         """
         _, _, ids, row_splits, starts, ends = self._tokenize(strings, special_tokens=False, with_offsets=False)
-        alone, rows = tf.gather(self._stands_alone, ids), _rows(row_splits)
+        alone, rows = tf.gather(self._stands_alone, ids), rows_of(row_splits)
         # Normalized text still has all its white space, and nothing else between two pieces.
         begins = (starts[1:] != ends[:-1]) | alone[1:] | alone[:-1] | (rows[1:] != rows[:-1])
         begins = tf.concat([tf.ones_like(ids[:1], tf.bool), begins], axis=0)
         return tuple(tf.RaggedTensor.from_row_splits(v, row_splits, validate=False) for v in (ids, begins))
 
-    def encode(self, texts: Strings, pairs: "Strings | None" = None, *, max_length: int = 512) -> dict[str, tf.Tensor]:
-        """Converts texts, or pairs of texts, to inputs of `BertEncoder`: [CLS] text [SEP] pair [SEP].
-
-        Args:
-            texts: string [batch], a list, or one string (a batch of one).
-            pairs: the second text of each pair, as many as `texts`; None for single texts.
-            max_length: tokens per row, special tokens included. A longer text is cut at its end; of a pair, the longer
-                text loses one token at a time.
-
-        Returns:
-            input_word_ids, input_mask (1 at tokens, 0 at padding) and input_type_ids, each int32 [batch, length]; the
-            length is that of the longest row.
-        """
-        segments = [self.tokenize(strings) for strings in ((texts,) if pairs is None else (texts, pairs))]
-        fitting(max_length, int, "max_length", {"at_least": len(segments) + 2, "at_most": 1_000_000})
-        budget = max_length - 1 - len(segments)
-        counts = {int(segment.nrows()) for segment in segments} if tf.executing_eagerly() else set()
-        if len(counts) > 1:
-            raise ConfigError(f"{' and '.join(map(str, sorted(counts)))} texts; expected as many pairs as texts")
-        first, second, _ = truncate(*segments, budget=budget)
-        return dense_features(*pack(first, second, cls_id=self.cls_id, sep_id=self.sep_id))
-
-    def detokenize(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """Joins pieces to text: "##" pieces to the previous one, all others after a space.
-
-        This does not restore the original text: it stays normalized, with spaces around punctuation. [PAD], [CLS] and
-        [SEP] are left out.
-
-        Args:
-            ids: int32 or int64 [batch, length].
-
-        Returns:
-            string [batch].
-        """
-        if not isinstance(ids, tf.RaggedTensor):
-            try:
-                ids = tf.RaggedTensor.from_tensor(ids)
-            except (TypeError, ValueError):
-                raise DataError(f"the ids are {shown(ids)}; expected whole numbers [batch, length]") from None
-        omitted = tf.constant([self.pad_id, self.cls_id, self.sep_id], ids.dtype)
-        kept = tf.reduce_all(ids.values[:, tf.newaxis] != omitted, axis=1)
-        values = tf.boolean_mask(ids.values, kept)
-        pieces = tf.gather(self._pieces, values)
-        pieces = tf.where(tf.gather(self.continues, values), tf.strings.regex_replace(pieces, "^##", ""), " " + pieces)
-        texts = tf.strings.unsorted_segment_join(pieces, tf.boolean_mask(_rows(ids.row_splits), kept), ids.nrows())
-        return tf.strings.regex_replace(texts, "^ ", "")
+    def _texts_of(self, ids: tf.Tensor) -> tf.Tensor:
+        pieces = tf.gather(self._pieces, ids)
+        return tf.where(tf.gather(self.continues, ids), tf.strings.regex_replace(pieces, "^##", ""), " " + pieces)
 
     def _tokenize(
         self, strings: Strings, special_tokens: bool, with_offsets: bool

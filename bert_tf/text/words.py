@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
+from bert_tf.text.base import is_among
 from bert_tf.text.codepoints import CJK_RANGES, accent_codes, punctuation_codes, space_codes
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.types import Array
 
 _BYTES = [bytes([value]) for value in range(256)]
 
@@ -30,12 +30,12 @@ def pieces_with_accents(
 
     def extended() -> tf.Tensor:
         codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
-        others = tf.ragged.boolean_mask(offsets, codes.with_values(~_is_among(codes.values, accent_codes())))
+        others = tf.ragged.boolean_mask(offsets, codes.with_values(~is_among(codes.values, accent_codes())))
         others = tf.concat([tf.cast(others, tf.int32), tf.strings.length(text)[:, tf.newaxis]], 1)
         return tf.gather(others.values, word_of(ends - 1, others, text) + 1)
 
     # At the end of a text this looks at the first character of the next one, which costs time but changes nothing.
-    any_accents = tf.reduce_any(_is_among(_code_points(text, ends), accent_codes()))
+    any_accents = tf.reduce_any(is_among(_code_points(text, ends), accent_codes()))
     return ids, starts, ends.with_values(tf.cond(any_accents, extended, lambda: ends.values))
 
 
@@ -81,7 +81,7 @@ def word_numbers(
     continues = tf.gather(tokenizer.continues, ids.values)
     # Looks at the text, not the piece: marks that the vocabulary lacks are [UNK].
     opening = _code_points(text, starts)
-    mark = _is_among(opening, punctuation_codes())
+    mark = is_among(opening, punctuation_codes())
     first = _first_of_row(ids)
     before = tf.where(first, 0, _shifted(ends.values, 0))  # end of the previous piece
     # A gap before a "##" piece is deleted text, not white space. It may be deleted text next to a mark, too.
@@ -168,11 +168,11 @@ def characters(text: tf.Tensor, rows: tf.Tensor, offsets: tf.Tensor) -> tf.Tenso
 
 def _has_space(text: tf.Tensor, firsts: tf.RaggedTensor, lasts: tf.RaggedTensor, needed: tf.Tensor) -> tf.Tensor:
     """bool [pieces]: whether there is white space from byte `firsts` to byte `lasts`; undefined unless `needed`."""
-    at_once = _is_among(_code_points(text, firsts), space_codes())
+    at_once = is_among(_code_points(text, firsts), space_codes())
 
     def searched() -> tf.Tensor:
         codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
-        spaces = tf.ragged.boolean_mask(offsets, codes.with_values(_is_among(codes.values, space_codes())))
+        spaces = tf.ragged.boolean_mask(offsets, codes.with_values(is_among(codes.values, space_codes())))
         spaces, first, last = (_in_all(text, tf.cast(one, tf.int32), gap=1) for one in (spaces, firsts, lasts))
         return tf.searchsorted(spaces, first) < tf.searchsorted(spaces, last)
 
@@ -202,13 +202,6 @@ def _code_points(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.Tensor:
             ),
         ),
     )
-
-
-def _is_among(codes: tf.Tensor, candidates: Array) -> tf.Tensor:
-    """bool, in the shape of `codes`; `candidates` must be ascending."""
-    known = tf.constant(candidates)
-    nearest = tf.minimum(tf.searchsorted(known, codes), known.shape[0] - 1)
-    return tf.gather(known, nearest) == codes
 
 
 def _is_ideograph(codes: tf.Tensor) -> tf.Tensor:

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 import bert_tf
 from bert_tf.files import bundled
-from bert_tf.text.packing import dense_features, pack, truncate
+from bert_tf.text.packing import dense_features, truncate
 from tests import packages
 from tests.model.numpy_bert import encode
 
@@ -37,7 +37,7 @@ def model(minilm):
     def features(texts):
         limit = encoder.config.max_position_embeddings
         ids, _, _ = truncate(tokenizer.tokenize(tf.constant(texts)), budget=limit - 2)
-        return dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
+        return dense_features(*tokenizer.pack(ids))
 
     return encoder, features
 

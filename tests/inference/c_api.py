@@ -71,7 +71,7 @@ class Api:
         self.copy_string = function("TF_StringCopy", None, pointer, ctypes.c_char_p, ctypes.c_size_t)
         self.string_size = function("TF_StringGetSize", ctypes.c_size_t, pointer)
         self.string_data = function("TF_StringGetDataPointer", pointer, pointer)
-        for library in sorted(glob.glob(f"{site_packages}/tensorflow_text/python/ops/*fast*.so")):
+        for library in sorted(glob.glob(f"{site_packages}/tensorflow_text/python/ops/*.so")):
             self.checked(self.load, library.encode())
 
     def checked(self, function, *arguments):

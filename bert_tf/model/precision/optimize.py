@@ -23,7 +23,7 @@ from bert_tf.model.layers import converted
 from bert_tf.model.mode import computing, current, infer
 from bert_tf.model.precision import bfloat16, int8, kernels
 from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch, Variant
-from bert_tf.text.packing import dense_features, pack
+from bert_tf.text.packing import dense_features
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Tensors
 
@@ -131,10 +131,10 @@ def _calibration(encoder: BertEncoder, tokenizer: Tokenizer) -> Iterator[Tensors
         yield tokenizer.encode(texts[start : start + 32], max_length=encoder.config.max_position_embeddings)
     ids = tokenizer.tokenize(tf.constant([" ".join(texts)] * 2))
     half = encoder.config.max_position_embeddings // 2 - 2
-    yield dense_features(*pack(ids[:1, :half], ids[1:, -half:], cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
+    yield dense_features(*tokenizer.pack(ids[:1, :half], ids[1:, -half:]))
     words = np.random.default_rng(0).integers(encoder.config.vocab_size, size=[8, min(64, 2 * half)])
     ids = tf.RaggedTensor.from_tensor(tf.constant(words, tf.int32))
-    yield dense_features(*pack(ids, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id))
+    yield dense_features(*tokenizer.pack(ids))
 
 
 def _in_int8(encoder: BertEncoder, ranges: list[int8.Largest], kept: Collection[int]) -> Iterator[_Form]:

@@ -1,0 +1,383 @@
+"""The interface of all tokenizers, and the way from text to token ids that those without words share."""
+
+import abc
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.config.values import fitting, shown
+from bert_tf.errors import ConfigError, DataError
+from bert_tf.text.codepoints import WHITE_SPACE, is_punctuation
+from bert_tf.text.normalizer import is_valid, replace_invalid, string_tensor
+from bert_tf.text.packing import dense_features, pack, truncate
+from bert_tf.types import Array, Strings
+
+# In segmented text: bytes that UTF-8 never contains.
+_WALL = b"\xff"  # between two segments
+_SPECIALS = [bytes([0xF5 + number]) for number in range(5)]  # a segment that is a special token
+_SKIPPED = b"\xfd"  # a segment without tokens
+
+
+# The inside of a character class; RE2's own class of white space is ASCII.
+RE2_WHITE_SPACE = "".join(rf"\x{{{ord(char):x}}}" for char in WHITE_SPACE)
+
+
+class Specials(NamedTuple):
+    """The names of the special tokens in a vocabulary."""
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+
+
+BERT = Specials("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROBERTA = Specials("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+
+def special_names(pieces: Sequence[str], source: str) -> Specials:
+    """Finds the special tokens of a vocabulary, each under its name in BERT or in RoBERTa.
+
+    Args:
+        pieces: by id.
+        source: where they come from, for error messages.
+
+    Raises:
+        DataError: one is missing.
+    """
+    known = set(pieces)
+    names = [next((name for name in pair if name in known), "") for pair in zip(BERT, ROBERTA, strict=True)]
+    missing = [" or ".join(pair) for name, *pair in zip(names, BERT, ROBERTA, strict=True) if not name]
+    if missing:
+        raise DataError(
+            f"{source}: no {', no '.join(missing)} among its {len(pieces):,} pieces; all of them are needed"
+        )
+    return Specials(*names)
+
+
+class BaseTokenizer(tf.Module, abc.ABC):
+    """Converts text to token ids, eagerly and in graphs; an exported model contains all it needs.
+
+    Invalid UTF-8 is skipped like in Python's `bytes.decode("utf-8", "ignore")`.
+
+    Attributes:
+        kind: name of the algorithm, in saved configs.
+        vocab_size: number of pieces.
+        special_names: the names of the special tokens in the vocabulary.
+        pad_id, unk_id, cls_id, sep_id, mask_id: their ids.
+        continues: bool [vocab_size], True for pieces that continue a word.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, pieces: Sequence[str], names: Specials, continues: Sequence[bool]) -> None:
+        """Sets the attributes.
+
+        Args:
+            pieces: by id.
+            names: of the special tokens, which are among the pieces.
+            continues: whether each piece continues a word.
+        """
+        super().__init__(name="tokenizer")
+        self.vocab_size, self.special_names = len(pieces), names
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(pieces.index, names)
+        # RoBERTa (Liu et al., 2019) has two separators between texts, and no types.
+        self._separators = 1 if names.sep == BERT.sep else 2
+        with tf.init_scope():  # constants, even if a tokenizer is created inside a graph
+            self._pieces = tf.constant(pieces)
+            self.continues = tf.constant(continues)
+
+    @property
+    def vocab(self) -> list[str]:
+        """The pieces by id."""
+        return [piece.decode() for piece in self._pieces.numpy().tolist()]
+
+    @abc.abstractmethod
+    def get_config(self) -> dict[str, bool]:
+        """Keyword arguments that, with the vocabulary, create the same tokenizer."""
+
+    @abc.abstractmethod
+    def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
+        """Converts text to token ids, without the special tokens around it.
+
+        Args:
+            strings: string [batch], a list, or one string (a batch of one).
+            special_tokens: treat the names of special tokens in the text as these tokens instead of ordinary text.
+
+        Returns:
+            int32 [batch, None].
+        """
+
+    @abc.abstractmethod
+    def tokenize_with_offsets(
+        self, strings: Strings, special_tokens: bool = False
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Converts text to token ids and their offsets in the original text.
+
+        A piece covers whole characters of the original text, so two pieces of one character share it.
+
+        Args:
+            strings, special_tokens: see `tokenize`.
+
+        Returns:
+            ids, starts, ends: int32 [batch, None]. Piece j of row i is bytes starts[i, j] to ends[i, j] (exclusive,
+            always more than starts[i, j]) of strings[i].
+        """
+
+    @abc.abstractmethod
+    def tokenize_with_words(self, strings: Strings) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Converts text to token ids and marks the first piece of each word; words are separated by white space.
+
+        Punctuation marks that are pieces, and unknown words, are separate words.
+
+        Args:
+            strings: see `tokenize`.
+
+        Returns:
+            ids: int32 [batch, None].
+            word_starts: bool [batch, None].
+        """
+
+    def specials(self, pairs: bool = False) -> int:
+        """The number of special tokens that `pack` adds to a text, or to a pair of texts."""
+        return 2 + pairs * self._separators
+
+    def pack(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Joins segments with the special tokens: BERT's [CLS] first [SEP] second [SEP] (paper, figure 2), or RoBERTa's
+        <s> first </s></s> second </s>.
+
+        Args:
+            first, second: int32 [batch, None]; `second` is None for single texts.
+
+        Returns:
+            ids, type_ids: int32 [batch, None]. BERT's types are 0 up to the first [SEP] and 1 after it; RoBERTa's
+                are 0.
+        """
+        return pack(first, second, cls_id=self.cls_id, sep_id=self.sep_id, separators=self._separators)
+
+    def encode(self, texts: Strings, pairs: "Strings | None" = None, *, max_length: int = 512) -> dict[str, tf.Tensor]:
+        """Converts texts, or pairs of texts, to inputs of `BertEncoder`, with special tokens as `pack` adds them.
+
+        Args:
+            texts: string [batch], a list, or one string (a batch of one).
+            pairs: the second text of each pair, as many as `texts`; None for single texts.
+            max_length: tokens per row, special tokens included. A longer text is cut at its end; of a pair, the longer
+                text loses one token at a time.
+
+        Returns:
+            input_word_ids, input_mask (1 at tokens, 0 at padding) and input_type_ids, each int32 [batch, length]; the
+            length is that of the longest row.
+        """
+        segments = [self.tokenize(strings) for strings in ((texts,) if pairs is None else (texts, pairs))]
+        added = self.specials(pairs is not None)
+        fitting(max_length, int, "max_length", {"at_least": added + 1, "at_most": 1_000_000})
+        counts = {int(segment.nrows()) for segment in segments} if tf.executing_eagerly() else set()
+        if len(counts) > 1:
+            raise ConfigError(f"{' and '.join(map(str, sorted(counts)))} texts; expected as many pairs as texts")
+        first, second, _ = truncate(*segments, budget=max_length - added)
+        return dense_features(*self.pack(first, second))
+
+    def detokenize(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+        """Joins pieces to text, without the special tokens for padding, beginnings and ends.
+
+        Args:
+            ids: int32 or int64 [batch, length].
+
+        Returns:
+            string [batch]. WordPiece's is normalized, with spaces around punctuation; the others' is the original text,
+            apart from what their models normalize.
+        """
+        if not isinstance(ids, tf.RaggedTensor):
+            try:
+                ids = tf.RaggedTensor.from_tensor(ids)
+            except (TypeError, ValueError):
+                raise DataError(f"the ids are {shown(ids)}; expected whole numbers [batch, length]") from None
+        omitted = tf.constant([self.pad_id, self.cls_id, self.sep_id], ids.dtype)
+        kept = tf.reduce_all(ids.values[:, tf.newaxis] != omitted, axis=1)
+        values, rows = tf.boolean_mask(ids.values, kept), tf.boolean_mask(rows_of(ids.row_splits), kept)
+        return self._trimmed(tf.strings.unsorted_segment_join(self._texts_of(values), rows, ids.nrows()))
+
+    @abc.abstractmethod
+    def _texts_of(self, ids: tf.Tensor) -> tf.Tensor:
+        """string [pieces]: what each piece [pieces] adds to a text."""
+
+    def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
+        """string [batch]: joined pieces without the space that begins the first word."""
+        return tf.strings.regex_replace(texts, "^ ", "")
+
+
+def rows_of(row_splits: tf.Tensor) -> tf.Tensor:
+    """int64 [values]: the row of each value. (TensorFlow's own function needs memory for rows * values numbers.)"""
+    steps = tf.math.bincount(tf.cast(row_splits[1:], tf.int32), dtype=tf.int64)  # rows that end before each value
+    return tf.cumsum(steps)[: row_splits[-1]]
+
+
+class SubwordTokenizer(BaseTokenizer):
+    """A tokenizer whose pieces contain the white space before words: byte-level BPE and SentencePiece."""
+
+    def __init__(self, pieces: Sequence[str], names: Specials, texts: Sequence[bytes]) -> None:
+        """See `BaseTokenizer`.
+
+        Args:
+            pieces: by id.
+            names: of the special tokens, which are among the pieces.
+            texts: what each piece stands for; special tokens for their names.
+        """
+        special = set(names)
+        decoded = [text.decode("utf-8", "replace") for text in texts]
+        opens = [text.startswith(tuple(WHITE_SPACE)) for text in decoded]
+        super().__init__(pieces, names, [not (o or piece in special) for o, piece in zip(opens, pieces, strict=True)])
+        bare = (text.strip() for text in decoded)
+        alone = [
+            piece == names.unk or (len(text) == 1 and is_punctuation(text))
+            for piece, text in zip(pieces, bare, strict=True)
+        ]
+        with tf.init_scope():
+            self._opens, self._alone = tf.constant(opens), tf.constant(alone)
+            self._closes = tf.constant([text.endswith(tuple(WHITE_SPACE)) for text in decoded])
+            self._texts = tf.constant(texts)
+
+    @abc.abstractmethod
+    def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """Tokenizes texts without special tokens.
+
+        Args:
+            segments: string [segments], valid UTF-8.
+            with_offsets: whether the offsets are needed.
+
+        Returns:
+            ids int32 [segments, None]; starts and ends int64 [pieces] in bytes of their segments, possibly equal or
+            within a character. Empty without `with_offsets`.
+        """
+
+    def tokenize(self, strings: Strings, special_tokens: bool = False) -> tf.RaggedTensor:
+        text = string_tensor(strings)
+        valid = tf.cond(is_valid(text), lambda: text, lambda: replace_invalid(text))
+        return self._tokenize(valid, special_tokens, with_offsets=False)[0]
+
+    def tokenize_with_offsets(
+        self, strings: Strings, special_tokens: bool = False
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        text = string_tensor(strings)
+        valid = is_valid(text)
+        clean = tf.cond(valid, lambda: text, lambda: replace_invalid(text))
+        ids, starts, ends = self._tokenize(clean, special_tokens, with_offsets=True)
+        starts, ends = _whole_characters(clean, rows_of(ids.row_splits), starts, ends)
+
+        def in_all() -> tuple[tf.Tensor, tf.Tensor]:
+            marked = tf.strings.reduce_join(replace_invalid(text, _WALL))
+            kept = tf.where(tf.io.decode_raw(marked, tf.uint8) != _WALL[0])[:, 0]
+            return tf.gather(kept, starts), tf.gather(kept, ends - 1) + 1
+
+        starts, ends = tf.cond(valid, lambda: (starts, ends), in_all)
+        begins = tf.gather(_begins(text), rows_of(ids.row_splits))
+        return ids, *(ids.with_values(tf.cast(at - begins, tf.int32)) for at in (starts, ends))
+
+    def tokenize_with_words(self, strings: Strings) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        ids = self.tokenize(strings)
+        rows, values = rows_of(ids.row_splits), ids.values
+        alone, closes = tf.gather(self._alone, values), tf.gather(self._closes, values)
+        begins = tf.gather(self._opens, values)[1:] | closes[:-1] | alone[1:] | alone[:-1] | (rows[1:] != rows[:-1])
+        return ids, ids.with_values(tf.concat([tf.ones_like(values[:1], tf.bool), begins], 0))
+
+    def _texts_of(self, ids: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self._texts, ids)
+
+    def _tokenize(
+        self, text: tf.Tensor, special_tokens: bool, with_offsets: bool
+    ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """ids [batch, None]; starts and ends int64 [pieces] in the concatenation of all texts."""
+        if not special_tokens:
+            ids, starts, ends = self._segment_pieces(text, with_offsets)
+            begins = _begins(text)
+        else:
+            segments = self._split_specials(text)  # [batch, None]
+            kinds = tf.strings.substr(segments.values, 0, 1)  # first bytes
+            among = kinds[:, tf.newaxis] == _SPECIALS  # [segments, specials]
+            special, number = tf.reduce_any(among, 1), tf.argmax(tf.cast(among, tf.int32), 1)
+            ordinary = tf.where(special | (kinds == _SKIPPED), b"", segments.values)
+            special_ids = tf.gather([self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id], number)
+            found, starts, ends = self._segment_pieces(ordinary, with_offsets)
+            lengths = tf.strings.length(segments.values) - tf.cast(kinds == _SKIPPED, tf.int32)
+            name_lengths = tf.gather([len(name) for name in self.special_names], number)
+            begins = tf.cumsum(tf.cast(tf.where(special, name_lengths, lengths), tf.int64), exclusive=True)
+
+            def joined(of_specials: tf.Tensor, of_pieces: tf.Tensor) -> tf.RaggedTensor:
+                ones = tf.RaggedTensor.from_row_lengths(
+                    tf.boolean_mask(of_specials, special), tf.cast(special, tf.int64), validate=False
+                )
+                return tf.concat([ones, found.with_values(of_pieces)], 1)
+
+            ids = joined(special_ids, found.values)
+            if with_offsets:
+                name_ends = tf.cast(name_lengths, tf.int64)
+                starts, ends = joined(tf.zeros_like(name_ends), starts).values, joined(name_ends, ends).values
+        if with_offsets:
+            shift = tf.gather(begins, rows_of(ids.row_splits))
+            starts, ends = starts + shift, ends + shift
+        if special_tokens:
+            ids = segments.with_values(ids).merge_dims(1, 2)
+        return ids, starts, ends
+
+    def _split_specials(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Segments [batch, None] of a text: ordinary ones, special tokens, and what a special token takes with it."""
+        for number, name in enumerate(self.special_names):
+            before = (
+                f"([{RE2_WHITE_SPACE}]*)" if name == ROBERTA.mask else "()"
+            )  # RoBERTa's <mask> takes the space before it
+            rewrite = b"".join([_WALL, _SKIPPED, rb"\1", _WALL, _SPECIALS[number], _WALL])
+            text = tf.strings.regex_replace(text, before + _quoted(name), rewrite)
+        return tf.strings.split(text, _WALL)
+
+
+def is_among(codes: tf.Tensor, candidates: Array) -> tf.Tensor:
+    """bool, in the shape of `codes`; `candidates` must be ascending."""
+    known = tf.constant(candidates)
+    nearest = tf.minimum(tf.searchsorted(known, codes), known.shape[0] - 1)
+    return tf.gather(known, nearest) == codes
+
+
+def _quoted(text: str) -> str:
+    return "".join(rf"\x{{{ord(char):x}}}" for char in text)
+
+
+def _begins(text: tf.Tensor) -> tf.Tensor:
+    """int64 [batch]: where each text begins in the concatenation of all."""
+    return tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
+
+
+def _whole_characters(
+    text: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Widens pieces to whole characters, and takes white space off their ends if anything is left.
+
+    Args:
+        text: string [batch], valid UTF-8.
+        rows: int64 [pieces], the text of each piece.
+        starts, ends: int64 [pieces], in the concatenation of all texts; an empty piece is part of the character there.
+
+    Returns:
+        starts, ends: int64 [pieces], each end more than its start.
+    """
+    codes, char_starts = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
+    begins = _begins(text)
+    chars = char_starts.values + tf.gather(begins, char_starts.value_rowids())  # [characters]
+    last_of_row = tf.gather(char_starts.row_limits(), rows) - 1
+    first = tf.minimum(tf.searchsorted(chars, starts, side="right", out_type=tf.int64) - 1, last_of_row)
+    last = tf.searchsorted(chars, tf.maximum(ends - 1, starts), side="right", out_type=tf.int64) - 1
+    last = tf.maximum(first, tf.minimum(last, last_of_row))
+    others = tf.where(~is_among(codes.values, np.array([ord(char) for char in WHITE_SPACE], np.int32)))[
+        :, 0
+    ]  # characters that are no white space
+    padded = tf.concat([[-1], others, [tf.size(chars, tf.int64)]], 0)
+    inner_first = tf.gather(padded, tf.searchsorted(others, first, out_type=tf.int64) + 1)
+    inner_last = tf.gather(padded, tf.searchsorted(others, last, side="right", out_type=tf.int64))
+    within = inner_first <= inner_last
+    first, last = tf.where(within, inner_first, first), tf.where(within, inner_last, last)
+    total = tf.reduce_sum(tf.cast(tf.strings.length(text), tf.int64))
+    return tf.gather(chars, first), tf.gather(tf.concat([chars[1:], [total]], 0), last)

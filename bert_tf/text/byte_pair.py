@@ -1,0 +1,238 @@
+"""Byte-level BPE (GPT-2, RoBERTa) in the TensorFlow graph.
+
+TensorFlow has no op for it, but SentencePiece's merges by rank, too. So each word becomes a text of one character per
+byte, for which a model is made of the merges: piece i is token i, its score the negated rank of its merge.
+"""
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.config.values import fitting
+from bert_tf.errors import DataError
+from bert_tf.files import text_path
+from bert_tf.text.base import RE2_WHITE_SPACE, SubwordTokenizer, special_names
+from bert_tf.text.encoding import decode
+from bert_tf.text.tf_text import SentencePiece
+from bert_tf.types import StrPath
+
+# The last of a run of white space belongs to the word after it. (RE2 has no `\s+(?!\S)`.)
+_LAST_SPACE = f"([{RE2_WHITE_SPACE}])([{RE2_WHITE_SPACE}][^{RE2_WHITE_SPACE}])"
+_WORD = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\pL+| ?\pN+| ?[^{RE2_WHITE_SPACE}\pL\pN]+|[{RE2_WHITE_SPACE}]+"  # of GPT-2
+# Between words: not in UTF-8, in no class above, and in no merge.
+_WALL = b"\xff"
+
+
+def _printable_bytes() -> dict[str, int]:
+    """GPT-2's alphabet: a printable character for each byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+_BYTES = _printable_bytes()
+
+
+def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[str]]:
+    """Reads vocab.json and merges.txt in GPT-2's format.
+
+    Returns:
+        The pieces by id, and the merges by rank, each two pieces separated by a space.
+    """
+    path = text_path(vocab)
+    try:
+        with open(path, "rb") as file:
+            ids = json.loads(decode(file.read(), path), object_pairs_hook=list)
+    except OSError as error:
+        raise DataError(f"cannot read the vocabulary {path}: {error.strerror}; expected a vocab.json") from error
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; expected a JSON object of ids by token") from None
+    if not isinstance(ids, list) or not all(isinstance(one, tuple) and type(one[1]) is int for one in ids):
+        raise DataError(f"{path}: no object of whole numbers; expected a JSON object of ids by token")
+    path = text_path(merges)
+    try:
+        with open(path, "rb") as file:
+            lines = decode(file.read(), path).split("\n")
+    except OSError as error:
+        raise DataError(f"cannot read the merges {path}: {error.strerror}; expected a merges.txt") from error
+    lines = [line.removesuffix("\r") for line in lines]
+    return _by_id(ids, os.fspath(vocab)), [line for line in lines[lines[0].startswith("#version") :] if line]
+
+
+def _by_id(ids: Sequence[tuple[str, int]], source: str) -> list[str]:
+    pieces: list[str | None] = [None] * len(ids)
+    seen = set[str]()
+    for piece, number in ids:
+        if piece in seen:
+            raise DataError(f"{source}: the token {piece!r} occurs twice")
+        seen.add(piece)
+        if not 0 <= number < len(ids):
+            raise DataError(f"{source}: {piece!r} has the id {number}; expected 0 to {len(ids) - 1}, without gaps")
+        if pieces[number] is not None:
+            raise DataError(f"{source}: {pieces[number]!r} and {piece!r} both have the id {number}")
+        pieces[number] = piece
+    return [str(piece) for piece in pieces]
+
+
+class BytePairTokenizer(SubwordTokenizer):
+    """The byte-level BPE tokenizer of GPT-2 and RoBERTa.
+
+    The ids are those of Hugging Face's `tokenizers` (`ByteLevel` with `add_prefix_space=False`). No text is unknown.
+
+    Examples:
+        >>> from tokenizers.pre_tokenizers import ByteLevel
+        >>> specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        >>> pieces = [*sorted(ByteLevel.alphabet()), *specials, "he", "ll", "hell", "hello"]
+        >>> tokenizer = bert_tf.BytePairTokenizer(pieces, ["h e", "l l", "he ll", "hell o"])
+        >>> [[tokenizer.vocab[piece] for piece in row] for row in tokenizer.tokenize(["hello hell"]).to_list()]
+        [['hello', 'Ġ', 'hell']]
+        >>> tokenizer.encode(["hello"])["input_word_ids"].numpy()
+        array([[256, 264, 258]], dtype=int32)
+    """
+
+    kind = "byte_bpe"
+
+    def __init__(self, vocab: StrPath | Mapping[str, int] | Sequence[str], merges: StrPath | Sequence[str]) -> None:
+        """Builds the tokenizer.
+
+        Args:
+            vocab: path of a vocab.json, ids by piece, or the pieces by id; with GPT-2's characters for bytes ("Ġ" is a
+                space), and the special tokens <pad>, <unk>, <s>, </s> and <mask>, or BERT's.
+            merges: path of a merges.txt, or its lines: two pieces separated by a space, by rank.
+
+        Raises:
+            DataError: a file cannot be read; a byte or a special token is missing, a piece occurs twice, or a merge
+                makes no piece; or text would be merged otherwise than by pairs.
+        """
+        source = os.fspath(vocab) if isinstance(vocab, (str, os.PathLike)) else "the vocabulary"
+        if isinstance(vocab, (str, os.PathLike)) and isinstance(merges, (str, os.PathLike)):
+            pieces, pairs = read_byte_pairs(vocab, merges)
+        elif isinstance(vocab, (str, os.PathLike)) or isinstance(merges, (str, os.PathLike)):
+            raise DataError("vocab and merges are a file and values in memory; expected two files, or two values")
+        else:
+            listed = vocab.items() if isinstance(vocab, Mapping) else ((one, at) for at, one in enumerate(vocab))
+            pieces, pairs = _by_id(list(listed), source), list(fitting(merges, list[str], "merges"))
+        names = special_names(pieces, source)
+        self._merges = tuple(pairs)
+        model, texts = _model(tuple(pieces), self._merges, source)
+        super().__init__(pieces, names, texts)
+        self._op = SentencePiece(model)
+        with tf.init_scope():
+            self._lengths = tf.constant([len(text) for text in texts], tf.int64)
+        _check_merging(tuple(pieces), self._merges, self._merged, source)
+
+    @property
+    def merges(self) -> list[str]:
+        """The merges by rank, each two pieces separated by a space."""
+        return list(self._merges)
+
+    def get_config(self) -> dict[str, bool]:
+        return {}
+
+    def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        walled = tf.strings.regex_replace(segments, _LAST_SPACE, rb"\1" + _WALL + rb"\2")
+        words = tf.strings.split(tf.strings.regex_replace(walled, _WORD, rb"\0" + _WALL), _WALL)
+        # Words repeat, and the op takes most of the time: it sees each word of the batch once.
+        different, index = tf.unique(words.values)
+        ids = words.with_values(tf.gather(self._merged(different), index)).merge_dims(1, 2)
+        if not with_offsets:
+            nothing = tf.zeros([0], tf.int64)
+            return ids, nothing, nothing
+        # Pieces cover all bytes, so the lengths are enough.
+        ends = tf.cumsum(tf.gather(self._lengths, ids.values))
+        before = tf.cumsum(tf.cast(tf.strings.length(segments), tf.int64), exclusive=True)
+        ends -= tf.gather(before, ids.value_rowids())
+        return ids, ends - tf.gather(self._lengths, ids.values), ends
+
+    def _merged(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """ids [words, None]."""
+        letters = tf.strings.unicode_transcode(words, "ISO-8859-1", "UTF-8")  # a character per byte
+        return self._op.tokenize(tf.strings.regex_replace(letters, r"\x00", "\u0100"))
+
+    def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+
+def _bytes_of(piece: str) -> bytes:
+    """What a piece stands for; nothing if it has other characters than GPT-2's for bytes."""
+    return bytes(_BYTES[char] for char in piece) if all(char in _BYTES for char in piece) else b""
+
+
+@functools.lru_cache(maxsize=4)
+def _model(pieces: tuple[str, ...], merges: tuple[str, ...], source: str) -> tuple[bytes, list[bytes]]:
+    """The SentencePiece model of a vocabulary, and what each piece stands for."""
+    from sentencepiece import sentencepiece_model_pb2  # its message classes take a moment
+
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    lacking = [char for char in _BYTES if char not in ids]
+    if lacking:
+        named = ", ".join(f"0x{_BYTES[char]:02x} ({char!r})" for char in lacking[:3])
+        raise DataError(f"{source}: no token for {len(lacking)} of the 256 bytes, such as {named}")
+    ranks = dict[str, int]()
+    for rank, merge in enumerate(merges):
+        pair = merge.split(" ")
+        if len(pair) != 2 or not all(pair):
+            raise DataError(f"the merges, number {rank + 1}: {merge!r}; expected two pieces separated by a space")
+        unknown = next((piece for piece in (*pair, "".join(pair)) if piece not in ids), None)
+        if unknown is not None:
+            raise DataError(f"the merges, number {rank + 1}: {merge!r}, but {unknown!r} is no token of {source}")
+        if "".join(pair) in ranks:
+            first = merges[ranks["".join(pair)]]
+            raise DataError(f"the merges, number {rank + 1}: {merge!r} makes the same token as {first!r}")
+        ranks["".join(pair)] = rank
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.trainer_spec.model_type = proto.trainer_spec.BPE
+    proto.normalizer_spec.name = "identity"
+    for setting in ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"):
+        setattr(proto.normalizer_spec, setting, False)
+    texts = []
+    for number, piece in enumerate(pieces):
+        text = _bytes_of(piece) if piece in ranks or len(piece) == 1 else b""
+        texts.append(text or piece.encode())
+        if text:
+            letters = text.decode("latin-1").replace("\0", "\u0100")
+            proto.pieces.add(piece=letters, score=-float(ranks[piece]) if piece in ranks else -1e9)
+        else:  # keeps the id and is in no text
+            proto.pieces.add(piece=f"<{number}>", type=proto.SentencePiece.CONTROL)
+    proto.pieces.add(piece="<unk>", type=proto.SentencePiece.UNKNOWN)  # a model needs one; no text has it
+    return proto.SerializeToString(), texts
+
+
+_checked = set[tuple[int, int]]()
+
+
+def _check_merging(
+    pieces: tuple[str, ...], merges: tuple[str, ...], merged: "tf.types.experimental.GenericFunction", source: str
+) -> None:
+    """Raises DataError if merging by the joined string, as SentencePiece does, differs from merging by pairs.
+
+    Compares them on all pieces, and on random pieces side by side. No published vocabulary differs.
+    """
+    from tokenizers import models  # it merges by pairs
+
+    key = (hash(pieces), hash(merges))
+    if key in _checked:
+        return
+    model = models.BPE(
+        vocab={p: i for i, p in enumerate(pieces)},
+        merges=[(first, second) for first, second in (merge.split(" ") for merge in merges)],
+    )
+    ordinary = [piece for piece in pieces if _bytes_of(piece)]
+    random = np.random.default_rng(0)
+    glued = ["".join(ordinary[at] for at in random.integers(len(ordinary), size=2 + n % 3)) for n in range(10_000)]
+    words = [*ordinary, *glued]
+    with tf.init_scope():
+        found = merged(tf.constant([_bytes_of(word) for word in words])).to_list()
+    for word, ids in zip(words, found, strict=True):
+        expected = [token.id for token in model.tokenize(word)]
+        if ids != expected:
+            raise DataError(
+                f"{source}: {word!r} is {[pieces[i] for i in expected]} if pieces are merged by pairs, but "
+                f"{[pieces[i] for i in ids]} here, where they are merged by the joined string; use another vocabulary"
+            )
+    _checked.add(key)

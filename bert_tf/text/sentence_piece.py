@@ -1,0 +1,142 @@
+"""SentencePiece (XLM-R, ALBERT, KoBERT) in the TensorFlow graph, by the op of TF Text."""
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from bert_tf.errors import DataError
+from bert_tf.files import text_path
+from bert_tf.text.base import ROBERTA, SubwordTokenizer, special_names
+from bert_tf.text.tf_text import SentencePiece
+from bert_tf.types import StrPath
+
+if TYPE_CHECKING:
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+_SPACE = "\u2581"  # SentencePiece's for a space
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def parse_model(model: bytes, source: str) -> "ModelProto":
+    """Parses a SentencePiece model; raises DataError if it is none, or of an algorithm that is not supported.
+
+    Args:
+        model: bytes of a .model file.
+        source: where they come from, for error messages.
+    """
+    from google.protobuf.message import DecodeError
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # it takes a moment
+
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(model)
+    except DecodeError:
+        raise DataError(f"{source}: no SentencePiece model, or a part of one; expected a .model file") from None
+    if not proto.pieces or not proto.HasField("trainer_spec"):
+        raise DataError(f"{source}: a SentencePiece model without pieces; expected a .model file")
+    kind = proto.trainer_spec.ModelType.Name(proto.trainer_spec.model_type)
+    if kind not in ("UNIGRAM", "BPE"):
+        raise DataError(f"{source}: a SentencePiece model of the type {kind}; expected UNIGRAM or BPE")
+    seen = set[str]()
+    for number, piece in enumerate(proto.pieces):
+        if piece.piece in seen:
+            raise DataError(f"{source}: piece {number}, {piece.piece!r}, occurs twice")
+        seen.add(piece.piece)
+    return proto
+
+
+def with_fairseq_ids(model: bytes, source: str = "the model") -> bytes:
+    """Gives the pieces of a SentencePiece model the ids of fairseq, which XLM-R has.
+
+    They are <s>, <pad>, </s>, <unk> = 0 to 3, the model's from its fourth piece on, and <mask>, the last.
+
+    Args:
+        model: bytes of a .model file that begins with <unk>, <s> and </s>.
+        source: where they come from, for error messages.
+    """
+    proto = parse_model(model, source)
+    first = [piece.piece for piece in proto.pieces[:3]]
+    if first != [ROBERTA.unk, ROBERTA.cls, ROBERTA.sep]:
+        raise DataError(f"{source}: its first pieces are {first}; expected <unk>, <s> and </s>, as XLM-R's")
+    kinds, pieces = proto.SentencePiece, list(proto.pieces)[3:]
+    del proto.pieces[:]
+    for name in (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep):
+        proto.pieces.add(piece=name, type=kinds.CONTROL)
+    proto.pieces.add(piece=ROBERTA.unk, type=kinds.UNKNOWN)
+    proto.pieces.extend(pieces)
+    proto.pieces.add(piece=ROBERTA.mask, type=kinds.CONTROL)
+    return proto.SerializeToString()
+
+
+class SentencePieceTokenizer(SubwordTokenizer):
+    """A tokenizer of a SentencePiece model (Kudo and Richardson, 2018), unigram or BPE, with byte fallback or without.
+
+    The segmentation is that of the `sentencepiece` library, except between segmentations of equal score.
+
+    Examples:
+        >>> import io
+        >>> import sentencepiece
+        >>> model = io.BytesIO()
+        >>> with open("data/reviews/train.tsv", encoding="utf-8") as text:
+        ...     sentencepiece.SentencePieceTrainer.train(
+        ...         sentence_iterator=text, model_writer=model, vocab_size=1000, pad_id=3, control_symbols=["<mask>"],
+        ...         minloglevel=2)
+        >>> tokenizer = bert_tf.SentencePieceTokenizer(model.getvalue())
+        >>> tokenizer.detokenize(tokenizer.tokenize(["A fine film."])).numpy()
+        array([b'A fine film.'], dtype=object)
+    """
+
+    kind = "sentencepiece"
+
+    def __init__(self, model: StrPath | bytes) -> None:
+        """Builds the tokenizer.
+
+        Args:
+            model: path of a .model file, or its bytes. The pieces have the model's own ids, and the special tokens are
+                among them: <pad>, <unk>, <s>, </s> and <mask>, or BERT's. XLM-R's file has none of <pad> and <mask>;
+                `bert_tf.load` gives its pieces the ids of the checkpoint.
+
+        Raises:
+            DataError: no such file, no SentencePiece model, or a special token is missing.
+        """
+        source = "the model"
+        if not isinstance(model, bytes):
+            source = text_path(model)
+            try:
+                with open(source, "rb") as file:
+                    model = file.read()
+            except OSError as error:
+                raise DataError(f"cannot read the model {source}: {error.strerror}; expected a .model file") from error
+        self.model, pieces, texts = _prepared(model, source)
+        super().__init__(pieces, special_names(pieces, source), texts)
+        self._op = SentencePiece(self.model)
+
+    def get_config(self) -> dict[str, bool]:
+        return {}
+
+    def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        if with_offsets:
+            return self._op.tokenize_with_offsets(segments)
+        nothing = tf.zeros([0], tf.int64)
+        return self._op.tokenize(segments), nothing, nothing
+
+
+@functools.lru_cache(maxsize=4)
+def _prepared(model: bytes, source: str) -> tuple[bytes, list[str], list[bytes]]:
+    """The model with special tokens that no text has, its pieces, and what each stands for."""
+    proto = parse_model(model, source)
+    pieces = [piece.piece for piece in proto.pieces]
+    names = special_names(pieces, source)
+    kinds = proto.SentencePiece
+    for piece in proto.pieces:
+        if piece.piece in names:
+            piece.type = kinds.UNKNOWN if piece.piece == names.unk else kinds.CONTROL
+        elif piece.type == kinds.UNKNOWN:
+            raise DataError(f"{source}: the unknown piece is {piece.piece!r}; expected {names.unk!r}")
+    texts = []
+    for piece in proto.pieces:
+        byte = _BYTE.fullmatch(piece.piece) if piece.type == kinds.BYTE else None
+        texts.append(bytes([int(byte[1], 16)]) if byte else piece.piece.replace(_SPACE, " ").encode())
+    return proto.SerializeToString(), pieces, texts
