@@ -39,7 +39,7 @@ ROBERTA = Specials("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 def special_names(pieces: Sequence[str], source: str) -> Specials:
-    """Finds the special tokens of a vocabulary, each under its name in BERT or in RoBERTa.
+    """Finds the special tokens of a vocabulary: BERT's or RoBERTa's, or some of each as in ALBERT.
 
     Args:
         pieces: by id.
@@ -49,6 +49,9 @@ def special_names(pieces: Sequence[str], source: str) -> Specials:
         DataError: one is missing.
     """
     known = set(pieces)
+    complete = next((family for family in (BERT, ROBERTA) if known.issuperset(family)), None)
+    if complete:
+        return complete
     names = [next((name for name in pair if name in known), "") for pair in zip(BERT, ROBERTA, strict=True)]
     missing = [" or ".join(pair) for name, *pair in zip(names, BERT, ROBERTA, strict=True) if not name]
     if missing:
@@ -230,7 +233,8 @@ class SubwordTokenizer(BaseTokenizer):
         """
         special = set(names)
         decoded = [text.decode("utf-8", "replace") for text in texts]
-        opens = [text.startswith(tuple(WHITE_SPACE)) for text in decoded]
+        spaces = tuple(WHITE_SPACE)
+        opens = [text.startswith(spaces) for text in decoded]
         super().__init__(pieces, names, [not (o or piece in special) for o, piece in zip(opens, pieces, strict=True)])
         bare = (text.strip() for text in decoded)
         alone = [
@@ -239,7 +243,8 @@ class SubwordTokenizer(BaseTokenizer):
         ]
         with tf.init_scope():
             self._opens, self._alone = tf.constant(opens), tf.constant(alone)
-            self._closes = tf.constant([text.endswith(tuple(WHITE_SPACE)) for text in decoded])
+            # A piece of white space alone begins the word after it.
+            self._closes = tf.constant([text.endswith(spaces) and bool(text.strip(WHITE_SPACE)) for text in decoded])
             self._texts = tf.constant(texts)
 
     @abc.abstractmethod
@@ -287,6 +292,10 @@ class SubwordTokenizer(BaseTokenizer):
 
     def _texts_of(self, ids: tf.Tensor) -> tf.Tensor:
         return tf.gather(self._texts, ids)
+
+    def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
+        # A piece may end within a character.
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def _tokenize(
         self, text: tf.Tensor, special_tokens: bool, with_offsets: bool

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config.values import fitting
+from bert_tf.config.values import fitting, half_pairs
 from bert_tf.errors import DataError
 from bert_tf.files import text_path
-from bert_tf.text.base import RE2_WHITE_SPACE, SubwordTokenizer, special_names
+from bert_tf.text.base import RE2_WHITE_SPACE, Specials, SubwordTokenizer, special_names
 from bert_tf.text.encoding import decode
 from bert_tf.text.tf_text import SentencePiece
 from bert_tf.types import StrPath
@@ -35,6 +35,7 @@ def _printable_bytes() -> dict[str, int]:
 
 
 _BYTES = _printable_bytes()
+_SPELLED_BY_NONE = "\u2581"  # no byte has this character
 
 
 def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[str]]:
@@ -49,7 +50,7 @@ def read_byte_pairs(vocab: StrPath, merges: StrPath) -> tuple[list[str], list[st
             ids = json.loads(decode(file.read(), path), object_pairs_hook=list)
     except OSError as error:
         raise DataError(f"cannot read the vocabulary {path}: {error.strerror}; expected a vocab.json") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: {error}; expected a JSON object of ids by token") from None
     if not isinstance(ids, list) or not all(isinstance(one, tuple) and type(one[1]) is int for one in ids):
         raise DataError(f"{path}: no object of whole numbers; expected a JSON object of ids by token")
@@ -67,6 +68,8 @@ def _by_id(ids: Sequence[tuple[str, int]], source: str) -> list[str]:
     pieces: list[str | None] = [None] * len(ids)
     seen = set[str]()
     for piece, number in ids:
+        if half := next(half_pairs(piece, f"{source}:"), None):
+            raise DataError(half)
         if piece in seen:
             raise DataError(f"{source}: the token {piece!r} occurs twice")
         seen.add(piece)
@@ -114,16 +117,16 @@ class BytePairTokenizer(SubwordTokenizer):
         elif isinstance(vocab, (str, os.PathLike)) or isinstance(merges, (str, os.PathLike)):
             raise DataError("vocab and merges are a file and values in memory; expected two files, or two values")
         else:
-            listed = vocab.items() if isinstance(vocab, Mapping) else ((one, at) for at, one in enumerate(vocab))
+            ids = fitting(vocab, dict[str, int], "vocab") if isinstance(vocab, Mapping) else None
+            listed = ids.items() if ids else ((one, at) for at, one in enumerate(fitting(vocab, list[str], "vocab")))
             pieces, pairs = _by_id(list(listed), source), list(fitting(merges, list[str], "merges"))
         names = special_names(pieces, source)
         self._merges = tuple(pairs)
-        model, texts = _model(tuple(pieces), self._merges, source)
+        model, texts = _model(tuple(pieces), self._merges, names, source)
         super().__init__(pieces, names, texts)
         self._op = SentencePiece(model)
         with tf.init_scope():
             self._lengths = tf.constant([len(text) for text in texts], tf.int64)
-        _check_merging(tuple(pieces), self._merges, self._merged, source)
 
     @property
     def merges(self) -> list[str]:
@@ -132,6 +135,9 @@ class BytePairTokenizer(SubwordTokenizer):
 
     def get_config(self) -> dict[str, bool]:
         return {}
+
+    def __reduce__(self) -> tuple[type, tuple[list[str], list[str]]]:
+        return type(self), (self.vocab, self.merges)
 
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         walled = tf.strings.regex_replace(segments, _LAST_SPACE, rb"\1" + _WALL + rb"\2")
@@ -153,8 +159,10 @@ class BytePairTokenizer(SubwordTokenizer):
         letters = tf.strings.unicode_transcode(words, "ISO-8859-1", "UTF-8")  # a character per byte
         return self._op.tokenize(tf.strings.regex_replace(letters, r"\x00", "\u0100"))
 
-    def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
-        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+def _letters(text: bytes) -> str:
+    """A character per byte; NUL, which SentencePiece cannot hold, has another one."""
+    return text.decode("latin-1").replace("\0", "\u0100")
 
 
 def _bytes_of(piece: str) -> bytes:
@@ -163,7 +171,7 @@ def _bytes_of(piece: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=4)
-def _model(pieces: tuple[str, ...], merges: tuple[str, ...], source: str) -> tuple[bytes, list[bytes]]:
+def _model(pieces: tuple[str, ...], merges: tuple[str, ...], names: Specials, source: str) -> tuple[bytes, list[bytes]]:
     """The SentencePiece model of a vocabulary, and what each piece stands for."""
     from sentencepiece import sentencepiece_model_pb2  # its message classes take a moment
 
@@ -172,7 +180,7 @@ def _model(pieces: tuple[str, ...], merges: tuple[str, ...], source: str) -> tup
     if lacking:
         named = ", ".join(f"0x{_BYTES[char]:02x} ({char!r})" for char in lacking[:3])
         raise DataError(f"{source}: no token for {len(lacking)} of the 256 bytes, such as {named}")
-    ranks = dict[str, int]()
+    ranks, pairs = dict[str, int](), list[tuple[str, str]]()
     for rank, merge in enumerate(merges):
         pair = merge.split(" ")
         if len(pair) != 2 or not all(pair):
@@ -184,6 +192,7 @@ def _model(pieces: tuple[str, ...], merges: tuple[str, ...], source: str) -> tup
             first = merges[ranks["".join(pair)]]
             raise DataError(f"the merges, number {rank + 1}: {merge!r} makes the same token as {first!r}")
         ranks["".join(pair)] = rank
+        pairs.append((pair[0], pair[1]))
 
     proto = sentencepiece_model_pb2.ModelProto()
     proto.trainer_spec.model_type = proto.trainer_spec.BPE
@@ -192,47 +201,37 @@ def _model(pieces: tuple[str, ...], merges: tuple[str, ...], source: str) -> tup
         setattr(proto.normalizer_spec, setting, False)
     texts = []
     for number, piece in enumerate(pieces):
-        text = _bytes_of(piece) if piece in ranks or len(piece) == 1 else b""
-        texts.append(text or piece.encode())
-        if text:
-            letters = text.decode("latin-1").replace("\0", "\u0100")
-            proto.pieces.add(piece=letters, score=-float(ranks[piece]) if piece in ranks else -1e9)
+        texts.append((b"" if piece in names else _bytes_of(piece)) or piece.encode())
+        if piece in ranks or len(piece) == 1:
+            proto.pieces.add(piece=_letters(texts[-1]), score=-float(ranks[piece]) if piece in ranks else -1e9)
         else:  # keeps the id and is in no text
-            proto.pieces.add(piece=f"<{number}>", type=proto.SentencePiece.CONTROL)
-    proto.pieces.add(piece="<unk>", type=proto.SentencePiece.UNKNOWN)  # a model needs one; no text has it
-    return proto.SerializeToString(), texts
+            proto.pieces.add(piece=f"{_SPELLED_BY_NONE}{number}", type=proto.SentencePiece.CONTROL)
+    proto.pieces.add(piece=_SPELLED_BY_NONE, type=proto.SentencePiece.UNKNOWN)  # a model needs one; no text has it
+    model = proto.SerializeToString()
+    _check_merging(pieces, pairs, model, source)
+    return model, texts
 
 
-_checked = set[tuple[int, int]]()
-
-
-def _check_merging(
-    pieces: tuple[str, ...], merges: tuple[str, ...], merged: "tf.types.experimental.GenericFunction", source: str
-) -> None:
+def _check_merging(pieces: tuple[str, ...], pairs: list[tuple[str, str]], model: bytes, source: str) -> None:
     """Raises DataError if merging by the joined string, as SentencePiece does, differs from merging by pairs.
 
     Compares them on all pieces, and on random pieces side by side. No published vocabulary differs.
     """
+    import sentencepiece
     from tokenizers import models  # it merges by pairs
 
-    key = (hash(pieces), hash(merges))
-    if key in _checked:
-        return
-    model = models.BPE(
-        vocab={p: i for i, p in enumerate(pieces)},
-        merges=[(first, second) for first, second in (merge.split(" ") for merge in merges)],
-    )
+    by_pairs = models.BPE(vocab={piece: number for number, piece in enumerate(pieces)}, merges=pairs)
     ordinary = [piece for piece in pieces if _bytes_of(piece)]
     random = np.random.default_rng(0)
     glued = ["".join(ordinary[at] for at in random.integers(len(ordinary), size=2 + n % 3)) for n in range(10_000)]
     words = [*ordinary, *glued]
-    with tf.init_scope():
-        found = merged(tf.constant([_bytes_of(word) for word in words])).to_list()
+    found = sentencepiece.SentencePieceProcessor(model_proto=model).encode(
+        [_letters(_bytes_of(word)) for word in words]
+    )
     for word, ids in zip(words, found, strict=True):
-        expected = [token.id for token in model.tokenize(word)]
+        expected = [token.id for token in by_pairs.tokenize(word)]
         if ids != expected:
             raise DataError(
                 f"{source}: {word!r} is {[pieces[i] for i in expected]} if pieces are merged by pairs, but "
                 f"{[pieces[i] for i in ids]} here, where they are merged by the joined string; use another vocabulary"
             )
-    _checked.add(key)

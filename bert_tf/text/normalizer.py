@@ -37,7 +37,8 @@ def string_tensor(strings: Strings) -> tf.Tensor:
         return text[tf.newaxis]
     if text.shape.rank not in (1, None):
         raise DataError(f"the texts have {text.shape.rank} dimensions; expected a list of texts")
-    return text
+    # Of a tensor whose rank is not known while tracing, a wrong one would end the process.
+    return text if text.shape.rank else tf.ensure_shape(text, [None])
 
 
 def is_valid(text: tf.Tensor) -> tf.Tensor:

@@ -34,13 +34,17 @@ def parse_model(model: bytes, source: str) -> "ModelProto":
         proto.ParseFromString(model)
     except DecodeError:
         raise DataError(f"{source}: no SentencePiece model, or a part of one; expected a .model file") from None
-    if not proto.pieces or not proto.HasField("trainer_spec"):
-        raise DataError(f"{source}: a SentencePiece model without pieces; expected a .model file")
+    if not proto.pieces or not proto.HasField("trainer_spec") or not proto.HasField("normalizer_spec"):
+        raise DataError(f"{source}: a SentencePiece model without pieces or without settings; expected a .model file")
     kind = proto.trainer_spec.ModelType.Name(proto.trainer_spec.model_type)
     if kind not in ("UNIGRAM", "BPE"):
         raise DataError(f"{source}: a SentencePiece model of the type {kind}; expected UNIGRAM or BPE")
+    if proto.trainer_spec.treat_whitespace_as_suffix:
+        raise DataError(f"{source}: a SentencePiece model with white space after words; expected it before words")
     seen = set[str]()
     for number, piece in enumerate(proto.pieces):
+        if not isinstance(piece.piece, str):
+            raise DataError(f"{source}: piece {number}, {piece.piece!r}, is not UTF-8; get the .model file again")
         if piece.piece in seen:
             raise DataError(f"{source}: piece {number}, {piece.piece!r}, occurs twice")
         seen.add(piece.piece)
@@ -95,8 +99,8 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
         Args:
             model: path of a .model file, or its bytes. The pieces have the model's own ids, and the special tokens are
-                among them: <pad>, <unk>, <s>, </s> and <mask>, or BERT's. XLM-R's file has none of <pad> and <mask>;
-                `bert_tf.load` gives its pieces the ids of the checkpoint.
+                among them: <pad>, <unk>, <s>, </s> and <mask>, or BERT's. XLM-R's file has no <pad> and no <mask>;
+                `bert_tf.text.sentence_piece.with_fairseq_ids` gives its pieces the ids of the checkpoint.
 
         Raises:
             DataError: no such file, no SentencePiece model, or a special token is missing.
@@ -109,12 +113,19 @@ class SentencePieceTokenizer(SubwordTokenizer):
                     model = file.read()
             except OSError as error:
                 raise DataError(f"cannot read the model {source}: {error.strerror}; expected a .model file") from error
-        self.model, pieces, texts = _prepared(model, source)
+        self.model, pieces, texts, self._adds_space = _prepared(model, source)
         super().__init__(pieces, special_names(pieces, source), texts)
         self._op = SentencePiece(self.model)
 
     def get_config(self) -> dict[str, bool]:
         return {}
+
+    def __reduce__(self) -> tuple[type, tuple[bytes]]:
+        return type(self), (self.model,)
+
+    def _trimmed(self, texts: tf.Tensor) -> tf.Tensor:
+        texts = super()._trimmed(texts)
+        return tf.strings.regex_replace(texts, "^ ", "") if self._adds_space else texts
 
     def _segment_pieces(self, segments: tf.Tensor, with_offsets: bool) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         if with_offsets:
@@ -124,8 +135,12 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
 
 @functools.lru_cache(maxsize=4)
-def _prepared(model: bytes, source: str) -> tuple[bytes, list[str], list[bytes]]:
-    """The model with special tokens that no text has, its pieces, and what each stands for."""
+def _prepared(model: bytes, source: str) -> tuple[bytes, list[str], list[bytes], bool]:
+    """The model with special tokens that no text has; its pieces, what each stands for, and whether a text gets a space
+    before it.
+    """
+    import sentencepiece
+
     proto = parse_model(model, source)
     pieces = [piece.piece for piece in proto.pieces]
     names = special_names(pieces, source)
@@ -139,4 +154,10 @@ def _prepared(model: bytes, source: str) -> tuple[bytes, list[str], list[bytes]]
     for piece in proto.pieces:
         byte = _BYTE.fullmatch(piece.piece) if piece.type == kinds.BYTE else None
         texts.append(bytes([int(byte[1], 16)]) if byte else piece.piece.replace(_SPACE, " ").encode())
-    return proto.SerializeToString(), pieces, texts
+    changed = proto.SerializeToString()
+    try:
+        sentencepiece.SentencePieceProcessor(model_proto=changed)
+    except RuntimeError as error:
+        message = str(error).replace("\n", " ")
+        raise DataError(f"{source}: a damaged SentencePiece model ({message}); get the .model file again") from None
+    return changed, pieces, texts, proto.normalizer_spec.add_dummy_prefix

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import pickle
 import random
 import unicodedata
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 import tokenizers
 
 from bert_tf.bundled import bundled
-from bert_tf.errors import DataError
+from bert_tf.errors import ConfigError, DataError
 from bert_tf.text.byte_pair import BytePairTokenizer
 from tests.errors import raises
 from tests.packages import shared
@@ -193,6 +194,23 @@ def test_words_begin_after_white_space_and_at_marks(tokenizer):
     assert sum(begins.to_list()[1]) == 2
 
 
+def test_a_space_on_its_own_begins_the_word_after_it(learned):
+    byte = BytePairTokenizer([piece for piece in learned[0] if len(piece) == 1 or piece in SPECIALS], [])
+    assert byte.tokenize_with_words(["a bc"])[1].to_list() == [[True, True, False, False]]
+
+
+def test_a_tokenizer_can_be_pickled(tokenizer):
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.tokenize("some text").to_list() == tokenizer.tokenize("some text").to_list()
+
+
+def test_a_batch_of_unknown_rank_is_checked(tokenizer):
+    traced = tf.function(tokenizer.tokenize, input_signature=[tf.TensorSpec(None, tf.string)], autograph=False)
+    assert traced(tf.constant(["a b"])).to_list() == tokenizer.tokenize("a b").to_list()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        traced(tf.constant("a b"))
+
+
 def test_an_empty_batch_and_a_long_text(tokenizer, reference):
     assert tokenizer.tokenize(tf.zeros([0], tf.string)).shape == [0, None]
     assert tokenizer.tokenize_with_offsets(["", " "])[1].to_list() == [[], [0]]
@@ -232,6 +250,9 @@ def test_vocabularies_with_defects_are_refused(learned):
         BytePairTokenizer(pieces, ["one"])
     with raises(DataError, repr(pieces[9])):
         BytePairTokenizer([*pieces, pieces[9]], merges)
+    for vocab in (None, {"a": "0"}, {"a": None}, ["a", 7], {"\ud800": 0}):
+        with raises((ConfigError, DataError)):
+            BytePairTokenizer(vocab, [])
     with raises(DataError, "'b'", 9):
         BytePairTokenizer({"a": 0, "b": 9}, [])
 

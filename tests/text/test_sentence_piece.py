@@ -3,6 +3,7 @@
 import gzip
 import io
 import itertools
+import pickle
 import random
 
 import pytest
@@ -137,6 +138,20 @@ def test_words_begin_after_white_space_and_at_marks(tokenizer):
     assert tokenizer.detokenize(tf.constant([ids])).numpy()[0].decode() == "The constitution, however."
 
 
+def test_the_names_of_one_family_are_taken_whole(tokenizer):
+    proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    proto.pieces[-2].piece = "[SEP]"
+    again = SentencePieceTokenizer(proto.SerializeToString())
+    assert again.sep_id == tokenizer.sep_id and again.specials(pairs=True) == 4
+
+
+def test_parts_of_a_character_are_detokenized_as_replacements(tokenizer):
+    ids = tokenizer.tokenize(["새"]).to_list()[0]
+    assert tokenizer.detokenize(tf.constant([ids[:2]])).numpy()[0].decode()
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.tokenize("a text").to_list() == tokenizer.tokenize("a text").to_list()
+
+
 def test_a_path_is_read_and_other_models_are_refused(model, tokenizer, tmp_path):
     path = tmp_path / "spiece.model"
     path.write_bytes(tokenizer.model)
@@ -151,6 +166,10 @@ def test_a_path_is_read_and_other_models_are_refused(model, tokenizer, tmp_path)
     proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     proto.trainer_spec.model_type = proto.trainer_spec.WORD
     with raises(DataError, "WORD"):
+        SentencePieceTokenizer(proto.SerializeToString())
+    proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    proto.normalizer_spec.precompiled_charsmap = proto.normalizer_spec.precompiled_charsmap[:5000]
+    with raises(DataError, "damaged"):
         SentencePieceTokenizer(proto.SerializeToString())
     proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     proto.pieces.add(piece=proto.pieces[9].piece)
