@@ -123,7 +123,8 @@ class BaseTokenizer(tf.Module, abc.ABC):
         A piece covers whole characters of the original text, so two pieces of one character share it.
 
         Args:
-            strings, special_tokens: see `tokenize`.
+            strings: see `tokenize`.
+            special_tokens: see `tokenize`.
 
         Returns:
             ids, starts, ends: int32 [batch, None]. Piece j of row i is bytes starts[i, j] to ends[i, j] (exclusive,
@@ -155,7 +156,8 @@ class BaseTokenizer(tf.Module, abc.ABC):
         <s> first </s></s> second </s>.
 
         Args:
-            first, second: int32 [batch, None]; `second` is None for single texts.
+            first: int32 [batch, None].
+            second: int32 [batch, None], or None for single texts.
 
         Returns:
             ids, type_ids: int32 [batch, None]. BERT's types are 0 up to the first [SEP] and 1 after it; RoBERTa's
