@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -67,14 +67,11 @@ class BaseTokenizer(tf.Module, abc.ABC):
     Invalid UTF-8 is skipped like in Python's `bytes.decode("utf-8", "ignore")`.
 
     Attributes:
-        kind: name of the algorithm, in saved configs.
         vocab_size: number of pieces.
         special_names: the names of the special tokens in the vocabulary.
         pad_id, unk_id, cls_id, sep_id, mask_id: their ids.
         continues: bool [vocab_size], True for pieces that continue a word.
     """
-
-    kind: ClassVar[str]
 
     def __init__(self, pieces: Sequence[str], names: Specials, continues: Sequence[bool]) -> None:
         """Sets the attributes.

@@ -97,8 +97,6 @@ class BytePairTokenizer(SubwordTokenizer):
         array([[256, 264, 258]], dtype=int32)
     """
 
-    kind = "byte_bpe"
-
     def __init__(self, vocab: StrPath | Mapping[str, int] | Sequence[str], merges: StrPath | Sequence[str]) -> None:
         """Builds the tokenizer.
 

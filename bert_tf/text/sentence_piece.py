@@ -92,8 +92,6 @@ class SentencePieceTokenizer(SubwordTokenizer):
         array([b'A fine film.'], dtype=object)
     """
 
-    kind = "sentencepiece"
-
     def __init__(self, model: StrPath | bytes) -> None:
         """Builds the tokenizer.
 
