@@ -41,7 +41,7 @@ from bert_tf.model.encoder import BertEncoder, encoder_of
 from bert_tf.report.file_reporter import FileReporter
 from bert_tf.tasks import TASKS
 from bert_tf.tasks.task import FineTuningTask, Task
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.training import strategy
 from bert_tf.training.dtype import check_inference_dtype, infer_in
 from bert_tf.training.evaluation import Evaluation, Split, predictor
@@ -67,7 +67,7 @@ class Model(abc.ABC, Generic[_Task]):
     """
 
     _kind: ClassVar[type[Task]]  # models of this task, and of its subclasses, are loaded with their heads
-    tokenizer: Tokenizer
+    tokenizer: BaseTokenizer
 
     def __init__(self, path: str, checkpoint: Checkpoint, dtype: str) -> None:
         check_inference_dtype(dtype)

@@ -9,7 +9,7 @@ from bert_tf.checkpoints.formats import open_checkpoint
 from bert_tf.checkpoints.stored_model import Checkpoint
 from bert_tf.config.values import fitting
 from bert_tf.model.encoder import BertEncoder
-from bert_tf.text import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 
 # Warnings of a Checkpoint that begin so are about what changes its answers: a guess that may be wrong, or something
 # beside it that is not used.
@@ -18,7 +18,7 @@ _SHOWN = ("head:", "labels:", "tokenizer:", "unread:", "vectors:")
 
 def load(
     path: str | os.PathLike[str], *, pooler: bool | None = None, dtype: str | None = None, allow_pickle: bool = False
-) -> tuple[BertEncoder, Tokenizer | None]:
+) -> tuple[BertEncoder, BaseTokenizer | None]:
     """Loads an encoder and its tokenizer from a checkpoint of any format that `formats.open_checkpoint` reads.
 
     Args:
@@ -45,7 +45,7 @@ def load(
 
 def load_model(
     path: str | os.PathLike[str], *, dtype: str | None = None, allow_pickle: bool = False
-) -> tuple[keras.Model, Tokenizer | None, list[str] | None]:
+) -> tuple[keras.Model, BaseTokenizer | None, list[str] | None]:
     """Loads a model with its head; arguments and errors as in `load`.
 
     Returns:

@@ -20,8 +20,8 @@ from bert_tf.model.encoder import BertEncoder, feature_model
 from bert_tf.model.mode import infer
 from bert_tf.quiet import traced_function
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, WORD_LISTS, WORDS, check_size, padded, signature, token_signature
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features, truncate
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.words import extents, given_words, pieces_with_accents, spans, word_numbers, word_of
 from bert_tf.types import Json, StrPath, Tensors, TfFunction
 
@@ -79,7 +79,7 @@ class Embedder:
     def __init__(
         self,
         encoder: BertEncoder,
-        tokenizer: Tokenizer,
+        tokenizer: BaseTokenizer,
         config: EmbeddingConfig,
         tensors: Mapping[str, Tensor] | None = None,
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.text import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Json, Tensors
 
 _FORMAT = 1  # of token ids: what other code makes of a text with the same settings is another tokenizer's
@@ -20,7 +20,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def tokenizer_identity(tokenizer: Tokenizer) -> Json:
+def tokenizer_identity(tokenizer: BaseTokenizer) -> Json:
     """The settings of a tokenizer that determine the token ids, and their fingerprint.
 
     Returns:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from bert_tf.config import PretrainingData
-from bert_tf.text import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors
 
 SEED, WORD_STARTS = "mask_seed", "word_starts"  # features that a `Masker` removes
@@ -51,7 +51,7 @@ class Masker:
         tokenizer: for the ids of special tokens and the size of the vocabulary.
     """
 
-    def __init__(self, data: PretrainingData, tokenizer: Tokenizer) -> None:
+    def __init__(self, data: PretrainingData, tokenizer: BaseTokenizer) -> None:
         self._data, self._tokenizer = data, tokenizer
 
     def __call__(self, features: Tensors) -> Tensors:

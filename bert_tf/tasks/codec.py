@@ -33,7 +33,7 @@ from bert_tf.tasks.signatures import (
     token_signature,
     unpadded,
 )
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Array, Json, Tensors, TfFunction, Writer
 
 
@@ -56,7 +56,7 @@ class Codec(abc.ABC):
     counted: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
     config: TaskConfig
 
-    def __init__(self, tokenizer: Tokenizer, config: Any, state: Any) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, config: Any, state: Any) -> None:
         self.tokenizer, self.config, self.state = tokenizer, config, state
 
     @property

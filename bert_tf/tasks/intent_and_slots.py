@@ -22,7 +22,7 @@ from bert_tf.tasks.objective import Sum
 from bert_tf.tasks.tagging import Tagging, TaggingBenchmark, TaggingObjective
 from bert_tf.tasks.tagging_codec import TaggingCodec, TaggingState
 from bert_tf.tasks.tags import learned
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors
 
 _HEAD = "intent_and_slots"
@@ -41,7 +41,7 @@ class IntentAndSlotsCodec(TaggingCodec):
     config: IntentAndSlotsConfig
     state: IntentAndSlotsState
 
-    def __init__(self, tokenizer: Tokenizer, config: Any, state: IntentAndSlotsState) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, config: Any, state: IntentAndSlotsState) -> None:
         super().__init__(tokenizer, config, state)
         self._intent = OneLabel(config)
 

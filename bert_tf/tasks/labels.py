@@ -22,7 +22,7 @@ from bert_tf.inputs.datasets.examples import (
 )
 from bert_tf.tasks.task import FineTuningTask, State
 from bert_tf.tasks.texts import TextCodec, write_table
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Array, Json, Tensors, Writer
 
 _SHOWN = 5  # labels that a line names
@@ -97,7 +97,7 @@ class LabelsCodec(TextCodec):
     config: LabelsConfig
     state: LabelsState
 
-    def __init__(self, tokenizer: Tokenizer, config: Any, state: LabelsState, decision: Decision) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, config: Any, state: LabelsState, decision: Decision) -> None:
         super().__init__(tokenizer, config, state)
         self.decision = decision
 

@@ -16,8 +16,8 @@ from bert_tf.model.mode import current, infer
 from bert_tf.tasks.objective import Objective
 from bert_tf.tasks.signatures import DEFAULT, TOKENS, signature, token_signature
 from bert_tf.tasks.task import Task
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features, truncate
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Json, Tensors, TfFunction
 
 # Predictions for each [MASK].
@@ -42,7 +42,7 @@ class FillMask:
         "mask_count": ("tokens", "ids", "probabilities")
     })  # fmt: skip
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, max_length: int) -> None:
         self.tokenizer, self._max_length = tokenizer, max_length
 
     def inputs(self) -> tuple[tf.TensorSpec, ...]:
@@ -155,7 +155,7 @@ class MaskedLM(Task):
     name = "masked_lm"
     codec: FillMask
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, max_length: int) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
         self.codec, self.objective = FillMask(tokenizer, max_length), MaskedLMObjective(max_length)
 

@@ -9,7 +9,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.heads import build
 from bert_tf.tasks.masked_lm import MaskedLM, MaskedLMObjective
 from bert_tf.tasks.objective import Objective, Sum
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors
 
 
@@ -41,7 +41,7 @@ class Pretraining(MaskedLM):
 
     name = "pretraining"
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, max_length: int) -> None:
         super().__init__(tokenizer, max_length)
         both = (MaskedLMObjective(max_length), NextSentenceObjective())
         self.objective = Sum([("", part) for part in both], functools.partial(build, head="pretraining"))

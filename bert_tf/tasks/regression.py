@@ -23,8 +23,8 @@ from bert_tf.tasks.benchmark import LISTED, Benchmark, ErrorAnalysis, ErrorExamp
 from bert_tf.tasks.objective import Objective, rows_of, truncated_share
 from bert_tf.tasks.task import FineTuningTask, State
 from bert_tf.tasks.texts import TextCodec, write_table
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import truncate
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Json, Metrics, Tensors, Writer
 
 # KLUE counts two sentences as paraphrases from this score on (Park et al., 2021, section 3.2).
@@ -74,7 +74,7 @@ class RegressionCodec(TextCodec):
     state: RegressionState
     example_api = "regress"
 
-    def __init__(self, tokenizer: Tokenizer, config: RegressionConfig, state: RegressionState) -> None:
+    def __init__(self, tokenizer: BaseTokenizer, config: RegressionConfig, state: RegressionState) -> None:
         super().__init__(tokenizer, config, state)
         self.apart = config.head == "cosine"
 
@@ -250,7 +250,7 @@ class Regression(FineTuningTask):
         self._start = float(np.mean(values)), float(np.std(values)) or 1.0
 
     @classmethod
-    def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
+    def from_settings(cls, settings: Json, tokenizer: BaseTokenizer) -> Self:
         task = super().from_settings(settings, tokenizer)
         names = task.state.labels
         if len(names) != 1:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from bert_tf.model.chunks import chunked_map
 from bert_tf.model.encoder import attention_probabilities, encoder_inputs, encoder_of
 from bert_tf.quiet import traced_function
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Array, Tensors, TfFunction
 
 DEFAULT, WORDS, TOKENS = "serving_default", "words", "tokens"
@@ -41,7 +41,7 @@ class Served(Protocol):
         counted: answers with as many items as an example needs: name of the served count -> names of these answers.
     """
 
-    tokenizer: Tokenizer
+    tokenizer: BaseTokenizer
 
     @property
     def counted(self) -> Mapping[str, tuple[str, ...]]: ...
@@ -193,7 +193,7 @@ class _NumberingTokenizer:
     Codecs pack, cut and pad ids without reading them. So the numbers in the features identify each token and its text.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: BaseTokenizer) -> None:
         self._tokenizer = tokenizer
         self._calls: list[tuple[tf.Tensor, ...]] = []  # ids, starts, ends and text of the tokens of each call
 

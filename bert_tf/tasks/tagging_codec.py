@@ -29,7 +29,7 @@ from bert_tf.tasks.tags import (
     write_columns,
 )
 from bert_tf.tasks.task import State
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.words import (
     character_groups,
     characters,
@@ -317,7 +317,7 @@ def check_unit(example: TaggedExample, unit: str) -> None:
         )
 
 
-def split_texts(tokenizer: Tokenizer, unit: str, examples: list[TaggedExample]) -> list[TaggedExample]:
+def split_texts(tokenizer: BaseTokenizer, unit: str, examples: list[TaggedExample]) -> list[TaggedExample]:
     """The examples, with those that have only a text split into words as the exported model splits it."""
     texts = [example.text for example in examples if example.words is None]
     if not texts:
@@ -336,7 +336,7 @@ def split_texts(tokenizer: Tokenizer, unit: str, examples: list[TaggedExample]) 
     return [example if example.words is not None else with_words(example, *next(offsets)) for example in examples]
 
 
-def words_without_pieces(tokenizer: Tokenizer, examples: list[TaggedExample]) -> list[str]:
+def words_without_pieces(tokenizer: BaseTokenizer, examples: list[TaggedExample]) -> list[str]:
     """The location of each word without wordpieces, because the tokenizer deletes all of its characters."""
     columns = {"text": tf.constant([example.text for example in examples])}
     columns |= word_columns([[example] for example in examples])
@@ -347,7 +347,7 @@ def words_without_pieces(tokenizer: Tokenizer, examples: list[TaggedExample]) ->
     return [examples[row].location for row in rows[missing]]
 
 
-def match_words(tokenizer: Tokenizer, unit: str, columns: Tensors) -> tuple[tf.RaggedTensor, tf.Tensor, Tensors]:
+def match_words(tokenizer: BaseTokenizer, unit: str, columns: Tensors) -> tuple[tf.RaggedTensor, tf.Tensor, Tensors]:
     """Tokenizes texts and assigns each wordpiece to a word, in graph code.
 
     Args:

@@ -19,7 +19,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.benchmark import Benchmark
 from bert_tf.tasks.codec import Codec
 from bert_tf.tasks.objective import Objective
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Json, TfFunction, Writer
 
 
@@ -46,7 +46,7 @@ class Task(abc.ABC):
     """
 
     name: str
-    tokenizer: Tokenizer
+    tokenizer: BaseTokenizer
     codec: Any  # a `tasks.signatures.Served`
     objective: Objective
     monitor: str = "loss"
@@ -66,7 +66,7 @@ class Task(abc.ABC):
         """
 
     @classmethod
-    def from_settings(cls, settings: Json, tokenizer: Tokenizer) -> Self:
+    def from_settings(cls, settings: Json, tokenizer: BaseTokenizer) -> Self:
         """Restores the task from its `settings()`; raises as `arguments`."""
         create: Callable[..., Self] = cls
         return create(tokenizer, **cls.arguments(settings))
@@ -120,7 +120,9 @@ class FineTuningTask(Task):
     example: ClassVar[type[Any]]
     codec: Codec
 
-    def __init__(self, tokenizer: Tokenizer, config: Any = None, data: ExampleData | None = None, **state: Any) -> None:
+    def __init__(
+        self, tokenizer: BaseTokenizer, config: Any = None, data: ExampleData | None = None, **state: Any
+    ) -> None:
         self.tokenizer = tokenizer
         self.config: Any = self.Config() if config is None else config
         self.data = ExampleData() if data is None else data
@@ -138,7 +140,7 @@ class FineTuningTask(Task):
 
     @classmethod
     def learn(
-        cls, tokenizer: Tokenizer, config: Any, data: ExampleData, examples: list[Any], labels: Labels | None
+        cls, tokenizer: BaseTokenizer, config: Any, data: ExampleData, examples: list[Any], labels: Labels | None
     ) -> Self:
         """Creates a new task for training: learns its state, and checks that it can learn from the examples.
 

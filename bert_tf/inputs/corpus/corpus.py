@@ -13,7 +13,7 @@ from bert_tf.inputs.corpus.readers import check_text_files, find_files, read_sou
 from bert_tf.inputs.corpus.shards import DESCRIPTION, Shards, are_shards, find_shards
 from bert_tf.inputs.identity import digest, file_identity
 from bert_tf.inputs.masking import mark_words
-from bert_tf.text import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Json
 
 # Start of the error message if too much of the corpus turns out to be unreadable.
@@ -50,7 +50,7 @@ class Corpus(NamedTuple):
     """
 
     files: Sequence[str]
-    tokenizer: Tokenizer
+    tokenizer: BaseTokenizer
     data: PretrainingData
 
     def check(self) -> None:
@@ -100,7 +100,7 @@ class Corpus(NamedTuple):
         return _refuse_bad(elements.batch(per_block), self.data.max_bad_share, problem)
 
 
-def _tokenize(tokenizer: Tokenizer, words: str) -> Callable[..., tf.RaggedTensor]:
+def _tokenize(tokenizer: BaseTokenizer, words: str) -> Callable[..., tf.RaggedTensor]:
     """Function from strings to ids; with `words` "spaces" the ids include word starts."""
     if words != "spaces":
         return tokenizer.tokenize

@@ -21,7 +21,7 @@ from bert_tf.inputs.corpus.documents import (
 from bert_tf.inputs.corpus.packed_rows import fill_rows, join_rows
 from bert_tf.inputs.corpus.service import OUT_OF_ORDER
 from bert_tf.inputs.masking import SEED, WORD_STARTS, Masker, prediction_budgets, unmark_words
-from bert_tf.text import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Tensors
 
 _BATCHES_PER_POOL = 32
@@ -196,7 +196,7 @@ def _rows(pools: tf.data.Dataset, seed: tf.Tensor, data: PretrainingData) -> tf.
     return pools.enumerate().map(fill, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).unbatch()
 
 
-def _features(packed: Tensors, seed: tf.Tensor, tokenizer: Tokenizer, data: PretrainingData) -> Tensors:
+def _features(packed: Tensors, seed: tf.Tensor, tokenizer: BaseTokenizer, data: PretrainingData) -> Tensors:
     """Packed batch -> padded features for a `Masker`; each row gets a seed of its own from the batch's seed."""
     ids = packed["ids"]
     lengths = tf.cast(ids.row_lengths(), tf.int32)[:, tf.newaxis]

@@ -22,7 +22,7 @@ from bert_tf.errors import ConfigError, DataError
 from bert_tf.files import read_json
 from bert_tf.inputs.identity import tokenizer_identity
 from bert_tf.inputs.masking import mark_words
-from bert_tf.text import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.types import Array, Json
 
 _T = TypeVar("_T")
@@ -191,7 +191,7 @@ class Shards:
         self._records = np.array(records, np.int64).reshape(-1, 3)
         self._sizes = np.array(sizes, np.int64)  # [shards]
 
-    def check(self, tokenizer: Tokenizer) -> None:
+    def check(self, tokenizer: BaseTokenizer) -> None:
         """Raises a ConfigError if another tokenizer made the shards.
 
         The sequence length may differ from run to run: records are whole documents.

@@ -23,8 +23,8 @@ from bert_tf.model.layers import converted
 from bert_tf.model.mode import computing, current, infer
 from bert_tf.model.precision import bfloat16, int8, kernels
 from bert_tf.model.precision.dispatch import VARIANTS, CpuDispatch, Variant
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.text.packing import dense_features
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.types import Array, Tensors
 
 # A layer, and the value of its attribute `converted`.
@@ -47,7 +47,7 @@ class Optimization(NamedTuple):
 
 @contextlib.contextmanager
 def optimized(
-    encoder: BertEncoder, mode: str, tokenizer: Tokenizer, sentences: Sequence[str], tolerance: float
+    encoder: BertEncoder, mode: str, tokenizer: BaseTokenizer, sentences: Sequence[str], tolerance: float
 ) -> Iterator[Optimization]:
     """Scope in which `encoder` computes as it does in an export of this mode.
 
@@ -121,7 +121,7 @@ def to_bfloat16(encoder: BertEncoder) -> None:
         layer.converted = form
 
 
-def _calibration(encoder: BertEncoder, tokenizer: Tokenizer) -> Iterator[Tensors]:
+def _calibration(encoder: BertEncoder, tokenizer: BaseTokenizer) -> Iterator[Tensors]:
     """Batches of the bundled English and Korean texts, of pairs of them, and of random words."""
     with open(bundled("data/reviews/heldout.tsv"), encoding="utf-8") as file:
         texts = [line.split("\t")[0] for line in file][1:97]

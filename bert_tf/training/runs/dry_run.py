@@ -19,7 +19,7 @@ from bert_tf.inputs.corpus.shards import Shards, are_shards
 from bert_tf.model.mode import Mode, Seeds, computing
 from bert_tf.progress import duration
 from bert_tf.tasks.objective import Objective
-from bert_tf.text import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.speed import Work
 from bert_tf.types import Array, Tensors
 
@@ -159,7 +159,7 @@ def bytes_text(number: float) -> str:
 
 
 def example_texts(
-    features: Mapping[str, Any], masked: Mapping[str, Any], tokenizer: Tokenizer, *, swapped: bool = False
+    features: Mapping[str, Any], masked: Mapping[str, Any], tokenizer: BaseTokenizer, *, swapped: bool = False
 ) -> Iterator[str]:
     """The sequences of some rows as the model sees them, with the tokens that it has to predict.
 
@@ -193,7 +193,7 @@ def example_texts(
             )
 
 
-def _shown(row: Mapping[str, Array], tokenizer: Tokenizer) -> tuple[list[str], set[int]]:
+def _shown(row: Mapping[str, Array], tokenizer: BaseTokenizer) -> tuple[list[str], set[int]]:
     """The text shown by `example_texts` at each position of a masked row; the hidden positions."""
     ids, hidden = row["input_word_ids"], set()
     shown = [tokenizer.vocab[piece] for piece in ids]

@@ -17,7 +17,7 @@ from bert_tf.inputs.identity import tensors_identity, tokenizer_identity, weight
 from bert_tf.model.encoder import BertEncoder
 from bert_tf.model.variables import ON_POOLED
 from bert_tf.tasks import task_of
-from bert_tf.text import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.evaluation import Evaluation, Split
 from bert_tf.training.phases import Input
 from bert_tf.training.reporter import SILENT, Reporter
@@ -155,7 +155,7 @@ def source_of(config: FinetuneConfig, data_dir: str) -> Source:
     return source
 
 
-def _load(config: FinetuneConfig, init: str, dtype: str | None = None) -> tuple[BertEncoder, Tokenizer, Json]:
+def _load(config: FinetuneConfig, init: str, dtype: str | None = None) -> tuple[BertEncoder, BaseTokenizer, Json]:
     """The pre-trained encoder, its tokenizer and the identity of the checkpoint."""
     task_config: Any = config.task
     needs_pooler = task_of(task_config).head(to_dict(task_config)) in ON_POOLED

@@ -18,6 +18,7 @@ from bert_tf.model.encoder import BertEncoder
 from bert_tf.tasks.masked_lm import MaskedLM
 from bert_tf.tasks.mlm_and_nsp import Pretraining
 from bert_tf.text import Tokenizer
+from bert_tf.text.base import BaseTokenizer
 from bert_tf.training.evaluation import evaluator
 from bert_tf.training.phases import Input, split
 from bert_tf.training.reporter import SILENT, Reporter
@@ -120,7 +121,7 @@ def pretrain(
         return runner.fit(task, make_encoder, config.train.steps, inputs, evaluations, config.train.evaluate_every)
 
 
-def _model_config(config: PretrainConfig, tokenizer: Tokenizer, longest: int) -> BertConfig:
+def _model_config(config: PretrainConfig, tokenizer: BaseTokenizer, longest: int) -> BertConfig:
     """The model's config, checked against the vocabulary and sequences of up to `longest` tokens."""
     model = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or tokenizer.vocab_size).check()
     if model.vocab_size != tokenizer.vocab_size:
